@@ -1,0 +1,5 @@
+"""python -m outerloop"""
+
+from outerloop.commands.main import entry
+
+entry()

@@ -1,0 +1,23 @@
+"""The mean by training samples: a worker that did half the work counts half.
+
+ḡ = Σ_p n_p Δ̂_p / Σ_p n_p          n_p: samples since peer p's last landing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from outerloop.aggregate.mean import total
+
+
+class Weighted:
+    """Sample-weighted mean; the plain mean when nobody has samples."""
+
+    needs_norms = False
+
+    def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
+        """P tensors of one shape -> one of the same."""
+        n_P = samples if sum(samples) else [1] * len(sent)
+        return total([x * n for x, n in zip(sent, n_P, strict=True)]).div_(sum(n_P))

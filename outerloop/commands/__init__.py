@@ -1,0 +1,1 @@
+"""One file a command. Hydra is imported here and nowhere below."""

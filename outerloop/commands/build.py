@@ -1,0 +1,188 @@
+"""Configuration -> the objects of one worker: the only place that makes axes from yaml."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from outerloop.commands.rundir import comparable
+from outerloop.inner.data.corpus import Corpus
+from outerloop.inner.export import export_hf
+from outerloop.inner.trainer import Trainer, autocast_of, pick_device
+from outerloop.inner.worker import Event, Plan, Worker
+from outerloop.loop import OuterLoop
+from outerloop.lr import warmup_cosine
+from outerloop.types import Exchange, UserError
+
+
+def make(node: DictConfig, **runtime: Any) -> Any:
+    """Instantiate one node; what its constructor refuses arrives as the UserError it raised."""
+    try:
+        return instantiate(node, **runtime, _convert_="all")
+    except InstantiationException as error:
+        causes = chain(error)
+        for cause in causes:
+            if isinstance(cause, UserError):
+                raise cause from None
+        reason = str(causes[-1]).strip().splitlines()[0]
+        raise UserError(f"{node.get('_target_', 'configuration')}: {reason}") from error
+
+
+def chain(error: BaseException) -> list[BaseException]:
+    """An error and what caused it, the root last."""
+    return [error] if error.__cause__ is None else [error, *chain(error.__cause__)]
+
+
+def fingerprint(config: DictConfig) -> str:
+    """Hash of what must be equal on every machine of a run: everything but the place, the data and the local counts."""
+    local = ("workers", "data", "eval", "checkpoint")
+    shared = {key: value for key, value in comparable(config).items() if key.split(".")[0] not in local}
+    return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def model_of(config: DictConfig, corpus: Corpus) -> Module:
+    """The model with its seeded initial weights. Raises UserError when its vocabulary is smaller than the data's."""
+    torch.manual_seed(config.seed)
+    node = config.model.copy()
+    if "vocab_size" in node:
+        node.vocab_size = node.vocab_size or corpus.vocab_size
+        if node.vocab_size < corpus.vocab_size:
+            raise UserError(
+                f"model.vocab_size={node.vocab_size} is smaller than the data's {corpus.vocab_size}:"
+                f" type model.vocab_size={corpus.vocab_size}"
+            )
+    if "max_seq_len" in node and node.max_seq_len < config.inner.seq_len:
+        raise UserError(f"inner.seq_len={config.inner.seq_len} is longer than model.max_seq_len={node.max_seq_len}")
+    return make(node)
+
+
+def outer_of(config: DictConfig, model: Module, exchange: Exchange) -> OuterLoop:
+    """The outer loop of this configuration around a model."""
+    return OuterLoop(
+        model,
+        method=make(config.method),
+        compress=make(config.compress),
+        feedback=make(config.feedback),
+        aggregate=make(config.aggregate),
+        schedule=make(config.schedule),
+        exchange=exchange,
+        merge_local=config.merge_local,
+        eager=config.eager,
+        state_dtype=config.state_dtype,
+        timeout_s=config.round_timeout_s,
+        seed=config.seed,
+    )
+
+
+def trainer_of(config: DictConfig, corpus: Corpus, exchange: Exchange, index: int) -> Trainer:
+    """The inner trainer of one local worker, its outer loop attached. The exchange has been joined."""
+    inner = config.inner
+    outer = outer_of(config, model_of(config, corpus).to(pick_device(inner.device, index)), exchange)
+    total_steps = outer.schedule.inner_steps(config.rounds)
+    torch.manual_seed(config.seed + 1 + exchange.rank)  # what is drawn while training differs by worker
+    return Trainer(
+        outer.model,
+        stream=corpus.stream(
+            rank=exchange.rank, size=exchange.size, batch=inner.batch, seq_len=inner.seq_len, seed=config.seed
+        ),
+        outer=outer,
+        optimizer=checked_optimizer(config) if inner.optimizer else None,
+        lr_factor=lr_factor_of(config, total_steps),
+        accumulate=inner.accumulate,
+        clip_norm=inner.clip_norm,
+        precision=inner.precision,
+        compile=inner.compile,
+    )
+
+
+def checked_optimizer(config: DictConfig) -> Callable[..., Optimizer]:
+    """The inner optimizer's factory, its settings tried on one parameter. Raises UserError for what it refuses."""
+    factory = make(config.inner.optimizer)
+    try:
+        factory([("layers.0.weight", torch.nn.Parameter(torch.zeros(1, 1)))])
+    except (ValueError, TypeError) as error:
+        raise UserError(f"inner.optimizer: {error}") from error
+    return factory
+
+
+def lr_factor_of(config: DictConfig, total_steps: int) -> Callable[[int], float]:
+    """Warm-up and cosine over the inner steps of the whole run."""
+    return partial(
+        warmup_cosine,
+        warmup_steps=config.inner.warmup_steps,
+        total_steps=total_steps,
+        floor=config.inner.lr_floor,
+    )
+
+
+def run_worker(
+    config: DictConfig,
+    *,
+    index: int,
+    run_dir: Path,
+    resume_step: int | None,
+    exchange: Exchange,
+    emit: Callable[[Event], None],
+    check_stop: Callable[[], None],
+) -> None:
+    """One worker from joining to its last event; the first one hands in the model."""
+    corpus = make(config.data)
+    exchange.join()
+    trainer = trainer_of(config, corpus, exchange, index)
+    windows = corpus.validation(seq_len=config.inner.seq_len, sequences=config.eval.sequences)
+    worker = Worker(
+        plan_of(config, index, run_dir, resume_step),
+        trainer=trainer,
+        exchange=exchange,
+        validation=windows[index :: config.workers],
+        emit=emit,
+        check_stop=check_stop,
+    )
+    for doubt in trainer.outer.doubts if index == 0 else ():
+        worker.emit("status", text=f"note: {doubt}")
+    worker.emit("ready", params=sum(p.numel() for p in trainer.params), size=exchange.size)
+    worker.run()
+    if index == 0:
+        export_hf(trainer.model, trainer.outer.slow, corpus.tokenizer(), run_dir / "hf")
+
+
+def plan_of(config: DictConfig, index: int, run_dir: Path, resume_step: int | None) -> Plan:
+    """What one worker is to do."""
+    return Plan(
+        index=index,
+        local_workers=config.workers,
+        run_dir=run_dir,
+        rounds=config.rounds,
+        eval_every=config.eval.every,
+        eval_batch=config.inner.batch,
+        checkpoint_every=config.checkpoint.every,
+        log_every=config.log_every,
+        max_failed_rounds=config.max_failed_rounds,
+        resume_step=resume_step,
+    )
+
+
+def check_parts(config: DictConfig) -> None:
+    """Make everything that is cheap to make, so that a mistake is answered before anything is written or started."""
+    for axis in ("method", "compress", "feedback", "aggregate", "schedule"):
+        make(config[axis])
+    if config.inner.optimizer:
+        checked_optimizer(config)
+    autocast_of(config.inner.precision, pick_device(config.inner.device, 0))
+    corpus = make(config.data)
+    peers = config.exchange.get("peers", config.workers)
+    corpus.stream(rank=peers - 1, size=peers, batch=1, seq_len=config.inner.seq_len, seed=config.seed)
+    corpus.validation(seq_len=config.inner.seq_len, sequences=1)
+    with torch.device("meta"):
+        model_of(config, corpus)

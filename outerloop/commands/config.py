@@ -1,0 +1,146 @@
+"""Command line -> one resolved configuration, and what to say when that does not work.
+
+Hydra composes configs/train.yaml with its groups. When it cannot, `explain` finds the first override at fault and
+answers with what is allowed there.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+import outerloop
+from outerloop.types import UserError
+
+POSITIVE = (
+    "workers",
+    "rounds",
+    "log_every",
+    "max_failed_rounds",
+    "inner.batch",
+    "inner.seq_len",
+    "inner.accumulate",
+    "eval.sequences",
+)
+NOT_NEGATIVE = ("seed", "eval.every", "checkpoint.every", "inner.warmup_steps")
+
+
+def config_dir() -> Path:
+    """Where the yaml files are: inside the installed package, or beside it in a checkout."""
+    package = Path(outerloop.__file__).parent
+    return next(path for path in (package / "configs", package.parent / "configs") if path.is_dir())
+
+
+def groups() -> dict[str, list[str]]:
+    """Config group -> its choices."""
+    return {
+        folder.name: sorted(file.stem for file in folder.glob("*.yaml"))
+        for folder in sorted(config_dir().iterdir())
+        if folder.is_dir()
+    }
+
+
+def load(overrides: Sequence[str]) -> DictConfig:
+    """Overrides (key=value) -> the checked configuration. Raises UserError in one line."""
+    try:
+        config = composed(overrides)
+        OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise UserError(explain(overrides, error)) from error
+    check(config, overrides)
+    return config
+
+
+def composed(overrides: Sequence[str]) -> DictConfig:
+    """Hydra's composition of train.yaml with these overrides."""
+    with initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
+        return compose("train", overrides=list(overrides))
+
+
+def check(config: DictConfig, overrides: Sequence[str]) -> None:
+    """The rules that no single part can see. Raises UserError."""
+    defaults = composed([o for o in overrides if o.split("=")[0] in groups()])
+    for override in parsed(overrides):
+        check_type(override, OmegaConf.select(defaults, override.key_or_group))
+    for key in POSITIVE + NOT_NEGATIVE:
+        least = 1 if key in POSITIVE else 0
+        value = OmegaConf.select(config, key)
+        if value is None or value < least:
+            raise UserError(f"{key}={value} must be at least {least}: type {key}={OmegaConf.select(defaults, key)}")
+    if config.eval.sequences < config.workers:
+        raise UserError(
+            f"eval.sequences={config.eval.sequences} is less than one a worker: type eval.sequences={config.workers}"
+        )
+    if not 0 <= config.merge_local <= 1:
+        raise UserError(f"merge_local={config.merge_local} must be 0 .. 1: type merge_local=0.5")
+    if config.state_dtype not in ("float32", "float64"):
+        raise UserError(f"state_dtype={config.state_dtype} is not one of float32, float64: type state_dtype=float32")
+    if config.method.get("reads") == "gradients" and (config.inner.optimizer or config.schedule.sync_every != 1):
+        raise UserError("method=ddp takes the gradient of every step: type inner=gradients schedule.sync_every=1")
+    if config.method.get("reads") != "gradients" and not config.inner.optimizer:
+        raise UserError("inner=gradients moves no weights, so there is no pseudo-gradient: type inner=adamw")
+
+
+def explain(overrides: Sequence[str], error: Exception) -> str:
+    """The first override at fault, and what is allowed in its place; else the error's own first line."""
+    choices = groups()
+    for override in parsed(overrides):
+        key, value = override.key_or_group, str(override.value())
+        if key in choices and value not in choices[key]:
+            return (
+                f"{key}={value}: {key} is one of {', '.join(choices[key])}{suggestion(key + '=', value, choices[key])}"
+            )
+    base = composed([o for o in overrides if o.split("=")[0] in choices])
+    for override in parsed(overrides):
+        key = override.key_or_group
+        if key not in choices and not override.is_add() and OmegaConf.select(base, key, default=error) is error:
+            return unknown(base, key)
+    return str(error).strip().splitlines()[0]
+
+
+def unknown(base: DictConfig, key: str) -> str:
+    """What to say of an option that does not exist."""
+    parent, _, _ = key.rpartition(".")
+    while parent and not OmegaConf.is_dict(OmegaConf.select(base, parent)):
+        parent, _, _ = parent.rpartition(".")
+    node = OmegaConf.select(base, parent) if parent else base
+    prefix = f"{parent}." if parent else ""
+    allowed = [str(name) for name in node if not str(name).startswith("_")]
+    word = key.removeprefix(prefix).split(".")[0]
+    where = f"{parent} has" if parent else "the options are"
+    return f"{key}: no such option, {where} {', '.join(allowed)}{suggestion(prefix, word, allowed)}"
+
+
+def suggestion(prefix: str, word: str, allowed: Sequence[str]) -> str:
+    """What to type, when something close enough is allowed."""
+    close = difflib.get_close_matches(word, allowed, n=1)
+    return f": type {prefix}{close[0]}" if close else ""
+
+
+def check_type(override: Override, default: Any) -> None:
+    """A number where the default is a number. Raises UserError."""
+    value, key = override.value(), override.key_or_group
+    wanted = {bool: (bool,), int: (int,), float: (int, float)}.get(type(default))
+    if wanted is None or value is None or override.is_sweep_override():
+        return
+    if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
+        kind = {bool: "true or false", int: "a whole number", float: "a number"}[type(default)]
+        raise UserError(f"{key}={value}: {key} is {kind}: type {key}={str(default).lower()}")
+
+
+def parsed(overrides: Sequence[str]) -> list[Override]:
+    """Overrides as hydra reads them. Raises UserError for one that is not key=value."""
+    try:
+        return OverridesParser.create().parse_overrides(list(overrides))
+    except HydraException as error:
+        bad = next((o for o in overrides if "=" not in o), " ".join(overrides))
+        raise UserError(f"{bad!r} is not an option: options look like rounds=10 or recipe=diloco") from error

@@ -1,0 +1,119 @@
+"""`outerloop`: the command line. One word says what to do, the rest goes to that command.
+
+Exit codes: 0 done, 2 the user's mistake (one line), 1 anything else, 130 stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+import outerloop
+from outerloop.commands import config
+from outerloop.types import UserError
+
+HELP = """\
+outerloop {version}: train one model on machines that are far apart.
+
+  outerloop train [option=value ...]       train; without options the default job: four local workers
+  outerloop train -m recipe=a,b seed=0,1   one run for each combination
+  outerloop train --cfg [option=value ...] show the whole configuration and do nothing
+  outerloop report DIR ...                 compare runs: table, figures, one page (report --help says more)
+
+Options most used (train --cfg shows all)
+  recipe=      {recipe}   which paper's method, as one setting
+  workers=4    workers on this machine               rounds=60     outer rounds
+  model=       {model}
+  data=        {data}
+  exchange=    {exchange}
+  run_dir=DIR  where results go; the same DIR again goes on where it stopped
+  seed=0       log=console | wandb
+
+One axis at a time (a recipe is a choice of these)
+  method=      {method}
+  compress=    {compress}
+  feedback=    {feedback}      aggregate=  {aggregate}
+  schedule.sync_every=15   inner steps between two rounds
+
+Several machines: start the first with exchange.host=<its address> exchange.peers=<all workers>, it prints its
+address; start the others with exchange.initial_peers=[that address] and the same settings.
+
+A run writes metrics.jsonl, summary.json, loss.png, hf/ (loads with transformers) and checkpoints/ to its run_dir.
+"""
+
+
+def help_text() -> str:
+    """The help, with the choices that are really there."""
+    choices = {group: " | ".join(names) for group, names in config.groups().items()}
+    return HELP.format(version=outerloop.__version__, **choices)
+
+
+def train(arguments: list[str]) -> int:
+    """`outerloop train`."""
+    if "--help" in arguments or "-h" in arguments:
+        print(help_text())
+        return 0
+    if "-m" in arguments or "--multirun" in arguments:
+        from outerloop.commands.multirun import multirun
+
+        return multirun(arguments)
+    settings = config.load([a for a in arguments if a != "--cfg"])
+    if "--cfg" in arguments:
+        from omegaconf import OmegaConf
+
+        print(OmegaConf.to_yaml(settings))
+        return 0
+    from outerloop.commands.train import train
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside: the same clean way out as Ctrl-C
+    train(settings)
+    return 0
+
+
+def worker(arguments: list[str]) -> int:
+    """`outerloop worker`: started by train."""
+    from outerloop.commands.worker import main as run
+
+    return run(arguments)
+
+
+def report(arguments: list[str]) -> int:
+    """`outerloop report`."""
+    from outerloop.commands.report import main as run
+
+    return run(arguments)
+
+
+COMMANDS = {"train": train, "report": report, "worker": worker}
+
+
+def main() -> int:
+    """Dispatch, and turn mistakes into one line."""
+    sys.path.insert(0, "")  # model=module finds the user's file in the current folder
+    word, *rest = sys.argv[1:] or ["--help"]
+    if word in ("--help", "-h", "help"):
+        print(help_text())
+        return 0
+    if word == "--version":
+        print(outerloop.__version__)
+        return 0
+    try:
+        if word not in COMMANDS:
+            raise UserError(f"{word!r} is not a command: outerloop has train and report: type outerloop train")
+        return COMMANDS[word](rest)
+    except UserError as mistake:
+        print(f"outerloop: {mistake}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nstopped; the same command with the same run_dir goes on from the last checkpoint", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if type(error).__name__ != "WorkerCrashed":
+            raise
+        print(f"outerloop: a worker failed:\n{error}", file=sys.stderr)
+        return 1
+
+
+def entry() -> None:
+    """The console script."""
+    sys.exit(main())

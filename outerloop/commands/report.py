@@ -1,0 +1,124 @@
+"""`outerloop report`: read runs, group them over seeds, print the table, write one page and its figures."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from rich.console import Console
+from rich.progress import Progress
+
+from outerloop import checkpoint
+from outerloop.report import runs, table, terminal
+from outerloop.report.groups import DEFAULT_BASELINE, Comparison
+from outerloop.report.runs import Run
+from outerloop.report.units import parse_bandwidth
+from outerloop.types import UserError
+
+SLOW_S = 2.0
+"""Reading that takes longer than this shows a bar."""
+WIDE = 180
+"""Columns of a table that goes to a file or a pipe."""
+
+DESCRIPTION = """\
+Compares runs: what each reached, what it cost, which settings differ. Runs with the same settings and another seed are
+one group, shown as mean and standard deviation. Runs that died or still run are listed, and are in no mean."""
+
+EXAMPLES = """\
+examples
+  outerloop report runs                                all runs in and under runs/, at any depth
+  outerloop report runs/a runs/b --out compared        two runs, page and pictures into compared/
+  outerloop report runs/2026-11-21_03-58-52-sweep      one sweep (train -m), page into its report/
+  outerloop report runs --bandwidth 20mbit             simulated clock of a slow line
+  outerloop report runs --baseline diloco              gaps in percent of diloco's loss
+
+what it writes
+  report.html      everything on one page that can be mailed: pictures inside, no scripts
+  loss_tokens.png loss_bytes.png loss_clock.png pareto.png, and spread.png when replicas differ (gossip)
+
+the simulated clock
+  measured seconds per inner step, plus payload bytes x copies / bandwidth for each round: what the same run would take
+  on that line. Latency is left out."""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose mistakes are one line, as everywhere in this program."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises UserError."""
+        raise UserError(f"report: {message}: type outerloop report runs, or outerloop report --help")
+
+
+def parser() -> Parser:
+    """The options."""
+    out = Parser(
+        prog="outerloop report",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    out.add_argument("dirs", nargs="+", type=Path, metavar="DIR", help="a run, or a folder with runs at any depth")
+    out.add_argument("--out", type=Path, metavar="FOLDER", help="where to write (default: report/ in the first DIR)")
+    out.add_argument("--bandwidth", default="100mbit", help="of a worker's uplink: kbit, mbit, gbit (default: 100mbit)")
+    out.add_argument(
+        "--baseline", metavar="RECIPE", help=f"what gaps are measured against (default: {DEFAULT_BASELINE})"
+    )
+    return out
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit code 0. Raises UserError."""
+    options = parser().parse_args(arguments)
+    console = Console() if sys.stdout.isatty() else Console(width=WIDE)
+    bits_per_s = parse_bandwidth(options.bandwidth)
+    comparison = Comparison(read_all(runs.find(options.dirs)), baseline=options.baseline)
+    page = write(comparison, options.out or options.dirs[0] / "report", bits_per_s=bits_per_s)
+    tell(comparison, console)
+    console.print(f"page  {page}", markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+def read_all(paths: Sequence[Path]) -> list[Run]:
+    """Every run; a bar appears when that takes long."""
+    bar = Progress(console=Console(stderr=True), transient=True)
+    task, began, found = bar.add_task("reading runs", total=len(paths)), time.monotonic(), []
+    try:
+        for path in paths:
+            if bar.console.is_terminal and time.monotonic() - began > SLOW_S:
+                bar.start()
+            found.append(runs.read(path))
+            bar.advance(task)
+    finally:
+        if bar.live.is_started:
+            bar.stop()
+    return found
+
+
+def write(comparison: Comparison, folder: Path, *, bits_per_s: float) -> Path:
+    """Pictures, then the page that holds them. Raises UserError."""
+    from outerloop.report.page import page
+    from outerloop.report.pictures import draw_all
+
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be a folder, {error.strerror}: type --out with a new name") from error
+    pictures = draw_all(comparison, folder, bits_per_s=bits_per_s)
+    checkpoint.write_atomically(folder / "report.html", page(comparison, pictures).encode())
+    return folder / "report.html"
+
+
+def tell(comparison: Comparison, console: Console) -> None:
+    """The tables, and what to know beside them."""
+    for content in (table.results(comparison), table.unfinished(comparison)):
+        for part in terminal.fitting(content, console.width) if content.rows else ():
+            console.print(part)
+    for note in comparison.notes():
+        console.print(f"note: {note}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,109 @@
+"""What a run directory is: whose it is, whether the run is finished, where to go on.
+
+config.yaml  metrics.jsonl  summary.json  loss.png  hf/  checkpoints/  workers/<i>/log.txt
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from outerloop import checkpoint
+from outerloop.types import UserError
+
+MAY_DIFFER = ("run_dir", "log", "threads", "log_every", "round_timeout_s", "max_failed_rounds", "exchange", "hydra")
+"""Settings that do not change what is trained; a run may be resumed with others."""
+EXCHANGE_MUST_MATCH = ("exchange._target_", "exchange.peers", "exchange.group", "exchange.seed")
+"""... but of the exchange only where and how the peers are reached."""
+
+LAST_WORDS = ("done", "left", "error")
+"""Rows of an end that was none, because the run goes on."""
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """One run's folder, locked. `resume_step` is None for a fresh run; `notes` are for the user."""
+
+    path: Path
+    resume_step: int | None
+    finished: bool
+    notes: list[str]
+    lock: IO[str]
+
+
+def open_run(config: DictConfig) -> RunDir:
+    """Look, then claim: lock the folder and write config.yaml. Raises UserError, untouched, if it is not ours."""
+    path = Path(config.run_dir or Path("runs") / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{config.recipe}")
+    resumed = (path / "config.yaml").exists()
+    if resumed:
+        refuse_other_settings(path, comparable(config))
+    elif path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UserError(f"run_dir={path} exists and is not a run: type run_dir= with the name of a new folder")
+    path.mkdir(parents=True, exist_ok=True)
+    lock = locked(path)
+    if (path / "summary.json").exists():
+        return RunDir(path, None, True, [], lock)
+    checkpoint.write_atomically(path / "config.yaml", OmegaConf.to_yaml(config, resolve=True).encode())
+    step, damaged = checkpoint.newest_good(path, config.workers) if resumed else (None, [])
+    notes = [f"{line}: passed over" for line in damaged]
+    if damaged and step is None:
+        notes.append("no whole checkpoint is left: starting from the beginning")
+    return RunDir(path, step, False, notes, lock)
+
+
+def locked(path: Path) -> IO[str]:
+    """The open lock file of a run; the lock ends with the process. Raises UserError when another process has it."""
+    lock = (path / ".lock").open("a")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise UserError(f"run_dir={path} is being trained by another process: type another run_dir=") from error
+    return lock
+
+
+def comparable(config: DictConfig | ListConfig) -> dict[str, Any]:
+    """The settings that say what is trained, flat."""
+    return {
+        key: value
+        for key, value in flat(OmegaConf.to_container(config, resolve=True)).items()
+        if key.split(".")[0] not in MAY_DIFFER or key in EXCHANGE_MUST_MATCH
+    }
+
+
+def flat(node: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested dictionaries -> dotted keys."""
+    if not isinstance(node, dict) or not node:
+        return {prefix.rstrip("."): node}
+    return {key: value for name, child in node.items() for key, value in flat(child, f"{prefix}{name}.").items()}
+
+
+def refuse_other_settings(path: Path, settings: dict[str, Any]) -> None:
+    """Raises UserError naming the first setting that differs from those the folder was made with."""
+    theirs = comparable(OmegaConf.load(path / "config.yaml"))
+    for key in sorted(settings.keys() | theirs.keys(), key=lambda key: (key != "recipe", key.count("."), key)):
+        if settings.get(key) != theirs.get(key):
+            there, here = (json.dumps(values.get(key)).strip('"') for values in (theirs, settings))
+            raise UserError(
+                f"run_dir={path} belongs to another configuration: {key} is {there} there and {here} here:"
+                f" type {key}={there} or another run_dir="
+            )
+
+
+def rows_until(path: Path, step: int | None) -> list[dict[str, Any]]:
+    """The rows of metrics.jsonl up to an inner step; a last line cut short is dropped. None: no row."""
+    file = path / "metrics.jsonl"
+    if step is None or not file.exists():
+        return []
+    rows = []
+    for line in file.read_text().splitlines():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            break
+    return [row for row in rows if row["step"] <= step and row["event"] not in LAST_WORDS]

@@ -1,0 +1,193 @@
+"""The local workers of a run, as threads of this process or as processes of their own, behind one face.
+
+A team puts every event of its workers into one queue. A worker that cannot go on sends {"event": "error"}; `stop` asks
+the others to leave, and `join` sees that nobody stays behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from omegaconf import DictConfig
+
+from outerloop.commands.build import make, run_worker
+from outerloop.exchange.inprocess import Hub
+from outerloop.inner.worker import Event
+from outerloop.types import ReplicasDiverged, RoundFailed, Stopped, UserError
+
+LEAVE_S = 20
+"""How long a worker process has to leave by itself before it is killed."""
+
+
+class Team(Protocol):
+    """The workers of this machine."""
+
+    events: queue.SimpleQueue[Event]
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def join(self) -> None: ...
+
+
+def error_event(index: int, error: BaseException) -> Event:
+    """What a worker says when it cannot go on: the user's mistake or a known end in one line, else the whole trace."""
+    kind = "user" if isinstance(error, UserError) else "crash"
+    known = isinstance(error, UserError | RoundFailed | ReplicasDiverged | FloatingPointError)
+    text = str(error) if known else "".join(traceback.format_exception(error))
+    return {"event": "error", "worker": index, "step": 0, "kind": kind, "text": text}
+
+
+class ThreadTeam:
+    """Workers as threads that take turns (exchange=inprocess)."""
+
+    def __init__(self, config: DictConfig, run_dir: Path, resume_step: int | None) -> None:
+        self.config, self.run_dir, self.resume_step = config, run_dir, resume_step
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.hub = Hub(config.workers)
+        self.threads = [threading.Thread(target=self.work, args=(i,), daemon=True) for i in range(config.workers)]
+
+    def start(self) -> None:
+        """Begin; a thread computes with all cores, because only one computes at a time."""
+        torch.set_num_threads(self.config.threads or os.cpu_count() or 1)
+        for thread in self.threads:
+            thread.start()
+
+    def work(self, index: int) -> None:
+        """One worker's life."""
+        exchange = None
+        try:
+            exchange = make(self.config.exchange, hub=self.hub, rank=index)
+            run_worker(
+                self.config,
+                index=index,
+                run_dir=self.run_dir,
+                resume_step=self.resume_step,
+                exchange=exchange,
+                emit=self.events.put,
+                check_stop=self.hub.check_stop,
+            )
+            self.events.put({"event": "left", "worker": index, "step": 0})
+        except Stopped:
+            self.events.put({"event": "left", "worker": index, "step": 0})
+        except Exception as error:
+            self.events.put(error_event(index, error))
+        finally:
+            if exchange is not None:
+                exchange.close()
+
+    def stop(self) -> None:
+        """Ask all to leave at their next step."""
+        self.hub.stop("the run was stopped")
+
+    def join(self) -> None:
+        """Until all have left."""
+        for thread in self.threads:
+            thread.join()
+
+
+class ProcessTeam:
+    """Workers as processes, each its own peer (exchange=swarm_*): events come as JSON lines on their standard output.
+
+    Each has a session of its own, so Ctrl-C reaches only the parent; a worker whose standard input ends leaves, so none
+    outlives a parent that was killed.
+    """
+
+    def __init__(self, config: DictConfig, run_dir: Path, resume_step: int | None) -> None:
+        self.config, self.run_dir, self.resume_step = config, run_dir, resume_step
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.processes: list[subprocess.Popen[str]] = []
+        self.readers: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Start all; the others learn the first one's address as soon as it has one."""
+        self.processes = [self.spawn(index) for index in range(self.config.workers)]
+        self.readers = [threading.Thread(target=self.read, args=(i,), daemon=True) for i in range(self.config.workers)]
+        for reader in self.readers:
+            reader.start()
+        if self.config.exchange.initial_peers:
+            self.tell_peers(list(self.config.exchange.initial_peers), range(self.config.workers))
+
+    def spawn(self, index: int) -> subprocess.Popen[str]:
+        """One worker process; what it prints beside events goes to its log."""
+        threads = self.config.threads or max(1, (os.cpu_count() or 1) // self.config.workers)
+        folder = self.run_dir / "workers" / str(index)
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "outerloop", "worker", str(self.run_dir), str(index), str(self.resume_step)]
+        with (folder / "log.txt").open("a") as log:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+                env=os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"},
+            )
+
+    def read(self, index: int) -> None:
+        """Pass one worker's events on; whatever goes wrong here or there becomes an error event."""
+        try:
+            self.pass_on(index)
+        except Exception as error:
+            self.events.put(error_event(index, error))
+
+    def pass_on(self, index: int) -> None:
+        """Its events until its output ends; its silent death is an error."""
+        process, ended = self.processes[index], False
+        assert process.stdout
+        for line in process.stdout:
+            event = json.loads(line)
+            if event["event"] == "address" and index == 0 and not self.config.exchange.initial_peers:
+                self.tell_peers(event["addresses"], range(1, self.config.workers))
+            ended = ended or event["event"] in ("left", "error")
+            self.events.put(event)
+        code = process.wait()
+        if not ended:
+            log = self.run_dir / "workers" / str(index) / "log.txt"
+            self.events.put(error_event(index, RuntimeError(f"worker {index} ended with code {code}, see {log}")))
+
+    def tell_peers(self, addresses: list[str], indices: range) -> None:
+        """Where to join."""
+        for index in indices:
+            self.send(index, {"initial_peers": addresses})
+
+    def send(self, index: int, message: dict[str, Any]) -> None:
+        """One JSON line to a worker; one that is gone already needs none."""
+        stdin = self.processes[index].stdin
+        assert stdin
+        try:
+            stdin.write(json.dumps(message) + "\n")
+            stdin.flush()
+        except (BrokenPipeError, ValueError):
+            pass
+
+    def stop(self) -> None:
+        """Ask all to leave: the end of their standard input."""
+        for process in self.processes:
+            assert process.stdin
+            try:
+                process.stdin.close()
+            except BrokenPipeError:
+                pass
+
+    def join(self) -> None:
+        """Until all have left; who does not within LEAVE_S is killed."""
+        for process in self.processes:
+            try:
+                process.wait(LEAVE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for reader in self.readers:
+            reader.join()

@@ -1,0 +1,199 @@
+"""`outerloop train`: check, claim the run directory, start the workers, gather their events, hand in the results."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from outerloop import checkpoint
+from outerloop.commands import build, rundir
+from outerloop.commands.rundir import RunDir
+from outerloop.commands.team import ProcessTeam, Team, ThreadTeam
+from outerloop.inner.worker import Event
+from outerloop.sinks.console import Terminal, readable_bytes
+from outerloop.sinks.jsonl import Jsonl
+from outerloop.types import UserError
+
+Row = dict[str, Any]
+
+
+class WorkerCrashed(Exception):
+    """A worker ended with an error that is not the user's; the text is its trace."""
+
+
+def train(config: DictConfig) -> Row:
+    """One run to its end; its summary, also when there was nothing left to do. Raises UserError, WorkerCrashed."""
+    console = Console()
+    build.check_parts(config)
+    run = rundir.open_run(config)
+    for note in run.notes:
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
+    if run.finished:
+        console.print(
+            f"{run.path} is a finished run: nothing to do. Type another run_dir= to train again.", soft_wrap=True
+        )
+        return json.loads((run.path / "summary.json").read_text())
+    if run.resume_step is not None:
+        console.print(f"going on after inner step {run.resume_step}", highlight=False)
+    console.print(f"{config.recipe}, {config.workers} workers, results in {run.path}", highlight=False, soft_wrap=True)
+    Supervisor(config, run, console).work()
+    summary = hand_in(config, run.path)
+    tell_results(summary, run.path, console)
+    return summary
+
+
+class Supervisor:
+    """Follows the workers of one run until all have left.
+
+    Rows of metrics.jsonl are the workers' events with `wall_s` added, and a "validation" row for each evaluation that
+    every worker has done its share of.
+    """
+
+    def __init__(self, config: DictConfig, run: RunDir, console: Console) -> None:
+        self.config, self.run = config, run
+        earlier = rundir.rows_until(run.path, run.resume_step)
+        self.began = time.monotonic() - (earlier[-1]["wall_s"] if earlier else 0.0)
+        self.terminal = Terminal(rounds=config.rounds, console=console)
+        self.rows = Jsonl(run.path / "metrics.jsonl", earlier=earlier)
+        self.sinks = [self.rows, self.terminal, *wandb_of(config, run.path)]
+        self.evals: dict[int, dict[int, Event]] = {}
+        self.saved: dict[int, set[int]] = {}
+
+    def work(self) -> None:
+        """Start, follow, and see everyone out, whatever happens."""
+        checkpoint.discard_after(self.run.path, self.run.resume_step)
+        team = team_of(self.config, self.run)
+        try:
+            team.start()
+            self.follow(team)
+        finally:
+            team.stop()
+            team.join()
+            for sink in self.sinks:
+                sink.close()
+
+    def follow(self, team: Team) -> None:
+        """Until every worker has left. Raises what the first failing worker failed of."""
+        left = 0
+        while left < self.config.workers:
+            event = team.events.get()
+            if event["event"] == "error":
+                self.write(event)
+                raise (UserError if event["kind"] == "user" else WorkerCrashed)(event["text"])
+            if event["event"] == "saved":
+                self.take_saved(event)
+            if event["event"] == "address" and event["worker"] == 0 and not self.config.exchange.initial_peers:
+                self.tell_address(event["addresses"])
+            left += event["event"] == "left"
+            self.write(event)
+            if row := self.take_eval(event):
+                self.write(row)
+
+    def take_saved(self, event: Event) -> None:
+        """Seal the generation that every local worker has saved; its rows go to disk first."""
+        who = self.saved.setdefault(event["step"], set())
+        who.add(event["worker"])
+        if len(who) == self.config.workers:
+            del self.saved[event["step"]]
+            self.rows.sync()
+            checkpoint.seal(self.run.path, event["step"])
+
+    def tell_address(self, addresses: Sequence[str]) -> None:
+        """How other machines join, when the run expects any."""
+        if self.config.exchange.peers <= self.config.workers:
+            return
+        if all("/127.0.0.1/" in address for address in addresses):
+            self.terminal.say(
+                "note: only this machine can reach 127.0.0.1: type exchange.host=0.0.0.0 for others to join"
+            )
+        self.terminal.say(
+            f"others join with the same options and exchange.host=0.0.0.0 'exchange.initial_peers=[{addresses[0]}]'"
+        )
+
+    def write(self, row: Row) -> None:
+        """One row to every sink."""
+        row["wall_s"] = round(time.monotonic() - self.began, 3)
+        for sink in self.sinks:
+            sink.write(row)
+
+    def take_eval(self, event: Event) -> Row | None:
+        """One worker's share of an evaluation; the whole when it was the last one's."""
+        if event["event"] != "eval":
+            return None
+        shares = self.evals.setdefault(event["round"], {})
+        shares[event["worker"]] = event
+        if len(shares) < self.config.workers:
+            return None
+        del self.evals[event["round"]]
+        predicted = sum(share["predicted"] for share in shares.values())
+        return {
+            "event": "validation",
+            "step": event["step"],
+            "round": event["round"],
+            "tokens": sum(share["tokens"] for share in shares.values()),
+            "val_loss": sum(share["nats"] for share in shares.values()) / predicted,
+            **({"spread": event["spread"]} if event["spread"] is not None else {}),
+        }
+
+
+def team_of(config: DictConfig, run: RunDir) -> Team:
+    """Threads or processes, as the exchange says."""
+    kind = ThreadTeam if config.workers_as == "threads" else ProcessTeam
+    return kind(config, run.path, run.resume_step)
+
+
+def wandb_of(config: DictConfig, run_dir: Path) -> list[Any]:
+    """The wandb sink, if the configuration asks for one; imported only then."""
+    if config.log.wandb is None:
+        return []
+    from outerloop.sinks.wandb import Wandb
+
+    settings = OmegaConf.to_container(config, resolve=True)
+    node = config.log.wandb
+    return [
+        Wandb(
+            project=node.project,
+            entity=node.entity,
+            name=node.name or run_dir.name,
+            run_dir=run_dir,
+            settings=settings,  # type: ignore[arg-type]
+        )
+    ]
+
+
+def hand_in(config: DictConfig, run_dir: Path) -> Row:
+    """summary.json and loss.png from the rows of the run."""
+    from outerloop.report.figure import draw_run
+    from outerloop.report.summary import summarize
+
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    ready = [row for row in rows if row["event"] == "ready"]
+    summary = summarize(
+        rows, recipe=config.recipe, workers=ready[-1]["size"], rounds=config.rounds, params=ready[-1]["params"]
+    )
+    draw_run(rows, summary, run_dir / "loss.png")
+    checkpoint.write_atomically(run_dir / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+    return summary
+
+
+def tell_results(summary: Row, run_dir: Path, console: Console) -> None:
+    """The end of the run in five lines."""
+    bits, ratio = summary["bits_per_param_per_round"], summary["ratio_to_fp32"]
+    for line in (
+        f"validation loss  {summary['val_loss_initial']:.3f} -> {summary['val_loss']:.3f} nats a token"
+        f" after {summary['tokens'] / 1e6:.1f}M tokens in {summary['wall_s']:.0f} s",
+        f"sent             {readable_bytes(summary['bytes_sent_per_worker'])} a worker,"
+        f" {bits:.3f} bits a parameter and round" + (f": {ratio:.0f}x fewer than float32" if ratio > 1.5 else ""),
+        f"model            {run_dir / 'hf'}",
+        f"picture          {run_dir / 'loss.png'}",
+        f"numbers          {run_dir / 'summary.json'}",
+    ):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,100 @@
+"""`outerloop worker RUN_DIR INDEX STEP`: one local worker process, started by `outerloop train`, not by hand.
+
+Standard input: one JSON line {"initial_peers": [...]} (for the first worker only if it shall join others), then
+nothing; its end means: leave. Standard output: one JSON line an event. Standard error goes to the worker's log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from outerloop.commands.build import fingerprint, make, run_worker
+from outerloop.commands.team import error_event
+from outerloop.inner.worker import Event
+from outerloop.types import Exchange, Stopped
+
+
+def main(arguments: list[str]) -> int:
+    """Run one worker until it is done, stopped or broken. Exit code 0, also when stopped; 1 when broken."""
+    events = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever a library prints belongs to the log
+
+    def emit(event: Event) -> None:
+        events.write(json.dumps(event) + "\n")
+
+    run_dir, index = Path(arguments[0]), int(arguments[1])
+    resume_step = None if arguments[2] == "None" else int(arguments[2])
+    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGINT, leave)
+    config = OmegaConf.load(run_dir / "config.yaml")
+    assert isinstance(config, DictConfig)
+    exchange: Exchange | None = None
+    try:
+        exchange = joining(config, run_dir, index, emit)
+        run_worker(
+            config,
+            index=index,
+            run_dir=run_dir,
+            resume_step=resume_step,
+            exchange=exchange,
+            emit=emit,
+            check_stop=lambda: None,
+        )
+        exchange.close()
+        emit({"event": "left", "worker": index, "step": 0})
+        return 0
+    except Stopped:
+        emit({"event": "left", "worker": index, "step": 0})
+        return 0
+    except Exception as error:
+        emit(error_event(index, error))
+        return 1
+    finally:
+        if exchange is not None:
+            exchange.abort()
+
+
+def joining(config: DictConfig, run_dir: Path, index: int, emit: Any) -> Exchange:
+    """The exchange of this worker, its address told; then the watch over standard input begins."""
+    first = index == 0 and not config.exchange.initial_peers
+    initial_peers = [] if first else peers_from(sys.stdin.readline())
+    threading.Thread(target=watch_parent, daemon=True).start()
+    exchange = make(
+        config.exchange,
+        run=config.exchange.run or "default",
+        worker=index,
+        initial_peers=initial_peers,
+        identity_path=str((run_dir / "workers" / str(index) / "identity.key").absolute()),
+        fingerprint=fingerprint(config),
+    )
+    emit({"event": "address", "worker": index, "step": 0, "addresses": list(exchange.address)})
+    return exchange
+
+
+def peers_from(line: str) -> list[str]:
+    """Addresses from the parent's line. Raises Stopped when the parent has gone instead."""
+    if not line:
+        raise Stopped("the parent has gone")
+    return list(json.loads(line)["initial_peers"])
+
+
+def watch_parent() -> None:
+    """The end of standard input means: leave."""
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def leave(number: int, frame: FrameType | None) -> None:
+    """Signal handler: Stopped in the main thread, once."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise Stopped(signal.Signals(number).name)

@@ -1,0 +1,74 @@
+"""Which points of the product make sense: refused or warned about when a run is put together, with what to type.
+
+Nothing here knows an algorithm by name: parts say what they are (`shared`, `sends`, `agrees`, `remembers`), and codecs
+are asked by trying them on a small gaussian tensor.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from outerloop.types import Compressor, Exchange, Feedback, Moment, OuterMethod, Schedule, UserError
+
+LOSSY = 0.3
+"""Relative L2 error of a codec on gaussian values above which it needs feedback: 4 bits make .1 to .2, 2 bits .35."""
+
+
+def doubts(*, method: OuterMethod, compress: Compressor, feedback: Feedback, schedule: Schedule) -> list[str]:
+    """One line for each thing that is allowed but unlikely to be meant."""
+    lines = []
+    if method.shared and lossiness(compress) > LOSSY and not feedback.remembers:
+        lines.append("the compressor drops most of what it is given and nothing remembers it: type feedback=ef")
+    if method.momentum >= 0.9 and schedule.sync_every < 100:
+        lines.append(
+            f"outer momentum .9 is much for H = {schedule.sync_every} (below 100):"
+            " type method.optimizer.momentum=0.6, or more schedule.sync_every"
+        )
+    return lines
+
+
+def refuse(
+    *,
+    method: OuterMethod,
+    compress: Compressor,
+    feedback: Feedback,
+    exchange: Exchange,
+    schedule: Schedule,
+    eager: bool,
+) -> None:
+    """Raises UserError for what cannot work."""
+    if method.shared and not exchange.agrees:
+        raise UserError(
+            "this exchange gives every peer other contributions, and this method needs equal ones:"
+            " type method=noloco, or exchange=inprocess"
+        )
+    if method.sends == "weights" and (feedback.remembers or sparse(compress)):
+        raise UserError(
+            "this method sends weights, which can be neither sparse nor remembered:"
+            " type feedback=none compress=cast, or method=diloco"
+        )
+    if eager != (schedule.delay == schedule.sync_every):
+        raise UserError(
+            f"eager={str(eager).lower()} with schedule.delay={schedule.delay}: eager updates need a delay of exactly"
+            f" sync_every={schedule.sync_every}, and such a delay needs them:"
+            f" type eager=true schedule.delay={schedule.sync_every}"
+        )
+    if method.reads == "gradients" and (schedule.sync_every != 1 or schedule.delay):
+        raise UserError("this method takes the gradient of every single step: type schedule.sync_every=1")
+
+
+def lossiness(compress: Compressor) -> float:
+    """Relative L2 error on 8192 gaussian values, after any warm-up."""
+    x, moment = probe()
+    return float((x - compress.decode(compress.encode(x, moment), x.shape, moment)).norm() / x.norm())
+
+
+def sparse(compress: Compressor) -> bool:
+    """Whether most values come back as zero."""
+    x, moment = probe()
+    return float((compress.decode(compress.encode(x, moment), x.shape, moment) == 0).float().mean()) > 0.5
+
+
+def probe() -> tuple[torch.Tensor, Moment]:
+    """Gaussian values as a matrix, and a moment late in a run."""
+    return torch.randn(64, 128, generator=torch.Generator().manual_seed(0)), Moment(round=10**9, seed=0)

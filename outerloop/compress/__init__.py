@@ -1,0 +1,1 @@
+"""AXIS compress: what one tensor becomes on the wire. One algorithm a file; codecs nest."""

@@ -1,0 +1,101 @@
+"""A cosine transform in front of another compressor (DeMo, arXiv 2411.19870): it sees frequencies, not values.
+
+    c_k = s_k Σ_n x_n cos(π (2n + 1) k / 2L),  s_0 = √(1/L), else √(2/L)          orthonormal DCT-II of each chunk
+    x̂_n = Σ_k ĉ_k s_k cos(π (2n + 1) k / 2L)
+
+Orthonormal: the error of x̂ is as long as the error of ĉ. The ragged last chunk gets a shorter transform, nothing is
+padded. DeMo cuts matrices in 64 x 64 blocks, transforms both sides and keeps 32 of a block's 4096 coefficients; here a
+tensor is cut as it lies in memory, and 64 transforms of 64 values share one top-k chunk of 4096: the same share kept.
+
+Every multiplication and addition is rounded on its own, in a fixed order, in float64: a matmul would give other last
+bits on another processor, and peers must decode to equal bits. L even splits into sums and differences of mirrored
+values, which does a third of the work at L = 64.
+
+C chunks, L chunk length, H half of it, K terms of a sum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from torch import Size, Tensor
+
+from outerloop.compress.groups import split_rows
+from outerloop.types import Compressor, Moment, Parts, UserError
+
+LARGEST = torch.finfo(torch.float32).max
+ROWS_AT_ONCE = 4096
+"""Chunks transformed together: 2 MB of float64 at L = 64 stay in the cache."""
+
+
+class Dct:
+    """Transforms chunk by chunk and hands the coefficients to `of`. Linear if `of` is.
+
+    Args:
+        chunk: values in a transform, 1 .. 1024 (the work grows with it). DeMo: 64.
+        of: compressor of the coefficients; it sees a tensor of the same shape.
+
+    Raises:
+        UserError: if `chunk` is out of range.
+    """
+
+    def __init__(self, *, chunk: int, of: Compressor) -> None:
+        if not 1 <= chunk <= 1024:
+            raise UserError(f"dct chunk={chunk} must be 1 .. 1024 (64 is usual)")
+        self.chunk, self.of, self.linear = chunk, of, of.linear
+
+    def encode(self, x: Tensor, moment: Moment) -> Parts:
+        """(any shape) -> the parts of its coefficients."""
+        return self.of.encode(self.by_chunk(dct_rows, x.detach()), moment)
+
+    def decode(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
+        """Parts -> float32 of `shape`. Raises ValueError as `of` does."""
+        return self.by_chunk(idct_rows, self.of.decode(parts, shape, moment))
+
+    def by_chunk(self, transform: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Every chunk transformed, float32, clamped to its range; the shape of x."""
+        blocks = [block for row_CL in split_rows(x.reshape(-1), self.chunk) for block in row_CL.split(ROWS_AT_ONCE)]
+        done = [transform(block_CL.double()).clamp(-LARGEST, LARGEST).float().view(-1) for block_CL in blocks]
+        return torch.cat([x.new_zeros(0, dtype=torch.float32), *done]).view(x.shape)
+
+
+def dct_rows(x_CL: Tensor) -> Tensor:
+    """Orthonormal DCT-II of each row."""
+    length = x_CL.shape[1]
+    if length % 2:
+        return combine(x_CL, basis(length).T)
+    left_CH, right_CH = x_CL[:, : length // 2], x_CL[:, length // 2 :].flip(1)
+    c_CL = torch.empty_like(x_CL)
+    c_CL[:, 0::2] = dct_rows(left_CH + right_CH) * math.sqrt(0.5)
+    c_CL[:, 1::2] = combine(left_CH - right_CH, basis(length)[1::2, : length // 2].T)
+    return c_CL
+
+
+def idct_rows(c_CL: Tensor) -> Tensor:
+    """The inverse of `dct_rows`."""
+    length = c_CL.shape[1]
+    if length % 2:
+        return combine(c_CL, basis(length))
+    even_CH = idct_rows(c_CL[:, 0::2]) * math.sqrt(0.5)
+    odd_CH = combine(c_CL[:, 1::2], basis(length)[1::2, : length // 2])
+    return torch.cat([even_CH + odd_CH, (even_CH - odd_CH).flip(1)], dim=1)
+
+
+def combine(x_CK: Tensor, weight_KL: Tensor) -> Tensor:
+    """Σ_k x[:, k] * weight[k], added in the order of k."""
+    weight_KL = weight_KL.to(x_CK.device)
+    out_CL = x_CK[:, :1] * weight_KL[0]
+    for k in range(1, x_CK.shape[1]):
+        out_CL += x_CK[:, k : k + 1] * weight_KL[k]
+    return out_CL
+
+
+@cache
+def basis(length: int) -> Tensor:
+    """s_k cos(π (2n + 1) k / 2L) at [k, n], float64, to nine decimals: there all math libraries agree."""
+    cosine = [[math.cos(math.pi * (2 * n + 1) * k / (2 * length)) for n in range(length)] for k in range(length)]
+    rows = [[round(math.sqrt((2 if k else 1) / length) * c, 9) for c in cosine[k]] for k in range(length)]
+    return torch.tensor(rows, dtype=torch.float64)

@@ -1,0 +1,96 @@
+"""Everything above a fitted threshold, chosen without sorting (SIDCo, arXiv 2101.10761).
+
+    |x| modelled as exponential: P(|x| > η) = exp(−η / mean |x|), so η = mean |x| · ln(1 / share)
+    in stages: what is above η_s is exponential again, η_{s+1} = η_s + (its mean − η_s) ln(1 / share_s), share_s ≥ 1/4
+
+A fit that misses the wanted count by more than a fifth is corrected by bisection: feedback flattens magnitudes, and
+then they are not exponential at all. SIDCo corrects the number of stages over the iterations instead, which is state.
+No tensor sends more than 1.2 times its share; where too many are equal, the first ones go. One threshold for a whole
+tensor: its loud chunks send more than its quiet ones, unlike `topk`. The count varies, so gaps between the kept
+positions are sent, about a byte each at a share of 1/32. Needs error feedback.
+
+N values, M kept of them, S still in a stage.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Size, Tensor
+
+from outerloop.kernels.reference import pack_gaps, unpack_gaps
+from outerloop.types import Compressor, Moment, Parts, UserError
+
+STAGE_SHARE = 0.25
+TOLERANCE = 1.2
+MAX_STAGES, MAX_CORRECTIONS = 20, 20
+
+
+class Threshold:
+    """About `share` of a tensor, those of the largest magnitudes.
+
+    Args:
+        share: of the values to send, above 0, at most 1.
+        values: compressor of the kept values; it sees them in order, with no groups of its own: set its chunk.
+
+    Raises:
+        UserError: if `share` is out of range.
+    """
+
+    linear = False
+
+    def __init__(self, *, share: float, values: Compressor) -> None:
+        if not 0 < share <= 1:
+            raise UserError(f"threshold share={share} must be above 0 and at most 1 (0.03125 is 128 of 4096)")
+        self.share, self.values = share, values
+
+    def at_most(self, count: int) -> int:
+        """The most that a tensor of this many values sends."""
+        return min(count, math.floor(TOLERANCE * math.ceil(self.share * count)))
+
+    def encode(self, x: Tensor, moment: Moment) -> Parts:
+        """(N values, any shape) -> "gap" uint8 (between kept positions, then to the end) and "values.*"."""
+        x_N = x.detach().reshape(-1)
+        least = fitted(x_N.abs(), math.ceil(self.share * x_N.numel()))
+        position_M = ((x_N.abs() >= least) & (x_N != 0)).nonzero()[: self.at_most(x_N.numel()), 0]
+        nested = self.values.encode(x_N[position_M], moment)
+        return {"gap": pack_gaps(position_M, x_N.numel())} | {f"values.{name}": part for name, part in nested.items()}
+
+    def decode(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
+        """Parts -> dense float32 of `shape`. Raises ValueError on gaps that do not fit, or too many."""
+        count = shape.numel()
+        position_M = unpack_gaps(parts["gap"], count, self.at_most(count))
+        nested = {name.removeprefix("values."): part for name, part in parts.items() if name != "gap"}
+        dense_N = torch.zeros(count, device=position_M.device)
+        dense_N[position_M] = self.values.decode(nested, position_M.shape, moment).float()
+        return dense_N.view(shape)
+
+
+def fitted(size_N: Tensor, wanted: int) -> float:
+    """A threshold that about `wanted` magnitudes reach, and at least one: the model's, corrected by bisection."""
+    if not size_N.numel():
+        return 0.0
+    low, high = 0.0, float(size_N.max())
+    guess = min(high, exponential(size_N, wanted))
+    for _ in range(MAX_CORRECTIONS):
+        count = int((size_N >= guess).sum())
+        if wanted <= TOLERANCE * count and count <= TOLERANCE * wanted:
+            return guess
+        low, high = (guess, high) if count > wanted else (low, guess)
+        guess = (low + high) / 2
+    return high
+
+
+def exponential(size_N: Tensor, wanted: int) -> float:
+    """η by stages; a stage keeps at least a quarter of what the one before kept."""
+    threshold, size_S = 0.0, size_N
+    for _ in range(MAX_STAGES):
+        if size_S.numel() <= wanted:
+            break
+        share = max(wanted / size_S.numel(), STAGE_SHARE)
+        threshold += (float(size_S.mean(dtype=torch.float64)) - threshold) * math.log(1 / share)
+        if share > STAGE_SHARE:
+            break
+        size_S = size_S[size_S >= threshold]
+    return threshold

@@ -1,0 +1,56 @@
+"""Two-bit values: a sign bit and one magnitude bit, with two magnitudes a group ("mean split").
+
+    m = mean |x|;  x̂ = sign(x) * (mean of the |x| above m  if |x| > m  else  mean of the |x| at or below m)
+
+Per group, not per tensor: chunks differ in scale by orders of magnitude, and one scale for a whole tensor sends most
+of the values to zero. Relative L2 error of the kept values of a real residual at k = 64: .010, against .51 for the
+per-tensor bins of SparseLoCo (arXiv 2508.15706). Needs error feedback.
+
+N values, G groups, L values a group, the last group may be shorter.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Size, Tensor
+
+from outerloop.compress.groups import checked_chunk, group_length, split_rows, split_rows_of_levels
+from outerloop.kernels.reference import mean_split, mean_split_decode, pack_codes, unpack_codes
+from outerloop.types import Moment, Parts
+
+
+class TwoBit:
+    """2 bits a value and two bfloat16 magnitudes a group.
+
+    Args:
+        chunk: values in a group; None inside a sparse codec: a group is what one chunk kept.
+
+    Raises:
+        UserError: if `chunk` is not positive.
+    """
+
+    linear = False
+
+    def __init__(self, *, chunk: int | None) -> None:
+        self.chunk = checked_chunk("two_bit", chunk)
+
+    def encode(self, x: Tensor, moment: Moment) -> Parts:
+        """(N values, any shape) -> "code" ceil(N/4) uint8 and "level" (G, 2) bfloat16."""
+        rows = split_rows(x.detach().reshape(-1), group_length(self.chunk, x.numel(), moment))
+        coded = [mean_split(row_GL) for row_GL in rows]
+        code_N = torch.cat([code.view(-1) for code, _ in coded]) if coded else x.new_zeros(0, dtype=torch.uint8)
+        level_G2 = torch.cat([level for _, level in coded]) if coded else x.new_zeros(0, 2, dtype=torch.bfloat16)
+        return {"code": pack_codes(code_N, 2), "level": level_G2}
+
+    def decode(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
+        """Parts -> float32 of `shape`. Raises ValueError on wrong sizes or levels that are negative or not finite."""
+        count, level_G2 = shape.numel(), parts["level"]
+        group = group_length(self.chunk, count, moment)
+        if level_G2.shape != (-(-count // group), 2) or level_G2.dtype != torch.bfloat16:
+            raise ValueError(f"levels {tuple(level_G2.shape)} do not fit {count} values in groups of {group}")
+        if not (level_G2.isfinite().all() and (level_G2 >= 0).all()):
+            raise ValueError("a level is negative or not finite")
+        code_N = unpack_codes(parts["code"], 2, count)
+        groups = zip(split_rows(code_N, group), split_rows_of_levels(level_G2, count, group), strict=True)
+        rows = [mean_split_decode(code_GL, level).view(-1) for code_GL, level in groups]
+        return torch.cat(rows).view(shape) if rows else level_G2.new_zeros(shape, dtype=torch.float32)

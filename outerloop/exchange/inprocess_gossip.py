@@ -1,0 +1,39 @@
+"""Gossip between threads: every round the workers are dealt into small random groups, the same for all by the seed.
+
+NoLoCo (arXiv 2506.10911) deals pairs. What does not fill a group stays a smaller one; one left alone takes a solo step.
+"""
+
+from __future__ import annotations
+
+import random
+
+from outerloop.exchange.inprocess import Hub, InProcess
+from outerloop.types import Round, UserError
+
+
+class InProcessGossip(InProcess):
+    """One worker's end of a `Hub`, meeting `group - 1` others a round.
+
+    Args:
+        hub, rank: as for InProcess.
+        group: workers that meet, 2 or more.
+        seed: of the dealing; equal for all workers.
+
+    Raises:
+        UserError: if `group` is below 2.
+    """
+
+    agrees = False
+
+    def __init__(self, *, hub: Hub, rank: int, group: int, seed: int) -> None:
+        if group < 2:
+            raise UserError(f"exchange.group={group} must be at least 2: type exchange.group=2")
+        super().__init__(hub=hub, rank=rank)
+        self.group, self.seed = group, seed
+
+    def partners(self, round: Round) -> list[int]:
+        """This worker's group of the round, in order of rank."""
+        ranks = list(range(self.size))
+        random.Random(f"{self.seed} {round.number} {round.fragment}").shuffle(ranks)
+        first = ranks.index(self.rank) // self.group * self.group
+        return sorted(ranks[first : first + self.group])

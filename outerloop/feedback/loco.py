@@ -1,0 +1,62 @@
+"""LoCo (arXiv 2407.04480): a moving average of the error, stored in 8 bits, forgotten every T rounds.
+
+    h = Δ + e;    e ← β e + (1 − β) (h − ĥ)        ĥ: what the peers decode;  e ← 0 after every T-th round
+
+For low-bit dense codecs (4 bits and more). Averaging smooths the error of a quantizer, it does not make up for values
+that were never sent: with a sparse codec use `ef`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from outerloop.feedback.storage import storage_of
+from outerloop.types import UserError
+
+
+class LoCo:
+    """Moving-average error per parameter.
+
+    Args:
+        beta: weight of the old error, 0 .. 1 exclusive. Public code: .8.
+        reset_every: T, landed rounds of a parameter between two resets. Public code: 1024 steps.
+        bits: of the stored error, 8 or 32.
+
+    Raises:
+        UserError: if a setting is out of range.
+    """
+
+    remembers = True
+
+    def __init__(self, *, beta: float, reset_every: int, bits: int = 8) -> None:
+        if not 0 <= beta < 1:
+            raise UserError(f"feedback.beta={beta} must be at least 0 and below 1: type feedback.beta=0.8")
+        if reset_every < 1:
+            raise UserError(f"feedback.reset_every={reset_every} must be at least 1: type feedback.reset_every=1024")
+        self.beta, self.reset_every, self.error = beta, reset_every, storage_of(bits)
+        self.landed: dict[str, int] = {}
+
+    def add(self, name: str, delta: Tensor) -> Tensor:
+        """Δ (any shape) -> h = Δ + e, a new tensor."""
+        held = self.error.get(name)
+        return delta.clone() if held is None else delta + held
+
+    def keep(self, name: str, x: Tensor, sent: Tensor) -> None:
+        """e ← β e + (1 − β) (h − ĥ), or 0 when it is time."""
+        self.landed[name] = self.landed.get(name, 0) + 1
+        error = (x - sent) * (1 - self.beta)
+        held = self.error.get(name)
+        if held is not None:
+            error.add_(held, alpha=self.beta)
+        self.error.put(name, error.zero_() if self.landed[name] % self.reset_every == 0 else error)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The error and the count of landed rounds, by parameter name."""
+        return {"error": self.error.state_dict(), "landed": dict(self.landed)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self.error.load_state_dict(state["error"])
+        self.landed = dict(state["landed"])

@@ -1,0 +1,1 @@
+"""AXIS inner: who turns batches into inner steps."""

@@ -1,0 +1,27 @@
+"""Your own text files, as bytes or through a tokenizer on this machine.
+
+A worker's text lies in memory; for more than that, tokenize once and use data=tokens.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from outerloop.inner.data.documents import Document, Documents
+from outerloop.inner.data.encoding import encoding
+from outerloop.inner.data.files import match_files
+
+
+def text(*, files: Sequence[str], tokenizer: str | None) -> Documents:
+    """The corpus of local text files.
+
+    Args:
+        files: paths or globs. A file's name for the split is its path below the folder that all files share.
+        tokenizer: a local Hugging Face tokenizer folder; null: bytes are tokens.
+    """
+    paths = match_files(files, option="data.files")
+    root = os.path.commonpath([path.absolute().parent for path in paths])
+    documents = [Document(path.absolute().relative_to(root).as_posix(), path, path.stat().st_size) for path in paths]
+    what = f"data=text ({len(paths)} files from {paths[0]})" if len(paths) > 1 else f"data=text ({paths[0]})"
+    return Documents(documents, encoding=encoding(tokenizer), what=what, whole_packages=False)

@@ -1,0 +1,138 @@
+"""Token shards in llm.c's layout: tokenize once, train from files of any size.
+
+A shard is 256 int32 of header (magic, version, number of tokens, zeros), then the tokens:
+magic 20240520, version 1: uint16 (GPT-2);  magic 20240801, version 7: uint32 (Llama 3).
+
+A window is read from its file when it is asked for, so memory does not grow with the data. No file is kept mapped:
+a map holds an open file each, and 100B tokens come as about 1000 shards, where the usual limit is 1024 open files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+
+from outerloop.inner.data.corpus import check_rank
+from outerloop.inner.data.encoding import load_tokenizer
+from outerloop.inner.data.files import match_files
+from outerloop.inner.data.split import span, training_length
+from outerloop.inner.data.windows import WindowStream, spread_windows
+from outerloop.types import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+HEADER_INTS = 256
+DTYPES: dict[tuple[int, int], np.dtype] = {(20240520, 1): np.dtype("<u2"), (20240801, 7): np.dtype("<u4")}
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Tokens [start, stop) of one file."""
+
+    path: Path
+    dtype: np.dtype
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def read(self) -> np.ndarray:
+        offset = HEADER_INTS * 4 + self.start * self.dtype.itemsize
+        return np.fromfile(self.path, dtype=self.dtype, count=len(self), offset=offset)
+
+
+def open_shard(path: Path) -> Shard:
+    """Reads the header only."""
+    header = np.fromfile(path, dtype="<i4", count=HEADER_INTS)
+    magic, version, tokens = (int(x) for x in header[:3]) if len(header) == HEADER_INTS else (0, 0, 0)
+    if (magic, version) not in DTYPES:
+        raise UserError(
+            f"{path}: magic {magic} version {version} is no llm.c token shard; allowed are magic 20240520 version 1 "
+            "(uint16) and magic 20240801 version 7 (uint32); convert the file or type data=text"
+        )
+    shard = Shard(path, DTYPES[magic, version], 0, tokens)
+    present = (path.stat().st_size - HEADER_INTS * 4) // shard.dtype.itemsize
+    if present < tokens:
+        raise UserError(f"{path}: the header promises {tokens} tokens and {present} are there; copy the file again")
+    return shard
+
+
+class Shards:
+    """Shards end to end as one read-only token array."""
+
+    def __init__(self, shards: Sequence[Shard], *, vocab_size: int) -> None:
+        self.shards, self.vocab_size = list(shards), vocab_size
+        self.ends = np.cumsum([len(shard) for shard in self.shards])
+
+    def __len__(self) -> int:
+        return int(self.ends[-1]) if self.shards else 0
+
+    def __getitem__(self, window: slice) -> np.ndarray:
+        return np.concatenate([self._checked(shard) for shard in self._pieces(window)])
+
+    def cut(self, window: slice) -> Shards:
+        """A part of the tokens, without reading any."""
+        return Shards(list(self._pieces(window)), vocab_size=self.vocab_size)
+
+    def _pieces(self, window: slice) -> Iterator[Shard]:
+        start, stop, _ = window.indices(len(self))
+        index = int(np.searchsorted(self.ends, start, side="right"))
+        while start < stop:
+            shard, begins = self.shards[index], int(self.ends[index]) - len(self.shards[index])
+            end = min(stop, begins + len(shard))
+            yield replace(shard, start=shard.start + start - begins, stop=shard.start + end - begins)
+            start, index = end, index + 1
+
+    def _checked(self, shard: Shard) -> np.ndarray:
+        tokens = shard.read()
+        if tokens.max() >= self.vocab_size:
+            raise UserError(
+                f"{shard.path}: token id {tokens.max()}, and data.vocab_size={self.vocab_size} allows ids below that; "
+                "type data.vocab_size=N with the size of the tokenizer that made the file"
+            )
+        return tokens
+
+
+class TokenShards:
+    """The corpus of llm.c token shards. Workers train on contiguous spans of the shards in name order.
+
+    Args:
+        files: paths or globs of the training shards.
+        val_files: paths or globs of the validation shards; null: the last 5 % of `files`.
+        vocab_size: the size of the tokenizer that made the shards (50257 for GPT-2).
+        tokenizer: its folder, written beside an exported model; null: the export holds the weights only.
+    """
+
+    def __init__(
+        self, *, files: Sequence[str], val_files: Sequence[str] | None, vocab_size: int, tokenizer: str | None
+    ) -> None:
+        self.vocab_size = vocab_size
+        self._tokenizer = None if tokenizer is None else load_tokenizer(tokenizer)
+        tokens = self._open(files, "data.files")
+        cut = training_length(len(tokens)) if val_files is None else len(tokens)
+        self.train = tokens.cut(slice(0, cut))
+        self.val = tokens.cut(slice(cut, None)) if val_files is None else self._open(val_files, "data.val_files")
+        self.what = f"data=tokens ({len(tokens.shards)} files from {tokens.shards[0].path})"
+
+    def stream(self, *, rank: int, size: int, batch: int, seq_len: int, seed: int) -> WindowStream:
+        check_rank(rank, size)
+        part = self.train.cut(span(len(self.train), rank, size))
+        what = f"{self.what}, training tokens of worker {rank} of {size}"
+        return WindowStream(part, batch=batch, seq_len=seq_len, seed=seed, what=what)
+
+    def validation(self, *, seq_len: int, sequences: int) -> Tensor:
+        what = f"{self.what}, validation tokens"
+        return spread_windows(self.val, seq_len=seq_len, sequences=sequences, what=what)
+
+    def tokenizer(self) -> PreTrainedTokenizerBase | None:
+        return self._tokenizer
+
+    def _open(self, files: Sequence[str], option: str) -> Shards:
+        return Shards([open_shard(path) for path in match_files(files, option=option)], vocab_size=self.vocab_size)

@@ -1,0 +1,72 @@
+"""The sampler of every corpus that knows its length: windows of a token array, in a new order every epoch.
+
+Epoch e cuts the tokens at phase_e, phase_e + seq_len, phase_e + 2 seq_len, ... and visits the windows in the order of
+a permutation. Both come from default_rng([seed, e]), so (epoch, cursor) is the whole state. The random phase shifts
+the cuts: over the epochs a token is seen at every position of a window.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outerloop.inner.data.corpus import too_short
+
+
+class TokenArray(Protocol):
+    """A numpy array, a memory map, or anything else that reads one slice at a time."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, window: slice, /) -> np.ndarray: ...
+
+
+class WindowStream:
+    """Endless batches of windows of one token array."""
+
+    def __init__(self, tokens: TokenArray, *, batch: int, seq_len: int, seed: int, what: str) -> None:
+        if len(tokens) <= seq_len:
+            raise too_short(len(tokens), seq_len=seq_len, what=what, mend="use fewer workers or more text")
+        self.tokens, self.batch, self.seq_len, self.seed = tokens, batch, seq_len, seed
+        self._enter(epoch=0, cursor=0)
+
+    def next(self) -> Tensor:
+        """(batch, seq_len + 1) int64; a batch may span two epochs."""
+        return torch.stack([self._window() for _ in range(self.batch)])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "cursor": self.cursor}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._enter(epoch=state["epoch"], cursor=state["cursor"])
+
+    def _enter(self, *, epoch: int, cursor: int) -> None:
+        rng = np.random.default_rng([self.seed, epoch])
+        predicted = len(self.tokens) - 1
+        self.phase = int(rng.integers(min(self.seq_len, predicted - self.seq_len + 1)))
+        self.order = rng.permutation((predicted - self.phase) // self.seq_len)
+        self.epoch, self.cursor = epoch, cursor
+
+    def _window(self) -> Tensor:
+        if self.cursor >= len(self.order):
+            self._enter(epoch=self.epoch + 1, cursor=0)
+        start = self.phase + int(self.order[self.cursor]) * self.seq_len
+        self.cursor += 1
+        return window(self.tokens, start, self.seq_len)
+
+
+def window(tokens: TokenArray, start: int, seq_len: int) -> Tensor:
+    """(seq_len + 1,) int64."""
+    return torch.from_numpy(tokens[start : start + seq_len + 1].astype(np.int64))
+
+
+def spread_windows(tokens: TokenArray, *, seq_len: int, sequences: int, what: str) -> Tensor:
+    """(n <= sequences, seq_len + 1) int64: windows at even distances from the beginning to the end."""
+    windows = (len(tokens) - 1) // seq_len
+    if windows < 1:
+        raise too_short(len(tokens), seq_len=seq_len, what=what, mend="use more text")
+    taken = min(sequences, windows)
+    return torch.stack([window(tokens, i * windows // taken * seq_len, seq_len) for i in range(taken)])

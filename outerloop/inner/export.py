@@ -1,0 +1,96 @@
+"""The global model as a folder that other tools read: weights as safetensors, config and tokenizer beside them.
+
+The folder appears at once or not at all: everything is written to a hidden sibling, which is then renamed.
+"""
+
+from __future__ import annotations
+
+import copy
+import shutil
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from outerloop.types import Tensors, UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+def export_hf(model: nn.Module, slow: Tensors, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> None:
+    """Write the slow weights of `model` to `folder`; the model itself keeps its weights.
+
+    A transformers model loads with AutoModelForCausalLM.from_pretrained(folder), the tokenizer with AutoTokenizer.
+    Any other module gives `model.safetensors` (parameters and persistent buffers by name) and the tokenizer.
+
+    Args:
+        model: the training model; gives the architecture and the buffers, not the weights.
+        slow: the weights to write, by the names of model.named_parameters().
+        tokenizer: written beside the weights; None: the folder holds none.
+        folder: created, or replaced if an earlier export is there.
+    """
+    folder = Path(folder)
+    if folder.exists() and not is_replaceable(folder):
+        raise UserError(f"{folder} exists and holds no exported model; give the export a folder of its own")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = folder.parent / f".{folder.name}.partial-{uuid.uuid4().hex[:8]}"
+    try:
+        write(model, weights(model, slow), tokenizer, partial)
+        replace_folder(partial, folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def weights(model: nn.Module, slow: Tensors) -> dict[str, Tensor]:
+    """The slow weights, and what no exchange carries: frozen parameters and persistent buffers."""
+    names = dict(model.named_parameters())
+    assert slow.keys() <= names.keys(), f"slow weights that the model has not: {slow.keys() - names.keys()}"
+    tied = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    buffers = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in {**buffers, **names, **slow}.items()}
+
+
+def write(model: nn.Module, state: dict[str, Tensor], tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> None:
+    """Everything into a new folder."""
+    from transformers import PreTrainedModel
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    folder.mkdir()
+    if isinstance(model, PreTrainedModel):
+        model.save_pretrained(folder, state_dict=state)
+        write_config(model, tokenizer, folder)
+    else:
+        save_file(state, folder / "model.safetensors")
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+
+
+def write_config(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> None:
+    """The config with the tokenizer's special tokens, so that generation knows where to stop."""
+    from transformers import GenerationConfig
+
+    if tokenizer is None:
+        return
+    special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
+    config = copy.deepcopy(model.config)
+    config.update(special)
+    config.save_pretrained(folder)
+    GenerationConfig(**special).save_pretrained(folder)
+
+
+def is_replaceable(folder: Path) -> bool:
+    """Empty, or an earlier export: nothing of the user's is deleted."""
+    return folder.is_dir() and (not any(folder.iterdir()) or any(folder.glob("model*.safetensors")))
+
+
+def replace_folder(new: Path, folder: Path) -> None:
+    """Rename `new` to `folder`; what was there goes only once the new one is complete."""
+    old = new.with_name(new.name.replace(".partial-", ".old-"))
+    if folder.exists():
+        folder.rename(old)
+    new.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,83 @@
+"""Models: the Llama shapes of configs/model, and the one contract that the trainer has with any model.
+
+A model is an nn.Module that maps tokens (B, T) to logits (B, T, V), or to an object that holds them as `.logits`.
+Letters: B sequences in a batch, T tokens in a sequence, V vocabulary.
+
+The loss is next-token cross-entropy in nats, -1/(B T) sum_bt log p(window[b, t+1] | window[b, :t+1]).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from outerloop.types import UserError
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM
+
+
+def llama(
+    *,
+    vocab_size: int,
+    hidden_size: int,
+    intermediate_size: int,
+    layers: int,
+    heads: int,
+    kv_heads: int,
+    max_seq_len: int,
+    tie_embeddings: bool,
+    rope_theta: float,
+    norm_eps: float,
+) -> LlamaForCausalLM:
+    """A Llama with random weights, drawn from torch's global generator: seed it to get the same model on every peer.
+
+    Args:
+        vocab_size: V; at least the data's.
+        hidden_size: width of the residual stream.
+        intermediate_size: width of the SwiGLU.
+        layers: transformer blocks.
+        heads: query heads; divides hidden_size.
+        kv_heads: key and value heads; divides heads. Equal to heads: no grouping.
+        max_seq_len: the longest sequence that an exported model promises to read.
+        tie_embeddings: use the input embedding as the output matrix.
+        rope_theta: base wavelength of the rotary embedding.
+        norm_eps: epsilon of RMSNorm.
+    """
+    if hidden_size % heads or heads % kv_heads:
+        raise UserError(
+            f"model.hidden_size={hidden_size} model.heads={heads} model.kv_heads={kv_heads}: heads must divide "
+            f"hidden_size and kv_heads must divide heads; type model.kv_heads={heads} for plain attention"
+        )
+    from transformers import LlamaConfig, LlamaForCausalLM  # here: the import takes 3 s
+
+    config = LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        intermediate_size=intermediate_size,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        max_position_embeddings=max_seq_len,
+        tie_word_embeddings=tie_embeddings,
+        rms_norm_eps=norm_eps,
+        rope_parameters={"rope_type": "default", "rope_theta": rope_theta},
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    return LlamaForCausalLM(config)
+
+
+def logits_of(model: nn.Module, tokens: Tensor) -> Tensor:
+    """Tokens (B, T) -> logits (B, T, V)."""
+    caches = hasattr(getattr(model, "config", None), "use_cache")  # a transformers model, compiled or sharded or plain
+    output = model(tokens, use_cache=False) if caches else model(tokens)
+    return output if isinstance(output, Tensor) else output.logits
+
+
+def next_token_loss(model: nn.Module, window: Tensor) -> Tensor:
+    """Window (B, T + 1) -> mean cross-entropy in nats, float32 scalar."""
+    logits = logits_of(model, window[:, :-1])
+    return F.cross_entropy(logits.float().flatten(0, 1), window[:, 1:].flatten())

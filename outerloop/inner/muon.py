@@ -1,0 +1,76 @@
+"""Muon inside (MuLoCo, arXiv 2505.23725): matrices of the layers by Muon, everything else by AdamW.
+
+Muon orthogonalizes the momentum of a matrix by Newton-Schulz steps; embeddings, the output matrix, norms and biases are
+not maps between layers and stay with AdamW. Both are torch's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.nn.parameter import Parameter
+from torch.optim import Optimizer
+
+Named = Iterable[tuple[str, Parameter]]
+
+
+class MuonWithAdamW(Optimizer):
+    """One optimizer to the outside: two inside, their param groups side by side.
+
+    Args:
+        params: (name, parameter) pairs.
+        lr: of Muon, whose updates are scaled to AdamW's length (`match_rms_adamw`).
+        adamw_lr: of AdamW.
+        momentum: of Muon.
+        betas: of AdamW.
+        weight_decay: decoupled, of both.
+    """
+
+    def __init__(
+        self,
+        params: Named,
+        *,
+        lr: float,
+        adamw_lr: float,
+        momentum: float,
+        betas: tuple[float, float],
+        weight_decay: float,
+    ) -> None:
+        params = list(params)
+        matrices = [p for name, p in params if is_layer_matrix(name, p)]
+        others = [p for name, p in params if not is_layer_matrix(name, p)]
+        self.parts: list[Optimizer] = []
+        if matrices:
+            self.parts.append(
+                torch.optim.Muon(
+                    matrices, lr=lr, momentum=momentum, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
+                )
+            )
+        if others:
+            self.parts.append(
+                torch.optim.AdamW(others, lr=adamw_lr, betas=(betas[0], betas[1]), weight_decay=weight_decay)
+            )
+        super().__init__([p for _, p in params], {"lr": lr})
+        self.param_groups = [group for part in self.parts for group in part.param_groups]
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """One step of both."""
+        for part in self.parts:
+            part.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Both states."""
+        return {"parts": [part.state_dict() for part in self.parts]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        for part, saved in zip(self.parts, state["parts"], strict=True):
+            part.load_state_dict(saved)
+        self.param_groups = [group for part in self.parts for group in part.param_groups]
+
+
+def is_layer_matrix(name: str, p: Parameter) -> bool:
+    """A matrix inside a numbered layer."""
+    return p.dim() == 2 and any(piece.isdigit() for piece in name.split("."))

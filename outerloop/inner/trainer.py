@@ -1,0 +1,160 @@
+"""The inner trainer: batches -> inner steps of one worker, with the outer loop attached.
+
+One inner step: `accumulate` micro-batches of `batch` sequences, backward, clip, AdamW, then the outer loop counts it.
+Without an inner optimizer (method.reads = "gradients") the accumulated gradient itself goes to the outer loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.nn.parameter import Parameter
+from torch.optim import Optimizer
+
+from outerloop.inner.data.corpus import Stream
+from outerloop.inner.models import next_token_loss
+from outerloop.loop import OuterLoop
+from outerloop.rounds import RoundReport
+from outerloop.types import Tensors, UserError
+
+PRECISIONS = ("auto", "float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """One inner step: mean loss in nats a token, tokens trained on, the rounds that landed, and the inner learning rate
+    (None without an inner optimizer)."""
+
+    loss: float
+    tokens: int
+    lr: float | None
+    rounds: list[RoundReport]
+
+
+class Trainer:
+    """Inner steps of one worker.
+
+    Args:
+        model: on its device already. `compiled` is what the forward pass calls (the model itself, or torch.compile's).
+        stream: this worker's batches, (batch, seq_len + 1) int64.
+        outer: told of every inner step.
+        optimizer: (name, parameter) pairs -> inner optimizer; None when the outer optimizer does it all.
+        lr_factor: inner step (from 0) -> factor of the optimizer's learning rate.
+        accumulate: micro-batches a step.
+        clip_norm: largest global L2 norm of the gradient; None for no limit.
+        precision: "auto" takes bfloat16 autocast on CUDA devices that have it, float32 elsewhere.
+    """
+
+    def __init__(
+        self,
+        model: Module,
+        *,
+        stream: Stream,
+        outer: OuterLoop,
+        optimizer: Callable[[Iterable[tuple[str, Parameter]]], Optimizer] | None,
+        lr_factor: Callable[[int], float],
+        accumulate: int,
+        clip_norm: float | None,
+        precision: str,
+        compile: bool,
+    ) -> None:
+        self.model, self.stream, self.outer = model, stream, outer
+        self.forward: Module = torch.compile(model) if compile else model  # type: ignore[assignment]
+        self.params = list(outer.island.params.values())
+        self.device = self.params[0].device
+        self.optimizer = optimizer(list(outer.island.params.items())) if optimizer else None
+        self.peak_lr = [group["lr"] for group in self.optimizer.param_groups] if self.optimizer else []
+        self.lr_factor, self.accumulate, self.clip_norm = lr_factor, accumulate, clip_norm
+        self.autocast = autocast_of(precision, self.device)
+        self.tokens = 0
+
+    def step(self) -> StepReport:
+        """One inner step, and whatever rounds fall due after it."""
+        for p in self.params:
+            p.grad = None
+        windows = [self.stream.next().to(self.device) for _ in range(self.accumulate)]
+        loss = sum(self.backward(window) for window in windows)
+        lr = self.update()
+        tokens = sum(window[:, 1:].numel() for window in windows)
+        self.tokens += tokens
+        rounds = self.outer.after_inner_step(sum(len(window) for window in windows))
+        return StepReport(loss, tokens, lr, rounds)
+
+    def backward(self, window: Tensor) -> float:
+        """Loss and gradient of one micro-batch, scaled so that the micro-batches of a step add up to their mean."""
+        with self.autocast():
+            loss = next_token_loss(self.forward, window) / self.accumulate
+        loss.backward()
+        return float(loss.detach())
+
+    def update(self) -> float | None:
+        """Clip and step the inner optimizer; returns its learning rate (None without one)."""
+        if self.optimizer is None:
+            return None
+        if self.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self.params, self.clip_norm)
+        factor = self.lr_factor(self.outer.inner_step)
+        for group, peak in zip(self.optimizer.param_groups, self.peak_lr, strict=True):
+            group["lr"] = peak * factor
+        self.optimizer.step()
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    @torch.no_grad()
+    def evaluate(self, windows: Tensor, weights: Tensors, *, batch: int) -> float:
+        """Sum of nats of the model with these weights over all predicted tokens of windows (n, seq_len + 1)."""
+        self.model.eval()
+        nats = 0.0
+        with self.outer.weights(weights), self.autocast():
+            for window in windows.split(batch):
+                nats += float(next_token_loss(self.model, window.to(self.device))) * window[:, 1:].numel()
+        self.model.train()
+        return nats
+
+    def state_dict(self) -> dict[str, Any]:
+        """Fast weights and buffers, inner optimizer, data position, tokens seen, and the outer loop's state."""
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict() if self.optimizer else None,
+            "stream": self.stream.state_dict(),
+            "tokens": self.tokens,
+            "outer": self.outer.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on exactly where `state_dict` was taken."""
+        self.model.load_state_dict(state["model"])
+        if self.optimizer:
+            self.optimizer.load_state_dict(state["optimizer"])
+        self.stream.load_state_dict(state["stream"])
+        self.tokens = state["tokens"]
+        self.outer.load_state_dict(state["outer"])
+
+
+def autocast_of(precision: str, device: torch.device) -> Callable[[], AbstractContextManager]:
+    """The context of the forward pass. Raises UserError for an unknown precision."""
+    if precision not in PRECISIONS:
+        raise UserError(f"inner.precision={precision!r} is not one of {', '.join(PRECISIONS)}")
+    capable = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    if precision == "bfloat16" or (precision == "auto" and capable):
+        return lambda: torch.autocast(device.type, dtype=torch.bfloat16)
+    return nullcontext
+
+
+def pick_device(name: str, index: int) -> torch.device:
+    """ "auto": CUDA, else Apple's GPU, else the CPU. Raises UserError for what is unknown or not there.
+
+    The local workers of a machine with several CUDA devices take them in turn, by their index.
+    """
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        name = next(kind for kind, available in there.items() if available)
+    if name not in there or not there[name]:
+        available = ", ".join(["auto", *(kind for kind, yes in there.items() if yes)])
+        raise UserError(f"inner.device={name!r} is not available here, which has {available}: type inner.device=auto")
+    return torch.device(name, index % torch.cuda.device_count()) if name == "cuda" else torch.device(name)

@@ -1,0 +1,204 @@
+"""One worker's run: join, resume, train, evaluate, save, hand in the model; every step told as an event.
+
+Events are flat dictionaries with "event" and "worker": status, step, round, eval, done. Names carry their units.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from outerloop import checkpoint, rng
+from outerloop.inner.trainer import StepReport, Trainer
+from outerloop.replicas import mean_and_spread
+from outerloop.rounds import RoundReport
+from outerloop.types import Exchange, ReplicasDiverged, RoundFailed, UserError
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one worker is to do. `*_every` in rounds, `log_every` in inner steps; 0 means only at the end."""
+
+    index: int
+    local_workers: int
+    run_dir: Path
+    rounds: int
+    eval_every: int
+    eval_batch: int
+    checkpoint_every: int
+    log_every: int
+    max_failed_rounds: int
+    resume_step: int | None
+
+
+class Worker:
+    """Drives one trainer from its first or its saved inner step to the last.
+
+    Args:
+        plan: what to do.
+        trainer: this worker's inner trainer, its outer loop attached.
+        exchange: the outer loop's exchange, joined already.
+        validation: this worker's share of the validation windows, (n, seq_len + 1) int64.
+        emit: where events go.
+        check_stop: raises Stopped when the run shall end.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        trainer: Trainer,
+        exchange: Exchange,
+        validation: Tensor,
+        emit: Callable[[Event], None],
+        check_stop: Callable[[], None],
+    ) -> None:
+        self.plan, self.trainer, self.exchange = plan, trainer, exchange
+        self.validation, self.emit_event, self.check_stop = validation, emit, check_stop
+        self.failed_in_a_row = 0
+        self.base = {"bytes_sent": 0, "bytes_received": 0, "payload_bytes": 0, "wait_s": 0.0, "rounds_failed": 0}
+        self.totals = dict(self.base)
+
+    @property
+    def step(self) -> int:
+        """Inner steps done."""
+        return self.trainer.outer.inner_step
+
+    def run(self) -> None:
+        """From the start or the checkpoint to the last round.
+
+        Raises Stopped, RoundFailed after too many failures in a row, ReplicasDiverged, and UserError when the peers do
+        not begin at the same point.
+        """
+        if self.plan.resume_step is not None:
+            self.resume(self.plan.resume_step)
+        self.begin_together()
+        if self.plan.resume_step is None:
+            self.evaluate(round_number=0)
+        last = self.trainer.outer.schedule.inner_steps(self.plan.rounds)
+        while self.step < last:
+            self.check_stop()
+            began = time.perf_counter()
+            report = self.trainer.step()
+            outer_s = sum(landed.launch_s + landed.wait_s + landed.land_s for landed in report.rounds)
+            self.tell_step(report, time.perf_counter() - began - outer_s)
+            for landed in report.rounds:
+                self.after_round(landed)
+        self.finish()
+        self.emit("done", slow_hash=f"{self.trainer.outer.slow_hash:016x}", peer=self.exchange.peer, **self.counters())
+
+    def finish(self) -> None:
+        """One model comes out: the mean where replicas differ, and proof that they are equal where they must be."""
+        outer = self.trainer.outer
+        if not outer.shared:
+            outer.settle(mean_and_spread(outer)[0])
+        states = self.meet()
+        if len(set(states.values())) > 1:
+            raise ReplicasDiverged(f"the peers ended with different slow weights: {states}")
+
+    def begin_together(self) -> None:
+        """All peers, on whatever machine, must begin at the same inner step and with the same slow weights."""
+        states = self.meet()
+        steps = {peer: int(state.split()[0]) for peer, state in states.items()}
+        if len(set(steps.values())) > 1:
+            raise UserError(
+                f"the peers would go on from different inner steps, {steps}: on the machines that are ahead, remove"
+                f" {checkpoint.generation(self.plan.run_dir, max(steps.values()))} and start all again"
+            )
+        if self.trainer.outer.shared and len(set(states.values())) > 1:
+            raise UserError(f"the peers begin with different weights, {states}: start all in new run directories")
+
+    def meet(self) -> dict[str, str]:
+        """Peer -> its inner step and the hash of its slow weights, as text."""
+        outer = self.trainer.outer
+        own = f"{self.step} {outer.slow_hash:016x}".encode()
+        return {c.peer: c.blob.decode() for c in outer.meet(own)}
+
+    def after_round(self, report: RoundReport) -> None:
+        """Account, and evaluate and save when it is time: after the last fragment of a round has landed."""
+        self.account(report)
+        if report.round.fragment < self.trainer.outer.schedule.fragments - 1:
+            return
+        done = report.round.number + 1
+        if done == self.plan.rounds or is_due(done, self.plan.eval_every):
+            self.evaluate(round_number=done)
+        if not report.failed and (done == self.plan.rounds or is_due(done, self.plan.checkpoint_every)):
+            self.save()
+
+    def account(self, report: RoundReport) -> None:
+        """Tell the round; give up after too many failures in a row."""
+        self.failed_in_a_row = self.failed_in_a_row + 1 if report.failed else 0
+        self.totals["wait_s"] += report.wait_s
+        self.totals["payload_bytes"] += report.payload_bytes
+        self.totals["rounds_failed"] += bool(report.failed)
+        self.emit(
+            "round",
+            round=report.round.number + 1,
+            fragment=report.round.fragment,
+            failed=report.failed,
+            peers=len(report.peers),
+            payload_bytes=report.payload_bytes,
+            launch_s=report.launch_s,
+            wait_s=report.wait_s,
+            land_s=report.land_s,
+            delta_norm=report.delta_norm,
+            mean_norm=report.mean_norm,
+            slow_hash=f"{report.slow_hash:016x}",
+            bytes_sent=self.counters()["bytes_sent"],
+        )
+        if self.failed_in_a_row >= self.plan.max_failed_rounds:
+            raise RoundFailed(f"{self.failed_in_a_row} rounds in a row did not complete, the last one: {report.failed}")
+
+    def tell_step(self, report: StepReport, step_s: float) -> None:
+        """One line for the log, every `log_every` inner steps."""
+        if self.step % self.plan.log_every == 0:
+            rate = report.tokens / step_s
+            self.emit("step", loss=report.loss, lr=report.lr, tokens=self.trainer.tokens, tokens_per_s=rate)
+
+    def evaluate(self, *, round_number: int) -> None:
+        """The global model on this worker's share of the validation set, as a sum of nats.
+
+        Where replicas differ, the global model is their mean, and `spread` says how far apart they are.
+        """
+        outer = self.trainer.outer
+        weights, spread = (outer.slow, None) if outer.shared else mean_and_spread(outer)
+        nats = self.trainer.evaluate(self.validation, weights, batch=self.plan.eval_batch)
+        tokens = self.validation[:, 1:].numel()
+        self.emit("eval", round=round_number, nats=nats, predicted=tokens, tokens=self.trainer.tokens, spread=spread)
+
+    def save(self) -> None:
+        """This worker's whole state; the parent seals the generation when all local workers have saved."""
+        state = {"trainer": self.trainer.state_dict(), "rng": rng.get_state(), "counters": self.counters()}
+        checkpoint.save(self.plan.run_dir, self.step, self.plan.index, state)
+        self.emit("saved")
+
+    def resume(self, step: int) -> None:
+        """Take over this worker's state of `step`."""
+        state = checkpoint.load(self.plan.run_dir, step, self.plan.index)
+        self.trainer.load_state_dict(state["trainer"])
+        rng.set_state(state["rng"])
+        self.base = state["counters"]
+        self.totals = self.base | {"bytes_sent": 0, "bytes_received": 0}
+
+    def counters(self) -> dict[str, Any]:
+        """Totals since the run began, earlier sittings included."""
+        return self.totals | {
+            "bytes_sent": self.base["bytes_sent"] + self.exchange.bytes_sent,
+            "bytes_received": self.base["bytes_received"] + self.exchange.bytes_received,
+        }
+
+    def emit(self, event: str, **fields: Any) -> None:
+        """Send one event on its way."""
+        self.emit_event({"event": event, "worker": self.plan.index, "step": self.step, **fields})
+
+
+def is_due(done: int, every: int) -> bool:
+    """Whether something that comes every so often (0: never) comes after `done` rounds."""
+    return every > 0 and done % every == 0

@@ -1,0 +1,292 @@
+"""The outer loop: launch, land. The whole route of a round on one screen.
+
+    every H inner steps:   Δ = φ − θ  →  x = Δ + β e  →  compress  →  wire  →  exchange
+    at landing:            ḡ = aggregate of all payloads, the own one decoded like the rest
+                           e ← x − x̂;   φ ← method(φ, ḡ);   θ ← merge(φ, θ)
+
+Three properties hang on this order. A failed round is free: slow weights and residual move only at landing, and the
+next Δ carries what the failed round held. Replicas agree bit for bit: everyone sums the same bytes in the same order,
+and a 64-bit hash of the slow weights in each header shows when they do not. Nothing is lost: what was put in is what
+was sent plus what is held.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from outerloop import compatibility, wire
+from outerloop.island import Island
+from outerloop.payload import Payload, schema_of
+from outerloop.rounds import InFlight, RoundReport
+from outerloop.types import (
+    Aggregate,
+    Compressor,
+    Contribution,
+    Exchange,
+    Feedback,
+    OuterMethod,
+    ReplicasDiverged,
+    Round,
+    RoundFailed,
+    Schedule,
+    Tensors,
+)
+
+STATE_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+class OuterLoop:
+    """Joins one point of the product method x feedback x compressor x exchange x schedule to a model.
+
+    Args:
+        model: its trainable parameters are the fast weights; updated in place.
+        method, compress, feedback, aggregate, exchange, schedule: the axes.
+        merge_local: weight of the LOCAL value when a landed fragment is written back, 0 .. 1.
+        eager: at landing, replace what this peer contributed then by what it has now (arXiv 2502.12996); needs a
+            schedule that lands a round just after the next one of the same fragment was launched.
+        state_dtype: "float32", or "float64" for slow weights that keep every bit of φ − θ (twice the memory).
+        timeout_s: the longest that a landing waits for its exchange.
+        seed: of every random choice of a compressor; equal on all peers.
+
+    `doubts` holds a line for each setting that is allowed but unlikely to be meant.
+
+    Raises:
+        UserError: for parts that cannot work together.
+    """
+
+    def __init__(
+        self,
+        model: Module,
+        *,
+        method: OuterMethod,
+        compress: Compressor,
+        feedback: Feedback,
+        aggregate: Aggregate,
+        exchange: Exchange,
+        schedule: Schedule,
+        merge_local: float = 0.0,
+        eager: bool = False,
+        state_dtype: str = "float32",
+        timeout_s: float = 600.0,
+        seed: int = 0,
+    ) -> None:
+        compatibility.refuse(
+            method=method, compress=compress, feedback=feedback, exchange=exchange, schedule=schedule, eager=eager
+        )
+        self.doubts = compatibility.doubts(method=method, compress=compress, feedback=feedback, schedule=schedule)
+        self.model, self.island, self.payload = model, Island(model), Payload(compress, seed=seed)
+        self.method, self.feedback, self.aggregate = method, feedback, aggregate
+        self.exchange, self.schedule, self.merge_local, self.eager = exchange, schedule, merge_local, eager
+        self.timeout_s = timeout_s
+        self.shared = exchange.agrees and method.shared and not eager
+        dtype = STATE_DTYPES[state_dtype]
+        self.slow = {name: p.detach().to(dtype, copy=True) for name, p in self.island.params.items()}
+        self.method.init(self.slow)
+        self.hashes = {name: wire.tensors_hash({name: x}) for name, x in self.slow.items()}
+        self.inner_step = 0
+        self.samples = 0
+        self.meetings = 0
+        self.in_flight: dict[Round, InFlight] = {}
+
+    @property
+    def slow_hash(self) -> int:
+        """64-bit hash of all slow weights."""
+        return wire.joint_hash(self.hashes.values())
+
+    def after_inner_step(self, samples: int) -> list[RoundReport]:
+        """Count one inner step of this many training samples; launch and land what is due. Raises ReplicasDiverged."""
+        self.inner_step += 1
+        self.samples += samples
+        due = self.schedule.due(self.inner_step)
+        for round in due.launch:
+            self.in_flight[round] = flight = self.launch(round)
+            if self.eager and round.number == 0:
+                self.begin_eagerly(flight)
+        return [self.land(round) for round in due.land]
+
+    @torch.no_grad()
+    def launch(self, round: Round) -> InFlight:
+        """Read, difference, feedback, compress, pack, hand to the exchange. Changes nothing that lasts."""
+        began = time.perf_counter()
+        slow = self.part(round)
+        delta = self.method.outgoing(slow, self.island.read(list(slow), self.method.reads))
+        offered = {name: self.feedback.add(name, finite(name, x)) for name, x in delta.items()}
+        header = wire.Header(
+            round=round.number,
+            fragment=round.fragment,
+            samples=self.samples,
+            schema=wire.schema_hash(schema_of(offered)),
+            slow=wire.joint_hash(self.hashes[name] for name in slow),
+            peer=self.exchange.peer,
+        )
+        blob = self.payload.pack(header, offered)
+        pending = self.exchange.start(blob, round)
+        return InFlight(round, offered, blob, pending, self.samples, time.perf_counter() - began, norm(delta))
+
+    @torch.no_grad()
+    def land(self, round: Round) -> RoundReport:
+        """Wait, then apply everything or nothing."""
+        flight = self.in_flight.pop(round)
+        began = time.perf_counter()
+        try:
+            received = flight.pending.wait(self.timeout_s)
+            waited_s = time.perf_counter() - began
+            messages = [self.payload.unpack(c, flight.offered) for c in sorted(received, key=peer_of)]
+            mean, own = self.combine(messages, flight.offered)
+        except (RoundFailed, wire.BadMessage) as reason:
+            return self.report(flight, wait_s=time.perf_counter() - began, failed=str(reason))
+        self.check_agreement(messages)
+        if self.eager:
+            self.refresh(mean, flight, len(messages))
+        for name, sent in own.items():
+            self.feedback.keep(name, flight.offered[name], sent)
+        self.method.update(self.slow, mean, own)
+        self.write(list(mean))
+        self.samples -= flight.samples
+        peers = tuple(m.header.peer for m in messages)
+        land_s = time.perf_counter() - began - waited_s
+        return self.report(flight, wait_s=waited_s, peers=peers, land_s=land_s, mean_norm=norm(mean))
+
+    def combine(self, messages: list[wire.Message], like: Tensors) -> tuple[Tensors, Tensors]:
+        """All payloads -> the aggregate, and what the own payload decodes to (empty if it did not count)."""
+        samples = [m.header.samples for m in messages]
+        norms = [self.norm_of(m, like) for m in messages] if self.aggregate.needs_norms else []
+        senders = [m.header.peer for m in messages]
+        mean: Tensors = {}
+        own: Tensors = {}
+        for name, x in like.items():
+            sent = [self.payload.decode(m, name, x) for m in messages]
+            mean[name] = self.aggregate(sent, samples, norms)
+            if self.exchange.peer in senders:
+                own[name] = sent[senders.index(self.exchange.peer)]
+        return mean, own
+
+    def norm_of(self, message: wire.Message, like: Tensors) -> float:
+        """Global L2 norm of one decoded message."""
+        return norm({name: self.payload.decode(message, name, x) for name, x in like.items()})
+
+    @torch.no_grad()
+    def begin_eagerly(self, flight: InFlight) -> None:
+        """The first eager update, when nothing has come back yet: ḡ = Δ_now / P."""
+        self.method.update(self.slow, {name: x / self.exchange.size for name, x in flight.offered.items()}, {})
+        self.write(list(flight.offered))
+
+    def refresh(self, mean: Tensors, flight: InFlight, peers: int) -> None:
+        """Eager update: ḡ ← ḡ + (Δ_now − Δ_then) / P, with what this peer has launched since."""
+        newer = self.in_flight[Round(flight.round.number + 1, flight.round.fragment)]
+        for name, x in mean.items():
+            x += (newer.offered[name] - flight.offered[name]) / peers
+
+    def write(self, names: list[str]) -> None:
+        """The moved slow weights into the model, and their hashes."""
+        moved = {name: self.slow[name] for name in names}
+        self.island.write(moved, merge_local=self.merge_local)
+        self.hashes |= {name: wire.tensors_hash({name: x}) for name, x in moved.items()}
+
+    def check_agreement(self, messages: list[wire.Message]) -> None:
+        """Where peers must hold equal slow weights, every header must carry the same hash of them."""
+        hashes = {m.header.peer: f"{m.header.slow:016x}" for m in messages}
+        if self.shared and len(set(hashes.values())) > 1:
+            raise ReplicasDiverged(
+                f"slow weights differ between peers before round {messages[0].header.round}: {hashes}"
+            )
+
+    def part(self, round: Round) -> Tensors:
+        """The slow weights that travel in this round."""
+        return {name: self.slow[name] for name in self.schedule.fragment(round.fragment, list(self.slow))}
+
+    def report(self, flight: InFlight, **outcome: Any) -> RoundReport:
+        """The account of one round."""
+        return RoundReport(
+            round=flight.round,
+            samples=flight.samples,
+            payload_bytes=len(flight.blob),
+            launch_s=flight.launch_s,
+            delta_norm=flight.delta_norm,
+            slow_hash=self.slow_hash,
+            **outcome,
+        )
+
+    def meet(self, blob: bytes) -> list[Contribution]:
+        """Everybody's bytes, own included; all peers must call it equally often. Raises RoundFailed."""
+        self.meetings += 1
+        return self.exchange.meet(blob, self.meetings, self.timeout_s)
+
+    @torch.no_grad()
+    def settle(self, weights: Tensors) -> None:
+        """Take these weights over as slow and fast weights."""
+        for name, x in self.slow.items():
+            x.copy_(weights[name])
+        self.island.write(self.slow, merge_local=0.0)
+        self.hashes = {name: wire.tensors_hash({name: x}) for name, x in self.slow.items()}
+
+    @contextmanager
+    def weights(self, tensors: Tensors) -> Iterator[None]:
+        """Other weights (`slow`, say) in the model's place for a while: to evaluate or export."""
+        fast = {name: p.detach().clone() for name, p in self.island.params.items()}
+        self.island.write(tensors, merge_local=0.0)
+        try:
+            yield
+        finally:
+            self.island.write(fast, merge_local=0.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that evolves, rounds in flight included."""
+        return {
+            "slow": dict(self.slow),
+            "method": self.method.state_dict(),
+            "feedback": self.feedback.state_dict(),
+            "inner_step": self.inner_step,
+            "samples": self.samples,
+            "in_flight": [flight.state_dict() for flight in self.in_flight.values()],
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned; rounds that were in flight are offered to the exchange again."""
+        state = on_device(state, next(iter(self.slow.values())).device)
+        for name, x in self.slow.items():
+            x.copy_(state["slow"][name])
+        self.hashes = {name: wire.tensors_hash({name: x}) for name, x in self.slow.items()}
+        self.method.load_state_dict(state["method"])
+        self.feedback.load_state_dict(state["feedback"])
+        self.inner_step, self.samples = state["inner_step"], state["samples"]
+        for saved in state["in_flight"]:
+            round = Round(*saved.pop("round"))
+            pending = self.exchange.start(saved["blob"], round)
+            self.in_flight[round] = InFlight(round=round, pending=pending, launch_s=0.0, **saved)
+
+
+def on_device(state: Any, device: torch.device) -> Any:
+    """Every tensor of nested dictionaries, lists and tuples, moved to a device."""
+    if isinstance(state, Tensor):
+        return state.to(device)
+    if isinstance(state, dict):
+        return {key: on_device(value, device) for key, value in state.items()}
+    if isinstance(state, list | tuple):
+        return type(state)(on_device(value, device) for value in state)
+    return state
+
+
+def peer_of(contribution: Any) -> str:
+    """The order in which everyone sums."""
+    return contribution.peer
+
+
+def finite(name: str, x: Tensor) -> Tensor:
+    """x, or FloatingPointError with the parameter's name."""
+    if not x.isfinite().all():
+        raise FloatingPointError(f"{name}: pseudo-gradient is not finite, training has diverged: lower inner.lr")
+    return x
+
+
+def norm(tensors: Mapping[str, Tensor]) -> float:
+    """Global L2 norm."""
+    return float(torch.stack([x.norm() for x in tensors.values()]).norm())

@@ -1,0 +1,101 @@
+"""Any torch optimizer as the outer optimizer.
+
+    ḡ = aggregate_p Δ̂_p;   φ ← optimizer(φ, ḡ)          Δ = φ − θ  (reads = "weights"),  or ∇ (reads = "gradients")
+
+DiLoCo (arXiv 2311.08105): SGD with Nesterov momentum, η .7, μ .9:   b ← μ b + ḡ;  φ ← φ − η (ḡ + μ b).
+SparseLoCo (arXiv 2508.15706): plain SGD, η 1. Plain averaging (LocalSGD): the same.
+DDP: reads = "gradients", H = 1, AdamW: the averaged gradient of one step, and no inner optimizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from outerloop.types import Tensors, UserError
+
+
+class OuterOptimizer:
+    """The pseudo-gradient in `.grad`, one step of a torch optimizer on the slow weights.
+
+    Args:
+        optimizer: list of tensors -> torch optimizer over them.
+        reads: "weights" for pseudo-gradients, "gradients" for the gradient of a single step.
+        lr_factor: round (from 0) -> factor of the optimizer's learning rate; None keeps it constant.
+        momentum_factor: the same of its momentum.
+        clip_norm: largest global L2 norm of the mean; None for no limit.
+
+    Raises:
+        UserError: if `reads` is neither.
+    """
+
+    shared = True
+    sends: Literal["differences"] = "differences"
+
+    def __init__(
+        self,
+        *,
+        optimizer: Callable[[list[Tensor]], Optimizer],
+        reads: Literal["weights", "gradients"] = "weights",
+        lr_factor: Callable[[int], float] | None = None,
+        momentum_factor: Callable[[int], float] | None = None,
+        clip_norm: float | None = None,
+    ) -> None:
+        if reads not in ("weights", "gradients"):
+            raise UserError(f"method.reads={reads!r} is not one of weights, gradients")
+        self.make, self.reads, self.clip_norm = optimizer, reads, clip_norm
+        self.factors = {"lr": lr_factor, "momentum": momentum_factor}
+        self.momentum = float(optimizer([torch.zeros(1)]).defaults.get("momentum", 0.0))
+        self.rounds: dict[str, int] = {}
+
+    def init(self, slow: Tensors) -> None:
+        """Build the optimizer over these tensors, which it updates in place."""
+        self.optimizer = self.make(list(slow.values()))
+        for key, factor in self.factors.items():
+            if factor is not None and key not in self.optimizer.defaults:
+                raise UserError(f"method.{key}_factor is set, but {type(self.optimizer).__name__} has no {key}")
+        self.peak: dict[str, list[Any]] = {
+            key: [group.get(key) for group in self.optimizer.param_groups] for key in self.factors
+        }
+
+    def outgoing(self, slow: Tensors, read: Tensors) -> Tensors:
+        """Δ = φ − θ, or the gradients as they are."""
+        if self.reads == "gradients":
+            return read
+        return {name: slow[name] - fast for name, fast in read.items()}
+
+    def update(self, slow: Tensors, mean: Tensors, own: Tensors) -> None:
+        """One optimizer step on the parameters that `mean` names; the others do not move."""
+        for name, x in slow.items():
+            x.grad = mean[name].to(x.dtype) if name in mean else None
+        if self.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(list(slow.values()), self.clip_norm)
+        self.set_factors(self.updates(mean))
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def updates(self, mean: Tensors) -> int:
+        """How many updates the fragment that `mean` names has had; counts this one."""
+        first = next(iter(mean))
+        self.rounds[first] = self.rounds.get(first, 0) + 1
+        return self.rounds[first] - 1
+
+    def set_factors(self, round: int) -> None:
+        """Learning rate and momentum of this round."""
+        for key, factor in self.factors.items():
+            for group, peak in zip(self.optimizer.param_groups, self.peak[key], strict=True):
+                if factor is not None:
+                    group[key] = peak * factor(round)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's state and how many updates each fragment had."""
+        return {"optimizer": self.optimizer.state_dict(), "rounds": dict(self.rounds)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned; call after `init`."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.rounds = dict(state["rounds"])

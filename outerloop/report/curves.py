@@ -1,0 +1,180 @@
+"""Figures of a quantity as training goes on: one line a group, the mean over its seeds; unfinished runs dashed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+from matplotlib.axes import Axes
+
+from outerloop.report import clock, style
+from outerloop.report.groups import Comparison, Group
+from outerloop.report.runs import Run
+from outerloop.report.units import show_bandwidth
+
+TIMES = [(86400.0, "days"), (3600.0, "hours"), (60.0, "minutes")]
+"""Units of time, used from twice themselves on."""
+
+LOSS = "validation loss [nats a token]"
+SENT = "payload sent per worker, every copy"
+
+Values = Callable[[Run], Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """What one figure draws. `xs`, `ys`: one number for each validation, NaN where there is none."""
+
+    name: str
+    title: str
+    caption: str
+    xlabel: str
+    ylabel: str
+    xs: Values
+    ys: Values
+    unit: str | None
+
+
+def charts(comparison: Comparison, *, bits_per_s: float) -> list[Chart]:
+    """All of them."""
+    return [by_tokens(), by_bytes(), by_clock(comparison, bits_per_s), by_spread()]
+
+
+def by_tokens() -> Chart:
+    """What training data buys."""
+    caption = "Validation loss of the global model against the tokens of all workers."
+    return Chart("loss_tokens", "Loss against tokens", caption, "tokens, all workers", LOSS, tokens, losses, unit="")
+
+
+def by_bytes() -> Chart:
+    """What traffic buys."""
+    caption = "Validation loss against what one worker sent, every copy of its payload counted."
+    return Chart("loss_bytes", "Loss against bytes", caption, SENT, LOSS, Run.sent_bytes, losses, unit="B")
+
+
+def by_clock(comparison: Comparison, bits_per_s: float) -> Chart:
+    """What time buys at a bandwidth."""
+    bandwidth = show_bandwidth(bits_per_s)
+    title, clock_at = f"Loss against simulated time at {bandwidth}", f"simulated wall clock at {bandwidth}"
+    unit_s, unit = time_unit(max((s for run in comparison.runs for s in run.seconds(bits_per_s)), default=0.0))
+
+    def times(run: Run) -> list[float]:
+        return [s / unit_s for s in run.seconds(bits_per_s)]
+
+    return Chart("loss_clock", title, clock.MODEL, f"{clock_at} [{unit}]", LOSS, times, losses, unit=None)
+
+
+def by_spread() -> Chart:
+    """How far the replicas are apart."""
+    title, ylabel = "Replica spread against rounds", "replica spread (rms)"
+    caption = "Root mean square over all weights of the standard deviation between the workers' slow weights."
+    return Chart("spread", title, caption, "outer rounds", ylabel, rounds, spreads, unit=None)
+
+
+def draw(comparison: Comparison, chart: Chart, path: Path) -> bool:
+    """Draw one chart into a PNG; False, and nothing is written, when no run has a point."""
+    lines = [line for i, group in enumerate(comparison.groups) for line in lines_of(group, chart, i)]
+    log = style.reaches_far([line.end for line in lines])
+    drawn = [seen for line in lines if (seen := line.without_zero() if log else line).points]
+    if not drawn:
+        return False
+    figure, axes = style.canvas([line.label for line in drawn])
+    for line in drawn:
+        line.draw(axes)
+    style.scale_x(axes, log=log, unit=chart.unit)
+    axes.set(xlabel=chart.xlabel, ylabel=chart.ylabel)
+    style.save(figure, path)
+    return True
+
+
+@dataclass(frozen=True)
+class Point:
+    """One validation: x, y, and from the lowest to the highest y over the seeds."""
+
+    x: float
+    y: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a chart."""
+
+    label: str
+    index: int
+    points: list[Point]
+    finished: bool
+
+    @property
+    def end(self) -> float:
+        """How far it reaches."""
+        return max((point.x for point in self.points), default=0.0)
+
+    def without_zero(self) -> Line:
+        """What a logarithmic axis has a place for."""
+        return replace(self, points=[point for point in self.points if point.x > 0])
+
+    def draw(self, axes: Axes) -> None:
+        """Finished: a line, its markers and the range over seeds. Else: dashed, and a cross where it stopped."""
+        xs, ys = [p.x for p in self.points], [p.y for p in self.points]
+        colour, label = style.colour(self.index), self.label
+        if not self.finished:
+            axes.plot(xs, ys, "--x", color=colour, lw=1, ms=7, mew=2, markevery=[len(xs) - 1], label=label)
+            return
+        lows, highs = [p.low for p in self.points], [p.high for p in self.points]
+        axes.fill_between(xs, lows, highs, color=colour, alpha=0.18, lw=0)
+        axes.plot(xs, ys, color=colour, marker=style.marker(self.index), ms=3.5, lw=1.5, label=label)
+
+
+def lines_of(group: Group, chart: Chart, index: int) -> Iterator[Line]:
+    """The mean over the finished runs, then every unfinished run by itself."""
+    seeds = [points_of(run, chart) for run in group.finished]
+    if seeds:
+        yield Line(f"{group.label} (n={len(seeds)})", index, mean_of(seeds), finished=True)
+    for run in group.unfinished:
+        yield Line(f"{group.label} (unfinished)", index, mean_of([points_of(run, chart)]), finished=False)
+
+
+def mean_of(seeds: list[dict[int, tuple[float, float]]]) -> list[Point]:
+    """Mean x and y over the seeds, round by round, where all have one."""
+    points = []
+    for number in (n for n in seeds[0] if all(n in points for points in seeds)):
+        xs, ys = zip(*(points[number] for points in seeds), strict=True)
+        points.append(Point(fmean(xs), fmean(ys), min(ys), max(ys)))
+    return points
+
+
+def points_of(run: Run, chart: Chart) -> dict[int, tuple[float, float]]:
+    """Round -> (x, y) of what can be drawn of one run."""
+    values = zip(rounds(run), chart.xs(run), chart.ys(run), strict=True)
+    return {n: (x, y) for n, x, y in values if math.isfinite(x) and math.isfinite(y)}
+
+
+def time_unit(longest_s: float) -> tuple[float, str]:
+    """Seconds in the unit that suits this time, and its name."""
+    return next(((unit_s, name) for unit_s, name in TIMES if longest_s >= 2 * unit_s), (1.0, "seconds"))
+
+
+def rounds(run: Run) -> list[int]:
+    """Outer round of each validation."""
+    return [row["round"] for row in run.validations]
+
+
+def tokens(run: Run) -> list[float]:
+    """Tokens of all workers at each validation."""
+    return [row["tokens"] for row in run.validations]
+
+
+def losses(run: Run) -> list[float]:
+    """Validation losses, nats a token; that of the untrained model only where there is little else to see."""
+    trained = [row["round"] > 0 or len(run.validations) <= 2 for row in run.validations]
+    return [row["val_loss"] if seen else math.nan for row, seen in zip(run.validations, trained, strict=True)]
+
+
+def spreads(run: Run) -> list[float]:
+    """Replica spread, NaN where the replicas are one."""
+    return [math.nan if row.get("spread") is None else row["spread"] for row in run.validations]

@@ -1,0 +1,58 @@
+"""loss.png: training and validation loss against tokens, and bytes on the wire beside what float32 would take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+
+Row = dict[str, Any]
+
+
+def draw_run(rows: list[Row], summary: Row, path: Path) -> None:
+    """Draw one run into a PNG."""
+    figure, (loss, sent) = plt.subplots(1, 2, figsize=(11, 4.2), constrained_layout=True)
+    draw_loss(loss, rows)
+    draw_bytes(sent, rows, summary)
+    title = f"{summary['recipe']}, {summary['workers']} workers, {summary['params'] / 1e6:.2f}M parameters"
+    figure.suptitle(
+        f"{title}: {summary['val_loss']:.3f} nats a token, {summary['ratio_to_fp32']:.0f}x fewer bytes than float32"
+    )
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def draw_loss(axes: Axes, rows: list[Row]) -> None:
+    """Every worker's training loss, thin, and the global model's validation loss, marked."""
+    steps = [row for row in rows if row["event"] == "step"]
+    workers = sorted({row["worker"] for row in steps})
+    for worker in workers:
+        own = [row for row in steps if row["worker"] == worker]
+        tokens = [row["tokens"] * len(workers) / 1e6 for row in own]
+        axes.plot(tokens, [row["loss"] for row in own], lw=0.6, alpha=0.45, color="tab:blue")
+    seen = [row for row in rows if row["event"] == "validation"]
+    axes.plot([row["tokens"] / 1e6 for row in seen], [row["val_loss"] for row in seen], "o-", ms=3, color="tab:orange")
+    axes.plot([], [], lw=0.8, color="tab:blue", label="training, each worker")
+    axes.plot([], [], "o-", ms=3, color="tab:orange", label="validation, global model")
+    axes.set(xlabel="million tokens, workers of this machine", ylabel="loss [nats a token]")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+
+
+def draw_bytes(axes: Axes, rows: list[Row], summary: Row) -> None:
+    """One worker's payload so far, beside float32 pseudo-gradients at the same rounds."""
+    rounds = [row for row in rows if row["event"] == "round" and row["worker"] == 0]
+    numbers, total, so_far = [row["round"] for row in rounds], 0.0, []
+    for row in rounds:
+        total += row["payload_bytes"] / 1e6
+        so_far.append(total)
+    axes.plot(numbers, [4 * summary["params"] * n / 1e6 for n in numbers], "--", color="gray", label="float32")
+    axes.plot(numbers, so_far, color="tab:green", label=f"{summary['bits_per_param_per_round']:.3f} bits a parameter")
+    axes.set(xlabel="outer rounds", ylabel="payload of one worker [MB]", yscale="log")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)

@@ -1,0 +1,51 @@
+"""The figure of final loss against bytes, with the groups that no other beats in both."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from matplotlib.axes import Axes
+
+from outerloop.report import style
+from outerloop.report.groups import Comparison, Group
+
+
+def draw(comparison: Comparison, path: Path) -> bool:
+    """Draw it into a PNG; False, and nothing is written, when no run has finished with a finite loss."""
+    front = comparison.front
+    if not front:
+        return False
+    shown = [(i, group) for i, group in enumerate(comparison.groups) if group in comparison.finished]
+    figure, axes = style.canvas([group.label for _, group in shown] + ["front"])
+    for index, group in shown:
+        draw_group(axes, group, index)
+    draw_front(axes, front)
+    style.scale_x(axes, log=style.reaches_far([sent(group) for _, group in shown]), unit="B")
+    axes.set(xlabel="payload sent per worker, every copy", ylabel="final validation loss [nats a token]")
+    style.save(figure, path)
+    return True
+
+
+def draw_group(axes: Axes, group: Group, index: int) -> None:
+    """Mean final loss, and its standard deviation over seeds as a bar."""
+    loss = group.stat("val_loss")
+    label = f"{group.label} (n={loss.n})"
+    colour, marker = style.colour(index), style.marker(index)
+    if math.isfinite(loss.mean):
+        x, y, yerr = [sent(group)], [loss.mean], [loss.std or 0.0]
+        axes.errorbar(x, y, yerr=yerr, label=label, color=colour, fmt=marker, ms=7, capsize=3)
+
+
+def draw_front(axes: Axes, front: list[Group]) -> None:
+    """The steps that bound what is reached, and a ring around each group on them."""
+    xs, ys = [sent(group) for group in front], [group.loss for group in front]
+    axes.step(xs, ys, where="post", color="0.5", lw=1, ls=":", zorder=1)
+    axes.plot(
+        xs, ys, "o", ms=13, mfc="none", mec="0.2", mew=1.2, label="Pareto front: no group has less loss and fewer bytes"
+    )
+
+
+def sent(group: Group) -> float:
+    """Mean bytes sent per worker."""
+    return group.stat("bytes_sent_per_worker").mean

@@ -1,0 +1,50 @@
+"""The rows of a run -> summary.json: what it reached and what it cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Row = dict[str, Any]
+
+
+def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params: int) -> Row:
+    """One flat record. `workers` counts the whole swarm; `tokens` and `tokens_per_s` are this machine's workers'.
+
+    `val_loss*` in nats a token; `bytes_sent_per_worker` counts every copy that left a worker;
+    `bits_per_param_per_round` is one worker's payload, every byte of its message counted, over the parameters;
+    `ratio_to_fp32` says how many times smaller that is than 32 bits; `slow_hash` has one entry a worker.
+    """
+    done = sorted((row for row in rows if row["event"] == "done"), key=lambda row: row["worker"])
+    losses = [row["val_loss"] for row in rows if row["event"] == "validation"]
+    tokens = sum(last_tokens(rows, row["worker"]) for row in done)
+    wall_s = rows[-1]["wall_s"]
+    bits = 8 * done[0]["payload_bytes"] / rounds / params
+    return {
+        "recipe": recipe,
+        "workers": workers,
+        "rounds": rounds,
+        "rounds_failed": max(row["rounds_failed"] for row in done),
+        "params": params,
+        "tokens": tokens,
+        "val_loss_initial": losses[0],
+        "val_loss": losses[-1],
+        "bits_per_param_per_round": bits,
+        "ratio_to_fp32": 32 / bits,
+        "payload_bytes_per_worker": mean(row["payload_bytes"] for row in done),
+        "bytes_sent_per_worker": mean(row["bytes_sent"] for row in done),
+        "wait_s": mean(row["wait_s"] for row in done),
+        "wall_s": wall_s,
+        "tokens_per_s": tokens / wall_s,
+        "slow_hash": [row["slow_hash"] for row in done],
+    }
+
+
+def last_tokens(rows: list[Row], worker: int) -> int:
+    """How many tokens one worker has trained on."""
+    return max(row["tokens"] for row in rows if row["event"] == "eval" and row["worker"] == worker)
+
+
+def mean(values: Any) -> float:
+    """Arithmetic mean."""
+    listed = list(values)
+    return sum(listed) / len(listed)

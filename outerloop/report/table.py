@@ -1,0 +1,106 @@
+"""The tables of a report as plain cells, for the page and the terminal alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from outerloop.report import differences
+from outerloop.report.groups import Comparison, Group
+from outerloop.report.runs import Run
+from outerloop.report.units import show, show_count, show_seconds
+
+DASH = "–"
+"""A cell with nothing to say."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A heading for each column and text for each cell; the first `words` columns are words, the others numbers."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    words: int = 1
+
+
+def results(comparison: Comparison) -> Table:
+    """One row a group that has finished runs, the lowest loss first."""
+    gap_to = f"gap to {comparison.baseline}"
+    reached = ["group", "n", "val_loss", gap_to, "sent/worker", "front"]
+    return Table(
+        "Finished runs: mean ± standard deviation over n seeds",
+        [*reached, "bits/param/round", "tokens", "wait_s", "wall_s"],
+        [list(result(comparison, group)) for group in comparison.finished],
+    )
+
+
+def result(comparison: Comparison, group: Group) -> Iterator[str]:
+    """The cells of one group."""
+    yield group.label
+    yield str(len(group.finished))
+    yield show(group.stat("val_loss"), decimals=3)
+    yield gap(comparison, group)
+    yield show_count(group.stat("bytes_sent_per_worker"), "B")
+    yield "●" if group in comparison.front else ""
+    yield show(group.stat("bits_per_param_per_round"), decimals=3)
+    yield show_count(group.stat("tokens"))
+    yield show_seconds(group.stat("wait_s"))
+    yield show_seconds(group.stat("wall_s"))
+
+
+def gap(comparison: Comparison, group: Group) -> str:
+    """Percent above the baseline's loss."""
+    if comparison.baseline_of(group) is group:
+        return "baseline"
+    percent = comparison.gap_percent(group)
+    return DASH if percent is None else f"{percent:+.2f} %"
+
+
+def unfinished(comparison: Comparison) -> Table:
+    """One row a run that died, stopped or still runs."""
+    return Table(
+        "Unfinished runs, in no mean",
+        ["run", "group", "why", "last round", "last loss"],
+        [[str(r.path), label, r.why, str(r.last_round), last_loss(r)] for label, r in comparison.unfinished],
+        words=3,
+    )
+
+
+def last_loss(run: Run) -> str:
+    """The last validation loss, or what there is."""
+    if run.validations:
+        return f"{run.validations[-1]['val_loss']:.3f}"
+    return DASH if run.last_train_loss is None else f"{run.last_train_loss:.3f} (training)"
+
+
+def runs(comparison: Comparison) -> Table:
+    """One row a finished run."""
+    placed = [(group, run) for group in comparison.finished for run in group.finished]
+    return Table(
+        "Every finished run",
+        ["run", "group", "seed", "val_loss", "damaged lines"],
+        [[str(run.path), group.label, seed_of(run), final_loss(run), str(run.damaged_lines)] for group, run in placed],
+        words=2,
+    )
+
+
+def seed_of(run: Run) -> str:
+    """The seed that was set."""
+    return str(run.settings.get("seed", DASH))
+
+
+def final_loss(run: Run) -> str:
+    """The final validation loss of a finished run, nats a token."""
+    return f"{run.results['val_loss']:.4f}" if run.results else DASH
+
+
+def settings(comparison: Comparison, *, everything: bool) -> Table:
+    """One row a setting that differs, one column a group: those that labels name, or all, what recipes imply too."""
+    groups = [group.settings for group in comparison.groups]
+    first = [key for key in differences.differing(groups) if key in ("recipe", *differences.named(groups))]
+    others = [key for key in differences.differing(groups) if key not in first]
+    keys = first + (others if everything else [])
+    rows = [[key, *(differences.shown(group, key) for group in groups)] for key in keys]
+    columns = ["setting", *(group.label for group in comparison.groups)]
+    return Table("", columns, rows, words=len(columns))

@@ -1,0 +1,49 @@
+"""The tables of a report in a terminal: words wrap, numbers do not, a table that is too wide comes in two parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich import box
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from outerloop.report.table import Table
+
+LABEL_WIDTH = 24
+"""Characters that the words of a row are left at least before the table is parted."""
+
+
+def fitting(table: Table, width: int) -> Iterator[RichTable]:
+    """The whole table, or where its numbers do not fit into `width` characters its first columns, then the others."""
+    if table.words > 1 or width_of(table) <= width:
+        yield drawn(table)
+        return
+    half = len(table.columns) // 2 + 1
+    yield drawn(part(table, range(half), table.title))
+    yield drawn(part(table, [0, *range(half, len(table.columns))], ""))
+
+
+def width_of(table: Table) -> int:
+    """Characters that a table needs at least."""
+    columns = zip(table.columns, *table.rows, strict=True)
+    numbers = [max(map(len, column)) + 3 for i, column in enumerate(columns) if i >= table.words]
+    return table.words * LABEL_WIDTH + sum(numbers)
+
+
+def part(table: Table, columns: Sequence[int], title: str) -> Table:
+    """Some columns of a table whose first column alone is words."""
+    pick = [[row[i] for i in columns] for row in [table.columns, *table.rows]]
+    return Table(title, pick[0], pick[1:])
+
+
+def drawn(table: Table) -> RichTable:
+    """The same with rich."""
+    title = table.title or None
+    out = RichTable(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, name in enumerate(table.columns):
+        word = i < table.words
+        out.add_column(Text(name), justify="left" if word else "right", overflow="fold", no_wrap=not word)
+    for row in table.rows:
+        out.add_row(*(Text(cell) for cell in row))
+    return out

@@ -1,0 +1,65 @@
+"""Quantities as people write them: bandwidths read, bytes, tokens and seconds shown with their spread."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from outerloop.types import UserError
+
+BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+LARGE = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")]
+
+
+@dataclass(frozen=True)
+class Stat:
+    """A mean over `n` runs and its sample standard deviation, None for one run; both in the unit of the values."""
+
+    mean: float
+    std: float | None
+    n: int
+
+
+def parse_bandwidth(text: str) -> float:
+    """ "100mbit" -> 1e8 bits a second. Raises UserError."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]bit)(?:/s)?", text.strip().lower())
+    if not found or float(found[1]) == 0:
+        raise UserError(
+            f"--bandwidth {text!r} is not a bandwidth: a number above 0 and kbit, mbit or gbit (a second):"
+            " type --bandwidth 100mbit"
+        )
+    return float(found[1]) * BITS[found[2]]
+
+
+def show_bandwidth(bits_per_s: float) -> str:
+    """1e8 -> 100 Mbit/s."""
+    factor, prefix = scale_of(bits_per_s)
+    return f"{bits_per_s / factor:g} {prefix}bit/s"
+
+
+def scale_of(value: float) -> tuple[float, str]:
+    """The factor and the letter that leave 1 .. 1000 of a count."""
+    return next(((factor, letter) for factor, letter in LARGE if abs(value) >= factor), (1.0, ""))
+
+
+def show(stat: Stat, *, decimals: int) -> str:
+    """Mean ± standard deviation; the mean alone for one run, or for runs that are all equal."""
+    return f"{stat.mean:.{decimals}f}" + (f" ± {stat.std:.{decimals}f}" if stat.std else "")
+
+
+def show_count(stat: Stat, unit: str = "") -> str:
+    """A large count with the prefix that its mean asks for: 1234567 -> 1.23 M."""
+    factor, prefix = scale_of(stat.mean)
+    scaled = Stat(stat.mean / factor, None if stat.std is None else stat.std / factor, stat.n)
+    return f"{show(scaled, decimals=decimals_of(scaled.mean) if factor > 1 else 0)} {prefix}{unit}".strip()
+
+
+def show_seconds(stat: Stat) -> str:
+    """Seconds, with as many decimals as three digits need."""
+    return f"{show(stat, decimals=min(2, decimals_of(stat.mean)))} s"
+
+
+def decimals_of(value: float) -> int:
+    """Decimals that show three digits of a value of 1 or more."""
+    return max(0, 2 - math.floor(math.log10(abs(value)))) if math.isfinite(value) and abs(value) >= 1 else 2

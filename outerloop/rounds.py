@@ -1,0 +1,48 @@
+"""A round on its way, and the account of one that has landed or failed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from outerloop.types import Pending, Round, Tensors
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """A launched round: what was offered to the compressor, the message that left, the exchange that carries it."""
+
+    round: Round
+    offered: Tensors
+    blob: bytes
+    pending: Pending
+    samples: int
+    launch_s: float
+    delta_norm: float
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the exchange, which is started anew from the same message."""
+        return {
+            "round": [self.round.number, self.round.fragment],
+            "offered": self.offered,
+            "blob": self.blob,
+            "samples": self.samples,
+            "delta_norm": self.delta_norm,
+        }
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What one landed or failed round cost. Seconds, bytes, L2 norms; `failed` says why, or is empty."""
+
+    round: Round
+    samples: int
+    payload_bytes: int
+    launch_s: float
+    wait_s: float
+    delta_norm: float
+    slow_hash: int
+    peers: tuple[str, ...] = ()
+    land_s: float = 0.0
+    mean_norm: float = 0.0
+    failed: str = ""

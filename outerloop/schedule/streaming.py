@@ -1,0 +1,85 @@
+"""Streaming DiLoCo (arXiv 2501.18512): P fragments of the model, each every H inner steps at an offset of its own.
+
+    fragment p leaves after steps  r H + ⌊(p + 1) H / P⌋,  r = 0, 1, ...,  and lands τ steps later
+
+The peak bandwidth falls by P and the exchange hides behind τ inner steps. Layers are dealt out strided: layer l belongs
+to fragment l mod P, so that every fragment holds early and late layers; what stands before the first layer goes with
+the first fragment, what stands after the last layer with the last.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from outerloop.types import Due, Round, UserError
+
+
+class Streaming:
+    """P strided fragments.
+
+    Args:
+        sync_every: H, inner steps between two rounds of one fragment. Paper: 30 .. 100.
+        fragments: P, 1 .. number of layers. Paper: 3 layers a fragment.
+        delay: τ, inner steps between launch and landing, below H / P.
+
+    Raises:
+        UserError: if a setting is out of range, or the model has fewer layers than fragments.
+    """
+
+    def __init__(self, *, sync_every: int, fragments: int, delay: int) -> None:
+        if fragments < 1 or sync_every < fragments:
+            raise UserError(
+                f"schedule.fragments={fragments} must be 1 .. sync_every={sync_every}: type schedule.fragments=2"
+            )
+        if not 0 <= delay < sync_every / fragments:
+            raise UserError(
+                f"schedule.delay={delay} must be 0 or more and below sync_every / fragments ="
+                f" {sync_every / fragments:.3g}: type schedule.delay=0"
+            )
+        self.sync_every, self.fragments, self.delay = sync_every, fragments, delay
+        self.offsets = [(p + 1) * sync_every // fragments for p in range(fragments)]
+
+    def due(self, inner_step: int) -> Due:
+        """See the equation above; steps are counted from 1."""
+        return Due(launch=self.rounds_at(inner_step), land=self.rounds_at(inner_step - self.delay))
+
+    def rounds_at(self, step: int) -> tuple[Round, ...]:
+        """The rounds that leave after this step."""
+        return tuple(
+            Round(number=(step - offset) // self.sync_every, fragment=p)
+            for p, offset in enumerate(self.offsets)
+            if step >= offset and (step - offset) % self.sync_every == 0
+        )
+
+    def fragment(self, index: int, names: Sequence[str]) -> list[str]:
+        """The parameters of fragment `index`, in model order."""
+        homes = strided(names, self.fragments)
+        if len(set(homes.values())) < self.fragments:
+            layers = len({layer_of(name) for name in names} - {None})
+            raise UserError(
+                f"schedule.fragments={self.fragments} is more than the model's {layers} layers:"
+                f" type schedule.fragments={max(1, layers)}"
+            )
+        return [name for name in names if homes[name] == index]
+
+    def inner_steps(self, rounds: int) -> int:
+        """rounds · H + τ."""
+        return rounds * self.sync_every + self.delay
+
+
+def strided(names: Sequence[str], fragments: int) -> dict[str, int]:
+    """Parameter name -> its fragment."""
+    homes: dict[str, int] = {}
+    seen_a_layer = False
+    for name in names:
+        layer = layer_of(name)
+        seen_a_layer = seen_a_layer or layer is not None
+        homes[name] = layer % fragments if layer is not None else (fragments - 1 if seen_a_layer else 0)
+    return homes
+
+
+def layer_of(name: str) -> int | None:
+    """The first number in a parameter's name: "model.layers.3.mlp.weight" -> 3; None without one."""
+    found = re.search(r"(?:^|\.)(\d+)\.", name)
+    return int(found[1]) if found else None

@@ -1,0 +1,83 @@
+"""The terminal: a live bar where there is one, plain lines where output goes to a file or a pipe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+def readable_bytes(count: float) -> str:
+    """1234567 -> 1.2 MB."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+class Terminal:
+    """Progress of one run.
+
+    Args:
+        rounds: how many the run has.
+        console: where to print.
+    """
+
+    def __init__(self, *, rounds: int, console: Console) -> None:
+        self.console, self.rounds = console, rounds
+        self.now: dict[str, Any] = {"loss": None, "val_loss": None, "bytes_sent": 0, "peers": 0}
+        self.first: dict[int, dict[str, Any]] = {}
+        self.latest: dict[int, dict[str, Any]] = {}
+        columns = [TextColumn("[bold]{task.completed}/{task.total}"), BarColumn(bar_width=10)]
+        self.bar = Progress(
+            *columns, TextColumn("{task.description}"), TimeRemainingColumn(compact=True), console=console
+        )
+        self.task = self.bar.add_task("starting", total=rounds)
+        if console.is_terminal:
+            self.bar.start()
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Take one row in and show what changed."""
+        self.now |= {key: row[key] for key in self.now if key in row}
+        if row["event"] in ("step", "eval"):
+            self.first.setdefault(row["worker"], row)
+            self.latest[row["worker"]] = row
+        if row["event"] == "round" and row["worker"] == 0:
+            self.show_round(row)
+        if row["event"] == "validation":
+            self.say(f"round {row['round']}/{self.rounds}  validation loss {row['val_loss']:.3f} nats")
+        if row["event"] == "status":
+            self.say(row["text"])
+
+    def show_round(self, row: dict[str, Any]) -> None:
+        """The bar, or a line."""
+        if row["failed"]:
+            self.say(f"round {row['round']} did not complete: {row['failed']}")
+        if self.console.is_terminal:
+            self.bar.update(self.task, completed=row["round"], description=self.line())
+        else:
+            self.say(f"round {row['round']}/{self.rounds}  {self.line()}")
+
+    def line(self) -> str:
+        """Loss, speed, bytes, peers."""
+        losses = {"loss": self.now["loss"], "val": self.now["val_loss"]}
+        loss = "  ".join(f"{name} {x:.3f}" for name, x in losses.items() if x is not None)
+        sent = readable_bytes(self.now["bytes_sent"])
+        return f"{loss}  {self.tokens_per_s():,.0f} tokens/s  sent {sent}  {self.now['peers']} peers"
+
+    def tokens_per_s(self) -> float:
+        """Of all local workers together, over this sitting."""
+        tokens = sum(row["tokens"] - self.first[worker]["tokens"] for worker, row in self.latest.items())
+        began = min((row["wall_s"] for row in self.first.values()), default=0.0)
+        return tokens / max(1e-9, max((row["wall_s"] for row in self.latest.values()), default=0.0) - began)
+
+    def say(self, text: str) -> None:
+        """One plain line."""
+        self.console.print(text, highlight=False, soft_wrap=True, markup=False)
+
+    def close(self) -> None:
+        """Leave the last state on the screen."""
+        if self.console.is_terminal:
+            self.bar.stop()

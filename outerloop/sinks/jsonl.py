@@ -1,0 +1,35 @@
+"""metrics.jsonl: every row of a run, one JSON object a line, flushed as it comes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from outerloop import checkpoint
+
+
+class Jsonl:
+    """Appends rows to a file, after the rows of earlier sittings.
+
+    Args:
+        path: the file.
+        earlier: rows to begin with; whatever else the file holds is dropped, atomically.
+    """
+
+    def __init__(self, path: Path, *, earlier: list[dict[str, Any]]) -> None:
+        checkpoint.write_atomically(path, "".join(json.dumps(row) + "\n" for row in earlier).encode())
+        self.file = path.open("a", buffering=1)
+
+    def write(self, row: dict[str, Any]) -> None:
+        """One row."""
+        self.file.write(json.dumps(row) + "\n")
+
+    def sync(self) -> None:
+        """Every row so far is on disk."""
+        os.fsync(self.file.fileno())
+
+    def close(self) -> None:
+        """No more rows."""
+        self.file.close()

@@ -1,0 +1,154 @@
+"""One peer of the swarm: its daemon, its place in the DHT and its streams, behind one network thread.
+
+    trainer thread --call/spawn--> network thread --unix sockets--> p2pd --TCP, Noise--> other peers
+
+libp2p proves the id of whoever opens a stream and does no more: anybody who can dial may call every handler. So `serve`
+asks `allowed` before it reads a single byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import ExitStack, asynccontextmanager, closing
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hivemind.dht import DHTNode
+from hivemind.dht.protocol import ValidationError
+from hivemind.p2p import P2P, P2PDaemonError, PeerID
+from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
+from hivemind.utils.multiaddr import Multiaddr
+
+from outerloop.swarm.daemon import Daemon, DaemonOptions, launch, unreachable
+from outerloop.swarm.folder import SocketFolder
+from outerloop.swarm.framing import BrokenStream, Stream
+from outerloop.swarm.thread import NetworkThread
+from outerloop.swarm.timeouts import DHT_S, OPEN_S, START_S, STOP_S, limit
+from outerloop.swarm.transport import Handler, Unreachable
+from outerloop.types import UserError
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Peer:
+    """A running peer: `peer_id`, `addresses`, `dht`, and streams both ways. Coroutines run in its network thread."""
+
+    peer_id: str
+    addresses: list[str]
+    """Full multiaddrs that others can join with, the ones that other machines can reach first."""
+    dht: DHTNode
+
+    def __init__(self, options: DaemonOptions) -> None:
+        self._options = options
+        self._folder = SocketFolder()
+        self._daemon: Daemon | None = None
+        self._p2p: P2P | None = None
+        self._thread: NetworkThread | None = NetworkThread("outerloop-swarm")
+        try:
+            self.call(self._open(), timeout_s=START_S + DHT_S)
+        except BaseException:
+            self.close()
+            raise
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine in the network thread."""
+        assert self._thread is not None, "this peer is closed"
+        return self._thread.spawn(work)
+
+    def call(self, work: Coroutine[Any, Any, T], *, timeout_s: float) -> T:
+        """Run a coroutine in the network thread and wait for its result."""
+        assert self._thread is not None, "this peer is closed"
+        return self._thread.call(work, timeout_s=timeout_s)
+
+    @asynccontextmanager
+    async def open_stream(self, peer_id: str, protocol: str) -> AsyncIterator[Stream]:
+        assert self._p2p is not None
+        try:
+            async with limit(OPEN_S):
+                opened = await self._p2p.call_binary_stream_handler(PeerID.from_base58(peer_id), protocol)
+        except TimeoutError as error:  # slow, not dead
+            raise BrokenStream(f"no stream in {OPEN_S:.0f} s") from error
+        except (P2PDaemonError, OSError, asyncio.IncompleteReadError) as error:
+            raise Unreachable(str(error).splitlines()[-1].lstrip(" *")) from error
+        with closing(opened[2]):
+            yield Stream(opened[1], opened[2])
+
+    async def serve(self, protocol: str, *, allowed: Callable[[str], bool], handler: Handler) -> None:
+        async def answer(info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with closing(writer):
+                if not allowed(remote := info.peer_id.to_base58()):
+                    logger.warning("%s asked for %s and is not a member: refused", remote, protocol)
+                    return
+                stream = Stream(reader, writer)
+                try:
+                    await handler(remote, await stream.receive_object(), stream)
+                except (BrokenStream, TimeoutError) as error:
+                    logger.debug("%s left %s: %s", remote, protocol, error)
+
+        assert self._p2p is not None
+        await self._p2p.add_binary_stream_handler(protocol, answer)
+
+    def close(self) -> None:
+        """End the streams, the DHT node, the daemon and the thread, and remove the sockets. Idempotent."""
+        if self._thread is None:
+            return
+        thread, self._thread = self._thread, None
+        with ExitStack() as last:
+            last.callback(self._folder.remove)
+            last.callback(thread.stop, timeout_s=STOP_S)
+            thread.call(self._shut(), timeout_s=4 * STOP_S)
+
+    async def _open(self) -> None:
+        self._daemon = await launch(self._options, self._folder.path)
+        self._p2p = await _attach(self._daemon, self._folder.path)
+        self.peer_id = self._p2p.peer_id.to_base58()
+        visible = [str(address) for address in await self._p2p.get_visible_maddrs()]
+        self.addresses = sorted(visible, key=lambda address: "/127.0.0.1/" in address)
+        self.dht = await _enter_dht(self._p2p, self._options)
+
+    async def _shut(self) -> None:
+        if hasattr(self, "dht"):
+            await _bounded(self.dht.shutdown())
+        if self._p2p is not None:
+            await _bounded(self._p2p.shutdown())
+        if self._daemon is not None:
+            await self._daemon.stop()
+
+
+async def _attach(daemon: Daemon, folder: Path) -> P2P:
+    """hivemind's client of our daemon, with its own socket beside the daemon's instead of in /tmp."""
+
+    class PrivateP2P(P2P):
+        _UNIX_SOCKET_PREFIX = f"/unix{folder}/"
+
+    async with limit(STOP_S):
+        return await PrivateP2P.replicate(Multiaddr(daemon.control))
+
+
+async def _enter_dht(p2p: P2P, options: DaemonOptions) -> DHTNode:
+    try:
+        async with limit(DHT_S):
+            return await DHTNode.create(
+                p2p=p2p,
+                initial_peers=list(options.initial_peers) or None,
+                strict=not options.open_internet,  # behind a NAT nobody can call back until a hole is punched
+            )
+    except ValidationError as error:
+        raise UserError(
+            f"an initial peer refuses this one: {error}; set the clock, or type exchange.announce=[...]"
+        ) from error
+    except (RuntimeError, TimeoutError) as error:
+        raise unreachable(options.initial_peers) from error
+
+
+async def _bounded(step: Awaitable[None]) -> None:
+    """One step of a shutdown. Without its daemon hivemind would wait for ever, so the next step is the second plan."""
+    try:
+        async with limit(STOP_S):
+            await step
+    except (TimeoutError, OSError, P2PDaemonError) as error:
+        logger.debug("shutdown step skipped: %r", error)

@@ -1,0 +1,226 @@
+"""The small values that pass the seams, and the protocols of the axes.
+
+An implementation imports nothing to fit a protocol: having the methods is enough.
+
+Letters used in shapes everywhere: N values in a tensor, C chunks, L chunk length, K kept per chunk, P peers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from torch import Size, Tensor
+
+Tensors = dict[str, Tensor]
+"""Parameter name -> plain local tensor; the same names in the same order on every peer."""
+
+Parts = dict[str, Tensor]
+"""What one tensor became on the wire; nested codecs prefix their parts ("values.code")."""
+
+
+class UserError(ValueError):
+    """A mistake that the user can mend. One line: what came, what is allowed, what to type. Exit code 2."""
+
+
+class RoundFailed(Exception):
+    """A round did not complete. Nothing has moved, so the next round carries what this one held."""
+
+
+class Stopped(BaseException):
+    """The run was asked to stop (Ctrl-C, or another worker failed). Not an error, so no `except Exception` takes it."""
+
+
+class ReplicasDiverged(Exception):
+    """Two peers that must hold equal slow weights do not."""
+
+
+@dataclass(frozen=True, order=True)
+class Round:
+    """One exchange of one fragment of the model."""
+
+    number: int
+    fragment: int = 0
+
+
+@dataclass(frozen=True)
+class Due:
+    """What the schedule asks for after one inner step; launches come before landings."""
+
+    launch: Sequence[Round] = ()
+    land: Sequence[Round] = ()
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What one peer put into a round. `blob` is one wire message; its header holds the peer's samples."""
+
+    peer: str
+    round: Round
+    blob: bytes
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a tensor is compressed, and how its values belong together; equal on every peer.
+
+    `seed` differs by round and tensor. `group` is how many consecutive values share a scale, where an outer codec
+    knows it (what one chunk kept), else None.
+    """
+
+    round: int
+    seed: int
+    group: int | None = None
+
+
+class Compressor(Protocol):
+    """AXIS compress: what one tensor becomes on the wire."""
+
+    linear: bool
+    """True when decode(a) + decode(b) may be formed by adding the parts of a and b."""
+
+    def encode(self, x: Tensor, moment: Moment) -> Parts:
+        """x (any shape, float32), left untouched -> parts. Equal x and moment give equal parts."""
+        ...
+
+    def decode(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
+        """Parts -> float32 tensor of `shape`. Raises ValueError when the parts cannot belong to shape and moment."""
+        ...
+
+
+class Feedback(Protocol):
+    """AXIS feedback: what is remembered of what was not sent."""
+
+    remembers: bool
+    """False when what is not sent is forgotten."""
+
+    def add(self, name: str, delta: Tensor) -> Tensor:
+        """Pseudo-gradient (any shape) -> what is offered to the compressor. Changes no state."""
+        ...
+
+    def keep(self, name: str, x: Tensor, sent: Tensor) -> None:
+        """Remember x - sent. Called at landing only, and only when this peer's payload counted."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class OuterMethod(Protocol):
+    """AXIS method: what the mean of the contributions does to the slow weights."""
+
+    shared: bool
+    """True when equal contributions keep the slow weights of all peers equal, bit for bit."""
+    sends: Literal["differences", "weights"]
+    """What `outgoing` is made of: differences may be sent sparse and with feedback, weights may not."""
+    momentum: float
+    """Share of the last outer step that is taken again, 0 without."""
+    reads: Literal["weights", "gradients"]
+    """What `outgoing` wants from the model: the fast weights, or (H = 1) the accumulated gradients."""
+
+    def init(self, slow: Tensors) -> None:
+        """Allocate state for these slow weights; they are updated in place from now on."""
+        ...
+
+    def outgoing(self, slow: Tensors, read: Tensors) -> Tensors:
+        """(slow, what was read) -> what this peer offers, before feedback and compression."""
+        ...
+
+    def update(self, slow: Tensors, mean: Tensors, own: Tensors) -> None:
+        """Apply the aggregated contributions to `slow`, in place.
+
+        `own` is what this peer's payload decodes to, empty when it did not count. Both have the names of one fragment
+        and the shapes of `outgoing`.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class Aggregate(Protocol):
+    """AXIS aggregate: how the decoded contributions of all peers become one tensor."""
+
+    needs_norms: bool
+    """True when `norms` shall be computed (one more decoding of every payload)."""
+
+    def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
+        """P tensors of one shape in peer-name order -> one new tensor.
+
+        `samples`: each peer's training samples. `norms`: the L2 norm of each peer's whole fragment, if `needs_norms`.
+        """
+        ...
+
+
+class Schedule(Protocol):
+    """AXIS schedule: which fragment leaves and lands after which inner step. Pure."""
+
+    fragments: int
+    """How many parts of the model travel on their own."""
+    sync_every: int
+    """H: inner steps between two rounds of one fragment."""
+    delay: int
+    """Inner steps between launch and landing."""
+
+    def due(self, inner_step: int) -> Due:
+        """What to launch and land after `inner_step` (counted from 1)."""
+        ...
+
+    def fragment(self, index: int, names: Sequence[str]) -> list[str]:
+        """The parameter names of one fragment, in model order."""
+        ...
+
+    def inner_steps(self, rounds: int) -> int:
+        """How many inner steps a run of this many rounds takes, the last landing included."""
+        ...
+
+
+class Pending(Protocol):
+    """One exchange under way."""
+
+    def wait(self, timeout_s: float) -> list[Contribution]:
+        """Every contribution that counts, the own one included. Raises RoundFailed."""
+        ...
+
+
+class Exchange(Protocol):
+    """AXIS exchange: whose bytes come back."""
+
+    peer: str
+    """This peer's name, unique in the run."""
+    rank: int
+    """This peer's place among the run's peers, valid after `join`."""
+    size: int
+    """How many peers the run has, valid after `join`."""
+    agrees: bool
+    """True when every peer of a round gets the same contributions, so slow weights stay equal."""
+    bytes_sent: int
+    """Payload bytes that left this peer, every copy counted."""
+    bytes_received: int
+    """Payload bytes that reached this peer."""
+
+    def join(self) -> None:
+        """Wait until the run's peers are there. Raises UserError when they do not come."""
+        ...
+
+    def start(self, blob: bytes, round: Round) -> Pending:
+        """Offer one wire message; returns at once."""
+        ...
+
+    def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
+        """Everybody's bytes of one meeting, own included, in peer-name order. Raises RoundFailed.
+
+        All peers must call it, each with the same rising numbers.
+        """
+        ...
+
+    def close(self) -> None:
+        """Finish what others still need from this peer, then leave. Idempotent."""
+        ...
+
+    def abort(self) -> None:
+        """Leave at once, whatever others still need. Idempotent."""
+        ...

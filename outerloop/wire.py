@@ -1,0 +1,219 @@
+"""One message <-> one byte string: self-describing, bounded, canonical, no pickle.
+
+Layout, all integers little-endian:
+
+    magic          4 bytes   b"OUTL"
+    version        u8        1
+    round          u32       number of the round
+    fragment       u16       which part of the model
+    samples        u64       training samples behind this contribution
+    schema         u64       hash of names and shapes of the fragment's tensors, equal on all peers
+    slow           u64       hash of the sender's slow weights before this round
+    peer           u8 + utf-8 bytes
+    part names     u8 count, then each u8 + utf-8 bytes, in order of first use
+    tensors        u32 count, then for each: u8 number of parts, and for each part:
+                     u8 index of its name, u8 dtype, u8 number of dimensions, u32 each dimension
+    sections       the raw little-endian bytes of every part, in table order, nothing between them
+    checksum       u64       xxh3 of everything before it
+
+dtype codes: 0 uint8, 1 float32, 2 bfloat16, 3 float16, 4 float64. Tensors come in the order of the schema; their names
+are not sent. Equal content gives equal bytes. A reader knows the schema, so it can bound a message before it reads
+one; `unpack` checks every count against the bytes that are really there, and makes views of them, not copies.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+import xxhash
+from torch import Size, Tensor
+
+from outerloop.types import Parts
+
+MAGIC, VERSION = b"OUTL", 1
+HEAD = struct.Struct("<4sBIHQQQ")
+CHECKSUM = struct.Struct("<Q")
+DTYPES = (torch.uint8, torch.float32, torch.bfloat16, torch.float16, torch.float64)
+MAX_DIMS = 8
+
+Schema = dict[str, Size]
+"""Name and shape of every tensor of a fragment, in model order."""
+
+
+class BadMessage(ValueError):
+    """These bytes are not a message of this schema."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a contribution says about itself. `slow` and `schema` are 64-bit hashes."""
+
+    round: int
+    fragment: int
+    samples: int
+    schema: int
+    slow: int
+    peer: str
+
+
+@dataclass(frozen=True)
+class Message:
+    """One decoded message: its header and the parts of each tensor, views into the received bytes."""
+
+    header: Header
+    parts: dict[str, Parts]
+
+
+def schema_hash(schema: Schema) -> int:
+    """64-bit hash of names and shapes."""
+    return xxhash.xxh3_64_intdigest(repr([(name, tuple(shape)) for name, shape in schema.items()]).encode())
+
+
+def name_hash(name: str) -> int:
+    """63-bit hash of a text, the same on every machine."""
+    return xxhash.xxh3_64_intdigest(name.encode()) >> 1
+
+
+def joint_hash(hashes: Iterable[int]) -> int:
+    """64-bit hash of 64-bit hashes, in the given order."""
+    return xxhash.xxh3_64_intdigest(b"".join(CHECKSUM.pack(h) for h in hashes))
+
+
+def tensors_hash(tensors: Mapping[str, Tensor]) -> int:
+    """64-bit hash of the values, bit for bit, in the given order."""
+    state = xxhash.xxh3_64()
+    for x in tensors.values():
+        state.update(raw(x))
+    return state.intdigest()
+
+
+def size_limit(schema: Schema) -> int:
+    """Bytes that no honest message of this schema exceeds: 8 bytes a value, and room for tables."""
+    return 4096 + sum(1024 + 10 * shape.numel() for shape in schema.values())
+
+
+def pack(header: Header, parts: Mapping[str, Parts]) -> bytes:
+    """Header and the parts of every tensor, in schema order -> one message."""
+    names = list(dict.fromkeys(name for tensor in parts.values() for name in tensor))
+    head = HEAD.pack(
+        MAGIC, VERSION, header.round, header.fragment, header.samples, header.schema, header.slow
+    ) + short_text(header.peer)
+    table = bytes([len(names)]) + b"".join(map(short_text, names)) + struct.pack("<I", len(parts))
+    entries = b"".join(entry(tensor, names) for tensor in parts.values())
+    body = b"".join([head, table, entries, *(raw(part) for tensor in parts.values() for part in tensor.values())])
+    return body + CHECKSUM.pack(xxhash.xxh3_64_intdigest(body))
+
+
+def unpack(blob: bytes, schema: Schema) -> Message:
+    """One message -> header and parts. Raises BadMessage with the reason when the bytes do not fit the schema."""
+    if len(blob) > size_limit(schema):
+        raise BadMessage(f"{len(blob)} bytes, more than the {size_limit(schema)} that the schema allows")
+    try:
+        return parse(blob, schema)
+    except (struct.error, IndexError, UnicodeDecodeError) as broken:
+        raise BadMessage(f"cut short or garbled: {broken}") from broken
+
+
+def parse(blob: bytes, schema: Schema) -> Message:
+    """`unpack` without the guard for reads past the end."""
+    body = memoryview(blob)[: -CHECKSUM.size]
+    if CHECKSUM.unpack(blob[-CHECKSUM.size :])[0] != xxhash.xxh3_64_intdigest(body):
+        raise BadMessage("checksum does not match")
+    reader = Reader(body)
+    header = read_header(reader, schema)
+    names = [reader.text() for _ in range(reader.take("<B"))]
+    if (count := reader.take("<I")) != len(schema):
+        raise BadMessage(f"{count} tensors, the schema has {len(schema)}")
+    table = {name: read_entry(reader, names) for name in schema}
+    parts = {name: {part: reader.tensor(*what) for part, what in entries.items()} for name, entries in table.items()}
+    if reader.left:
+        raise BadMessage(f"{reader.left} bytes more than the table accounts for")
+    return Message(header, parts)
+
+
+def read_header(reader: Reader, schema: Schema) -> Header:
+    """The fixed part and the peer's name."""
+    magic, version, *fields = reader.fields(HEAD)
+    if magic != MAGIC or version != VERSION:
+        raise BadMessage(f"magic {magic!r} version {version}, expected {MAGIC!r} version {VERSION}")
+    header = Header(*fields, peer=reader.text())  # type: ignore[misc]
+    if header.schema != schema_hash(schema):
+        raise BadMessage(
+            f"{header.peer} sends another model: schema {header.schema:016x}, here {schema_hash(schema):016x}"
+        )
+    return header
+
+
+def read_entry(reader: Reader, names: Sequence[str]) -> dict[str, tuple[torch.dtype, list[int]]]:
+    """The table entry of one tensor: part name -> dtype and shape."""
+    entries = {}
+    for _ in range(reader.take("<B")):
+        name, dtype, dims = names[reader.take("<B")], DTYPES[reader.take("<B")], reader.take("<B")
+        if dims > MAX_DIMS:
+            raise BadMessage(f"{dims} dimensions")
+        shape = [reader.take("<I") for _ in range(dims)]
+        if any(length > len(reader.data) for length in shape):
+            raise BadMessage(f"a part of shape {shape} in {len(reader.data)} bytes")
+        entries[name] = (dtype, shape)
+    return entries
+
+
+def entry(tensor: Parts, names: Sequence[str]) -> bytes:
+    """The table entry of one tensor."""
+    return bytes([len(tensor)]) + b"".join(
+        struct.pack(f"<BBB{x.dim()}I", names.index(name), DTYPES.index(x.dtype), x.dim(), *x.shape)
+        for name, x in tensor.items()
+    )
+
+
+def raw(x: Tensor) -> bytes:
+    """The bytes of a tensor as they lie in memory."""
+    return x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def short_text(text: str) -> bytes:
+    """u8 length and utf-8 bytes."""
+    encoded = text.encode()
+    return struct.pack("<B", len(encoded)) + encoded
+
+
+class Reader:
+    """A cursor over bytes that never goes past their end."""
+
+    def __init__(self, data: memoryview) -> None:
+        self.data, self.at = data, 0
+
+    @property
+    def left(self) -> int:
+        """Bytes not yet read."""
+        return len(self.data) - self.at
+
+    def bytes(self, count: int) -> memoryview:
+        """The next `count` bytes, or BadMessage."""
+        if count > self.left:
+            raise BadMessage(f"{count} bytes wanted, {self.left} left")
+        self.at += count
+        return self.data[self.at - count : self.at]
+
+    def fields(self, layout: struct.Struct) -> tuple:
+        """The next fields of a fixed layout."""
+        return layout.unpack(self.bytes(layout.size))
+
+    def take(self, code: str) -> int:
+        """One integer of this struct code."""
+        return self.fields(struct.Struct(code))[0]
+
+    def text(self) -> str:
+        """A short text."""
+        return str(self.bytes(self.take("<B")), "utf-8")
+
+    def tensor(self, dtype: torch.dtype, shape: list[int]) -> Tensor:
+        """The next section as a read-only view."""
+        data = self.bytes(prod(shape) * dtype.itemsize)
+        if not data:
+            return torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(bytearray(data), dtype=dtype).view(shape)

@@ -1,0 +1,100 @@
+"""What the outer loop costs N virtual workers on one device, against the same inner steps run bare.
+
+    .venv/bin/python scripts/bench_loop.py [--workers 8] [--rounds 4] [--repeats 5] [--json FILE] [option=value ...]
+
+Both sides run in this process, in turn, `repeats` times; the figure is the ratio of the medians. Bare: one model, one
+optimizer, workers x rounds x H inner steps one after another. Loop: the workers as threads that take turns, rounds
+included. Options are those of `outerloop train`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import threading
+import time
+from pathlib import Path
+
+import torch
+from omegaconf import DictConfig
+
+from outerloop.commands import build, config
+from outerloop.exchange.inprocess import Hub
+from outerloop.inner.trainer import Trainer
+
+
+def trainers(settings: DictConfig, hub: Hub) -> list[Trainer]:
+    """One trainer a worker, each with its own exchange of the hub."""
+    corpus = build.make(settings.data)
+    return [
+        build.trainer_of(settings, corpus, build.make(settings.exchange, hub=hub, rank=rank), rank)
+        for rank in range(hub.size)
+    ]
+
+
+def bare_s(trainer: Trainer, steps: int) -> float:
+    """Seconds of inner steps alone: batch, forward, backward, clip, optimizer."""
+    began = time.perf_counter()
+    for _ in range(steps):
+        for p in trainer.params:
+            p.grad = None
+        trainer.backward(trainer.stream.next())
+        trainer.update()
+    return time.perf_counter() - began
+
+
+def loop_s(team: list[Trainer], steps: int) -> float:
+    """Seconds of the same number of inner steps a worker, with the outer loop."""
+
+    def live(trainer: Trainer) -> None:
+        exchange = trainer.outer.exchange
+        exchange.join()
+        for _ in range(steps):
+            trainer.step()
+        exchange.close()
+
+    threads = [threading.Thread(target=live, args=(trainer,)) for trainer in team]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    """Measure and print one row."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("options", nargs="*")
+    args = parser.parse_args()
+    settings = config.load(["exchange=inprocess", "rounds=100000", f"workers={args.workers}", *args.options])
+    torch.set_num_threads(settings.threads or os.cpu_count() or 1)
+    team = trainers(settings, Hub(args.workers))
+    steps = args.rounds * settings.schedule.sync_every
+    loop_s(team, settings.schedule.sync_every)
+    rows = [(bare_s(team[0], steps * args.workers), loop_s(team, steps)) for _ in range(args.repeats)]
+    bare, loop = (statistics.median(side) for side in zip(*rows, strict=True))
+    row = {
+        "recipe": settings.recipe,
+        "workers": args.workers,
+        "sync_every": settings.schedule.sync_every,
+        "params": sum(p.numel() for p in team[0].params),
+        "bare_s": bare,
+        "loop_s": loop,
+        "ratio": statistics.median(b / a for a, b in rows),
+    }
+    print(
+        "  ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items())
+    )
+    if args.json:
+        Path(args.json).write_text(json.dumps([row], indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

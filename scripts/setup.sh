@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Makes .venv beside this checkout and installs outerloop into it, at the versions of constraints.txt.
+# torch comes first and alone, so that nothing later pulls another build of it: without an NVIDIA GPU the pinned version
+# from wherever this machine's pip looks, or from TORCH_INDEX_URL (name the index of CPU builds there where pip's own
+# would give the CUDA build). PYTHON, if set, is the interpreter. Nothing to do: < 3 s.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+torch_version=2.13.0
+python=${PYTHON:-python3}
+venv=.venv
+stamp=$venv/.outerloop-setup
+
+want=$(cat pyproject.toml constraints.txt scripts/setup.sh | sha256sum | cut -d' ' -f1)
+if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ] && [ -x "$venv/bin/outerloop" ]; then
+  exit 0
+fi
+
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || {
+  echo "setup.sh: $("$python" --version) is too old, Python 3.10 or newer is needed: type PYTHON=python3.11 scripts/setup.sh" >&2
+  exit 2
+}
+started=$SECONDS
+echo "setup: installing into $venv, about two minutes the first time"
+[ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+pip() { "$venv/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
+
+torch=(torch)
+if ! command -v nvidia-smi >/dev/null 2>&1; then
+  torch=("torch==$torch_version")
+fi
+[ -n "${TORCH_INDEX_URL:-}" ] && torch+=(--index-url "$TORCH_INDEX_URL")
+if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
+  pip install "${torch[@]}"
+fi
+pip install --constraint constraints.txt --editable '.[hf,wandb,sweep,test]'
+echo "$want" > "$stamp"
+echo "setup: done in $((SECONDS - started)) s"

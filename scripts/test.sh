@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Sets up if need be, then lints, checks types and runs the tests: scripts/test.sh [pytest arguments].
+# With arguments only pytest runs.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/setup.sh
+if [ $# -eq 0 ]; then
+  .venv/bin/ruff check .
+  .venv/bin/ruff format --check .
+  .venv/bin/mypy
+fi
+exec .venv/bin/python -m pytest "$@"

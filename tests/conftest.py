@@ -1,0 +1,16 @@
+"""What the tests share: no network, and a toy run whose workers are threads."""
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("WANDB_MODE", "offline")
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def same_start():
+    """Every test draws from the same seed and computes with one thread."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)

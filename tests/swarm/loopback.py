@@ -1,0 +1,41 @@
+"""Helpers of the tests with real daemons."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from outerloop.exchange.swarm_gather import SwarmGather
+
+Make = Callable[..., SwarmGather]
+
+
+def together(peers: list[SwarmGather], act: Callable[[SwarmGather], Any]) -> list[Any]:
+    """The same call on all peers at once, each in a thread of its own; a UserError is a result."""
+
+    def result(peer: SwarmGather) -> Any:
+        try:
+            return act(peer)
+        except ValueError as error:
+            return error
+
+    with ThreadPoolExecutor(max(1, len(peers))) as pool:
+        return list(pool.map(result, peers))
+
+
+def eventually(condition: Callable[[], bool], *, limit_s: float) -> bool:
+    until = time.monotonic() + limit_s
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.05)
+    return condition()
+
+
+def runs(pid: int) -> bool:
+    """Whether a process is there; a zombie that its parent has not collected is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -1,0 +1,140 @@
+"""Whole runs over the swarm: `outerloop train` with worker processes, and what they leave when they end, however."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from swarm.loopback import eventually, runs
+
+from outerloop import checkpoint
+
+SMALL = ["model=nano", "eval.sequences=16", "inner.seq_len=32", "inner.batch=4", "schedule.sync_every=2"]
+
+
+def start(run_dir: Path, *overrides: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "outerloop", "train", *SMALL, f"run_dir={run_dir}", *overrides]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def rows(run_dir: Path) -> list[dict]:
+    file = run_dir / "metrics.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+def family(pid: int) -> set[int]:
+    """A process and all its descendants; workers and daemons have sessions of their own but keep their parents."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
+
+
+def rounds_done(run_dir: Path) -> int:
+    try:
+        return max((row["round"] for row in rows(run_dir) if row["event"] == "round"), default=0)
+    except FileNotFoundError:
+        return 0
+
+
+def training(process: subprocess.Popen[str], run_dir: Path) -> set[int]:
+    """Wait until the run has a checkpoint; its processes."""
+    assert eventually(lambda: process.poll() is not None or rounds_done(run_dir) >= 2, limit_s=90)
+    assert process.poll() is None, process.communicate()[0]
+    assert eventually(lambda: checkpoint.newest_good(run_dir, 2)[0] is not None, limit_s=30)
+    pids = family(process.pid)
+    assert len(pids) >= 5, "the parent, two workers, two daemons"
+    return pids
+
+
+def gone(pids: set[int]) -> bool:
+    return eventually(lambda: not any(map(runs, pids)), limit_s=30)
+
+
+def test_three_workers_train_and_agree(tmp_path: Path) -> None:
+    process = start(tmp_path / "run", "workers=3", "rounds=3")
+    said, _ = process.communicate()
+    assert process.returncode == 0, said
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary["workers"] == 3 and summary["rounds_failed"] == 0
+    assert len(summary["slow_hash"]) == 3 and len(set(summary["slow_hash"])) == 1
+    by_round: dict[int, set[str]] = {}
+    for row in rows(tmp_path / "run"):
+        if row["event"] == "round":
+            by_round.setdefault(row["round"], set()).add(row["slow_hash"])
+            assert row["peers"] == 3
+    assert sorted(by_round) == [1, 2, 3] and all(len(hashes) == 1 for hashes in by_round.values())
+    meetings = summary["bytes_sent_per_worker"] - 2 * summary["payload_bytes_per_worker"]
+    assert 0 < meetings < 500, "two copies of every payload, and where the peers stood at the start and the end"
+    assert (tmp_path / "run/hf/model.safetensors").exists()
+
+
+def test_ctrl_c_leaves_no_process_and_the_run_goes_on_later(tmp_path: Path) -> None:
+    many = ["workers=2", "rounds=40", "checkpoint.every=1", "eval.every=0"]
+    process = start(tmp_path / "run", *many)
+    pids = training(process, tmp_path / "run")
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate()
+    assert process.returncode == 130 and "Traceback" not in said, said
+    assert gone(pids)
+    again = start(tmp_path / "run", *many)
+    said, _ = again.communicate()
+    assert again.returncode == 0 and "going on after inner step" in said, said
+    assert len(set(json.loads((tmp_path / "run/summary.json").read_text())["slow_hash"])) == 1
+
+
+def test_kill_9_of_the_parent_leaves_no_process(tmp_path: Path) -> None:
+    process = start(tmp_path / "run", "workers=2", "rounds=500", "checkpoint.every=1")
+    pids = training(process, tmp_path / "run")
+    process.kill()
+    process.communicate()
+    assert gone(pids)
+
+
+def test_a_killed_worker_is_told_loudly_and_leaves_no_process(tmp_path: Path) -> None:
+    process = start(tmp_path / "run", "workers=2", "rounds=500", "checkpoint.every=1")
+    pids = training(process, tmp_path / "run")
+    victim = next(pid for pid in pids if b"\0worker\0" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    os.kill(victim, signal.SIGKILL)
+    said, _ = process.communicate()
+    assert process.returncode == 1 and re.search(r"worker \d ended with code -9, see .*log\.txt", said), said
+    assert gone(pids)
+
+
+def test_two_machines_meet_through_one_address(tmp_path: Path) -> None:
+    """Two separate runs of one worker each, as on two machines, train one model on different shards."""
+    shared = ["workers=1", "exchange.peers=2", "rounds=2", "log_every=1"]
+    first = start(tmp_path / "a", *shared)
+    assert first.stdout
+    line = next(line for line in first.stdout if "exchange.initial_peers=" in line)
+    address = re.search(r"exchange\.initial_peers=\[(\S+)\]", line)
+    assert address, line
+    second = start(tmp_path / "b", *shared, f"exchange.initial_peers=[{address[1].split(',')[0]}]")
+    said = second.communicate()[0]
+    assert second.returncode == 0, said
+    assert first.wait() == 0
+    a, b = (json.loads((tmp_path / run / "summary.json").read_text()) for run in "ab")
+    assert a["slow_hash"] == b["slow_hash"] and a["workers"] == b["workers"] == 2
+    first_loss = [next(row["loss"] for row in rows(tmp_path / run) if "loss" in row) for run in "ab"]
+    assert first_loss[0] != first_loss[1]
+
+
+def test_an_unreachable_initial_peer_is_a_mistake_within_20_s(tmp_path: Path) -> None:
+    nobody = "/ip4/127.0.0.1/tcp/9/p2p/12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
+    began = time.monotonic()
+    process = start(tmp_path / "run", "workers=1", "exchange.peers=2", f"exchange.initial_peers=[{nobody}]")
+    said, _ = process.communicate()
+    assert process.returncode == 2 and "127.0.0.1/tcp/9" in said and "Traceback" not in said, said
+    assert time.monotonic() - began < 40, "20 s for the network and the start of two Python processes"

@@ -1,0 +1,116 @@
+"""Files that are whole or not there."""
+
+import json
+
+import pytest
+import torch
+
+from outerloop import checkpoint
+
+
+def put(run_dir, step, workers=2, sealed=True):
+    for worker in range(workers):
+        checkpoint.save(run_dir, step, worker, {"step": step, "w": torch.full((50,), float(step + worker))})
+    if sealed:
+        checkpoint.seal(run_dir, step)
+
+
+def test_comes_back(tmp_path):
+    put(tmp_path, 3)
+    assert checkpoint.newest_good(tmp_path, 2) == (3, [])
+    assert checkpoint.load(tmp_path, 3, 1)["w"][0] == 4.0
+
+
+def test_a_generation_counts_only_when_sealed(tmp_path):
+    put(tmp_path, 3)
+    put(tmp_path, 6, sealed=False)
+    assert checkpoint.newest_good(tmp_path, 2) == (3, [])
+
+
+def test_a_generation_with_a_worker_missing_is_damaged(tmp_path):
+    put(tmp_path, 3)
+    put(tmp_path, 6, workers=1)
+    assert checkpoint.newest_good(tmp_path, 2)[0] == 3
+
+
+@pytest.mark.parametrize("cut", [0, 1, 100])
+def test_a_file_cut_short_falls_back_and_says_so(tmp_path, cut):
+    put(tmp_path, 3)
+    put(tmp_path, 6)
+    path = checkpoint.generation(tmp_path, 6) / "worker-1.pt"
+    path.write_bytes(path.read_bytes()[:cut])
+    step, said = checkpoint.newest_good(tmp_path, 2)
+    assert step == 3 and len(said) == 1 and "step-00000006/worker-1.pt" in said[0]
+
+
+def test_one_flipped_bit_is_seen(tmp_path):
+    put(tmp_path, 3)
+    path = checkpoint.generation(tmp_path, 3) / "worker-0.pt"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    assert checkpoint.newest_good(tmp_path, 2)[0] is None
+
+
+def test_a_save_that_dies_before_its_seal_does_not_count(tmp_path, monkeypatch):
+    put(tmp_path, 3)
+    real = checkpoint.write_atomically
+
+    def dies_at_the_seal(path, data):
+        if path.name == "sealed":
+            raise KeyboardInterrupt
+        real(path, data)
+
+    monkeypatch.setattr(checkpoint, "write_atomically", dies_at_the_seal)
+    with pytest.raises(KeyboardInterrupt):
+        put(tmp_path, 6)
+    assert checkpoint.newest_good(tmp_path, 2) == (3, [])
+
+
+def test_a_write_that_dies_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "x"
+    checkpoint.write_atomically(path, b"old")
+    monkeypatch.setattr(checkpoint.Path, "replace", lambda *_: (_ for _ in ()).throw(OSError("power cut")))
+    with pytest.raises(OSError):
+        checkpoint.write_atomically(path, b"new, and longer")
+    assert path.read_bytes() == b"old"
+
+
+def test_sealing_keeps_the_last_two(tmp_path):
+    for step in (3, 6, 9):
+        put(tmp_path, step)
+    put(tmp_path, 12, sealed=False)
+    assert sorted(folder.name for folder in (tmp_path / "checkpoints").iterdir()) == [
+        "step-00000006",
+        "step-00000009",
+        "step-00000012",
+    ]
+
+
+def test_nothing_in_a_file_is_executed(tmp_path):
+    """A pickle with code in it is refused by the loader even when its seal is right."""
+
+    class Evil:
+        def __reduce__(self):
+            return (print, ("executed",))
+
+    put(tmp_path, 3, workers=1)
+    path = checkpoint.generation(tmp_path, 3) / "worker-0.pt"
+    torch.save({"w": Evil()}, path)
+    data = path.read_bytes()
+    seal = {"bytes": len(data), "xxh3_128": checkpoint.xxhash.xxh3_128_hexdigest(data)}
+    path.with_suffix(".json").write_text(json.dumps(seal))
+    assert checkpoint.newest_good(tmp_path, 1)[0] == 3
+    with pytest.raises(Exception, match=r"[Ww]eights"):
+        checkpoint.load(tmp_path, 3, 0)
+
+
+def test_what_is_about_to_be_written_again_is_removed_first(tmp_path):
+    """Damaged or half done generations of an earlier sitting must neither count later nor push out good ones."""
+    for step in (3, 6):
+        put(tmp_path, step)
+    put(tmp_path, 9, sealed=False)
+    checkpoint.discard_after(tmp_path, 3)
+    assert [folder.name for folder in (tmp_path / "checkpoints").iterdir()] == ["step-00000003"]
+    checkpoint.discard_after(tmp_path, None)
+    assert not list((tmp_path / "checkpoints").iterdir())

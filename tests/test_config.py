@@ -1,0 +1,128 @@
+"""The command line: what composes, and the one line that answers what does not."""
+
+import json
+
+import pytest
+from omegaconf import OmegaConf
+
+from outerloop.commands import build, config, rundir
+from outerloop.types import UserError
+
+
+@pytest.mark.parametrize("recipe", config.groups()["recipe"])
+def test_every_recipe_composes_and_builds(recipe):
+    settings = config.load([f"recipe={recipe}"])
+    assert settings.recipe == recipe
+    for axis in ("method", "compress", "feedback", "aggregate", "schedule"):
+        build.make(settings[axis])
+
+
+def test_the_command_line_wins_over_the_recipe_and_that_over_the_axis():
+    assert config.load(["recipe=diloco"]).schedule.sync_every == 100
+    assert config.load(["recipe=diloco", "schedule.sync_every=7"]).schedule.sync_every == 7
+    assert "identity" in config.load(["recipe=sparseloco", "compress=identity"]).compress._target_
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("recipe=sparsloco", "recipe is one of .*: type recipe=sparseloco"),
+        ("recip=diloco", "recip: no such option, the options are .*: type recipe"),
+        ("exchange=carrier_pigeon", "exchange is one of .*inprocess"),
+        ("schedule.sync_evry=3", "schedule has sync_every, delay: type schedule.sync_every"),
+        ("inner.optimizer.betta=[0.9,0.9]", "inner.optimizer has lr, betas"),
+        ("workers=0", "workers=0 must be at least 1: type workers=4"),
+        ("rounds=-1", "rounds=-1 must be at least 1"),
+        ("rounds=many", "rounds is a whole number: type rounds=60"),
+        ("rounds=2.5", "rounds is a whole number"),
+        ("rounds=null", "rounds=None must be at least 1: type rounds=60"),
+        ("eval.sequences=3", "less than one a worker: type eval.sequences=4"),
+        ("inner.lr=fast", "inner.lr is a number: type inner.lr="),
+        ("inner.compile=3", "inner.compile is true or false"),
+        ("merge_local=2", "merge_local=2 must be 0 .. 1"),
+        ("state_dtype=float8", "state_dtype=float8 is not one of float32, float64"),
+        ("method=ddp", "type inner=gradients schedule.sync_every=1"),
+        ("inner=gradients", "type inner=adamw"),
+        ("rounds", "'rounds' is not an option"),
+        ("rounds=[", "options look like"),
+    ],
+)
+def test_bad_input_is_answered_in_one_line(override, said):
+    with pytest.raises(UserError, match=said) as error:
+        config.load([override])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("schedule.sync_every=0", "sync_every=0 must be at least 1"),
+        ("compress.large.k=5000", "k=5000 must be 1 .. chunk=4096"),
+        ("feedback.beta=2", "beta=2.* must be 0 .. 1"),
+        ("inner.device=tpu", "is not available here"),
+        ("inner.precision=fp8", "not one of auto, float32, bfloat16"),
+        ("inner.seq_len=5000", "longer than model.max_seq_len"),
+        ("model.vocab_size=100", "smaller than the data's 256"),
+        ("model.heads=5", "heads must divide"),
+        ("inner.lr=-1", "Invalid learning rate"),
+        ("inner.optimizer.betas=[2,0.9]", "Invalid beta"),
+    ],
+)
+def test_bad_parts_are_answered_before_anything_starts(override, said):
+    with pytest.raises(UserError, match=said) as error:
+        build.check_parts(config.load([override]))
+    assert "\n" not in str(error.value)
+
+
+def test_a_run_dir_of_another_configuration_is_refused_untouched(tmp_path):
+    rundir.open_run(config.load([f"run_dir={tmp_path}/a", "seed=1"])).lock.close()
+    before = (tmp_path / "a/config.yaml").read_bytes()
+    with pytest.raises(UserError, match="seed is 1 there and 2 here: type seed=1 or another run_dir="):
+        rundir.open_run(config.load([f"run_dir={tmp_path}/a", "seed=2"]))
+    assert (tmp_path / "a/config.yaml").read_bytes() == before
+
+
+def test_a_run_dir_has_one_owner(tmp_path):
+    owner = rundir.open_run(config.load([f"run_dir={tmp_path}/a"]))
+    with pytest.raises(UserError, match="is being trained by another process"):
+        rundir.open_run(config.load([f"run_dir={tmp_path}/a"]))
+    owner.lock.close()
+    rundir.open_run(config.load([f"run_dir={tmp_path}/a"]))
+
+
+def test_a_folder_of_something_else_is_refused_untouched(tmp_path):
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(UserError, match="is not a run"):
+        rundir.open_run(config.load([f"run_dir={tmp_path}"]))
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_where_and_how_it_is_shown_may_differ_between_sittings(tmp_path):
+    rundir.open_run(config.load([f"run_dir={tmp_path}/a"])).lock.close()
+    other = ["log=wandb", "threads=1", "log_every=1", "exchange.initial_peers=[x]"]
+    run = rundir.open_run(config.load([f"run_dir={tmp_path}/a", *other]))
+    assert run.resume_step is None and not run.finished
+    assert OmegaConf.load(tmp_path / "a/config.yaml").exchange.initial_peers == ["x"], "workers read this sitting's"
+
+
+def test_fingerprint_is_of_what_all_machines_share():
+    plain = build.fingerprint(config.load([]))
+    for local in ("workers=4", "run_dir=x", "exchange.port=7", "data.non_iid=true", "log=wandb", "eval.every=1"):
+        assert build.fingerprint(config.load([local])) == plain, local
+    assert build.fingerprint(config.load(["workers=1", "exchange.peers=4"])) == plain
+    for shared in ("seed=1", "compress.large.k=64", "schedule.sync_every=16", "model=nano", "aggregate=mean"):
+        assert build.fingerprint(config.load([shared])) != plain, shared
+
+
+def test_rows_after_the_checkpoint_and_a_torn_last_line_are_dropped(tmp_path):
+    rows = [{"event": "step", "step": 1}, {"event": "done", "step": 2}, {"event": "step", "step": 2}]
+    lines = [json.dumps(row) for row in [*rows, {"event": "step", "step": 3}]]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + '\n{"ste')
+    assert rundir.rows_until(tmp_path, 2) == [rows[0], rows[2]]
+    assert rundir.rows_until(tmp_path, None) == []
+
+
+def test_the_saved_configuration_is_the_resolved_one(tmp_path):
+    rundir.open_run(config.load([f"run_dir={tmp_path}/a", "compress.large.k=64"]))
+    assert "${" not in (tmp_path / "a/config.yaml").read_text()
+    assert OmegaConf.load(tmp_path / "a/config.yaml").compress.large.k == 64

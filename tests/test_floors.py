@@ -1,0 +1,76 @@
+"""Arrows point down: no module imports from its own floor's neighbours or from above."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import outerloop
+
+ROOT = Path(outerloop.__file__).parent
+FLOORS = [
+    {"types"},
+    {"kernels", "rng", "lr"},
+    {"compress", "feedback", "wire", "island", "schedule", "checkpoint", "swarm"},
+    {"methods", "exchange", "aggregate", "payload", "rounds", "compatibility"},
+    {"loop"},
+    {"replicas"},
+    {"inner", "report", "sinks"},
+    {"commands"},
+]
+HEIGHT = {room: height for height, floor in enumerate(FLOORS) for room in floor}
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(ROOT).with_suffix("").parts[0]
+
+
+def imports(path: Path) -> set[str]:
+    """The rooms of outerloop that a file imports, also inside functions."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "outerloop":
+            names = node.module.split(".")[1:2] or [alias.name for alias in node.names]
+            found |= set(names) & HEIGHT.keys()
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("outerloop.")}
+    return found
+
+
+FILES = [path for path in ROOT.rglob("*.py") if path.parent != ROOT or path.stem not in ("__init__", "__main__")]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_point_down(path):
+    own = room_of(path)
+    assert own in HEIGHT, f"{own} has no floor"
+    for room in imports(path) - {own}:
+        assert HEIGHT[room] < HEIGHT[own], f"{path} imports {room}, which is not below {own}"
+
+
+def packages(path: Path) -> set[str]:
+    """Every package that a file imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("package", "home"),
+    [
+        ("hydra", "commands"),
+        ("omegaconf", "commands report"),
+        ("hivemind", "swarm"),
+        ("wandb", "sinks"),
+        ("rich", "sinks commands report"),
+        ("datasets", "inner"),
+        ("transformers", "inner"),
+        ("matplotlib", "report"),
+    ],
+)
+def test_a_package_has_one_home(package, home):
+    assert {room_of(path) for path in FILES if package in packages(path)} <= set(home.split())

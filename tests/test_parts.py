@@ -1,0 +1,263 @@
+"""Aggregates, feedback storage, streaming fragments, Muon, and which parts go together."""
+
+import copy
+
+import pytest
+import torch
+import toy
+
+from outerloop.aggregate.mean import Mean
+from outerloop.aggregate.median_clip import MedianClip
+from outerloop.aggregate.rda import RDA
+from outerloop.aggregate.weighted import Weighted
+from outerloop.compress.cast import Cast
+from outerloop.compress.identity import Identity
+from outerloop.compress.topk import TopK
+from outerloop.compress.two_bit import TwoBit
+from outerloop.exchange.inprocess import Hub, InProcess
+from outerloop.exchange.inprocess_gossip import InProcessGossip
+from outerloop.feedback.ef import ErrorFeedback
+from outerloop.feedback.loco import LoCo
+from outerloop.feedback.storage import EightBit
+from outerloop.inner.muon import MuonWithAdamW
+from outerloop.methods.average import Average
+from outerloop.methods.noloco import NoLoCo
+from outerloop.methods.sign import Sign
+from outerloop.schedule.every_h import EveryH
+from outerloop.schedule.streaming import Streaming
+from outerloop.types import Round, UserError
+
+A, B = torch.tensor([3.0, 4.0]), torch.tensor([-3.0, 4.0])
+
+
+def test_weighted_by_hand():
+    assert Weighted()([A, B], [3, 1], []).tolist() == [1.5, 4.0]
+    assert Weighted()([A, B], [0, 0], []).tolist() == [0.0, 4.0]
+
+
+def test_rda_keeps_the_length_of_one_step():
+    """|A| = |B| = 5, mean (0, 4): stretched to (0, 5). Opposite contributions give zero, not NaN."""
+    assert RDA()([A, B], [1, 1], []).tolist() == pytest.approx([0.0, 5.0])
+    assert RDA()([A, -A], [1, 1], []).tolist() == [0.0, 0.0]
+
+
+def test_median_clip_by_hand():
+    """Norms 5, 5, 5000: the third is scaled by 1/1000."""
+    clipped = MedianClip(of=Mean())([A, B, 1000 * A], [1, 1, 1], [5.0, 5.0, 5000.0])
+    assert clipped.tolist() == pytest.approx([1.0, 4.0])
+
+
+def test_median_clip_in_the_loop_tames_one_bad_peer():
+    def work(exchange):
+        net = toy.model()
+        loop = toy.outer(net, exchange, h=1, aggregate=MedianClip(of=Mean()))
+        before = {name: x.clone() for name, x in loop.slow.items()}
+        lr = 1e4 if exchange.rank == 2 else 0.01
+        toy.inner_step(net, torch.optim.SGD(net.parameters(), lr=lr), exchange.rank, 0)
+        loop.after_inner_step(1)
+        return sum(float((loop.slow[n] - x).norm() ** 2) for n, x in before.items()) ** 0.5
+
+    moved = toy.run_workers(3, work)
+    assert moved[0] == moved[1] == moved[2] < 1.0
+
+
+@pytest.mark.parametrize("count", [0, 1, 255, 256, 257, 1000])
+def test_eight_bit_storage_is_off_by_at_most_half_a_step(count):
+    storage, x = EightBit(), torch.randn(count)
+    storage.put("w", x)
+    if count == 0:
+        assert storage.get("w").shape == (0,)
+        return
+    back = storage.get("w")
+    for start in range(0, count, 256):
+        block = slice(start, start + 256)
+        assert (back[block] - x[block]).abs().max() <= x[block].abs().max() / 127 / 2 * 1.001
+    again = EightBit()
+    again.load_state_dict(storage.state_dict())
+    assert torch.equal(again.get("w"), back)
+
+
+def test_eight_bit_storage_of_zeros_and_its_memory():
+    storage = EightBit()
+    storage.put("w", torch.zeros(2, 3000))
+    assert torch.equal(storage.get("w"), torch.zeros(2, 3000))
+    code, scale, _ = storage.held["w"]
+    assert code.numel() * code.element_size() + scale.numel() * 4 < 6000 * 1.05
+
+
+@pytest.mark.parametrize("feedback", [LoCo(beta=0.0, reset_every=99, bits=32), ErrorFeedback(beta=1.0)])
+def test_loco_without_averaging_conserves_exactly(feedback):
+    """β = 0: x + e_old = deq(Q(x + e_old)) + e_new, in values that float32 adds exactly."""
+    held = torch.zeros(64)
+    for _ in range(5):
+        delta = torch.randint(-512, 512, (64,)) / 256
+        x = feedback.add("w", delta)
+        sent = x.round()
+        feedback.keep("w", x, sent)
+        error = feedback.state_dict()["error" if "error" in feedback.state_dict() else "residual"]["w"]
+        assert torch.equal(delta + held, sent + error)
+        held = error
+
+
+NAMES = ["embed.weight", *(f"layers.{i}.{part}" for i in range(5) for part in ("w", "b")), "norm.weight", "head.weight"]
+
+
+@pytest.mark.parametrize("fragments", [1, 2, 3, 5])
+def test_fragments_are_strided_and_cover_everything_once(fragments):
+    schedule = Streaming(sync_every=10, fragments=fragments, delay=0)
+    parts = [schedule.fragment(p, NAMES) for p in range(fragments)]
+    assert sorted(name for part in parts for name in part) == sorted(NAMES)
+    assert "embed.weight" in parts[0] and "head.weight" in parts[-1]
+    assert all(f"layers.{i}.w" in parts[i % fragments] for i in range(5))
+
+
+def test_streaming_steps_by_hand():
+    """H 6, P 2, delay 1: fragment 0 leaves at 3, 9, ..., fragment 1 at 6, 12, ...; each lands a step later."""
+    schedule = Streaming(sync_every=6, fragments=2, delay=1)
+    launches = {t: schedule.due(t).launch for t in range(1, 14) if schedule.due(t).launch}
+    assert launches == {3: (Round(0, 0),), 6: (Round(0, 1),), 9: (Round(1, 0),), 12: (Round(1, 1),)}
+    assert {t - 1: schedule.due(t).land for t in range(1, 14) if schedule.due(t).land} == launches
+    assert schedule.inner_steps(2) == 13
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Streaming(sync_every=6, fragments=2, delay=3), "below sync_every / fragments = 3"),
+        (lambda: Streaming(sync_every=2, fragments=3, delay=0), "fragments=3 must be 1 .. sync_every=2"),
+        (lambda: Streaming(sync_every=30, fragments=7, delay=0).fragment(0, NAMES), "more than the model's 5 layers"),
+        (lambda: EveryH(sync_every=4, delay=5), "delay=5 must be 0 .. sync_every=4"),
+        (lambda: ErrorFeedback(beta=0.5, bits=4), "not one of 8, 32"),
+        (lambda: LoCo(beta=1.0, reset_every=1), "below 1"),
+        (lambda: LoCo(beta=0.5, reset_every=0), "reset_every=0"),
+        (lambda: Sign(lr=1.0, reads="tea"), "weights, gradients"),
+        (lambda: toy.sgd(reads="tea"), "weights, gradients"),
+    ],
+)
+def test_bad_settings_are_refused(make, said):
+    with pytest.raises(UserError, match=said):
+        make()
+
+
+def test_bucketed_equals_whole():
+    """One round of two fragments that leave at the same state moves what one whole round moves."""
+
+    def work(exchange, **parts):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(7, 7), torch.nn.Linear(7, 3))
+        loop = toy.outer(net, exchange, h=4, **parts)
+        toy.inner_step(net, torch.optim.SGD(net.parameters(), lr=0.1), exchange.rank, 0)
+        for _ in range(5):
+            loop.after_inner_step(1)
+        return {name: p.detach().clone() for name, p in net.named_parameters()}
+
+    whole = toy.run_workers(2, work)
+    bucketed = toy.run_workers(2, lambda e: work(e, schedule=Streaming(sync_every=4, fragments=2, delay=1)))
+    assert all(torch.equal(whole[0][name], bucketed[0][name]) for name in whole[0])
+
+
+def test_sparta_ends_with_the_mean_where_it_was_sent_and_keeps_the_rest():
+    class Half(Identity):
+        def encode(self, x, moment):
+            kept = x.clone().reshape(-1)
+            kept[1::2] = 0
+            return {"value": kept}
+
+    def work(exchange):
+        net = toy.model(seed=exchange.rank)
+        loop = toy.outer(net, exchange, h=1, method=Average(), compress=Half())
+        before = {name: p.detach().clone() for name, p in net.named_parameters()}
+        loop.after_inner_step(1)
+        return before, {name: p.detach() for name, p in net.named_parameters()}
+
+    (a, after_a), (b, after_b) = toy.run_workers(2, work)
+    for name in a:
+        mean = ((a[name] + b[name]) / 2).view(-1)
+        assert torch.allclose(after_a[name].view(-1)[::2], mean[::2], atol=1e-6)
+        assert torch.equal(after_a[name].view(-1)[1::2], a[name].view(-1)[1::2])
+        assert torch.equal(after_b[name].view(-1)[1::2], b[name].view(-1)[1::2])
+
+
+def test_a_delayed_round_survives_a_restart():
+    """Saved between launch and landing: the message and what was offered are saved, and it lands bit for bit."""
+
+    def work(exchange, steps, saved=None):
+        net = toy.model()
+        parts = {"schedule": EveryH(sync_every=3, delay=2), "merge_local": 0.5, "feedback": ErrorFeedback(beta=0.9)}
+        loop = toy.outer(net, exchange, compress=TopK(chunk=16, k=4, values=TwoBit(chunk=None)), **parts)
+        inner = torch.optim.SGD(net.parameters(), lr=0.1)
+        if saved:
+            for part, state in zip([net, loop], saved[exchange.rank], strict=True):
+                part.load_state_dict(state)
+        for step in steps:
+            toy.inner_step(net, inner, exchange.rank, step)
+            loop.after_inner_step(1)
+        return copy.deepcopy([net.state_dict(), loop.state_dict()])
+
+    whole = toy.run_workers(2, lambda e: work(e, range(11)))
+    half = toy.run_workers(2, lambda e: work(e, range(4)))
+    assert len(half[0][1]["in_flight"]) == 1
+    resumed = toy.run_workers(2, lambda e: work(e, range(4, 11), half))
+    for (net, loop), (other_net, other_loop) in zip(whole, resumed, strict=True):
+        assert all(torch.equal(net[name], other_net[name]) for name in net)
+        assert all(torch.equal(loop["slow"][name], other_loop["slow"][name]) for name in loop["slow"])
+
+
+def test_muon_takes_the_matrices_of_the_layers_and_adamw_the_rest():
+    net = torch.nn.ModuleDict(
+        {"embed": torch.nn.Embedding(5, 8), "layers": torch.nn.ModuleList([torch.nn.Linear(8, 8)])}
+    )
+    options = {"lr": 0.01, "adamw_lr": 0.02, "momentum": 0.9, "betas": (0.9, 0.95), "weight_decay": 0.0}
+    optimizer = MuonWithAdamW(list(net.named_parameters()), **options)
+    muon, adamw = optimizer.parts
+    assert [p.shape for p in muon.param_groups[0]["params"]] == [(8, 8)]
+    assert [p.shape for p in adamw.param_groups[0]["params"]] == [(5, 8), (8,)]
+    assert [group["lr"] for group in optimizer.param_groups] == [0.01, 0.02]
+    for p in net.parameters():
+        p.grad = torch.randn_like(p)
+    before = [p.detach().clone() for p in net.parameters()]
+    optimizer.step()
+    assert all(not torch.equal(p, x) for p, x in zip(net.parameters(), before, strict=True))
+    again = MuonWithAdamW(list(net.named_parameters()), **options)
+    again.load_state_dict(optimizer.state_dict())
+    assert torch.equal(again.parts[0].state_dict()["state"][0]["momentum_buffer"],
+                       muon.state_dict()["state"][0]["momentum_buffer"])  # fmt: skip
+
+
+def joined(**parts):
+    """Construct an outer loop of these parts, for its checks."""
+    return toy.outer(toy.model(), InProcess(hub=Hub(2), rank=0), **parts)
+
+
+GOSSIP = InProcessGossip(hub=Hub(2), rank=0, group=2, seed=0)
+NOLOCO = NoLoCo(alpha=0.5, beta=0.7, gamma=None, consensus="inside")
+SPARSE = TopK(chunk=64, k=4, values=TwoBit(chunk=None))
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({"method": NOLOCO, "compress": SPARSE}, "type feedback=none compress=cast"),
+        ({"method": NOLOCO, "feedback": ErrorFeedback(beta=0.9)}, "neither be sparse|neither sparse nor remembered"),
+        ({"eager": True}, "type eager=true schedule.delay=3"),
+        ({"schedule": EveryH(sync_every=3, delay=3)}, "type eager=true schedule.delay=3"),
+        ({"method": toy.sgd(reads="gradients")}, "type schedule.sync_every=1"),
+    ],
+)
+def test_parts_that_cannot_work_together_are_refused(parts, said):
+    with pytest.raises(UserError, match=said):
+        joined(**parts)
+
+
+def test_gossip_needs_a_method_for_unequal_replicas():
+    with pytest.raises(UserError, match="type method=noloco"):
+        toy.outer(toy.model(), GOSSIP)
+    toy.outer(toy.model(), GOSSIP, method=NOLOCO, compress=Cast(dtype="bfloat16"))
+
+
+def test_doubtful_settings_are_told():
+    assert joined().doubts == []
+    assert joined(compress=SPARSE, feedback=ErrorFeedback(beta=0.9)).doubts == []
+    assert "feedback=ef" in joined(compress=SPARSE).doubts[0]
+    assert "momentum" in joined(method=toy.sgd(0.7, 0.9, True), h=99).doubts[0]
+    assert joined(method=toy.sgd(0.7, 0.9, True), h=100).doubts == []

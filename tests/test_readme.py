@@ -1,0 +1,77 @@
+"""The README tells the truth: its commands run, its tree is the tree."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from outerloop.commands import main
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+COMMANDS = [
+    shlex.split(line, comments=True)
+    for block in re.findall(r"```bash\n(.*?)```", README, flags=re.DOTALL)
+    for line in block.splitlines()
+]
+TRAIN = [command[1:] for command in COMMANDS if command[0] == "scripts/train.sh"]
+SMALL = {
+    "exchange": "inprocess",
+    "workers": "2",
+    "rounds": "1",
+    "model": "nano",
+    "eval.sequences": "8",
+    "inner.batch": "2",
+    "schedule.sync_every": "6",
+}
+
+
+def small(arguments, run_dir):
+    """The same command on a job of seconds: other sizes, the same settings otherwise."""
+    recipe = next((a.removeprefix("recipe=") for a in arguments if a.startswith("recipe=")), "")
+    fixed = {"ddp": "schedule", "demo": "schedule", "sparta": "schedule", "noloco": "exchange"}.get(recipe, "-")
+    shrunk = {key: value for key, value in SMALL.items() if not key.startswith(fixed)}
+    kept = [argument for argument in arguments if argument.split("=")[0] not in shrunk]
+    where = f"hydra.sweep.dir={run_dir}" if "-m" in kept else f"run_dir={run_dir}"
+    return [*kept, *(f"{key}={value}" for key, value in shrunk.items()), where]
+
+
+@pytest.mark.parametrize("arguments", TRAIN, ids=" ".join)
+def test_train_commands_run(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    if "-m" in arguments:  # hydra's own entry point wants a process of its own
+        command = [sys.executable, "-m", "outerloop", "train", *small(arguments, tmp_path / "run")]
+        assert subprocess.run(command, cwd=tmp_path).returncode == 0
+        assert len(list((tmp_path / "run").glob("*/summary.json"))) == 4
+        return
+    monkeypatch.setattr(sys, "argv", ["outerloop", "train", *small(arguments, tmp_path / "run")])
+    assert main.main() == 0
+    assert (tmp_path / "run/summary.json").exists()
+
+
+def test_every_recipe_has_its_command():
+    from outerloop.commands import config
+
+    named = {word.removeprefix("recipe=") for command in TRAIN for word in command if word.startswith("recipe=")}
+    assert set(config.groups()["recipe"]) <= {name for names in named for name in names.split(",")}
+
+
+def test_the_other_commands_exist():
+    for command in COMMANDS:
+        assert (ROOT / command[0]).stat().st_mode & 0o111, command
+
+
+def test_the_tree_is_the_tree():
+    tree = subprocess.run([sys.executable, ROOT / "scripts/tree.py"], capture_output=True, text=True, check=True)
+    assert tree.stdout.strip() in README, "paste the output of `python scripts/tree.py` into the README"
+
+
+def test_the_numbers_are_those_of_the_published_run():
+    import json
+
+    summary = json.loads((ROOT / "scripts/results/default-job/summary.json").read_text())
+    assert f"{summary['val_loss_initial']:.3f} -> {summary['val_loss']:.3f} nats" in README
+    assert f"{summary['bits_per_param_per_round']:.3f} bits a parameter and round" in README

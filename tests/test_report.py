@@ -1,0 +1,275 @@
+"""Reports: numbers that can be checked by hand, runs that died, folders of runs, and the page itself."""
+
+import json
+import math
+import re
+
+import pytest
+
+from outerloop.commands import config, main
+from outerloop.commands import report as command
+from outerloop.commands.train import train
+from outerloop.report import clock, runs
+from outerloop.report.groups import Comparison
+from outerloop.report.units import Stat, parse_bandwidth, show, show_count
+from outerloop.types import UserError
+
+PAYLOAD, COPIES, STEP_S, WAIT_S, SYNC = 1000, 3, 0.5, 7.0, 4
+"""Of the runs made here: bytes a round, copies of them, seconds an inner step, seconds waited a round, H."""
+
+
+def rows_of(losses, *, spread=None):
+    """Two workers, one validation after each round; between two rounds SYNC steps of STEP_S and a wait of WAIT_S."""
+    rows, wall_s = [{"event": "ready", "worker": w, "step": 0, "wall_s": 0.0} for w in range(2)], 0.0
+    for number, loss in enumerate(losses):
+        if number:
+            wall_s += SYNC * STEP_S + WAIT_S
+            for w in range(2):
+                base = {"worker": w, "step": SYNC * number, "wall_s": wall_s}
+                sent = {"payload_bytes": PAYLOAD, "bytes_sent": COPIES * PAYLOAD * number}
+                rows.append({"event": "step", "loss": loss + 0.5, **base})
+                rows.append({"event": "round", "round": number, "wait_s": WAIT_S, **sent, **base})
+        wall_s += 100.0  # an evaluation: no part of any clock
+        rows += [{"event": "eval", "worker": w, "step": SYNC * number, "wall_s": wall_s} for w in range(2)]
+        whole = {"event": "validation", "step": SYNC * number, "round": number, "tokens": 10 * number}
+        rows.append({**whole, "val_loss": loss, "wall_s": wall_s, **({"spread": spread} if spread else {})})
+    return rows
+
+
+def make_run(folder, losses, *, recipe="diloco", seed=0, finished=True, rows=None, spread=None, sent=None, extra=""):
+    """A run folder by hand."""
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(
+        f"recipe: {recipe}\nseed: {seed}\nrun_dir: {folder}\nrounds: 2\nschedule:\n  sync_every: {SYNC}\n{extra}"
+    )
+    rows = rows or rows_of(losses, spread=spread)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sent = sent or COPIES * PAYLOAD * (len(losses) - 1)
+    numbers = {"val_loss": losses[-1], "bits_per_param_per_round": 2.0, "bytes_sent_per_worker": sent}
+    if finished:
+        (folder / "summary.json").write_text(json.dumps({**numbers, "tokens": 20, "wait_s": 14.0, "wall_s": 318.0}))
+    return folder
+
+
+def compare(folder, **options):
+    return Comparison([runs.read(path) for path in runs.find([folder])], **{"baseline": None} | options)
+
+
+def group(comparison, label):
+    return next(group for group in comparison.groups if group.label == label)
+
+
+def test_seeds_are_one_group_with_mean_deviation_and_gap(tmp_path):
+    """Losses 1.9, 2.0, 2.1: mean 2, deviation .1; against 1.6: 25 % more."""
+    for seed, loss in enumerate((1.9, 2.0, 2.1)):
+        make_run(tmp_path / f"diloco-{seed}", [5, 3, loss], seed=seed)
+    make_run(tmp_path / "ddp", [5, 2, 1.6], recipe="ddp")
+    comparison = compare(tmp_path)
+    assert [g.label for g in comparison.groups] == ["ddp", "diloco"]
+    loss = group(comparison, "diloco").stat("val_loss")
+    assert (loss.n, round(loss.mean, 9), round(loss.std, 9)) == (3, 2.0, 0.1)
+    assert comparison.gap_percent(group(comparison, "diloco")) == pytest.approx(25.0)
+    assert comparison.gap_percent(group(comparison, "ddp")) is None
+    assert comparison.notes() == []
+
+
+def test_another_baseline_and_none(tmp_path):
+    make_run(tmp_path / "a", [5, 2])
+    make_run(tmp_path / "b", [5, 3], recipe="noloco")
+    assert compare(tmp_path, baseline="diloco").gap_percent(compare(tmp_path).groups[1]) == pytest.approx(50.0)
+    assert compare(tmp_path).notes() == ["no finished run of the baseline ddp, so there are no gaps"]
+    with pytest.raises(UserError, match="--baseline nope: finished are diloco, noloco: type --baseline diloco"):
+        compare(tmp_path, baseline="nope")
+
+
+def test_another_model_has_no_gap(tmp_path):
+    make_run(tmp_path / "a", [5, 2], extra="model:\n  layers: 2\n")
+    make_run(tmp_path / "b", [5, 1], recipe="ddp", extra="model:\n  layers: 4\n")
+    comparison = compare(tmp_path)
+    assert comparison.gap_percent(group(comparison, "diloco")) is None
+    assert "for want of a ddp run with the same model, data and evaluation: diloco" in comparison.notes()[0]
+
+
+def test_labels_name_the_fewest_settings_that_differ(tmp_path):
+    """lr2 follows lr and k exists for one of two compressors only, so neither is named; nor is what does not train."""
+    extra = "inner:\n  lr: {}\n  lr2: {}\ncompress:\n  _target_: x.{}\n{}threads: {}\nexchange:\n  seed: {}\n"
+    make_run(tmp_path / "a", [5, 2], extra=extra.format(1, 1, "TopK", "  k: 8\n", 1, 0))
+    make_run(tmp_path / "b", [5, 3], extra=extra.format(2, 2, "TopK", "  k: 8\n", 1, 0))
+    make_run(tmp_path / "c", [5, 4], extra=extra.format(2, 2, "Int8", "", 1, 0))
+    make_run(tmp_path / "d", [5, 4], seed=1, extra=extra.format(2, 2, "Int8", "", 2, 1))
+    make_run(tmp_path / "e", [5, 9], recipe="ddp", extra="inner: null\n")
+    labels = [g.label for g in compare(tmp_path).groups]
+    words = "diloco compress={} inner.lr={}"
+    assert labels == [words.format("TopK", 1), words.format("TopK", 2), words.format("Int8", 2), "ddp"]
+
+
+def test_many_settings_are_named_only_as_far_as_they_tell_apart(tmp_path):
+    keys = "abcdef"
+    for value in range(2):
+        for k in (1, 2):
+            lines = "".join(f"{key}: {key}{value}\n" for key in keys)
+            make_run(tmp_path / f"{value}{k}", [5, 1 + value + k / 9], extra=f"{lines}k: {k}\n")
+    assert compare(tmp_path).groups[0].label == "diloco a=a0 k=1"
+
+
+def test_pareto_front(tmp_path):
+    """b has what a has for more bytes, d is beaten by c in both; a, c, e are the front."""
+    for name, loss, sent in (
+        ("a", 3, 10),
+        ("b", 3, 20),
+        ("c", 2, 30),
+        ("d", 2.5, 40),
+        ("e", 1, 50),
+        ("f", math.nan, 1),
+    ):
+        make_run(tmp_path / name, [5, loss], recipe=name, sent=sent)
+    assert [g.label for g in compare(tmp_path).front] == ["a", "c", "e"]
+
+
+def test_bytes_and_simulated_clock(tmp_path):
+    """4 steps of .5 s a round; 3 copies of 1000 bytes at 1 kbit/s take 24 s: 0, 26, 52 s."""
+    run = runs.read(make_run(tmp_path / "run", [5, 3, 2]))
+    assert run.sent_bytes() == [0, 3000, 6000]
+    assert run.seconds(1000.0) == pytest.approx([0, 26, 52])
+    assert run.seconds(1e12) == pytest.approx([0, 2, 4])
+
+
+def test_a_delay_hides_a_transfer(tmp_path):
+    """Of 24 s, 2 steps of .5 s pass before the landing."""
+    run = runs.read(make_run(tmp_path / "run", [5, 3], extra="  delay: 2\n"))
+    assert run.seconds(1000.0) == pytest.approx([0, 2 + 24 - 1])
+    assert run.seconds(1e12) == pytest.approx([0, 2])
+
+
+def test_the_clock_is_the_slowest_workers(tmp_path):
+    rows = [{**row, "wall_s": row["wall_s"] * (1 + row.get("worker", 0))} for row in rows_of([5, 3])]
+    run = runs.read(make_run(tmp_path / "run", [5, 3], rows=rows))
+    slow = (2 * (100 + 2 + WAIT_S) - 2 * 100 - WAIT_S) / SYNC
+    assert run.seconds(1e12)[-1] == pytest.approx(SYNC * slow)
+
+
+def test_totals_at_steps_between_landings():
+    assert clock.totals_at([0, 3, 4, 9], [4, 8], [1.0, 10.0]) == [0, 0, 1, 11]
+
+
+def test_a_died_run_is_listed_with_its_reason_and_in_no_mean(tmp_path):
+    error = {"event": "error", "worker": 1, "step": 0, "kind": "crash", "text": "Traceback\n  x\nOSError: disk full\n"}
+    make_run(tmp_path / "good", [5, 3, 2])
+    make_run(tmp_path / "died", [5, 9], seed=1, finished=False, rows=[*rows_of([5, 9]), {**error, "wall_s": 1.0}])
+    make_run(tmp_path / "stopped", [5, 8], seed=2, finished=False)
+    comparison = compare(tmp_path)
+    assert comparison.groups[0].stat("val_loss") == Stat(2.0, None, 1)
+    died, stopped = (run for _, run in comparison.unfinished)
+    assert (died.why, died.last_round, died.validations[-1]["val_loss"]) == ("OSError: disk full", 1, 9)
+    assert stopped.why.startswith("stopped after round 1")
+
+
+def test_an_error_before_a_resumed_sitting_is_not_the_reason(tmp_path):
+    error = {"event": "error", "worker": 1, "step": 0, "text": "OSError: disk full", "wall_s": 1.0}
+    run = runs.read(make_run(tmp_path / "run", [5, 9], finished=False, rows=[error, *rows_of([5, 9])]))
+    assert run.why.startswith("stopped after round 1")
+
+
+def test_damaged_lines_are_skipped_and_counted(tmp_path):
+    folder = make_run(tmp_path / "run", [5, 3, 2])
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('[1]\n{"event": "validation", "step": 12, "round": 3, "wall_s": 1}\n\xff\n{"event": "rou')
+    comparison = compare(tmp_path)
+    assert comparison.runs[0].steps == [0, 4, 8]
+    assert "4 damaged line(s) skipped" in comparison.notes()[0]
+
+
+def test_without_settings_a_run_is_still_listed(tmp_path):
+    folder = make_run(tmp_path / "run", [5, 3])
+    (folder / "config.yaml").write_text("recipe: [")
+    assert [run.why for _, run in compare(tmp_path).unfinished] == ["config.yaml is missing or damaged"]
+
+
+def test_runs_are_found_at_any_depth_each_once(tmp_path):
+    """Also one that has no row yet; not wandb's config.yaml inside a run."""
+    run = make_run(tmp_path / "sweep/a/0", [5, 3])
+    (run / "wandb/files").mkdir(parents=True)
+    (run / "wandb/files/config.yaml").write_text("recipe: x\n")
+    make_run(tmp_path / "sweep/1", [5, 3])
+    (tmp_path / "sweep/2").mkdir()
+    (tmp_path / "sweep/2/config.yaml").write_text("recipe: diloco\n")
+    found = runs.find([tmp_path / "sweep", run])
+    assert [str(path.relative_to(tmp_path)) for path in found] == ["sweep/1", "sweep/2", "sweep/a/0"]
+    assert runs.read(found[1]).why.startswith("stopped after round 0")
+
+
+def test_the_page_holds_everything_and_links_to_nothing(tmp_path, capsys):
+    make_run(tmp_path / "runs/ddp", [5, 3, 2], recipe="ddp")
+    make_run(tmp_path / "runs/a", [5, 4, 3], recipe="noloco", spread=0.25, extra="<k>: '&1'\n")
+    make_run(tmp_path / "runs/b", [5, 4, 3], recipe="noloco", spread=0.5, extra="<k>: '&2'\n")
+    make_run(tmp_path / "runs/died", [5, 4], recipe="sparseloco", finished=False)
+    assert command.main([str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--bandwidth", "20mbit"]) == 0
+    html, said = (tmp_path / "out/report.html").read_text(), capsys.readouterr().out
+    assert not re.search(r"""(src|href)\s*=\s*(?!["']?data:)""", html) and "<script" not in html
+    for label in ("ddp", "noloco &lt;k&gt;=&amp;1", "noloco &lt;k&gt;=&amp;2", "sparseloco"):
+        assert label in html
+    assert "at 20 Mbit/s" in html and clock.MODEL in html and html.count("data:image/png;base64,") == 5
+    names = {path.name for path in (tmp_path / "out").glob("*.png")}
+    assert names == {"loss_tokens.png", "loss_bytes.png", "loss_clock.png", "pareto.png", "spread.png"}
+    assert "+50.00 %" in said and "stopped after round 1" in said and "report.html" in said
+
+
+def test_without_spread_there_is_no_figure_of_it(tmp_path):
+    make_run(tmp_path / "run", [5, 3])
+    command.main([str(tmp_path / "run")])
+    assert not (tmp_path / "run/report/spread.png").exists() and (tmp_path / "run/report/report.html").exists()
+    assert len(runs.find([tmp_path])) == 1
+
+
+def test_a_folder_of_nothing_but_died_runs_is_reported(tmp_path, capsys):
+    make_run(tmp_path / "run", [5], finished=False)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty/config.yaml").write_text("recipe: ddp\n")
+    assert command.main([str(tmp_path)]) == 0
+    assert "No run has finished" in (tmp_path / "report/report.html").read_text()
+    assert "Unfinished runs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["{}/none"], "is not a folder: type outerloop report"),
+        (["{}/empty"], "no run in or under"),
+        (["{}/run", "--bandwidth", "100MB"], "type --bandwidth 100mbit"),
+        (["{}/run", "--bandwidth", "0mbit"], "type --bandwidth 100mbit"),
+        (["{}/run", "--out", "{}/run/config.yaml"], "type --out with a new name"),
+        (["{}/run", "--typo"], "type outerloop report runs"),
+        ([], "type outerloop report runs"),
+    ],
+)
+def test_mistakes_are_one_line_with_what_to_type(arguments, answer, tmp_path, monkeypatch, capsys):
+    make_run(tmp_path / "run", [5, 3])
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setattr("sys.argv", ["outerloop", "report", *(a.format(tmp_path) for a in arguments)])
+    assert main.main() == 2
+    said = capsys.readouterr().err
+    assert answer in said and said.count("\n") == 1
+
+
+def test_quantities():
+    assert [parse_bandwidth(x) for x in ("100mbit", "1.5 Gbit/s", "64kbit")] == [1e8, 1.5e9, 64e3]
+    assert show(Stat(2.0, 0.1, 3), decimals=3) == "2.000 ± 0.100" and show(Stat(2.0, None, 1), decimals=1) == "2.0"
+    assert show_count(Stat(1.5e6, 2e4, 2), "B") == "1.50 ± 0.02 MB" and show_count(Stat(20, None, 1)) == "20"
+
+
+def test_report_of_real_runs(tmp_path, capsys):
+    small = "exchange=inprocess model=nano workers=2 rounds=2 schedule.sync_every=2 eval.sequences=8 inner.batch=2"
+    losses = []
+    for seed in range(2):
+        summary = train(config.load([*small.split(), f"run_dir={tmp_path}/{seed}", f"seed={seed}"]))
+        losses.append(summary["val_loss"])
+    comparison = compare(tmp_path)
+    assert [g.label for g in comparison.groups] == ["sparseloco"] and comparison.unfinished == []
+    loss = comparison.groups[0].stat("val_loss")
+    assert loss.n == 2 and loss.mean == pytest.approx(sum(losses) / 2)
+    run = comparison.runs[0]
+    assert run.sent_bytes()[-1] == pytest.approx(run.results["bytes_sent_per_worker"])
+    assert 0 < run.seconds(1e12)[-1] < run.results["wall_s"] < run.seconds(1.0)[-1]
+    capsys.readouterr()
+    assert command.main([str(tmp_path)]) == 0
+    assert f"{loss.mean:.3f} ± {loss.std:.3f}" in capsys.readouterr().out

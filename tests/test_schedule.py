@@ -1,0 +1,29 @@
+"""Which round leaves and lands after which step, and learning-rate factors."""
+
+import pytest
+
+from outerloop.lr import warmup_cosine
+from outerloop.schedule.every_h import EveryH
+from outerloop.types import Due, Round, UserError
+
+
+def test_every_h_by_hand():
+    schedule = EveryH(sync_every=3)
+    dues = [schedule.due(step) for step in range(1, 7)]
+    first, second = Due([Round(0)], [Round(0)]), Due([Round(1)], [Round(1)])
+    assert [(list(d.launch), list(d.land)) for d in dues] == [
+        ([], []), ([], []), (first.launch, first.land), ([], []), ([], []), (second.launch, second.land)
+    ]  # fmt: skip
+    assert schedule.inner_steps(5) == 15 and schedule.fragment(0, ["a", "b"]) == ["a", "b"]
+
+
+def test_h_must_be_positive():
+    with pytest.raises(UserError, match="sync_every"):
+        EveryH(sync_every=0)
+
+
+def test_warmup_cosine_by_hand():
+    factor = lambda step: warmup_cosine(step, warmup_steps=4, total_steps=12, floor=0.1)  # noqa: E731
+    assert [factor(step) for step in range(4)] == [0.25, 0.5, 0.75, 1.0]
+    assert factor(4) == 1.0 and factor(8) == pytest.approx(0.55)
+    assert factor(12) == pytest.approx(0.1) and factor(99) == pytest.approx(0.1)

@@ -1,0 +1,99 @@
+"""One worker's run beside others: they begin at the same point, end with equal weights, and give up in time."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import toy
+
+from outerloop.inner.worker import Plan, Worker
+from outerloop.rounds import RoundReport
+from outerloop.types import ReplicasDiverged, Round, RoundFailed, UserError
+
+PLAN = Plan(
+    index=0, local_workers=1, run_dir=Path("runs/x"), rounds=4, eval_every=0, eval_batch=1, checkpoint_every=0,
+    log_every=1, max_failed_rounds=3, resume_step=None,
+)  # fmt: skip
+
+
+def worker_of(exchange, events=None):
+    outer = toy.outer(toy.model(), exchange)
+    emit = events.append if events is not None else lambda event: None
+    trainer = SimpleNamespace(outer=outer, tokens=0)
+    return Worker(
+        PLAN, trainer=trainer, exchange=exchange, validation=torch.zeros(0, 2), emit=emit, check_stop=lambda: None
+    )
+
+
+def outcomes(work):
+    """What each of two workers returns or raises."""
+
+    def caught(exchange):
+        try:
+            return work(exchange)
+        except (UserError, ReplicasDiverged) as error:
+            return error
+
+    return toy.run_workers(2, caught)
+
+
+def test_peers_that_resume_at_different_steps_are_told_which_folder_to_remove():
+    def work(exchange):
+        worker = worker_of(exchange)
+        worker.trainer.outer.inner_step = 300 if exchange.rank else 150
+        worker.begin_together()
+
+    for error in outcomes(work):
+        assert isinstance(error, UserError)
+        assert "'000': 150, '001': 300" in str(error) and "step-00000300" in str(error)
+
+
+@pytest.mark.parametrize(("call", "kind"), [("begin_together", UserError), ("finish", ReplicasDiverged)])
+def test_different_weights_at_the_start_or_the_end_are_not_passed_over(call, kind):
+    def work(exchange):
+        worker = worker_of(exchange)
+        if exchange.rank:
+            worker.trainer.outer.settle({name: x + 1 for name, x in worker.trainer.outer.slow.items()})
+        getattr(worker, call)()
+
+    assert [type(outcome) for outcome in outcomes(work)] == [kind, kind]
+
+
+@pytest.mark.parametrize("call", ["begin_together", "finish"])
+def test_equal_peers_go_on(call):
+    assert outcomes(lambda exchange: getattr(worker_of(exchange), call)()) == [None, None]
+
+
+def report(number, failed):
+    return RoundReport(
+        round=Round(number), samples=1, payload_bytes=10, launch_s=0.0, wait_s=0.5, delta_norm=1.0, slow_hash=0,
+        failed=failed,
+    )  # fmt: skip
+
+
+def test_too_many_failed_rounds_in_a_row_end_the_run_and_a_good_one_forgives():
+    def work(exchange):
+        events = []
+        worker = worker_of(exchange, events)
+        for number, failed in enumerate(["gone", "gone", "", "gone", "gone"]):
+            worker.account(report(number, failed))
+        with pytest.raises(RoundFailed, match="3 rounds in a row did not complete, the last one: at last"):
+            worker.account(report(5, "at last"))
+        assert worker.totals["rounds_failed"] == 5 and worker.totals["wait_s"] == 3.0
+        assert [event["failed"] for event in events] == ["gone", "gone", "", "gone", "gone", "at last"]
+
+    toy.run_workers(1, work)
+
+
+def test_a_failed_round_is_not_saved():
+    def work(exchange):
+        events = []
+        worker = worker_of(exchange, events)
+        worker.plan = Plan(**{**vars(PLAN), "checkpoint_every": 1})
+        worker.save = lambda: events.append({"event": "saved"})
+        worker.after_round(report(0, "gone"))
+        worker.after_round(report(1, ""))
+        assert [event["event"] for event in events] == ["round", "round", "saved"]
+
+    toy.run_workers(1, work)
