@@ -1,11 +1,13 @@
-"""Recipes beside each other: the same tokens, model, data and tuning budget; workers as threads of this process.
+"""Recipes beside each other: the same tokens, model, data and tuning budget; workers as threads of one process.
 
-    .venv/bin/python scripts/bench_recipes.py --runs FOLDER [--json FILE] [--cases ddp,diloco,...] [--sync-every 15]
-        [--workers 4] [--seeds 0,1] [--lr 1e-3,2e-3,4e-3] [--inner-steps 1200] [option=value ...]
+    .venv/bin/python scripts/bench_recipes.py --runs FOLDER --json FILE [--cases ddp,diloco,...] [--sync-every 15,30]
+        [--workers 4,8] [--seeds 0,1] [--lr 1e-3,2e-3,4e-3] [--tune-steps 900] [--inner-steps 3000] [--jobs 2]
+        [option=value ...]
 
-Each case trains `inner-steps` steps a worker. For every case, H and number of workers the learning rate with the lowest
-validation loss at the first seed is taken, and the other seeds run with it. FOLDER keeps every run: the same command
-goes on where it stopped, and `outerloop report FOLDER` draws them. Options are those of `outerloop train`.
+First every case trains `tune-steps` steps at the first of the other settings with each learning rate; the one with the
+lowest validation loss is the case's. Then every case trains `inner-steps` steps a worker at every H, number of workers
+and seed; the sequences of all workers together stay the same. FILE holds a flat record a run; the same command goes on
+where it stopped, from FILE, and `outerloop report FOLDER` draws the runs. Options are those of `outerloop train`.
 """
 
 from __future__ import annotations
@@ -13,58 +15,115 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import multiprocessing
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from outerloop.checkpoint import write_atomically
 from outerloop.commands import config
 from outerloop.commands.train import train
 
-EVERY_STEP = ["schedule.sync_every=1"]
-DDP = ["recipe=ddp", "exchange=inprocess", *EVERY_STEP]
+INPROCESS = "exchange=inprocess"
+MOMENTUM = "method.optimizer.momentum=0.6"  # for H < 100; .9 is the paper's, for H 500
 CASES = {
-    "ddp": DDP,
-    "localsgd": ["recipe=localsgd", "exchange=inprocess"],
-    "diloco_.7_.9": ["recipe=diloco", "exchange=inprocess"],
-    "diloco_.7_.6": ["recipe=diloco", "exchange=inprocess", "method.optimizer.momentum=0.6"],
-    "diloco_int8": ["recipe=diloco_int8", "exchange=inprocess", "method.optimizer.momentum=0.6"],
-    "loco_int4": ["recipe=loco", "exchange=inprocess", "method.optimizer.momentum=0.6"],
-    "streaming": ["recipe=streaming_diloco", "exchange=inprocess", "method.optimizer.momentum=0.6"],
+    "ddp": ["recipe=ddp", INPROCESS],
+    "demo": ["recipe=demo", INPROCESS],
+    "localsgd": ["recipe=localsgd", INPROCESS],
+    "diloco_.7_.9": ["recipe=diloco", INPROCESS],
+    "diloco_.7_.6": ["recipe=diloco", INPROCESS, MOMENTUM],
+    "diloco_int8": ["recipe=diloco_int8", INPROCESS, MOMENTUM],
+    "loco_int4": ["recipe=loco", INPROCESS, MOMENTUM],
+    "streaming": ["recipe=streaming_diloco", INPROCESS, MOMENTUM],
     "noloco": ["recipe=noloco"],
-    "sparseloco": ["recipe=sparseloco", "exchange=inprocess"],
-    "sparseloco_mean": ["recipe=sparseloco", "exchange=inprocess", "aggregate=mean"],
-    "sparseloco_k64": ["recipe=sparseloco", "exchange=inprocess", "compress.large.k=64"],
-    "sparseloco_warm": ["recipe=sparseloco", "exchange=inprocess", "compress.large.warmup_rounds=10"],
-    "decoupled_momentum": ["recipe=decoupled_momentum", "exchange=inprocess"],
-    "muloco": ["recipe=muloco", "exchange=inprocess"],
+    "sparta": ["recipe=sparta"],
+    "sparseloco": ["recipe=sparseloco", INPROCESS],
+    "sparseloco_mean": ["recipe=sparseloco", INPROCESS, "aggregate=mean"],
+    "sparseloco_k64": ["recipe=sparseloco", INPROCESS, "compress.large.k=64"],
+    "sparseloco_warm": ["recipe=sparseloco", INPROCESS, "compress.large.warmup_rounds=10"],
+    "decoupled_momentum": ["recipe=decoupled_momentum", INPROCESS],
+    "muloco": ["recipe=muloco", INPROCESS],
+    "outerloop": ["recipe=outerloop", INPROCESS],
 }
+EVERY_STEP = ("ddp", "demo")
+"""Cases that meet after every inner step, whatever H the others have."""
+
+Row = dict[str, Any]
 
 
-def one_run(
-    case: str, folder: Path, *, h: int, workers: int, seed: int, lr: str, steps: int, options: list[str]
-) -> dict:
-    """Train one case, or read what it left; a flat record."""
-    h = 1 if "sync_every=1" in " ".join(CASES[case]) else h
-    run_dir = folder / f"{case}-h{h}-w{workers}-lr{lr}-s{seed}"
-    rounds = steps // h
-    if not (run_dir / "summary.json").exists():
-        often = max(1, rounds // 6)
-        sizes = [f"schedule.sync_every={h}", f"rounds={rounds}", f"eval.every={often}", f"checkpoint.every={often}"]
-        chosen = [o for o in CASES[case] if not o.startswith("schedule.sync_every")]
-        where = [f"workers={workers}", f"seed={seed}", f"inner.lr={lr}", f"run_dir={run_dir}"]
-        train(config.load([*chosen, *sizes, *where, *options]))
-    summary = json.loads((run_dir / "summary.json").read_text())
+@dataclass(frozen=True)
+class Run:
+    """One run of the benchmark; the fields are the first columns of its record."""
+
+    case: str
+    sync_every: int
+    workers: int
+    seed: int
+    lr: str
+    inner_steps: int
+
+
+def train_one(run: Run, folder: Path, sequences: int, options: list[str]) -> Row:
+    """Train one case, or read what it left; its record."""
+    rounds = run.inner_steps // run.sync_every
+    often = max(1, rounds // 6)
+    name = "-".join([run.case, f"h{run.sync_every}", f"w{run.workers}", f"lr{run.lr}", f"n{run.inner_steps}"])
+    settings = [
+        *(f"schedule.sync_every={run.sync_every}", f"rounds={rounds}", f"workers={run.workers}", f"seed={run.seed}"),
+        *(f"eval.every={often}", f"checkpoint.every={often}", f"inner.batch={sequences // run.workers}"),
+        *(f"inner.lr={run.lr}", f"run_dir={folder / name}-s{run.seed}"),
+    ]
+    summary = train(config.load([*CASES[run.case], *settings, *options]))
     kept = ("val_loss", "tokens", "params", "bits_per_param_per_round", "payload_bytes_per_worker", "wall_s")
-    return {"case": case, "sync_every": h, "workers": workers, "seed": seed, "lr": float(lr)} | {
-        key: summary[key] for key in kept
-    }
+    return asdict(run) | {"lr": float(run.lr)} | {key: summary[key] for key in kept}
 
 
-def tuned(case: str, lrs: list[str], seeds: list[int], **settings: Any) -> list[dict]:
-    """Every learning rate at the first seed, then the best one at the others; `chosen` marks its rows."""
-    rows = [one_run(case, seed=seeds[0], lr=lr, **settings) for lr in lrs]
-    best = min(zip(rows, lrs, strict=True), key=lambda pair: pair[0]["val_loss"])[1]
-    rows += [one_run(case, seed=seed, lr=best, **settings) for seed in seeds[1:]]
-    return [row | {"chosen": row["lr"] == float(best)} for row in rows]
+class Bench:
+    """The records so far, in FILE, and the processes that add to them."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.rows: list[Row] = json.loads(args.json.read_text()) if args.json.exists() else []
+
+    def found(self, run: Run) -> Row | None:
+        """The record of a run that is done."""
+        wanted = asdict(run) | {"lr": float(run.lr)}
+        return next((row for row in self.rows if row.items() >= wanted.items()), None)
+
+    def work(self, runs: Iterable[Run]) -> None:
+        """Train what has no record yet, `jobs` at a time, each in a process of its own."""
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(self.args.jobs, mp_context=context, max_tasks_per_child=1) as pool:
+            todo = [run for run in runs if not self.found(run)]
+            shared = (self.args.runs, self.args.sequences, self.args.options)
+            for future in as_completed([pool.submit(train_one, run, *shared) for run in todo]):
+                self.rows.append(future.result())
+                write_atomically(self.args.json, (json.dumps(self.rows, indent=1) + "\n").encode())
+
+    def tuning(self, case: str) -> list[Run]:
+        """The short runs that choose a case's learning rate."""
+        first = Run(case, h_of(case, self.args.sync_every[0]), self.args.workers[0], self.args.seeds[0], "", 0)
+        return [Run(**asdict(first) | {"lr": lr, "inner_steps": self.args.tune_steps}) for lr in self.args.lr]
+
+    def best_lr(self, case: str) -> str:
+        """The learning rate with the lowest loss in them."""
+        if len(self.args.lr) == 1:
+            return self.args.lr[0]
+        return min(self.tuning(case), key=lambda run: (self.found(run) or {})["val_loss"]).lr
+
+    def published(self, case: str) -> list[Run]:
+        """The long runs of a case."""
+        hs = sorted({h_of(case, h) for h in self.args.sync_every})
+        product = itertools.product(hs, self.args.workers, self.args.seeds)
+        lr = self.best_lr(case)
+        return [Run(case, h, workers, seed, lr, self.args.inner_steps) for h, workers, seed in product]
+
+
+def h_of(case: str, h: int) -> int:
+    """The case's own H."""
+    return 1 if case in EVERY_STEP else h
 
 
 def numbers(text: str) -> list[int]:
@@ -72,26 +131,32 @@ def numbers(text: str) -> list[int]:
     return [int(word) for word in text.split(",")]
 
 
+def words(text: str) -> list[str]:
+    """ "a,b" -> ["a", "b"]"""
+    return text.split(",")
+
+
 def main() -> None:
-    """Run the product of cases, H and workers; print the chosen rows, best first."""
+    """Tune, run the product of cases, H, workers and seeds; print the runs, best first."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, required=True, metavar="FOLDER")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--json", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--cases", type=words, default=list(CASES))
     parser.add_argument("--sync-every", type=numbers, default=[15])
     parser.add_argument("--workers", type=numbers, default=[4])
     parser.add_argument("--seeds", type=numbers, default=[0])
-    parser.add_argument("--lr", default="2e-3")
+    parser.add_argument("--lr", type=words, default=["2e-3"])
+    parser.add_argument("--tune-steps", type=int, default=600)
     parser.add_argument("--inner-steps", type=int, default=1200)
+    parser.add_argument("--sequences", type=int, default=32, help="of all workers together, in one inner step")
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("options", nargs="*")
-    args = parser.parse_args()
-    rows = []
-    for case, h, workers in itertools.product(args.cases.split(","), args.sync_every, args.workers):
-        settings = {"h": h, "workers": workers, "steps": args.inner_steps, "options": args.options}
-        rows += tuned(case, args.lr.split(","), args.seeds, folder=args.runs, **settings)
-        if args.json:
-            args.json.write_text(json.dumps(rows, indent=1) + "\n")
-    for row in sorted((row for row in rows if row["chosen"]), key=lambda row: row["val_loss"]):
+    bench = Bench(args := parser.parse_args())
+    if len(args.lr) > 1:
+        bench.work(itertools.chain.from_iterable(map(bench.tuning, args.cases)))
+    runs = [run for case in args.cases for run in bench.published(case)]
+    bench.work(runs)
+    for row in sorted(filter(None, map(bench.found, runs)), key=lambda row: row["val_loss"]):
         print(
             f"{row['case']:20} H {row['sync_every']:4} workers {row['workers']} seed {row['seed']} lr {row['lr']:.0e}"
             f"  {row['val_loss']:.4f} nats  {row['bits_per_param_per_round']:.3f} bits/parameter/round"

@@ -75,7 +75,7 @@ def test_bad_parts_are_answered_before_anything_starts(override, said):
 
 
 def test_a_run_dir_of_another_configuration_is_refused_untouched(tmp_path):
-    rundir.open_run(config.load([f"run_dir={tmp_path}/a", "seed=1"])).lock.close()
+    rundir.open_run(config.load([f"run_dir={tmp_path}/a", "seed=1"])).close()
     before = (tmp_path / "a/config.yaml").read_bytes()
     with pytest.raises(UserError, match="seed is 1 there and 2 here: type seed=1 or another run_dir="):
         rundir.open_run(config.load([f"run_dir={tmp_path}/a", "seed=2"]))
@@ -86,7 +86,7 @@ def test_a_run_dir_has_one_owner(tmp_path):
     owner = rundir.open_run(config.load([f"run_dir={tmp_path}/a"]))
     with pytest.raises(UserError, match="is being trained by another process"):
         rundir.open_run(config.load([f"run_dir={tmp_path}/a"]))
-    owner.lock.close()
+    owner.close()
     rundir.open_run(config.load([f"run_dir={tmp_path}/a"]))
 
 
@@ -98,7 +98,7 @@ def test_a_folder_of_something_else_is_refused_untouched(tmp_path):
 
 
 def test_where_and_how_it_is_shown_may_differ_between_sittings(tmp_path):
-    rundir.open_run(config.load([f"run_dir={tmp_path}/a"])).lock.close()
+    rundir.open_run(config.load([f"run_dir={tmp_path}/a"])).close()
     other = ["log=wandb", "threads=1", "log_every=1", "exchange.initial_peers=[x]"]
     run = rundir.open_run(config.load([f"run_dir={tmp_path}/a", *other]))
     assert run.resume_step is None and not run.finished

@@ -39,6 +39,7 @@ def small(tie_embeddings: bool = True) -> nn.Module:
         tie_embeddings=tie_embeddings,
         rope_theta=10000.0,
         norm_eps=1e-5,
+        attention="sdpa",
     )
 
 

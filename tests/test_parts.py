@@ -207,7 +207,7 @@ def test_muon_takes_the_matrices_of_the_layers_and_adamw_the_rest():
     net = torch.nn.ModuleDict(
         {"embed": torch.nn.Embedding(5, 8), "layers": torch.nn.ModuleList([torch.nn.Linear(8, 8)])}
     )
-    options = {"lr": 0.01, "adamw_lr": 0.02, "momentum": 0.9, "betas": (0.9, 0.95), "weight_decay": 0.0}
+    options = {"lr": 0.01, "adamw_lr": 0.02, "momentum": 0.9, "betas": (0.9, 0.95), "weight_decay": 0.0, "fused": True}
     optimizer = MuonWithAdamW(list(net.named_parameters()), **options)
     muon, adamw = optimizer.parts
     assert [p.shape for p in muon.param_groups[0]["params"]] == [(8, 8)]

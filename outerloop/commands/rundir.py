@@ -36,6 +36,11 @@ class RunDir:
     notes: list[str]
     lock: IO[str]
 
+    def close(self) -> None:
+        """Give the folder free: by name, since a process forked meanwhile may hold the file open as well."""
+        fcntl.flock(self.lock, fcntl.LOCK_UN)
+        self.lock.close()
+
 
 def open_run(config: DictConfig) -> RunDir:
     """Look, then claim: lock the folder and write config.yaml. Raises UserError, untouched, if it is not ours."""
@@ -58,7 +63,7 @@ def open_run(config: DictConfig) -> RunDir:
 
 
 def locked(path: Path) -> IO[str]:
-    """The open lock file of a run; the lock ends with the process. Raises UserError when another process has it."""
+    """The open lock file of a run; closed with it, or with the process. Raises UserError when another process has it."""
     lock = (path / ".lock").open("a")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,12 @@ def train(config: DictConfig) -> Row:
     """One run to its end; its summary, also when there was nothing left to do. Raises UserError, WorkerCrashed."""
     console = Console()
     build.check_parts(config)
-    run = rundir.open_run(config)
+    with closing(rundir.open_run(config)) as run:
+        return follow(config, run, console)
+
+
+def follow(config: DictConfig, run: RunDir, console: Console) -> Row:
+    """The same, once the run directory is ours."""
     for note in run.notes:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
     if run.finished:

@@ -18,6 +18,8 @@ from outerloop.types import UserError
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
 
+ATTENTIONS = ("sdpa", "eager")
+
 
 def llama(
     *,
@@ -31,6 +33,7 @@ def llama(
     tie_embeddings: bool,
     rope_theta: float,
     norm_eps: float,
+    attention: str,
 ) -> LlamaForCausalLM:
     """A Llama with random weights, drawn from torch's global generator: seed it to get the same model on every peer.
 
@@ -45,7 +48,10 @@ def llama(
         tie_embeddings: use the input embedding as the output matrix.
         rope_theta: base wavelength of the rotary embedding.
         norm_eps: epsilon of RMSNorm.
+        attention: "sdpa" or "eager"; transformers' name of the implementation.
     """
+    if attention not in ATTENTIONS:
+        raise UserError(f"model.attention={attention!r} is not one of {', '.join(ATTENTIONS)}")
     if hidden_size % heads or heads % kv_heads:
         raise UserError(
             f"model.hidden_size={hidden_size} model.heads={heads} model.kv_heads={kv_heads}: heads must divide "
@@ -66,6 +72,7 @@ def llama(
         rope_parameters={"rope_type": "default", "rope_theta": rope_theta},
         bos_token_id=None,
         eos_token_id=None,
+        attn_implementation=attention,
     )
     return LlamaForCausalLM(config)
 

@@ -26,6 +26,7 @@ class MuonWithAdamW(Optimizer):
         momentum: of Muon.
         betas: of AdamW.
         weight_decay: decoupled, of both.
+        fused: torch's fused AdamW.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class MuonWithAdamW(Optimizer):
         momentum: float,
         betas: tuple[float, float],
         weight_decay: float,
+        fused: bool,
     ) -> None:
         params = list(params)
         matrices = [p for name, p in params if is_layer_matrix(name, p)]
@@ -50,7 +52,7 @@ class MuonWithAdamW(Optimizer):
             )
         if others:
             self.parts.append(
-                torch.optim.AdamW(others, lr=adamw_lr, betas=(betas[0], betas[1]), weight_decay=weight_decay)
+                torch.optim.AdamW(others, lr=adamw_lr, betas=(betas[0], betas[1]), weight_decay=weight_decay, fused=fused)
             )
         super().__init__([p for _, p in params], {"lr": lr})
         self.param_groups = [group for part in self.parts for group in part.param_groups]
