@@ -1,0 +1,34 @@
+"""Compiled loops on several cores: torch's number of threads, each a contiguous share of the rows.
+
+The loops release the GIL and every row's result depends on that row alone, so the number of threads changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+import torch
+
+GRAIN = 1 << 16
+"""Values below which a second thread costs more than it saves."""
+
+
+def share(loop: Callable[[int, int], None], rows: int, *, values: int) -> None:
+    """Call loop(start, stop) so that 0 .. rows is covered once; `values` is how many values the rows hold."""
+    threads = min(torch.get_num_threads(), rows, max(1, values // GRAIN))
+    if threads <= 1:
+        return loop(0, rows)
+    borders = [rows * i // threads for i in range(threads + 1)]
+    others = [pool(threads).submit(loop, *ends) for ends in zip(borders[1:-1], borders[2:], strict=True)]
+    loop(0, borders[1])
+    for future in others:
+        future.result()
+    return None
+
+
+@cache
+def pool(threads: int) -> ThreadPoolExecutor:
+    """The threads beside the caller's, kept for the life of the process."""
+    return ThreadPoolExecutor(threads - 1, thread_name_prefix="outerloop-kernel")
