@@ -1,1 +1,13 @@
-"""The arithmetic of the hot path. `reference` defines it in plain torch."""
+"""The arithmetic of the hot path: defined in plain torch, declared as torch operators, compiled where a compiler is.
+
+The dispatcher takes a compiled kernel where one is registered for the device, and the definition elsewhere.
+"""
+
+from contextlib import suppress
+
+from outerloop.kernels import land, select
+
+with suppress(ImportError):  # numba is not there
+    from outerloop.kernels import cpu_land, cpu_select
+
+__all__ = ["land", "select"]

@@ -1,0 +1,71 @@
+"""Tensors as the flat arrays that compiled loops take; bfloat16, which numpy lacks, as its upper 16 bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numba import types
+from numba.extending import overload
+from torch import Tensor
+
+NOTHING = np.empty(0, np.float32)
+"""What an optional array is when it is not there."""
+
+
+def array_of(x: Tensor | None) -> Any:
+    """(N,) float32, or uint16 for bfloat16; a view of a contiguous tensor."""
+    if x is None:
+        return NOTHING
+    flat = x.detach().view(-1)
+    return flat.view(torch.int16).numpy().view(np.uint16) if x.dtype == torch.bfloat16 else flat.numpy()
+
+
+def load(source: Any, start: int, n: int, out: Any) -> None:
+    """out[:n] = source[start : start + n] as float32. Compiled code only."""
+    raise NotImplementedError
+
+
+def store(values: Any, n: int, target: Any, start: int) -> None:
+    """target[start : start + n] = values[:n], rounded to nearest even. Compiled code only."""
+    raise NotImplementedError
+
+
+@overload(load)
+def load_of(source, start, n, out):  # type: ignore[no-untyped-def]
+    """By the type of what is stored."""
+    if source.dtype == types.uint16:
+
+        def widen(source, start, n, out):  # type: ignore[no-untyped-def]
+            bits = out.view(np.uint32)
+            for i in range(n):
+                bits[i] = np.uint32(source[start + i]) << np.uint32(16)
+
+        return widen
+
+    def copy(source, start, n, out):  # type: ignore[no-untyped-def]
+        for i in range(n):
+            out[i] = source[start + i]
+
+    return copy
+
+
+@overload(store)
+def store_of(values, n, target, start):  # type: ignore[no-untyped-def]
+    """By the type of what is stored."""
+    if target.dtype == types.uint16:
+
+        def narrow(values, n, target, start):  # type: ignore[no-untyped-def]
+            bits = values.view(np.uint32)
+            for i in range(n):
+                even = (bits[i] >> np.uint32(16)) & np.uint32(1)
+                target[start + i] = np.uint16((bits[i] + np.uint32(0x7FFF) + even) >> np.uint32(16))
+
+        return narrow
+
+    def copy(values, n, target, start):  # type: ignore[no-untyped-def]
+        for i in range(n):
+            target[start + i] = values[i]
+
+    return copy

@@ -1,0 +1,65 @@
+"""The landing pass: all payloads to their mean; residual, momentum, slow and fast weights in one sweep.
+
+    ḡ = Σ_p v_p / P, or over the number of peers that sent the coordinate ("senders")
+    e ← (slow − fast) + e · β − own v                                           error feedback
+    b ← b · μ + ḡ;   slow ← slow − (ḡ + b · μ) · η   (nesterov), − b · η        torch's SGD; without momentum − ḡ · η
+    fast ← slow
+
+Every product and every sum is rounded to float32 on its own, in this order and over peers in name order, so that all
+machines get the same bits. The function here is the definition, in plain torch.
+N values, P peers, M kept in all.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from outerloop.kernels.rows import Rows
+from outerloop.kernels.select import absolute, offer
+
+
+@torch.library.custom_op("outerloop::land", mutates_args=("slow", "fast", "residual", "momentum"))
+def land(
+    slow: Tensor,
+    fast: Tensor,
+    residual: Tensor | None,
+    momentum: Tensor | None,
+    position: Tensor,
+    value: Tensor,
+    own: int,
+    beta: float,
+    chunk: int,
+    k: int,
+    by_senders: bool,
+    lr: float,
+    mu: float,
+    nesterov: bool,
+) -> Tensor:
+    """Everything of one tensor, in place; returns (1,) float64, the sum of ḡ².
+
+    slow, residual, momentum: N float32, contiguous; fast: N float32 or bfloat16. position (P, M) int32 and value
+    (P, M) float32 as `select` gives them. `own`: the row of this peer, or -1: then the residual stays as it is.
+    """
+    rows = Rows(slow.numel(), chunk, k)
+    at_PM = torch.stack([absolute(position_M, rows) for position_M in position])
+    sum_N, senders_N = torch.zeros_like(slow).view(-1), torch.zeros_like(slow).view(-1)
+    for at_M, value_M in zip(at_PM, value, strict=True):
+        sum_N[at_M] += value_M
+        senders_N[at_M] += (value_M != 0).float()
+    mean = (sum_N / (senders_N.clamp(min=1.0) if by_senders else len(value))).view_as(slow)
+    if residual is not None and own >= 0:
+        residual.copy_(offer(slow, fast, residual, beta))
+        residual.view(-1)[at_PM[own]] -= value[own]
+    step = mean
+    if momentum is not None:
+        momentum.copy_(momentum * mu + mean)
+        step = mean + momentum * mu if nesterov else momentum
+    slow.copy_(slow - step * lr)
+    fast.copy_(slow)
+    return mean.double().square().sum().view(1)
+
+
+@land.register_fake
+def _(slow: Tensor, *rest: object) -> Tensor:
+    return slow.new_empty(1, dtype=torch.float64)
