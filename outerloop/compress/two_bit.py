@@ -14,8 +14,9 @@ from __future__ import annotations
 import torch
 from torch import Size, Tensor
 
-from outerloop.compress.groups import checked_chunk, group_length, split_rows, split_rows_of_levels
-from outerloop.kernels.reference import mean_split, mean_split_decode, pack_codes, unpack_codes
+from outerloop.compress.groups import checked_chunk, group_length
+from outerloop.kernels.reference import packed_bytes
+from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
 from outerloop.types import Moment, Parts
 
 
@@ -36,11 +37,8 @@ class TwoBit:
 
     def encode(self, x: Tensor, moment: Moment) -> Parts:
         """(N values, any shape) -> "code" ceil(N/4) uint8 and "level" (G, 2) bfloat16."""
-        rows = split_rows(x.detach().reshape(-1), group_length(self.chunk, x.numel(), moment))
-        coded = [mean_split(row_GL) for row_GL in rows]
-        code_N = torch.cat([code.view(-1) for code, _ in coded]) if coded else x.new_zeros(0, dtype=torch.uint8)
-        level_G2 = torch.cat([level for _, level in coded]) if coded else x.new_zeros(0, 2, dtype=torch.bfloat16)
-        return {"code": pack_codes(code_N, 2), "level": level_G2}
+        code, level_G2 = two_bit_encode(x.detach().reshape(-1), group_length(self.chunk, x.numel(), moment))
+        return {"code": code, "level": level_G2}
 
     def decode(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
         """Parts -> float32 of `shape`. Raises ValueError on wrong sizes or levels that are negative or not finite."""
@@ -50,7 +48,6 @@ class TwoBit:
             raise ValueError(f"levels {tuple(level_G2.shape)} do not fit {count} values in groups of {group}")
         if not (level_G2.isfinite().all() and (level_G2 >= 0).all()):
             raise ValueError("a level is negative or not finite")
-        code_N = unpack_codes(parts["code"], 2, count)
-        groups = zip(split_rows(code_N, group), split_rows_of_levels(level_G2, count, group), strict=True)
-        rows = [mean_split_decode(code_GL, level).view(-1) for code_GL, level in groups]
-        return torch.cat(rows).view(shape) if rows else level_G2.new_zeros(shape, dtype=torch.float32)
+        if parts["code"].dtype != torch.uint8 or parts["code"].shape != (packed_bytes(count, 2),):
+            raise ValueError(f"{parts['code'].numel()} bytes cannot hold {count} codes of 2 bits")
+        return two_bit_decode(parts["code"], level_G2, count, group).view(shape)

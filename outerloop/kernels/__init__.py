@@ -5,9 +5,9 @@ The dispatcher takes a compiled kernel where one is registered for the device, a
 
 from contextlib import suppress
 
-from outerloop.kernels import land, select
+from outerloop.kernels import land, select, two_bit
 
 with suppress(ImportError):  # numba is not there
-    from outerloop.kernels import cpu_land, cpu_select
+    from outerloop.kernels import cpu_land, cpu_select, cpu_two_bit
 
-__all__ = ["land", "select"]
+__all__ = ["land", "select", "two_bit"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import types
+from numba import njit, types
 from numba.extending import overload
 from torch import Tensor
 
@@ -69,3 +69,20 @@ def store_of(values, n, target, start):  # type: ignore[no-untyped-def]
             target[start + i] = values[i]
 
     return copy
+
+
+@njit(nogil=True, cache=True)
+def sum_of_squares(x, n):  # type: ignore[no-untyped-def]
+    """Σ x² of the first n, float64; in float32 lanes of 64 sums, which is exact enough for a chunk and fills a vector."""
+    lanes = np.zeros(64, np.float32)
+    whole = n // 64
+    for block in range(whole):
+        part = x[block * 64 : block * 64 + 64]
+        for lane in range(64):
+            lanes[lane] += part[lane] * part[lane]
+    square = 0.0
+    for lane in range(64):
+        square += lanes[lane]
+    for i in range(whole * 64, n):
+        square += np.float64(x[i]) * np.float64(x[i])
+    return square

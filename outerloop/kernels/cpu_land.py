@@ -11,7 +11,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from outerloop.kernels.arrays import array_of, load, store
+from outerloop.kernels.arrays import array_of, load, store, sum_of_squares
 from outerloop.kernels.land import land
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.threads import share
@@ -53,75 +53,70 @@ def land_rows(  # type: ignore[no-untyped-def]
     slow, fast, residual, momentum, position, value, own, by_senders, beta, lr, mu, nesterov, chunk, k, first, last, squares
 ):
     """Chunks first .. last."""
-    mean, senders = np.zeros(chunk, np.float32), np.zeros(chunk, np.float32)
-    row_slow = np.empty(chunk, np.float32)
+    total, senders, other = np.zeros(chunk, np.float32), np.zeros(chunk, np.float32), np.empty(chunk, np.float32)
+    peers = 0 if by_senders else position.shape[0]
     for row in range(first, last):
-        start = row * chunk
+        start, begin = row * chunk, row * k
         n = min(chunk, slow.size - start)
-        begin = row * k
         end = begin + (k * n + chunk - 1) // chunk
+        row_slow = slow[start : start + n]
         if residual.size:
-            keep_row(slow, fast, residual, beta, position, value, own, start, n, begin, end, row_slow)
-        squares[row] = mean_row(position, value, by_senders, begin, end, mean, senders)
-        for i in range(n):
-            row_slow[i] = slow[start + i]
-        if momentum.size:
-            momentum_row(row_slow, momentum, mean, lr, mu, nesterov, start, n)
-        else:
-            sent_row(row_slow, position, mean, lr, begin, end)
-        for i in range(n):
-            slow[start + i] = row_slow[i]
-        store(row_slow, n, fast, start)
+            keep_row(row_slow, fast, residual[start : start + n], beta, position[own], value[own], start, begin, end, other)
         for peer in range(position.shape[0]):
-            for j in range(begin, end):
-                mean[position[peer, j]] = 0.0
-                senders[position[peer, j]] = 0.0
+            add_sent(position[peer], value[peer], begin, end, total, senders)
+        if momentum.size:
+            squares[row] = momentum_row(row_slow, momentum[start : start + n], total, senders, peers, lr, mu, nesterov)
+        else:
+            square = 0.0
+            for peer in range(position.shape[0]):
+                square += sent_row(row_slow, position[peer], begin, end, total, senders, peers, lr)
+            squares[row] = square
+        store(row_slow, n, fast, start)
 
 
 @njit(nogil=True, cache=True)
-def keep_row(slow, fast, residual, beta, position, value, own, start, n, begin, end, other):  # type: ignore[no-untyped-def]
+def keep_row(slow, fast, residual, beta, position, value, start, begin, end, other):  # type: ignore[no-untyped-def]
     """e ← (slow − fast) + e · β − own v."""
-    load(fast, start, n, other)
-    for i in range(n):
-        residual[start + i] = (slow[start + i] - other[i]) + residual[start + i] * beta
+    load(fast, start, slow.size, other)
+    for i in range(slow.size):
+        residual[i] = (slow[i] - other[i]) + residual[i] * beta
     for j in range(begin, end):
-        residual[start + position[own, j]] -= value[own, j]
+        residual[np.uint32(position[j])] -= value[j]
 
 
 @njit(nogil=True, cache=True)
-def mean_row(position, value, by_senders, begin, end, mean, senders):  # type: ignore[no-untyped-def]
-    """ḡ of one chunk into the zeroed `mean`; returns the sum of ḡ²."""
-    peers = position.shape[0]
-    for peer in range(peers):
-        for j in range(begin, end):
-            mean[position[peer, j]] += value[peer, j]
-            senders[position[peer, j]] += np.float32(value[peer, j] != 0)
+def add_sent(position, value, begin, end, total, senders):  # type: ignore[no-untyped-def]
+    """One peer's kept values of one chunk into the sums."""
+    for j in range(begin, end):
+        i = np.uint32(position[j])
+        total[i] += value[j]
+        senders[i] += np.float32(value[j] != 0)
+
+
+@njit(nogil=True, cache=True)
+def sent_row(slow, position, begin, end, total, senders, peers, lr):  # type: ignore[no-untyped-def]
+    """slow ← slow − ḡ · η where this peer sent; sums go back to zero, so no coordinate is taken twice. Σ ḡ²."""
     square = 0.0
-    for peer in range(peers):
-        for j in range(begin, end):
-            i = position[peer, j]
-            if senders[i] >= 0:
-                mean[i] = mean[i] / (max(senders[i], np.float32(1)) if by_senders else np.float32(peers))
-                square += np.float64(mean[i]) * np.float64(mean[i])
-                senders[i] = -1
+    for j in range(begin, end):
+        i = np.uint32(position[j])
+        mean = total[i] / (np.float32(peers) if peers else max(senders[i], np.float32(1)))
+        slow[i] = slow[i] - mean * lr
+        square += np.float64(mean) * np.float64(mean)
+        total[i] = 0.0
+        senders[i] = 0.0
     return square
 
 
 @njit(nogil=True, cache=True)
-def momentum_row(slow, momentum, mean, lr, mu, nesterov, start, n):  # type: ignore[no-untyped-def]
-    """b ← b · μ + ḡ, and the step along it."""
-    for i in range(n):
-        b = momentum[start + i] * mu + mean[i]
-        momentum[start + i] = b
-        step = mean[i] + b * mu if nesterov else b
+def momentum_row(slow, momentum, total, senders, peers, lr, mu, nesterov):  # type: ignore[no-untyped-def]
+    """b ← b · μ + ḡ, and the step along it; sums go back to zero. Σ ḡ²."""
+    for i in range(slow.size):
+        total[i] = total[i] / (np.float32(peers) if peers else max(senders[i], np.float32(1)))
+        b = momentum[i] * mu + total[i]
+        momentum[i] = b
+        step = total[i] + b * mu if nesterov else b
         slow[i] = slow[i] - step * lr
-
-
-@njit(nogil=True, cache=True)
-def sent_row(slow, position, mean, lr, begin, end):  # type: ignore[no-untyped-def]
-    """slow ← slow − ḡ · η where somebody sent; each coordinate once, since its ḡ is then set to zero."""
-    for peer in range(position.shape[0]):
-        for j in range(begin, end):
-            i = position[peer, j]
-            slow[i] = slow[i] - mean[i] * lr
-            mean[i] = 0.0
+    square = sum_of_squares(total, slow.size)
+    total[: slow.size] = 0.0
+    senders[: slow.size] = 0.0
+    return square

@@ -12,7 +12,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from outerloop.kernels.arrays import array_of, load
+from outerloop.kernels.arrays import array_of, load, sum_of_squares
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.select import select
 from outerloop.kernels.threads import share
@@ -39,11 +39,11 @@ def select_rows(slow, fast, residual, beta, chunk, k, first, last, position, val
     """Chunks first .. last."""
     x, other = np.empty(chunk, np.float32), np.empty(chunk, np.float32)
     size, best = np.empty(chunk, np.int32), np.empty(chunk, np.int32)
-    near, near_size = np.empty(chunk, np.int32), np.empty(chunk, np.int32)
+    near, near_size = np.empty(chunk + 1, np.int32), np.empty(chunk, np.int32)
     for row in range(first, last):
         start = row * chunk
         n = min(chunk, slow.size - start)
-        kept = (k * n + chunk - 1) // chunk
+        kept = np.int32((k * n + chunk - 1) // chunk)
         squares[row] = offer_row(slow, fast, residual, beta, start, n, x, other)
         bits = x.view(np.int32)
         for i in range(n):
@@ -56,7 +56,7 @@ def select_rows(slow, fast, residual, beta, chunk, k, first, last, position, val
         for j in range(m):
             near_size[j] = size[near[j]]
         border = kth_largest(near_size, m, kept)
-        room = kept - count_from(near_size, m, np.int64(border) + 1)
+        room = kept - count_above(near_size, m, border)
         at = row * k
         for j in range(m):
             if near_size[j] > border or (near_size[j] == border and room > 0):
@@ -69,22 +69,19 @@ def select_rows(slow, fast, residual, beta, chunk, k, first, last, position, val
 @njit(nogil=True, cache=True)
 def offer_row(slow, fast, residual, beta, start, n, x, other):  # type: ignore[no-untyped-def]
     """x = (slow − fast) + residual · β of one chunk; returns the sum of (slow − fast)²."""
+    row = slow[start : start + n]
     if fast.size:
         load(fast, start, n, other)
         for i in range(n):
-            x[i] = slow[start + i] - other[i]
+            x[i] = row[i] - other[i]
     else:
         for i in range(n):
-            x[i] = slow[start + i]
-    square = 0.0
-    for lane in range(0, n, 64):
-        part = np.float64(0.0)
-        for i in range(lane, min(n, lane + 64)):
-            part += np.float64(x[i]) * np.float64(x[i])
-        square += part
+            x[i] = row[i]
+    square = sum_of_squares(x, n)
     if residual.size:
+        held = residual[start : start + n]
         for i in range(n):
-            x[i] = x[i] + residual[start + i] * beta
+            x[i] = x[i] + held[i] * beta
     return square
 
 
@@ -97,34 +94,36 @@ def lower_bound(size, n, kept, best):  # type: ignore[no-untyped-def]
     for j in range(groups):
         best[j] = size[j]
     for g in range(1, GROUP):
+        group = size[g * groups : (g + 1) * groups]
         for j in range(groups):
-            best[j] = max(best[j], size[g * groups + j])
+            best[j] = max(best[j], group[j])
     return kth_largest(best, groups, kept)
 
 
 @njit(nogil=True, cache=True)
 def kth_largest(size, n, k):  # type: ignore[no-untyped-def]
-    """By bisection: a number that exactly k of n reach, or, with ties, the k-th largest itself. k = 0 .. n."""
-    top = np.int64(0)
+    """By bisection: a number that exactly k of n reach, or, with ties, the k-th largest itself. k = 0 .. n.
+
+    Counts are int32, as the magnitudes are: the counting loop is where the time goes, and it fills a vector that way.
+    """
+    top = np.int32(0)
     for i in range(n):
-        top = max(top, np.int64(size[i]))
-    low, high, reached = np.int64(0), top + 1, n
-    while high - low > 1 and reached != k:
-        middle = low + (high - low) // 2
-        count = count_from(size, n, middle)
+        top = max(top, size[i])
+    low, high, reached = np.int32(0), top, np.int32(n)
+    while low < high and reached != k:
+        middle = np.int32(low + np.int32((np.int64(high) - low + 1) // 2))
+        count = count_above(size, n, np.int32(middle - 1))
         if count >= k:
             low, reached = middle, count
         else:
-            high = middle
-    return np.int32(low)
+            high = np.int32(middle - 1)
+    return low
 
 
 @njit(nogil=True, cache=True)
-def count_from(size, n, border):  # type: ignore[no-untyped-def]
-    """How many of n are at least `border`; a border above the int32 range has none."""
-    if border > 0x7FFFFFFF:
-        return 0
-    edge, count = np.int32(border), 0
+def count_above(size, n, border):  # type: ignore[no-untyped-def]
+    """How many of n are above `border`."""
+    count = np.int32(0)
     for i in range(n):
-        count += size[i] >= edge
+        count += np.int32(size[i] > border)
     return count

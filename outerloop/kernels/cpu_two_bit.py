@@ -1,0 +1,69 @@
+"""`two_bit_encode` and `two_bit_decode` for the CPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numba import njit
+from torch import Tensor
+
+from outerloop.kernels.arrays import array_of, load, store
+from outerloop.kernels.reference import packed_bytes
+from outerloop.kernels.threads import share
+from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
+
+LARGEST = torch.finfo(torch.bfloat16).max
+TOGETHER = 4
+"""Groups that a thread takes at a time: their codes end at the border of a byte."""
+
+
+@two_bit_encode.register_kernel("cpu")
+def two_bit_encode_cpu(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
+    """See `two_bit_encode`."""
+    code = torch.zeros(packed_bytes(x.numel(), 2), dtype=torch.uint8)
+    level = torch.empty(-(-x.numel() // group), 2, dtype=torch.bfloat16)
+    arrays = [array_of(x.contiguous()), group, code.numpy(), array_of(level)]
+    share(lambda a, b: encode_groups(*arrays, a, b), -(-len(level) // TOGETHER), values=x.numel())
+    return code, level
+
+
+@two_bit_decode.register_kernel("cpu")
+def two_bit_decode_cpu(code: Tensor, level: Tensor, count: int, group: int) -> Tensor:
+    """See `two_bit_decode`."""
+    x = torch.empty(count)
+    arrays = [code.contiguous().numpy(), array_of(level.contiguous()), group, x.numpy()]
+    share(lambda a, b: decode_groups(*arrays, a, b), len(level), values=count)
+    return x
+
+
+@njit(nogil=True, cache=True)
+def encode_groups(x, group, code, level, first, last):  # type: ignore[no-untyped-def]
+    """TOGETHER groups of each of first .. last."""
+    pair = np.empty(2, np.float32)
+    for g in range(first * TOGETHER, min(last * TOGETHER, level.size // 2)):
+        start, stop = g * group, min(g * group + group, x.size)
+        total, total_high, high = 0.0, 0.0, 0
+        for i in range(start, stop):
+            total += np.float64(abs(x[i]))
+        mean = total / (stop - start)
+        for i in range(start, stop):
+            size = np.float64(abs(x[i]))
+            is_high = size > mean
+            total_high += size if is_high else 0.0
+            high += is_high
+            code[i // 4] |= np.uint8((2 * (x[i] < 0) + is_high) << (2 * (i % 4)))
+        lower = (total - total_high) / (stop - start - high)
+        upper = total_high / high if high else lower
+        pair[0], pair[1] = min(lower, LARGEST), min(upper, LARGEST)
+        store(pair, 2, level, 2 * g)
+
+
+@njit(nogil=True, cache=True)
+def decode_groups(code, level, group, x, first, last):  # type: ignore[no-untyped-def]
+    """Groups first .. last."""
+    pair, table = np.empty(2, np.float32), np.empty(4, np.float32)
+    for g in range(first, last):
+        load(level, 2 * g, 2, pair)
+        table[0], table[1], table[2], table[3] = pair[0], pair[1], -pair[0], -pair[1]
+        for i in range(g * group, min(g * group + group, x.size)):
+            x[i] = table[(code[i >> 2] >> np.uint8(2 * (i & 3))) & 3]

@@ -1,0 +1,45 @@
+"""The two-bit code of kept values: `mean_split` of every group, four codes a byte.
+
+N values, G groups of `group` values, the last one may be shorter.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from outerloop.kernels.reference import mean_split, mean_split_decode, pack_codes, unpack_codes
+
+
+@torch.library.custom_op("outerloop::two_bit_encode", mutates_args=())
+def two_bit_encode(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
+    """(N,) float32 -> code ceil(N / 4) uint8, level (G, 2) bfloat16."""
+    coded = [mean_split(x_GL) for x_GL in split_groups(x, group)]
+    code_N = torch.cat([code.view(-1) for code, _ in coded] or [x.new_zeros(0, dtype=torch.uint8)])
+    return pack_codes(code_N, 2), torch.cat([level for _, level in coded] or [x.new_zeros(0, 2, dtype=torch.bfloat16)])
+
+
+@torch.library.custom_op("outerloop::two_bit_decode", mutates_args=())
+def two_bit_decode(code: Tensor, level: Tensor, count: int, group: int) -> Tensor:
+    """The inverse: (count,) float32."""
+    codes = split_groups(unpack_codes(code, 2, count), group)
+    levels = level.split([count // group, int(count % group > 0)])
+    rows = [mean_split_decode(x_GL, part_G2).view(-1) for x_GL, part_G2 in zip(codes, filter(len, levels), strict=True)]
+    return torch.cat(rows or [level.new_zeros(0, dtype=torch.float32)])
+
+
+@two_bit_encode.register_fake
+def _(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
+    count = x.numel()
+    return x.new_empty(-(-count // 4), dtype=torch.uint8), x.new_empty(-(-count // group), 2, dtype=torch.bfloat16)
+
+
+@two_bit_decode.register_fake
+def _(code: Tensor, level: Tensor, count: int, group: int) -> Tensor:
+    return level.new_empty(count, dtype=torch.float32)
+
+
+def split_groups(x_N: Tensor, group: int) -> list[Tensor]:
+    """The whole groups (G, group) and, if there is a rest, the last one (1, rest). Views."""
+    whole = x_N.numel() // group * group
+    return [x for x in (x_N[:whole].view(-1, group), x_N[whole:].view(1, -1)) if x.numel()]
