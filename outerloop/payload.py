@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from outerloop import wire
 from outerloop.types import Compressor, Contribution, Moment, Round, Tensors
+
+LONGEST_REASON = 300
+"""Characters: a reason may quote what the sender wrote."""
 
 
 class Payload:
@@ -38,9 +42,10 @@ class Payload:
         """One tensor of one message, dense, on the device of `like`. Raises BadMessage naming peer and tensor."""
         parts = {part: x.to(like.device) for part, x in message.parts[name].items()}
         try:
-            return self.compress.decode(parts, like.shape, self.moment(message.header.round, name))
+            return checked(self.compress.decode(parts, like.shape, self.moment(message.header.round, name)), like)
         except (ValueError, KeyError) as bad:
-            raise wire.BadMessage(f"payload of {message.header.peer}, tensor {name}: {bad}") from bad
+            reason = str(bad)[:LONGEST_REASON]
+            raise wire.BadMessage(f"payload of {message.header.peer}, tensor {name}: {reason}") from bad
 
     def moment(self, number: int, name: str) -> Moment:
         """What compressors may know and draw from: equal on all peers, another seed for every round and tensor."""
@@ -50,3 +55,13 @@ class Payload:
 def schema_of(tensors: Mapping[str, Tensor]) -> wire.Schema:
     """Names and shapes."""
     return {name: x.shape for name, x in tensors.items()}
+
+
+def checked(x: Tensor, like: Tensor) -> Tensor:
+    """A decoded tensor, which codecs that send values as they are may leave in any precision that the sender chose.
+
+    Raises ValueError unless it is float32, or that of `like`: 1e300 is finite in float64 alone.
+    """
+    if x.dtype not in (torch.float32, like.dtype):
+        raise ValueError(f"decodes to {x.dtype}, expected {like.dtype}")
+    return x

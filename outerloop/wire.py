@@ -41,6 +41,8 @@ HEAD = struct.Struct("<4sBIHQQQ")
 CHECKSUM = struct.Struct("<Q")
 DTYPES = (torch.uint8, torch.float32, torch.bfloat16, torch.float16, torch.float64)
 MAX_DIMS = 8
+MAX_VALUES = 1 << 48
+"""Of a shape without its zeros: torch multiplies them too, and beyond 63 bits it fails."""
 
 Schema = dict[str, Size]
 """Name and shape of every tensor of a fragment, in model order."""
@@ -187,7 +189,7 @@ def read_entry(reader: Reader, names: Sequence[str]) -> dict[str, tuple[torch.dt
         if dims > MAX_DIMS:
             raise BadMessage(f"{dims} dimensions")
         shape = [reader.take("<I") for _ in range(dims)]
-        if any(length > len(reader.data) for length in shape):
+        if any(length > len(reader.data) for length in shape) or prod(max(1, n) for n in shape) > MAX_VALUES:
             raise BadMessage(f"a part of shape {shape} in {len(reader.data)} bytes")
         entries[name] = (dtype, shape)
     return entries
@@ -239,8 +241,11 @@ class Reader:
         return self.fields(struct.Struct(code))[0]
 
     def text(self) -> str:
-        """A short text."""
-        return str(self.bytes(self.take("<B")), "utf-8")
+        """A short text. What a terminal would obey and not show is refused: texts end up in messages and logs."""
+        text = str(self.bytes(self.take("<B")), "utf-8")
+        if not text.isprintable():
+            raise BadMessage(f"{text!r} is not a name")
+        return text
 
     def tensor(self, dtype: torch.dtype, shape: list[int]) -> Tensor:
         """The next section as a read-only view."""

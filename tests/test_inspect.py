@@ -1,11 +1,17 @@
 """`outerloop inspect`, and the payloads that a run keeps for it."""
 
 import re
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import hostile
 import pytest
 import torch
 import toy
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from test_worker import report, worker_of
 
 from outerloop import wire
@@ -122,6 +128,16 @@ def test_a_bad_file_is_one_line_and_exit_code_2(how, tmp_path, monkeypatch, caps
     file.write_bytes(damaged(file.read_bytes(), how))
     code, out, err = inspect(monkeypatch, capsys, file)
     assert code == 2 and not out and err.count("\n") == 1 and "is not a whole payload" in err
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@given(draw=st.randoms(use_true_random=True), codec=st.sampled_from(hostile.CODECS))
+def test_a_hostile_file_is_shown_or_refused(draw, codec):
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()):
+        file = Path(folder) / "00000003-1.outl"
+        file.write_bytes(hostile.mutated(hostile.honest(codec), hostile.honest("int8"), draw))
+        patch.setattr("sys.argv", ["outerloop", "inspect", str(file)])
+        assert main.main() in (0, 2)
 
 
 @pytest.mark.parametrize(
