@@ -24,7 +24,12 @@ from outerloop.commands import build, config
 from outerloop.payload import Payload
 from outerloop.types import Contribution, Round, Tensors
 
-CODECS = config.groups()["compress"]
+IDENTITY = "outerloop.compress.identity.Identity"
+SETTINGS = {name: [f"compress={name}"] for name in config.groups()["compress"]} | {
+    "topk_warming": ["compress=topk", "compress.large.warmup_rounds=10"],
+    "topk_exact": ["compress=topk", "~compress.large.values.chunk", f"compress.large.values._target_={IDENTITY}"],
+}
+CODECS = list(SETTINGS)
 LIKE = {name: torch.zeros(shape) for name, shape in {"big": (67, 72), "bias": (5,), "one": (), "none": (0, 3)}.items()}
 SCHEMA = {name: x.shape for name, x in LIKE.items()}
 PEER, ROUND = "peer-π", Round(3, 1)
@@ -36,8 +41,8 @@ PATTERNS = [bytes([a, b]) for a, b in ((0, 0), (255, 255), (0x80, 0x7F), (0x7F, 
 
 @cache
 def payload_of(codec: str) -> Payload:
-    """The codec of configs/compress/<codec>.yaml."""
-    return Payload(build.make(config.composed([f"compress={codec}"]).compress), seed=0)
+    """The codec of configs/compress/<codec>.yaml, or one of its settings."""
+    return Payload(build.make(config.composed(SETTINGS[codec]).compress), seed=0)
 
 
 @cache
