@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
+import torch
 from torch import Tensor
 
 from outerloop import wire
-from outerloop.types import Compressor, Contribution, Moment, Round, Tensors
+from outerloop.compress.by_size import BySize
+from outerloop.compress.topk import TopK
+from outerloop.types import Compressor, Contribution, Moment, Parts, Round
 
 
 class Payload:
@@ -21,10 +25,9 @@ class Payload:
     def __init__(self, compress: Compressor, *, seed: int) -> None:
         self.compress, self.seed = compress, seed
 
-    def pack(self, header: wire.Header, offered: Tensors) -> bytes:
-        """Compress every tensor and join them to one message."""
-        parts = {name: self.compress.encode(x, self.moment(header.round, name)) for name, x in offered.items()}
-        return wire.pack(header, parts)
+    def encode(self, number: int, name: str, x: Tensor) -> Parts:
+        """Compress one tensor in this round."""
+        return self.compress.encode(x, self.moment(number, name))
 
     def unpack(self, contribution: Contribution, like: Mapping[str, Tensor]) -> wire.Message:
         """One peer's message. Raises BadMessage when it is of another model, round or peer than it came as."""
@@ -36,11 +39,21 @@ class Payload:
 
     def decode(self, message: wire.Message, name: str, like: Tensor) -> Tensor:
         """One tensor of one message, dense, on the device of `like`. Raises BadMessage naming peer and tensor."""
-        parts = {part: x.to(like.device) for part, x in message.parts[name].items()}
-        try:
-            return self.compress.decode(parts, like.shape, self.moment(message.header.round, name))
-        except (ValueError, KeyError) as bad:
-            raise wire.BadMessage(f"payload of {message.header.peer}, tensor {name}: {bad}") from bad
+        with blaming(message, name):
+            moment = self.moment(message.header.round, name)
+            return self.compress.decode(on(like.device, message.parts[name]), like.shape, moment)
+
+    def decode_kept(self, message: wire.Message, name: str, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Positions and values (M,) of a tensor whose codec is top-k. Raises BadMessage naming peer and tensor."""
+        topk = self.codec(like)
+        assert isinstance(topk, TopK)
+        with blaming(message, name):
+            moment = self.moment(message.header.round, name)
+            return topk.unpack(on(like.device, message.parts[name]), topk.rows_at(like.numel(), moment), moment)
+
+    def codec(self, like: Tensor) -> Compressor:
+        """The compressor that a tensor of this shape meets in the end."""
+        return self.compress.of(like.shape) if isinstance(self.compress, BySize) else self.compress
 
     def moment(self, number: int, name: str) -> Moment:
         """What compressors may know and draw from: equal on all peers, another seed for every round and tensor."""
@@ -50,3 +63,17 @@ class Payload:
 def schema_of(tensors: Mapping[str, Tensor]) -> wire.Schema:
     """Names and shapes."""
     return {name: x.shape for name, x in tensors.items()}
+
+
+def on(device: torch.device, parts: Parts) -> Parts:
+    """Parts on a device."""
+    return {name: x.to(device) for name, x in parts.items()}
+
+
+@contextmanager
+def blaming(message: wire.Message, name: str) -> Iterator[None]:
+    """What a codec cannot decode becomes a BadMessage with the peer's and the tensor's name."""
+    try:
+        yield
+    except (ValueError, KeyError) as bad:
+        raise wire.BadMessage(f"payload of {message.header.peer}, tensor {name}: {bad}") from bad

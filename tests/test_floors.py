@@ -13,6 +13,7 @@ FLOORS = [
     {"kernels", "rng", "lr"},
     {"compress", "feedback", "wire", "island", "schedule", "checkpoint", "swarm"},
     {"methods", "exchange", "aggregate", "payload", "rounds", "compatibility"},
+    {"routes"},
     {"loop"},
     {"replicas"},
     {"inner", "report", "sinks"},

@@ -60,13 +60,15 @@ class Adaptive:
         """The first of the ladder that reaches the target, or the last. Squares in float64: none overflows."""
         whole, last = float(x_N.double().square().sum()), self.ladder[-1]
         tops = [
-            (row_CL.shape[1], row_CL.abs().topk(last.kept(row_CL.shape[1], last.k)).values.double().square())
+            (row_CL.shape[1], row_CL.abs().topk(kept(row_CL.shape[1], last)).values.double().square())
             for row_CL in split_rows(x_N, last.chunk)
         ]
         for step, codec in enumerate(self.ladder[:-1]):
-            if (
-                sum(float(top_CK[:, : codec.kept(length, codec.k)].sum()) for length, top_CK in tops)
-                >= self.target * whole
-            ):
+            if sum(float(top_CK[:, : kept(length, codec)].sum()) for length, top_CK in tops) >= self.target * whole:
                 return step
         return len(self.ladder) - 1
+
+
+def kept(length: int, topk: TopK) -> int:
+    """How many values a chunk of this length keeps, warm-up apart."""
+    return -(-topk.k * length // topk.chunk)

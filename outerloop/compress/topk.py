@@ -15,8 +15,9 @@ from dataclasses import replace
 import torch
 from torch import Size, Tensor
 
-from outerloop.compress.groups import split_rows
-from outerloop.kernels.reference import pack_bits, topk_rows, unpack_bits
+from outerloop.kernels.reference import pack_bits, unpack_bits
+from outerloop.kernels.rows import Rows
+from outerloop.kernels.select import absolute, select
 from outerloop.types import Compressor, Moment, Parts, UserError
 
 
@@ -51,40 +52,46 @@ class TopK:
             return self.k
         return round(self.chunk * (self.k / self.chunk) ** (number / self.warmup_rounds))
 
-    def kept(self, row_length: int, k: int) -> int:
-        """How many values a chunk of this length keeps: the same share, rounded up."""
-        return -(-k * row_length // self.chunk)
+    def rows_at(self, count: int, moment: Moment) -> Rows:
+        """How a tensor of `count` values is cut in this round."""
+        return Rows(count, self.chunk, self.k_at(moment.round))
 
     def encode(self, x: Tensor, moment: Moment) -> Parts:
-        """(N values, any shape) -> "index" uint8 (packed positions in the chunk) and "values.*"."""
-        k = self.k_at(moment.round)
-        rows = split_rows(x.detach().reshape(-1), self.chunk)
-        picked = [topk_rows(row_CL, self.kept(row_CL.shape[1], k)) for row_CL in rows]
-        value = [row_CL.gather(1, index_CK).view(-1) for row_CL, index_CK in zip(rows, picked, strict=True)]
-        index_M = torch.cat([index_CK.view(-1) for index_CK in picked]) if rows else x.new_zeros(0, dtype=torch.int64)
-        value_M = torch.cat(value) if rows else x.new_zeros(0)
-        nested = {
-            f"values.{name}": part for name, part in self.values.encode(value_M, replace(moment, group=k)).items()
-        }
-        return {"index": pack_bits(index_M, self.index_bits)} | nested
+        """(N values, any shape) -> "index" uint8 (positions in the chunk) and "values.*"."""
+        rows = self.rows_at(x.numel(), moment)
+        position_M, value_M, _ = select(x.detach().float().contiguous(), None, None, 0.0, rows.chunk, rows.k)
+        return self.pack(position_M, value_M, rows, moment)
 
     def decode(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
         """Parts -> dense float32 of `shape`. Raises ValueError on positions that do not ascend inside their chunk."""
-        dense_N = torch.zeros(shape.numel(), device=parts["index"].device)
-        k = self.k_at(moment.round)
-        rows = split_rows(dense_N, self.chunk)
-        counts = [row_CL.shape[0] * self.kept(row_CL.shape[1], k) for row_CL in rows]
-        index_M = unpack_bits(parts["index"], self.index_bits, sum(counts)).long()
-        nested = {name.removeprefix("values."): part for name, part in parts.items() if name != "index"}
-        value_M = self.values.decode(nested, Size([sum(counts)]), replace(moment, group=k)).float()
-        for row_CL, index, value in zip(rows, index_M.split(counts), value_M.split(counts), strict=True):
-            index_CK = index.view(row_CL.shape[0], -1)
-            check_positions(index_CK, row_CL.shape[1])
-            row_CL.scatter_(1, index_CK, value.view_as(index_CK))
+        rows = self.rows_at(shape.numel(), moment)
+        position_M, value_M = self.unpack(parts, rows, moment)
+        dense_N = torch.zeros(shape.numel(), device=value_M.device)
+        dense_N[absolute(position_M, rows)] = value_M
         return dense_N.view(shape)
 
+    def pack(self, position_M: Tensor, value_M: Tensor, rows: Rows, moment: Moment) -> Parts:
+        """Kept positions (M,) int32 and values (M,) float32, chunk after chunk -> parts."""
+        values = self.values.encode(value_M, replace(moment, group=rows.k))
+        return {"index": pack_bits(position_M, self.index_bits)} | {f"values.{name}": x for name, x in values.items()}
 
-def check_positions(index_CK: Tensor, length: int) -> None:
-    """Raises ValueError unless every row ascends strictly and stays below `length`."""
-    if (index_CK[:, 1:] <= index_CK[:, :-1]).any() or (index_CK[:, -1] >= length).any():
-        raise ValueError("positions do not ascend inside their chunk")
+    def unpack(self, parts: Parts, rows: Rows, moment: Moment) -> tuple[Tensor, Tensor]:
+        """The inverse of `pack`. Raises ValueError."""
+        position_M = unpack_bits(parts["index"], self.index_bits, rows.kept)
+        check_positions(position_M, rows)
+        values = {name.removeprefix("values."): part for name, part in parts.items() if name != "index"}
+        return position_M, self.values.decode(values, Size([rows.kept]), replace(moment, group=rows.k)).float()
+
+
+def check_positions(position_M: Tensor, rows: Rows) -> None:
+    """Raises ValueError unless the positions of every chunk ascend strictly and stay inside it."""
+    for index_CK, length in split_kept(position_M, rows):
+        if (index_CK[:, 1:] <= index_CK[:, :-1]).any() or (index_CK[:, -1] >= length).any():
+            raise ValueError("positions do not ascend inside their chunk")
+
+
+def split_kept(position_M: Tensor, rows: Rows) -> list[tuple[Tensor, int]]:
+    """The kept positions of the whole chunks (C, K) and of the ragged one (1, K), each with the chunk's length."""
+    whole_M, rest_M = position_M.split([rows.whole * rows.k, rows.kept_of_rest])
+    both = [(whole_M.view(-1, rows.k), rows.chunk), (rest_M.view(1, -1), rows.rest)]
+    return [(index_CK, length) for index_CK, length in both if index_CK.numel()]

@@ -8,6 +8,6 @@ from contextlib import suppress
 from outerloop.kernels import land, select, two_bit
 
 with suppress(ImportError):  # numba is not there
-    from outerloop.kernels import cpu_land, cpu_select, cpu_two_bit
+    from outerloop.kernels import cpu_land, cpu_select, cpu_two_bit  # noqa: F401
 
 __all__ = ["land", "select", "two_bit"]

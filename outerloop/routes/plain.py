@@ -1,0 +1,87 @@
+"""Any axes: dense tensors from one to the next.
+
+x = feedback(outgoing(φ, θ))  →  compress;      ḡ = aggregate of all that came back;  e ← x − x̂;  φ ← method(φ, ḡ)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from outerloop import wire
+from outerloop.payload import Payload
+from outerloop.types import Aggregate, Feedback, OuterMethod, Parts, Tensors
+
+
+@dataclass(frozen=True)
+class Launched:
+    """What one route adds to a message, what it must hold until landing, and Σ Δ²."""
+
+    parts: dict[str, Parts]
+    offered: Tensors
+    squares: float
+
+
+@dataclass(frozen=True)
+class Combined:
+    """All payloads of a round as one: the aggregate, and what the own payload decodes to, empty if it did not count."""
+
+    mean: Tensors
+    own: Tensors
+
+
+class Plain:
+    """The definition of a round; takes every tensor."""
+
+    def __init__(
+        self, *, method: OuterMethod, feedback: Feedback, aggregate: Aggregate, payload: Payload, peer: str
+    ) -> None:
+        self.method, self.feedback, self.aggregate = method, feedback, aggregate
+        self.payload, self.peer = payload, peer
+
+    def launch(self, number: int, slow: Tensors, read: Tensors) -> Launched:
+        """Difference, feedback, compress. Changes nothing that lasts."""
+        delta = self.method.outgoing(slow, read)
+        offered = {name: self.feedback.add(name, finite(name, x)) for name, x in delta.items()}
+        parts = {name: self.payload.encode(number, name, x) for name, x in offered.items()}
+        return Launched(parts, offered, squares(delta))
+
+    def combine(self, messages: list[wire.Message], like: Tensors) -> Combined:
+        """Decode and aggregate, peer by peer in name order. Raises BadMessage; changes nothing."""
+        samples = [m.header.samples for m in messages]
+        norms = [self.norm_of(m, like) for m in messages] if self.aggregate.needs_norms else []
+        senders = [m.header.peer for m in messages]
+        combined = Combined({}, {})
+        for name, x in like.items():
+            sent = [self.payload.decode(m, name, x) for m in messages]
+            combined.mean[name] = self.aggregate(sent, samples, norms)
+            if self.peer in senders:
+                combined.own[name] = sent[senders.index(self.peer)]
+        return combined
+
+    def land(self, combined: Combined, offered: Tensors, slow: Tensors) -> float:
+        """Residual and slow weights move; returns Σ ḡ²."""
+        for name, sent in combined.own.items():
+            self.feedback.keep(name, offered[name], sent)
+        if combined.mean:
+            self.method.update(slow, combined.mean, combined.own)
+        return squares(combined.mean)
+
+    def norm_of(self, message: wire.Message, like: Tensors) -> float:
+        """Global L2 norm of one decoded message."""
+        return squares({name: self.payload.decode(message, name, x) for name, x in like.items()}) ** 0.5
+
+
+def finite(name: str, x: Tensor) -> Tensor:
+    """x, or FloatingPointError with the parameter's name."""
+    if x.numel() and not torch.stack(x.aminmax()).isfinite().all():
+        raise FloatingPointError(f"{name}: pseudo-gradient is not finite, training has diverged: lower inner.lr")
+    return x
+
+
+def squares(tensors: Mapping[str, Tensor]) -> float:
+    """Σ x² over all values."""
+    return sum(float(x.norm()) ** 2 for x in tensors.values())
