@@ -23,7 +23,7 @@ from torch.nn import Module
 
 from outerloop import compatibility, wire
 from outerloop.island import Island
-from outerloop.payload import Payload, schema_of
+from outerloop.payload import Payload, leader, schema_of
 from outerloop.rounds import InFlight, RoundReport
 from outerloop.types import (
     Aggregate,
@@ -126,7 +126,7 @@ class OuterLoop:
             slow=wire.joint_hash(self.hashes[name] for name in slow),
             peer=self.exchange.peer,
         )
-        blob = self.payload.pack(header, offered)
+        blob = self.payload.pack(header, offered, leads=self.leads(round))
         pending = self.exchange.start(blob, round)
         return InFlight(round, offered, blob, pending, self.samples, time.perf_counter() - began, norm(delta))
 
@@ -143,6 +143,7 @@ class OuterLoop:
         except (RoundFailed, wire.BadMessage) as reason:
             return self.report(flight, wait_s=time.perf_counter() - began, failed=str(reason))
         self.check_agreement(messages)
+        self.payload.landed(messages, flight.offered)
         if self.eager:
             self.refresh(mean, flight, len(messages))
         for name, sent in own.items():
@@ -198,6 +199,11 @@ class OuterLoop:
                 f"slow weights differ between peers before round {messages[0].header.round}: {hashes}"
             )
 
+    def leads(self, round: Round) -> bool:
+        """Whether this peer says what holds in the next round: in turn, and only where all hear it before then."""
+        heard = self.exchange.agrees and not self.eager
+        return heard and leader(round.number + 1, self.exchange.size) == self.exchange.rank
+
     def part(self, round: Round) -> Tensors:
         """The slow weights that travel in this round."""
         return {name: self.slow[name] for name in self.schedule.fragment(round.fragment, list(self.slow))}
@@ -243,6 +249,7 @@ class OuterLoop:
             "slow": dict(self.slow),
             "method": self.method.state_dict(),
             "feedback": self.feedback.state_dict(),
+            "payload": self.payload.state_dict(),
             "inner_step": self.inner_step,
             "samples": self.samples,
             "in_flight": [flight.state_dict() for flight in self.in_flight.values()],
@@ -257,6 +264,7 @@ class OuterLoop:
         self.hashes = {name: wire.tensors_hash({name: x}) for name, x in self.slow.items()}
         self.method.load_state_dict(state["method"])
         self.feedback.load_state_dict(state["feedback"])
+        self.payload.load_state_dict(state["payload"])
         self.inner_step, self.samples = state["inner_step"], state["samples"]
         for saved in state["in_flight"]:
             round = Round(*saved.pop("round"))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 
@@ -11,7 +13,7 @@ from outerloop.types import Compressor, Contribution, Moment, Round, Tensors
 
 
 class Payload:
-    """Encodes what this peer offers and decodes what all peers sent.
+    """Encodes what this peer offers, decodes what all peers sent, and remembers what they agreed on for the next round.
 
     Args:
         compress: the compressor; the same on all peers.
@@ -20,11 +22,12 @@ class Payload:
 
     def __init__(self, compress: Compressor, *, seed: int) -> None:
         self.compress, self.seed = compress, seed
+        self.agreed: dict[str, tuple[int, Tensor]] = {}
 
-    def pack(self, header: wire.Header, offered: Tensors) -> bytes:
-        """Compress every tensor and join them to one message."""
-        parts = {name: self.compress.encode(x, self.moment(header.round, name)) for name, x in offered.items()}
-        return wire.pack(header, parts)
+    def pack(self, header: wire.Header, offered: Tensors, *, leads: bool) -> bytes:
+        """Compress every tensor and join them to one message. `leads`: it shall say what holds in the next round."""
+        moments = {name: replace(self.moment(header.round, name), leads=leads) for name in offered}
+        return wire.pack(header, {name: self.compress.encode(x, moments[name]) for name, x in offered.items()})
 
     def unpack(self, contribution: Contribution, like: Mapping[str, Tensor]) -> wire.Message:
         """One peer's message. Raises BadMessage when it is of another model, round or peer than it came as."""
@@ -44,7 +47,32 @@ class Payload:
 
     def moment(self, number: int, name: str) -> Moment:
         """What compressors may know and draw from: equal on all peers, another seed for every round and tensor."""
-        return Moment(number, wire.name_hash(f"{self.seed} {number} {name}"))
+        holds_in, agreed = self.agreed.get(name, (None, None))
+        seed = wire.name_hash(f"{self.seed} {number} {name}")
+        return Moment(number, seed, agreed=agreed if holds_in == number else None)
+
+    def landed(self, messages: Sequence[wire.Message], like: Mapping[str, Tensor]) -> None:
+        """Remember what the leader says for the next round. It holds in no other: a failed round leaves nothing agreed.
+
+        `messages` come in peer-name order. Only the leader's word counts, whatever the others put in.
+        """
+        holds_in = messages[0].header.round + 1
+        for name, parts in messages[leader(holds_in, len(messages))].parts.items():
+            if "next" in parts:
+                self.agreed[name] = holds_in, parts["next"].to(like[name].device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was agreed on, by tensor: the round in which it holds, and the word itself."""
+        return {"agreed": dict(self.agreed)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self.agreed = dict(state["agreed"])
+
+
+def leader(number: int, peers: int) -> int:
+    """Place, in name order, of the peer whose word holds in this round: all in turn."""
+    return number % peers
 
 
 def schema_of(tensors: Mapping[str, Tensor]) -> wire.Schema:
