@@ -24,7 +24,7 @@ from torch.nn import Module
 
 from outerloop import compatibility, wire
 from outerloop.island import Island
-from outerloop.payload import Payload, schema_of
+from outerloop.payload import Payload, leader, schema_of
 from outerloop.rounds import InFlight, RoundReport
 from outerloop.routes.fused import fused_route
 from outerloop.routes.plain import Launched, Plain
@@ -127,7 +127,8 @@ class OuterLoop:
         slow = self.part(round)
         fused, plain = self.routes(slow)
         kept = self.fused.launch(round.number, fused, self.island.pick(fused)) if self.fused else NOTHING
-        dense = self.plain.launch(round.number, plain, self.island.read(list(plain), self.method.reads))
+        read = self.island.read(list(plain), self.method.reads)
+        dense = self.plain.launch(round.number, plain, read, leads=self.leads(round))
         offered = in_order(slow, kept.offered | dense.offered)
         header = wire.Header(
             round=round.number,
@@ -157,6 +158,7 @@ class OuterLoop:
         except (RoundFailed, wire.BadMessage) as reason:
             return self.report(flight, wait_s=time.perf_counter() - began, failed=str(reason))
         self.check_agreement(messages)
+        self.payload.landed(messages, flight.offered)
         if self.eager:
             self.refresh(dense.mean, flight, len(messages))
         squares = self.plain.land(dense, flight.offered, self.slow)
@@ -199,6 +201,11 @@ class OuterLoop:
             raise ReplicasDiverged(
                 f"slow weights differ between peers before round {messages[0].header.round}: {hashes}"
             )
+
+    def leads(self, round: Round) -> bool:
+        """Whether this peer says what holds in the next round: in turn, and only where all hear it before then."""
+        heard = self.exchange.agrees and not self.eager
+        return heard and leader(round.number + 1, self.exchange.size) == self.exchange.rank
 
     def part(self, round: Round) -> Tensors:
         """The slow weights that travel in this round."""
@@ -245,6 +252,7 @@ class OuterLoop:
             "slow": dict(self.slow),
             "method": self.method.state_dict(),
             "feedback": self.feedback.state_dict(),
+            "payload": self.payload.state_dict(),
             "inner_step": self.inner_step,
             "samples": self.samples,
             "in_flight": [flight.state_dict() for flight in self.in_flight.values()],
@@ -259,6 +267,7 @@ class OuterLoop:
         self.hashes = {name: wire.tensors_hash({name: x}) for name, x in self.slow.items()}
         self.method.load_state_dict(state["method"])
         self.feedback.load_state_dict(state["feedback"])
+        self.payload.load_state_dict(state["payload"])
         self.inner_step, self.samples = state["inner_step"], state["samples"]
         for saved in state["in_flight"]:
             round = Round(*saved.pop("round"))

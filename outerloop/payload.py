@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +17,7 @@ from outerloop.types import Compressor, Contribution, Moment, Parts, Round
 
 
 class Payload:
-    """Encodes what this peer offers and decodes what all peers sent.
+    """Encodes what this peer offers, decodes what all peers sent, and remembers what they agreed on for the next round.
 
     Args:
         compress: the compressor; the same on all peers.
@@ -24,10 +26,11 @@ class Payload:
 
     def __init__(self, compress: Compressor, *, seed: int) -> None:
         self.compress, self.seed = compress, seed
+        self.agreed: dict[str, tuple[int, Tensor]] = {}
 
-    def encode(self, number: int, name: str, x: Tensor) -> Parts:
-        """Compress one tensor in this round."""
-        return self.compress.encode(x, self.moment(number, name))
+    def encode(self, number: int, name: str, x: Tensor, *, leads: bool) -> Parts:
+        """Compress one tensor in this round. `leads`: its parts shall say what holds in the next round."""
+        return self.compress.encode(x, replace(self.moment(number, name), leads=leads))
 
     def unpack(self, contribution: Contribution, like: Mapping[str, Tensor]) -> wire.Message:
         """One peer's message. Raises BadMessage when it is of another model, round or peer than it came as."""
@@ -57,7 +60,32 @@ class Payload:
 
     def moment(self, number: int, name: str) -> Moment:
         """What compressors may know and draw from: equal on all peers, another seed for every round and tensor."""
-        return Moment(number, wire.name_hash(f"{self.seed} {number} {name}"))
+        holds_in, agreed = self.agreed.get(name, (None, None))
+        seed = wire.name_hash(f"{self.seed} {number} {name}")
+        return Moment(number, seed, agreed=agreed if holds_in == number else None)
+
+    def landed(self, messages: Sequence[wire.Message], like: Mapping[str, Tensor]) -> None:
+        """Remember what the leader says for the next round. It holds in no other: a failed round leaves nothing agreed.
+
+        `messages` come in peer-name order. Only the leader's word counts, whatever the others put in.
+        """
+        holds_in = messages[0].header.round + 1
+        for name, parts in messages[leader(holds_in, len(messages))].parts.items():
+            if "next" in parts:
+                self.agreed[name] = holds_in, parts["next"].to(like[name].device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was agreed on, by tensor: the round in which it holds, and the word itself."""
+        return {"agreed": dict(self.agreed)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self.agreed = dict(state["agreed"])
+
+
+def leader(number: int, peers: int) -> int:
+    """Place, in name order, of the peer whose word holds in this round: all in turn."""
+    return number % peers
 
 
 def schema_of(tensors: Mapping[str, Tensor]) -> wire.Schema:

@@ -63,22 +63,28 @@ class Contribution:
 
 @dataclass(frozen=True)
 class Moment:
-    """When a tensor is compressed, and how its values belong together; equal on every peer.
+    """When a tensor is compressed, and how its values belong together; all but `leads` is equal on every peer.
 
     `seed` differs by round and tensor. `group` is how many consecutive values share a scale, where an outer codec
     knows it (what one chunk kept), else None.
+
+    Peers may agree on something a round ahead. In each round one of them leads: what its compressor says about a tensor
+    in a part named "next" is every peer's `agreed` for that tensor in the next round. A part of that name is no part of
+    the tensor: `decode` only checks it, and nobody adds it up. `agreed` is None when no such word has landed.
     """
 
     round: int
     seed: int
     group: int | None = None
+    leads: bool = False
+    agreed: Tensor | None = None
 
 
 class Compressor(Protocol):
     """AXIS compress: what one tensor becomes on the wire."""
 
     linear: bool
-    """True when decode(a) + decode(b) may be formed by adding the parts of a and b."""
+    """True when decode(a) + decode(b) may be formed by adding the parts of a and b, "next" apart (see Moment)."""
 
     def encode(self, x: Tensor, moment: Moment) -> Parts:
         """x (any shape, float32), left untouched -> parts. Equal x and moment give equal parts."""

@@ -108,9 +108,10 @@ def test_lossless_ones_lose_nothing(name):
     assert torch.equal(compressor(name).decode(compressor(name).encode(x, NOW), x.shape, NOW), x)
 
 
-def test_parts_of_linear_compressors_add_up(codec):
+@pytest.mark.parametrize("count", [50, 5000])
+def test_parts_of_linear_compressors_add_up(codec, count):
     _, c = codec
-    a, b = torch.randn(50), torch.randn(50)
+    a, b = torch.randn(count), torch.randn(count)
     if not c.linear:
         pytest.skip("not linear")
     added = {part: x + c.encode(b, NOW)[part] for part, x in c.encode(a, NOW).items()}

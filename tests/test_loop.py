@@ -165,7 +165,7 @@ class Failing:
 
     def __init__(self, inner, failing):
         self.inner, self.failing = inner, failing
-        self.peer, self.agrees, self.size = inner.peer, True, inner.size
+        self.peer, self.agrees, self.rank, self.size = inner.peer, True, inner.rank, inner.size
 
     def start(self, blob, round):
         return NeverComes() if round.number in self.failing else self.inner.start(blob, round)
@@ -218,6 +218,7 @@ class Garbled:
 
     def __init__(self, inner):
         self.inner, self.peer, self.agrees = inner, inner.peer, True
+        self.rank, self.size = inner.rank, inner.size
 
     def start(self, blob, round):
         pending = self.inner.start(blob, round)
@@ -366,7 +367,7 @@ class Replayed:
 
     def __init__(self, inner, change):
         self.inner, self.change, self.peer, self.agrees = inner, change, inner.peer, True
-        self.size, self.seen = inner.size, []
+        self.rank, self.size, self.seen = inner.rank, inner.size, []
 
     def start(self, blob, round):
         return Changed(self.inner.start(blob, round), self)
@@ -433,7 +434,7 @@ def test_header_tells_samples_and_hash():
     sent = []
 
     class Spy:
-        peer, agrees = "000", True
+        peer, agrees, rank, size = "000", True, 0, 1
 
         def start(self, blob, round):
             sent.append(blob)

@@ -42,11 +42,11 @@ class Plain:
         self.method, self.feedback, self.aggregate = method, feedback, aggregate
         self.payload, self.peer = payload, peer
 
-    def launch(self, number: int, slow: Tensors, read: Tensors) -> Launched:
+    def launch(self, number: int, slow: Tensors, read: Tensors, *, leads: bool) -> Launched:
         """Difference, feedback, compress. Changes nothing that lasts."""
         delta = self.method.outgoing(slow, read)
         offered = {name: self.feedback.add(name, finite(name, x)) for name, x in delta.items()}
-        parts = {name: self.payload.encode(number, name, x) for name, x in offered.items()}
+        parts = {name: self.payload.encode(number, name, x, leads=leads) for name, x in offered.items()}
         return Launched(parts, offered, squares(delta))
 
     def combine(self, messages: list[wire.Message], like: Tensors) -> Combined:
