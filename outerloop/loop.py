@@ -16,6 +16,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from outerloop import compatibility, wire
 from outerloop.island import Island
 from outerloop.payload import Payload, leader, schema_of
 from outerloop.rounds import InFlight, RoundReport
-from outerloop.routes.fused import fused_route
+from outerloop.routes.fused import Kept, fused_route
 from outerloop.routes.plain import Launched, Plain
 from outerloop.types import (
     Aggregate,
@@ -44,6 +45,15 @@ from outerloop.types import (
 
 NOTHING = Launched({}, {}, 0.0)
 STATE_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True)
+class Combined:
+    """All messages of a round, their aggregate for the plain route, and what all peers kept for the fused one."""
+
+    messages: list[wire.Message]
+    mean: Tensors
+    kept: dict[str, Kept]
 
 
 class OuterLoop:
@@ -105,6 +115,11 @@ class OuterLoop:
         self.in_flight: dict[Round, InFlight] = {}
 
     @property
+    def device(self) -> torch.device:
+        """Where the slow weights are."""
+        return next(iter(self.slow.values())).device
+
+    @property
     def slow_hash(self) -> int:
         """64-bit hash of all slow weights."""
         return wire.joint_hash(self.hashes.values())
@@ -147,28 +162,35 @@ class OuterLoop:
     def land(self, round: Round) -> RoundReport:
         """Wait, then apply everything or nothing."""
         flight = self.in_flight.pop(round)
-        fused, plain = self.routes(self.part(round))
+        fused, _ = self.routes(self.part(round))
         began = time.perf_counter()
         try:
             received = flight.pending.wait(self.timeout_s)
             waited_s = time.perf_counter() - began
-            messages = [self.payload.unpack(c, flight.offered) for c in sorted(received, key=peer_of)]
-            dense = self.plain.combine(messages, in_order(plain, flight.offered))
-            kept = self.fused.combine(messages, fused) if self.fused else {}
+            got = sorted(received, key=peer_of)
+            combined = self.exchange.once(round, lambda: self.combine(got, flight.offered, list(fused)))
         except (RoundFailed, wire.BadMessage) as reason:
             return self.report(flight, wait_s=time.perf_counter() - began, failed=str(reason))
+        messages, mean = combined.messages, on_device(combined.mean, self.device)
         self.check_agreement(messages)
-        self.payload.landed(messages, flight.offered)
         if self.eager:
-            self.refresh(dense.mean, flight, len(messages))
-        squares = self.plain.land(dense, flight.offered, self.slow)
+            mean = self.refreshed(mean, flight, len(messages))
+        squares = self.plain.land(mean, messages, flight.offered, self.slow)
         if self.fused:
-            squares += self.fused.land(kept, round.number, fused, self.island.pick(fused))
-        self.write(list(dense.mean), fused)
+            squares += self.fused.land(on_device(combined.kept, self.device), messages, fused, self.island.pick(fused))
+        self.payload.landed(messages, flight.offered)
+        self.write(list(mean), fused)
         self.samples -= flight.samples
         peers = tuple(m.header.peer for m in messages)
         land_s = time.perf_counter() - began - waited_s
         return self.report(flight, wait_s=waited_s, peers=peers, land_s=land_s, mean_norm=norm(squares))
+
+    def combine(self, received: list[Contribution], like: Tensors, fused: list[str]) -> Combined:
+        """What all peers sent, checked, decoded, and as one. Raises BadMessage; changes nothing."""
+        messages = [self.payload.unpack(contribution, like) for contribution in received]
+        kept = self.fused.combine(messages, in_order(fused, like)) if self.fused else {}
+        plain = {name: x for name, x in like.items() if name not in kept}
+        return Combined(messages, self.plain.combine(messages, plain), kept)
 
     def routes(self, slow: Tensors) -> tuple[Tensors, Tensors]:
         """The tensors that go through the two kernels, and the others."""
@@ -182,11 +204,10 @@ class OuterLoop:
         self.method.update(self.slow, {name: x / self.exchange.size for name, x in flight.offered.items()}, {})
         self.write(list(flight.offered), {})
 
-    def refresh(self, mean: Tensors, flight: InFlight, peers: int) -> None:
-        """Eager update: ḡ ← ḡ + (Δ_now − Δ_then) / P, with what this peer has launched since."""
+    def refreshed(self, mean: Tensors, flight: InFlight, peers: int) -> Tensors:
+        """Eager update: ḡ + (Δ_now − Δ_then) / P, with what this peer has launched since."""
         newer = self.in_flight[Round(flight.round.number + 1, flight.round.fragment)]
-        for name, x in mean.items():
-            x += (newer.offered[name] - flight.offered[name]) / peers
+        return {name: x + (newer.offered[name] - flight.offered[name]) / peers for name, x in mean.items()}
 
     def write(self, names: list[str], written: Tensors) -> None:
         """The moved slow weights into the model, unless they are written already, and the hashes of both."""
@@ -261,7 +282,7 @@ class OuterLoop:
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned; rounds that were in flight are offered to the exchange again."""
-        state = on_device(state, next(iter(self.slow.values())).device)
+        state = on_device(state, self.device)
         for name, x in self.slow.items():
             x.copy_(state["slow"][name])
         self.hashes = {name: wire.tensors_hash({name: x}) for name, x in self.slow.items()}
@@ -281,6 +302,8 @@ def on_device(state: Any, device: torch.device) -> Any:
         return state.to(device)
     if isinstance(state, dict):
         return {key: on_device(value, device) for key, value in state.items()}
+    if isinstance(state, Kept):
+        return Kept(state.position.to(device), state.value.to(device))
     if isinstance(state, list | tuple):
         return type(state)(on_device(value, device) for value in state)
     return state

@@ -7,11 +7,13 @@ Letters used in shapes everywhere: N values in a tensor, C chunks, L chunk lengt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from torch import Size, Tensor
+
+Made = TypeVar("Made")
 
 Tensors = dict[str, Tensor]
 """Parameter name -> plain local tensor; the same names in the same order on every peer."""
@@ -214,6 +216,13 @@ class Exchange(Protocol):
 
     def start(self, blob: bytes, round: Round) -> Pending:
         """Offer one wire message; returns at once."""
+        ...
+
+    def once(self, round: Round, make: Callable[[], Made]) -> Made:
+        """What `make` returns, made by one of the peers that share this process and get the same contributions.
+
+        All of them get the same object, so nobody may change it.
+        """
         ...
 
     def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:

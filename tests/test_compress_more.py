@@ -36,7 +36,7 @@ def sent(codec, x, moment=NOW):
 
 def size(parts):
     """Bytes of all parts."""
-    return sum(len(wire.raw(part)) for part in parts.values())
+    return sum(len(wire.view_of(part)) for part in parts.values())
 
 
 def seeded(*shape, seed=0):

@@ -167,6 +167,9 @@ class Failing:
         self.inner, self.failing = inner, failing
         self.peer, self.agrees, self.rank, self.size = inner.peer, True, inner.rank, inner.size
 
+    def once(self, round, make):
+        return make()
+
     def start(self, blob, round):
         return NeverComes() if round.number in self.failing else self.inner.start(blob, round)
 
@@ -223,6 +226,9 @@ class Garbled:
     def start(self, blob, round):
         pending = self.inner.start(blob, round)
         return GarbledPending(pending)
+
+    def once(self, round, make):
+        return make()
 
 
 class GarbledPending:
@@ -371,6 +377,9 @@ class Replayed:
 
     def start(self, blob, round):
         return Changed(self.inner.start(blob, round), self)
+
+    def once(self, round, make):
+        return make()
 
 
 class Changed:

@@ -80,10 +80,11 @@ class OuterOptimizer:
 
     def update(self, slow: Tensors, mean: Tensors, own: Tensors) -> None:
         """One optimizer step on the parameters that `mean` names; the others do not move."""
+        if self.clip_norm is not None:
+            factor = clip_factor(mean, self.clip_norm)
+            mean = {name: m * factor for name, m in mean.items()}
         for name, x in slow.items():
             x.grad = mean[name].to(x.dtype) if name in mean else None
-        if self.clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(list(slow.values()), self.clip_norm)
         self.set_factors(self.updates(next(iter(mean))))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -128,3 +129,9 @@ class OuterOptimizer:
         """Take over what `state_dict` returned; call after `init`."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.rounds = dict(state["rounds"])
+
+
+def clip_factor(tensors: Tensors, longest: float) -> Tensor:
+    """What shortens tensors to a global L2 norm of `longest`; 1 if they are no longer than that."""
+    norm = torch.nn.utils.get_total_norm(tensors.values())
+    return (longest / (norm + 1e-6)).clamp(max=1.0)

@@ -31,11 +31,10 @@ from outerloop.types import Tensors
 
 @dataclass(frozen=True)
 class Kept:
-    """What all peers kept of one tensor: position and value (P, M), and the row of this peer, -1 without."""
+    """What all peers kept of one tensor: position and value (P, M)."""
 
     position: Tensor
     value: Tensor
-    own: int
 
 
 def fused_route(plain: Plain, *, delay: int, merge_local: float) -> Fused | None:
@@ -84,19 +83,19 @@ class Fused:
 
     def combine(self, messages: list[wire.Message], like: Tensors) -> dict[str, Kept]:
         """Positions and values of all peers in name order. Raises BadMessage; changes nothing."""
-        senders = [m.header.peer for m in messages]
-        own = senders.index(self.peer) if self.peer in senders else -1
         combined = {}
         for name, x in like.items():
             sent = [self.payload.decode_kept(m, name, x) for m in messages]
             position_PM, value_PM = (torch.stack(column) for column in zip(*sent, strict=True))
-            combined[name] = Kept(position_PM, value_PM, own)
+            combined[name] = Kept(position_PM, value_PM)
         return combined
 
-    def land(self, combined: dict[str, Kept], number: int, slow: Tensors, fast: Tensors) -> float:
+    def land(self, combined: dict[str, Kept], messages: list[wire.Message], slow: Tensors, fast: Tensors) -> float:
         """Residual, momentum, slow and fast weights in one pass; returns Σ ḡ²."""
         if not combined:
             return 0.0
+        senders, number = [m.header.peer for m in messages], messages[0].header.round
+        own = senders.index(self.peer) if self.peer in senders else -1
         step = self.method.sgd_step(next(iter(combined)))
         total = 0.0
         for name, kept in combined.items():
@@ -104,7 +103,7 @@ class Fused:
             rows = self.topk(x).rows_at(x.numel(), self.payload.moment(number, name))
             residual, beta = self.residual(name, like=x)
             momentum = self.method.momentum_of(x) if step.momentum else None
-            scatter = (kept.position, kept.value, kept.own, beta, rows.chunk, rows.k, self.by_senders)
+            scatter = (kept.position, kept.value, own, beta, rows.chunk, rows.k, self.by_senders)
             total += float(land(x, fast[name], residual, momentum, *scatter, step.lr, step.momentum, step.nesterov))
         return total
 

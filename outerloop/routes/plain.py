@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from outerloop import wire
+from outerloop.kernels.reference import all_finite
 from outerloop.payload import Payload
 from outerloop.types import Aggregate, Feedback, OuterMethod, Parts, Tensors
 
@@ -23,14 +23,6 @@ class Launched:
     parts: dict[str, Parts]
     offered: Tensors
     squares: float
-
-
-@dataclass(frozen=True)
-class Combined:
-    """All payloads of a round as one: the aggregate, and what the own payload decodes to, empty if it did not count."""
-
-    mean: Tensors
-    own: Tensors
 
 
 class Plain:
@@ -49,26 +41,27 @@ class Plain:
         parts = {name: self.payload.encode(number, name, x, leads=leads) for name, x in offered.items()}
         return Launched(parts, offered, squares(delta))
 
-    def combine(self, messages: list[wire.Message], like: Tensors) -> Combined:
-        """Decode and aggregate, peer by peer in name order. Raises BadMessage; changes nothing."""
+    def combine(self, messages: list[wire.Message], like: Tensors) -> Tensors:
+        """ḡ: decode and aggregate, peer by peer in name order. Raises BadMessage; changes nothing."""
         samples = [m.header.samples for m in messages]
         norms = [self.norm_of(m, like) for m in messages] if self.aggregate.needs_norms else []
-        senders = [m.header.peer for m in messages]
-        combined = Combined({}, {})
-        for name, x in like.items():
-            sent = [self.payload.decode(m, name, x) for m in messages]
-            combined.mean[name] = self.aggregate(sent, samples, norms)
-            if self.peer in senders:
-                combined.own[name] = sent[senders.index(self.peer)]
-        return combined
+        return {
+            name: self.aggregate([self.payload.decode(m, name, x) for m in messages], samples, norms)
+            for name, x in like.items()
+        }
 
-    def land(self, combined: Combined, offered: Tensors, slow: Tensors) -> float:
+    def land(self, mean: Tensors, messages: list[wire.Message], offered: Tensors, slow: Tensors) -> float:
         """Residual and slow weights move; returns Σ ḡ²."""
-        for name, sent in combined.own.items():
+        own = {name: self.payload.decode(m, name, offered[name]) for m in self.own_of(messages) for name in mean}
+        for name, sent in own.items():
             self.feedback.keep(name, offered[name], sent)
-        if combined.mean:
-            self.method.update(slow, combined.mean, combined.own)
-        return squares(combined.mean)
+        if mean:
+            self.method.update(slow, mean, own)
+        return squares(mean)
+
+    def own_of(self, messages: list[wire.Message]) -> list[wire.Message]:
+        """The message of this peer, if it counted."""
+        return [m for m in messages if m.header.peer == self.peer]
 
     def norm_of(self, message: wire.Message, like: Tensors) -> float:
         """Global L2 norm of one decoded message."""
@@ -77,7 +70,7 @@ class Plain:
 
 def finite(name: str, x: Tensor) -> Tensor:
     """x, or FloatingPointError with the parameter's name."""
-    if x.numel() and not torch.stack(x.aminmax()).isfinite().all():
+    if not all_finite(x):
         raise FloatingPointError(f"{name}: pseudo-gradient is not finite, training has diverged: lower inner.lr")
     return x
 
