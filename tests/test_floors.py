@@ -71,6 +71,8 @@ def packages(path: Path) -> set[str]:
         ("datasets", "inner"),
         ("transformers", "inner"),
         ("matplotlib", "report"),
+        ("numba", "kernels"),
+        ("llvmlite", "kernels"),
     ],
 )
 def test_a_package_has_one_home(package, home):

@@ -12,6 +12,7 @@ from outerloop.aggregate.mean import Mean
 from outerloop.aggregate.senders import Senders
 from outerloop.commands import build, config
 from outerloop.compress.identity import Identity
+from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
 from outerloop.exchange.inprocess import Hub, InProcess
@@ -23,7 +24,7 @@ from outerloop.types import Contribution, ReplicasDiverged, Round, RoundFailed, 
 
 def sparse():
     return {
-        "compress": TopK(chunk=16, k=4, values=TwoBit(chunk=4)),
+        "compress": TopK(chunk=16, k=4, values=TwoBit(chunk=4), index=Rice()),
         "feedback": ErrorFeedback(beta=0.95),
         "aggregate": Senders(),
     }
@@ -104,7 +105,7 @@ def test_outer_lr_factor_and_clip():
 
 
 def test_keeping_everything_unquantized_equals_uncompressed():
-    everything = TopK(chunk=16, k=16, values=Identity())
+    everything = TopK(chunk=16, k=16, values=Identity(), index=Rice())
     plain = toy.run_workers(2, train)
     kept = toy.run_workers(2, lambda e: train(e, compress=everything))
     assert equal(weights(plain[0][0]), weights(kept[0][0]))

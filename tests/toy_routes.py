@@ -7,6 +7,7 @@ from outerloop.aggregate.mean import Mean
 from outerloop.aggregate.senders import Senders
 from outerloop.compress.by_size import BySize
 from outerloop.compress.cast import Cast
+from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
 from outerloop.feedback.ef import ErrorFeedback
@@ -32,7 +33,9 @@ def trained(recipe, dtype, *, fused):
     def work(exchange):
         net = toy.model().to(dtype)
         own = type(feedback)(beta=feedback.beta) if isinstance(feedback, ErrorFeedback) else NoFeedback()
-        compress = BySize(below=10, small=Cast(dtype="bfloat16"), large=TopK(chunk=16, k=3, values=TwoBit(chunk=None)))
+        compress = BySize(
+            below=10, small=Cast(dtype="bfloat16"), large=TopK(chunk=16, k=3, values=TwoBit(chunk=None), index=Rice())
+        )
         parts = {"feedback": own, "aggregate": aggregate, "compress": compress}
         loop = toy.outer(net, exchange, h=2, method=OuterOptimizer(optimizer=make), **parts)
         assert loop.fused is not None

@@ -24,9 +24,9 @@ import torch
 from torch import Size, Tensor
 
 from outerloop.compress.groups import split_rows
+from outerloop.compress.index.fixed import Fixed
 from outerloop.compress.randomk import RandomK
-from outerloop.compress.topk import check_positions
-from outerloop.kernels.reference import pack_bits, topk_rows, unpack_bits
+from outerloop.kernels.reference import topk_rows
 from outerloop.kernels.rows import Rows
 from outerloop.types import Compressor, Moment, Parts, UserError
 
@@ -49,7 +49,6 @@ class ScaleCom(RandomK):
         if not 1 <= k <= chunk:
             raise UserError(f"scalecom k={k} must be 1 .. chunk={chunk}")
         super().__init__(chunk=chunk, k=k, values=values)
-        self.index_bits = (chunk - 1).bit_length()
 
     def positions(self, rows: list[Tensor], moment: Moment) -> list[Tensor]:
         """Ascending positions (C, K) for each item of `rows`: as agreed, or drawn.
@@ -59,8 +58,7 @@ class ScaleCom(RandomK):
         if moment.agreed is None:
             return super().positions(rows, moment)
         counts = [row_CL.shape[0] * self.kept(row_CL.shape[1]) for row_CL in rows]
-        index_M = unpack_bits(moment.agreed, self.index_bits, sum(counts)).long()
-        check_positions(index_M, Rows(sum(row_CL.numel() for row_CL in rows), self.chunk, self.k))
+        index_M = Fixed().decode(moment.agreed, Rows(sum(row_CL.numel() for row_CL in rows), self.chunk, self.k)).long()
         return [index.view(len(row_CL), -1) for index, row_CL in zip(index_M.split(counts), rows, strict=True)]
 
     def encode(self, x: Tensor, moment: Moment) -> Parts:
@@ -74,7 +72,7 @@ class ScaleCom(RandomK):
         """What was not sent (N values, any shape) -> where it is largest: M positions in their chunks, packed uint8."""
         picked = [topk_rows(row_CL, self.kept(row_CL.shape[1])) for row_CL in split_rows(held.reshape(-1), self.chunk)]
         index_M = torch.cat([held.new_zeros(0, dtype=torch.int64), *(index_CK.view(-1) for index_CK in picked)])
-        return pack_bits(index_M, self.index_bits)
+        return Fixed().encode(index_M.int(), Rows(held.numel(), self.chunk, self.k))
 
     def decode(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
         """Parts -> dense float32 of `shape`. Raises ValueError when `values` cannot decode them.

@@ -2,7 +2,7 @@
 
     kept = the k largest of |x| in each chunk, ties to the lowest position;  x̂ = values(x[kept]), 0 elsewhere
 
-The positions are packed to ceil(log2 chunk) bits, the kept values go through another compressor. A tensor is cut as it
+The positions go through a code of compress/index, the kept values through another compressor. A tensor is cut as it
 lies in memory; the ragged last chunk keeps the same share, rounded up, and nothing is padded. Needs error feedback.
 
 N values, C chunks, L chunk length, K kept per chunk, M kept in all.
@@ -15,7 +15,7 @@ from dataclasses import replace
 import torch
 from torch import Size, Tensor
 
-from outerloop.kernels.reference import pack_bits, unpack_bits
+from outerloop.compress.index import Index
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.select import absolute, select
 from outerloop.types import Compressor, Moment, Parts, UserError
@@ -28,6 +28,7 @@ class TopK:
         chunk: values in a chunk, 2 .. 65536. SparseLoCo: 4096.
         k: kept per chunk, 1 .. chunk. SparseLoCo: 128 (512M parameters), 64 (72B).
         values: compressor of the kept values; it sees them in order, in groups of what one chunk kept.
+        index: code of the kept positions.
         warmup_rounds: rounds over which the kept share falls geometrically from everything to k / chunk; 0 for none.
 
     Raises:
@@ -36,15 +37,14 @@ class TopK:
 
     linear = False
 
-    def __init__(self, *, chunk: int, k: int, values: Compressor, warmup_rounds: int = 0) -> None:
+    def __init__(self, *, chunk: int, k: int, values: Compressor, index: Index, warmup_rounds: int = 0) -> None:
         if not 2 <= chunk <= 65536:
             raise UserError(f"topk chunk={chunk} must be 2 .. 65536 (4096 is usual)")
         if not 1 <= k <= chunk:
             raise UserError(f"topk k={k} must be 1 .. chunk={chunk}")
         if warmup_rounds < 0:
             raise UserError(f"topk warmup_rounds={warmup_rounds} must be at least 0")
-        self.chunk, self.k, self.values, self.warmup_rounds = chunk, k, values, warmup_rounds
-        self.index_bits = (chunk - 1).bit_length()
+        self.chunk, self.k, self.values, self.index, self.warmup_rounds = chunk, k, values, index, warmup_rounds
 
     def k_at(self, number: int) -> int:
         """Kept of a whole chunk in this round: chunk · (k / chunk)^(round / warmup_rounds), then k."""
@@ -63,7 +63,7 @@ class TopK:
         return self.pack(position_M, value_M, rows, moment)
 
     def decode(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
-        """Parts -> dense float32 of `shape`. Raises ValueError on positions that do not ascend inside their chunk."""
+        """Parts -> dense float32 of `shape`. Raises ValueError as `index` and `values` do."""
         rows = self.rows_at(shape.numel(), moment)
         position_M, value_M = self.unpack(parts, rows, moment)
         dense_N = torch.zeros(shape.numel(), device=value_M.device)
@@ -73,25 +73,10 @@ class TopK:
     def pack(self, position_M: Tensor, value_M: Tensor, rows: Rows, moment: Moment) -> Parts:
         """Kept positions (M,) int32 and values (M,) float32, chunk after chunk -> parts."""
         values = self.values.encode(value_M, replace(moment, group=rows.k))
-        return {"index": pack_bits(position_M, self.index_bits)} | {f"values.{name}": x for name, x in values.items()}
+        return {"index": self.index.encode(position_M, rows)} | {f"values.{name}": x for name, x in values.items()}
 
     def unpack(self, parts: Parts, rows: Rows, moment: Moment) -> tuple[Tensor, Tensor]:
         """The inverse of `pack`. Raises ValueError."""
-        position_M = unpack_bits(parts["index"], self.index_bits, rows.kept)
-        check_positions(position_M, rows)
+        position_M = self.index.decode(parts["index"], rows)
         values = {name.removeprefix("values."): part for name, part in parts.items() if name != "index"}
         return position_M, self.values.decode(values, Size([rows.kept]), replace(moment, group=rows.k)).float()
-
-
-def check_positions(position_M: Tensor, rows: Rows) -> None:
-    """Raises ValueError unless the positions of every chunk ascend strictly and stay inside it."""
-    for index_CK, length in split_kept(position_M, rows):
-        if (index_CK[:, 1:] <= index_CK[:, :-1]).any() or (index_CK[:, -1] >= length).any():
-            raise ValueError("positions do not ascend inside their chunk")
-
-
-def split_kept(position_M: Tensor, rows: Rows) -> list[tuple[Tensor, int]]:
-    """The kept positions of the whole chunks (C, K) and of the ragged one (1, K), each with the chunk's length."""
-    whole_M, rest_M = position_M.split([rows.whole * rows.k, rows.kept_of_rest])
-    both = [(whole_M.view(-1, rows.k), rows.chunk), (rest_M.view(1, -1), rows.rest)]
-    return [(index_CK, length) for index_CK, length in both if index_CK.numel()]
