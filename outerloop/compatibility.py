@@ -6,6 +6,8 @@ are asked by trying them on a small gaussian tensor.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from outerloop.types import Compressor, Exchange, Feedback, Moment, OuterMethod, Schedule, UserError
@@ -53,6 +55,16 @@ def refuse(
             f" sync_every={schedule.sync_every}, and such a delay needs them:"
             f" type eager=true schedule.delay={schedule.sync_every}"
         )
+    if not exchange.agrees and announces(compress):
+        raise UserError(
+            "this compressor takes its positions from what all peers land alike, and this exchange gives every peer"
+            " other contributions: type compress=randomk, or exchange=inprocess"
+        )
+    if eager and announces(compress):
+        raise UserError(
+            "this compressor takes its positions from the round before, and with eager=true that one has not landed"
+            " when the next leaves: type compress=randomk, or eager=false schedule.delay=0"
+        )
     if method.reads == "gradients" and (schedule.sync_every != 1 or schedule.delay):
         raise UserError("this method takes the gradient of every single step: type schedule.sync_every=1")
 
@@ -67,6 +79,12 @@ def sparse(compress: Compressor) -> bool:
     """Whether most values come back as zero."""
     x, moment = probe()
     return float((compress.decode(compress.encode(x, moment), x.shape, moment) == 0).float().mean()) > 0.5
+
+
+def announces(compress: Compressor) -> bool:
+    """Whether a leader tells the others something for the next round."""
+    x, moment = probe()
+    return "next" in compress.encode(x, replace(moment, leads=True))
 
 
 def probe() -> tuple[torch.Tensor, Moment]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import torch
@@ -31,6 +31,10 @@ class Island:
         if what == "weights":
             return {name: widened(self.params[name].detach()) for name in names}
         return {name: widened(gradient_of(self.params[name])) for name in names}
+
+    def pick(self, names: Iterable[str]) -> Tensors:
+        """Fast weights as they are, in the model's own precision."""
+        return {name: self.params[name].detach() for name in names}
 
     @torch.no_grad()
     def write(self, slow: Tensors, *, merge_local: float) -> None:

@@ -12,9 +12,11 @@ was sent plus what is held.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,8 +25,10 @@ from torch.nn import Module
 
 from outerloop import compatibility, wire
 from outerloop.island import Island
-from outerloop.payload import Payload, schema_of
+from outerloop.payload import Payload, leader, schema_of
 from outerloop.rounds import InFlight, RoundReport
+from outerloop.routes.fused import Kept, fused_route
+from outerloop.routes.plain import Launched, Plain
 from outerloop.types import (
     Aggregate,
     Compressor,
@@ -39,7 +43,17 @@ from outerloop.types import (
     Tensors,
 )
 
+NOTHING = Launched({}, {}, 0.0)
 STATE_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True)
+class Combined:
+    """All messages of a round, their aggregate for the plain route, and what all peers kept for the fused one."""
+
+    messages: list[wire.Message]
+    mean: Tensors
+    kept: dict[str, Kept]
 
 
 class OuterLoop:
@@ -82,8 +96,13 @@ class OuterLoop:
         )
         self.doubts = compatibility.doubts(method=method, compress=compress, feedback=feedback, schedule=schedule)
         self.model, self.island, self.payload = model, Island(model), Payload(compress, seed=seed)
-        self.method, self.feedback, self.aggregate = method, feedback, aggregate
+        self.method, self.feedback = method, feedback
         self.exchange, self.schedule, self.merge_local, self.eager = exchange, schedule, merge_local, eager
+        self.plain = Plain(
+            method=method, feedback=feedback, aggregate=aggregate, payload=self.payload, peer=exchange.peer
+        )
+        fusible = state_dtype == "float32"
+        self.fused = fused_route(self.plain, delay=schedule.delay, merge_local=merge_local) if fusible else None
         self.timeout_s = timeout_s
         self.shared = exchange.agrees and method.shared and not eager
         dtype = STATE_DTYPES[state_dtype]
@@ -94,6 +113,11 @@ class OuterLoop:
         self.samples = 0
         self.meetings = 0
         self.in_flight: dict[Round, InFlight] = {}
+
+    @property
+    def device(self) -> torch.device:
+        """Where the slow weights are."""
+        return next(iter(self.slow.values())).device
 
     @property
     def slow_hash(self) -> int:
@@ -116,8 +140,11 @@ class OuterLoop:
         """Read, difference, feedback, compress, pack, hand to the exchange. Changes nothing that lasts."""
         began = time.perf_counter()
         slow = self.part(round)
-        delta = self.method.outgoing(slow, self.island.read(list(slow), self.method.reads))
-        offered = {name: self.feedback.add(name, finite(name, x)) for name, x in delta.items()}
+        fused, plain = self.routes(slow)
+        kept = self.fused.launch(round.number, fused, self.island.pick(fused)) if self.fused else NOTHING
+        read = self.island.read(list(plain), self.method.reads)
+        dense = self.plain.launch(round.number, plain, read, leads=self.leads(round))
+        offered = in_order(slow, kept.offered | dense.offered)
         header = wire.Header(
             round=round.number,
             fragment=round.fragment,
@@ -126,69 +153,67 @@ class OuterLoop:
             slow=wire.joint_hash(self.hashes[name] for name in slow),
             peer=self.exchange.peer,
         )
-        blob = self.payload.pack(header, offered)
+        blob = wire.pack(header, in_order(slow, kept.parts | dense.parts))
         pending = self.exchange.start(blob, round)
-        return InFlight(round, offered, blob, pending, self.samples, time.perf_counter() - began, norm(delta))
+        delta_norm = norm(kept.squares, dense.squares)
+        return InFlight(round, offered, blob, pending, self.samples, time.perf_counter() - began, delta_norm)
 
     @torch.no_grad()
     def land(self, round: Round) -> RoundReport:
         """Wait, then apply everything or nothing."""
         flight = self.in_flight.pop(round)
+        fused, _ = self.routes(self.part(round))
         began = time.perf_counter()
         try:
             received = flight.pending.wait(self.timeout_s)
             waited_s = time.perf_counter() - began
-            messages = [self.payload.unpack(c, flight.offered) for c in sorted(received, key=peer_of)]
-            mean, own = self.combine(messages, flight.offered)
+            got = sorted(received, key=peer_of)
+            combined = self.exchange.once(round, lambda: self.combine(got, flight.offered, list(fused)))
         except (RoundFailed, wire.BadMessage) as reason:
             return self.report(flight, wait_s=time.perf_counter() - began, failed=str(reason))
+        messages, mean = combined.messages, on_device(combined.mean, self.device)
         self.check_agreement(messages)
         if self.eager:
-            self.refresh(mean, flight, len(messages))
-        for name, sent in own.items():
-            self.feedback.keep(name, flight.offered[name], sent)
-        self.method.update(self.slow, mean, own)
-        self.write(list(mean))
+            mean = self.refreshed(mean, flight, len(messages))
+        squares = self.plain.land(mean, messages, flight.offered, self.slow)
+        if self.fused:
+            squares += self.fused.land(on_device(combined.kept, self.device), messages, fused, self.island.pick(fused))
+        self.payload.landed(messages, flight.offered)
+        self.write(list(mean), fused)
         self.samples -= flight.samples
         peers = tuple(m.header.peer for m in messages)
         land_s = time.perf_counter() - began - waited_s
-        return self.report(flight, wait_s=waited_s, peers=peers, land_s=land_s, mean_norm=norm(mean))
+        return self.report(flight, wait_s=waited_s, peers=peers, land_s=land_s, mean_norm=norm(squares))
 
-    def combine(self, messages: list[wire.Message], like: Tensors) -> tuple[Tensors, Tensors]:
-        """All payloads -> the aggregate, and what the own payload decodes to (empty if it did not count)."""
-        samples = [m.header.samples for m in messages]
-        norms = [self.norm_of(m, like) for m in messages] if self.aggregate.needs_norms else []
-        senders = [m.header.peer for m in messages]
-        mean: Tensors = {}
-        own: Tensors = {}
-        for name, x in like.items():
-            sent = [self.payload.decode(m, name, x) for m in messages]
-            mean[name] = self.aggregate(sent, samples, norms)
-            if self.exchange.peer in senders:
-                own[name] = sent[senders.index(self.exchange.peer)]
-        return mean, own
+    def combine(self, received: list[Contribution], like: Tensors, fused: list[str]) -> Combined:
+        """What all peers sent, checked, decoded, and as one. Raises BadMessage; changes nothing."""
+        messages = [self.payload.unpack(contribution, like) for contribution in received]
+        kept = self.fused.combine(messages, in_order(fused, like)) if self.fused else {}
+        plain = {name: x for name, x in like.items() if name not in kept}
+        return Combined(messages, self.plain.combine(messages, plain), kept)
 
-    def norm_of(self, message: wire.Message, like: Tensors) -> float:
-        """Global L2 norm of one decoded message."""
-        return norm({name: self.payload.decode(message, name, x) for name, x in like.items()})
+    def routes(self, slow: Tensors) -> tuple[Tensors, Tensors]:
+        """The tensors that go through the two kernels, and the others."""
+        params = self.island.params
+        fused = {name: x for name, x in slow.items() if self.fused and self.fused.takes(x, params[name])}
+        return fused, {name: x for name, x in slow.items() if name not in fused}
 
     @torch.no_grad()
     def begin_eagerly(self, flight: InFlight) -> None:
         """The first eager update, when nothing has come back yet: ḡ = Δ_now / P."""
         self.method.update(self.slow, {name: x / self.exchange.size for name, x in flight.offered.items()}, {})
-        self.write(list(flight.offered))
+        self.write(list(flight.offered), {})
 
-    def refresh(self, mean: Tensors, flight: InFlight, peers: int) -> None:
-        """Eager update: ḡ ← ḡ + (Δ_now − Δ_then) / P, with what this peer has launched since."""
+    def refreshed(self, mean: Tensors, flight: InFlight, peers: int) -> Tensors:
+        """Eager update: ḡ + (Δ_now − Δ_then) / P, with what this peer has launched since."""
         newer = self.in_flight[Round(flight.round.number + 1, flight.round.fragment)]
-        for name, x in mean.items():
-            x += (newer.offered[name] - flight.offered[name]) / peers
+        return {name: x + (newer.offered[name] - flight.offered[name]) / peers for name, x in mean.items()}
 
-    def write(self, names: list[str]) -> None:
-        """The moved slow weights into the model, and their hashes."""
+    def write(self, names: list[str], written: Tensors) -> None:
+        """The moved slow weights into the model, unless they are written already, and the hashes of both."""
         moved = {name: self.slow[name] for name in names}
         self.island.write(moved, merge_local=self.merge_local)
-        self.hashes |= {name: wire.tensors_hash({name: x}) for name, x in moved.items()}
+        self.hashes |= {name: wire.tensors_hash({name: x}) for name, x in (moved | written).items()}
 
     def check_agreement(self, messages: list[wire.Message]) -> None:
         """Where peers must hold equal slow weights, every header must carry the same hash of them."""
@@ -197,6 +222,11 @@ class OuterLoop:
             raise ReplicasDiverged(
                 f"slow weights differ between peers before round {messages[0].header.round}: {hashes}"
             )
+
+    def leads(self, round: Round) -> bool:
+        """Whether this peer says what holds in the next round: in turn, and only where all hear it before then."""
+        heard = self.exchange.agrees and not self.eager
+        return heard and leader(round.number + 1, self.exchange.size) == self.exchange.rank
 
     def part(self, round: Round) -> Tensors:
         """The slow weights that travel in this round."""
@@ -244,6 +274,7 @@ class OuterLoop:
             "slow": dict(self.slow),
             "method": self.method.state_dict(),
             "feedback": self.feedback.state_dict(),
+            "payload": self.payload.state_dict(),
             "inner_step": self.inner_step,
             "samples": self.samples,
             "in_flight": [flight.state_dict() for flight in self.in_flight.values()],
@@ -252,12 +283,13 @@ class OuterLoop:
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned; rounds that were in flight are offered to the exchange again."""
-        state = on_device(state, next(iter(self.slow.values())).device)
+        state = on_device(state, self.device)
         for name, x in self.slow.items():
             x.copy_(state["slow"][name])
         self.hashes = {name: wire.tensors_hash({name: x}) for name, x in self.slow.items()}
         self.method.load_state_dict(state["method"])
         self.feedback.load_state_dict(state["feedback"])
+        self.payload.load_state_dict(state["payload"])
         self.inner_step, self.samples = state["inner_step"], state["samples"]
         for saved in state["in_flight"]:
             round = Round(*saved.pop("round"))
@@ -271,6 +303,8 @@ def on_device(state: Any, device: torch.device) -> Any:
         return state.to(device)
     if isinstance(state, dict):
         return {key: on_device(value, device) for key, value in state.items()}
+    if isinstance(state, Kept):
+        return Kept(state.position.to(device), state.value.to(device))
     if isinstance(state, list | tuple):
         return type(state)(on_device(value, device) for value in state)
     return state
@@ -281,13 +315,11 @@ def peer_of(contribution: Any) -> str:
     return contribution.peer
 
 
-def finite(name: str, x: Tensor) -> Tensor:
-    """x, or FloatingPointError with the parameter's name."""
-    if not x.isfinite().all():
-        raise FloatingPointError(f"{name}: pseudo-gradient is not finite, training has diverged: lower inner.lr")
-    return x
+def in_order(names: Iterable[str], values: dict[str, Any]) -> dict[str, Any]:
+    """The values by these names, those that are there, in this order."""
+    return {name: values[name] for name in names if name in values}
 
 
-def norm(tensors: Mapping[str, Tensor]) -> float:
-    """Global L2 norm."""
-    return float(torch.stack([x.norm() for x in tensors.values()]).norm())
+def norm(*squares: float) -> float:
+    """L2 norm of everything whose sums of squares these are."""
+    return math.sqrt(sum(squares))

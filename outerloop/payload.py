@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from outerloop import wire
-from outerloop.types import Compressor, Contribution, Moment, Round, Tensors
+from outerloop.compress.by_size import BySize
+from outerloop.compress.topk import TopK
+from outerloop.types import Compressor, Contribution, Moment, Parts, Round
 
 LONGEST_REASON = 300
 """Characters: a reason may quote what the sender wrote."""
 
 
 class Payload:
-    """Encodes what this peer offers and decodes what all peers sent.
+    """Encodes what this peer offers, decodes what all peers sent, and remembers what they agreed on for the next round.
 
     Args:
         compress: the compressor; the same on all peers.
@@ -24,11 +29,11 @@ class Payload:
 
     def __init__(self, compress: Compressor, *, seed: int) -> None:
         self.compress, self.seed = compress, seed
+        self.agreed: dict[str, tuple[int, Tensor]] = {}
 
-    def pack(self, header: wire.Header, offered: Tensors) -> bytes:
-        """Compress every tensor and join them to one message."""
-        parts = {name: self.compress.encode(x, self.moment(header.round, name)) for name, x in offered.items()}
-        return wire.pack(header, parts)
+    def encode(self, number: int, name: str, x: Tensor, *, leads: bool) -> Parts:
+        """Compress one tensor in this round. `leads`: its parts shall say what holds in the next round."""
+        return self.compress.encode(x, replace(self.moment(number, name), leads=leads))
 
     def unpack(self, contribution: Contribution, like: Mapping[str, Tensor]) -> wire.Message:
         """One peer's message. Raises BadMessage when it is of another model, round or peer than it came as."""
@@ -40,21 +45,70 @@ class Payload:
 
     def decode(self, message: wire.Message, name: str, like: Tensor) -> Tensor:
         """One tensor of one message, dense, on the device of `like`. Raises BadMessage naming peer and tensor."""
-        parts = {part: x.to(like.device) for part, x in message.parts[name].items()}
-        try:
-            return checked(self.compress.decode(parts, like.shape, self.moment(message.header.round, name)), like)
-        except (ValueError, KeyError) as bad:
-            reason = str(bad)[:LONGEST_REASON]
-            raise wire.BadMessage(f"payload of {message.header.peer}, tensor {name}: {reason}") from bad
+        with blaming(message, name):
+            moment = self.moment(message.header.round, name)
+            return checked(self.compress.decode(on(like.device, message.parts[name]), like.shape, moment), like)
+
+    def decode_kept(self, message: wire.Message, name: str, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Positions and values (M,) of a tensor whose codec is top-k. Raises BadMessage naming peer and tensor."""
+        topk = self.codec(like)
+        assert isinstance(topk, TopK)
+        with blaming(message, name):
+            moment = self.moment(message.header.round, name)
+            return topk.unpack(on(like.device, message.parts[name]), topk.rows_at(like.numel(), moment), moment)
+
+    def codec(self, like: Tensor) -> Compressor:
+        """The compressor that a tensor of this shape meets in the end."""
+        return self.compress.of(like.shape) if isinstance(self.compress, BySize) else self.compress
 
     def moment(self, number: int, name: str) -> Moment:
         """What compressors may know and draw from: equal on all peers, another seed for every round and tensor."""
-        return Moment(number, wire.name_hash(f"{self.seed} {number} {name}"))
+        holds_in, agreed = self.agreed.get(name, (None, None))
+        seed = wire.name_hash(f"{self.seed} {number} {name}")
+        return Moment(number, seed, agreed=agreed if holds_in == number else None)
+
+    def landed(self, messages: Sequence[wire.Message], like: Mapping[str, Tensor]) -> None:
+        """Remember what the leader says for the next round. It holds in no other: a failed round leaves nothing agreed.
+
+        `messages` come in peer-name order. Only the leader's word counts, whatever the others put in.
+        """
+        holds_in = messages[0].header.round + 1
+        for name, parts in messages[leader(holds_in, len(messages))].parts.items():
+            if "next" in parts:
+                self.agreed[name] = holds_in, parts["next"].to(like[name].device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was agreed on, by tensor: the round in which it holds, and the word itself."""
+        return {"agreed": dict(self.agreed)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self.agreed = dict(state["agreed"])
+
+
+def leader(number: int, peers: int) -> int:
+    """Place, in name order, of the peer whose word holds in this round: all in turn."""
+    return number % peers
 
 
 def schema_of(tensors: Mapping[str, Tensor]) -> wire.Schema:
     """Names and shapes."""
     return {name: x.shape for name, x in tensors.items()}
+
+
+def on(device: torch.device, parts: Parts) -> Parts:
+    """Parts on a device."""
+    return {name: x.to(device) for name, x in parts.items()}
+
+
+@contextmanager
+def blaming(message: wire.Message, name: str) -> Iterator[None]:
+    """What a codec cannot decode becomes a BadMessage with the peer's and the tensor's name."""
+    try:
+        yield
+    except (ValueError, KeyError) as bad:
+        reason = str(bad)[:LONGEST_REASON]
+        raise wire.BadMessage(f"payload of {message.header.peer}, tensor {name}: {reason}") from bad
 
 
 def checked(x: Tensor, like: Tensor) -> Tensor:

@@ -7,11 +7,13 @@ Letters used in shapes everywhere: N values in a tensor, C chunks, L chunk lengt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from torch import Size, Tensor
+
+Made = TypeVar("Made")
 
 Tensors = dict[str, Tensor]
 """Parameter name -> plain local tensor; the same names in the same order on every peer."""
@@ -63,22 +65,28 @@ class Contribution:
 
 @dataclass(frozen=True)
 class Moment:
-    """When a tensor is compressed, and how its values belong together; equal on every peer.
+    """When a tensor is compressed, and how its values belong together; all but `leads` is equal on every peer.
 
     `seed` differs by round and tensor. `group` is how many consecutive values share a scale, where an outer codec
     knows it (what one chunk kept), else None.
+
+    Peers may agree on something a round ahead. In each round one of them leads: what its compressor says about a tensor
+    in a part named "next" is every peer's `agreed` for that tensor in the next round. A part of that name is no part of
+    the tensor: `decode` only checks it, and nobody adds it up. `agreed` is None when no such word has landed.
     """
 
     round: int
     seed: int
     group: int | None = None
+    leads: bool = False
+    agreed: Tensor | None = None
 
 
 class Compressor(Protocol):
     """AXIS compress: what one tensor becomes on the wire."""
 
     linear: bool
-    """True when decode(a) + decode(b) may be formed by adding the parts of a and b."""
+    """True when decode(a) + decode(b) may be formed by adding the parts of a and b, "next" apart (see Moment)."""
 
     def encode(self, x: Tensor, moment: Moment) -> Parts:
         """x (any shape, float32), left untouched -> parts. Equal x and moment give equal parts."""
@@ -208,6 +216,13 @@ class Exchange(Protocol):
 
     def start(self, blob: bytes, round: Round) -> Pending:
         """Offer one wire message; returns at once."""
+        ...
+
+    def once(self, round: Round, make: Callable[[], Made]) -> Made:
+        """What `make` returns, made by one of the peers that share this process and get the same contributions.
+
+        All of them get the same object, so nobody may change it.
+        """
         ...
 
     def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:

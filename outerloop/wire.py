@@ -91,7 +91,7 @@ def tensors_hash(tensors: Mapping[str, Tensor]) -> int:
     """64-bit hash of the values, bit for bit, in the given order."""
     state = xxhash.xxh3_64()
     for x in tensors.values():
-        state.update(raw(x))
+        state.update(view_of(x))
     return state.intdigest()
 
 
@@ -108,7 +108,7 @@ def pack(header: Header, parts: Mapping[str, Parts]) -> bytes:
     ) + short_text(header.peer)
     table = bytes([len(names)]) + b"".join(map(short_text, names)) + struct.pack("<I", len(parts))
     entries = b"".join(entry(tensor, names) for tensor in parts.values())
-    body = b"".join([head, table, entries, *(raw(part) for tensor in parts.values() for part in tensor.values())])
+    body = b"".join([head, table, entries, *(view_of(part) for tensor in parts.values() for part in tensor.values())])
     return body + CHECKSUM.pack(xxhash.xxh3_64_intdigest(body))
 
 
@@ -203,9 +203,9 @@ def entry(tensor: Parts, names: Sequence[str]) -> bytes:
     )
 
 
-def raw(x: Tensor) -> bytes:
-    """The bytes of a tensor as they lie in memory."""
-    return x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+def view_of(x: Tensor) -> memoryview:
+    """The bytes of a tensor as they lie in memory; a view of a contiguous one on the CPU."""
+    return x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def short_text(text: str) -> bytes:

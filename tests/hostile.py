@@ -21,15 +21,23 @@ from torch.utils._pytree import tree_leaves
 
 from outerloop import wire
 from outerloop.commands import build, config
+from outerloop.compress.identity import Identity
+from outerloop.compress.index.elias_fano import EliasFano
+from outerloop.compress.index.rice import Rice
+from outerloop.compress.topk import TopK
+from outerloop.compress.two_bit import TwoBit
+from outerloop.compress.uniform import Uniform
+from outerloop.kernels.land import land
 from outerloop.payload import Payload
-from outerloop.types import Contribution, Round, Tensors
+from outerloop.types import Contribution, Moment, Round, Tensors
 
-IDENTITY = "outerloop.compress.identity.Identity"
-SETTINGS = {name: [f"compress={name}"] for name in config.groups()["compress"]} | {
-    "topk_warming": ["compress=topk", "compress.large.warmup_rounds=10"],
-    "topk_exact": ["compress=topk", "~compress.large.values.chunk", f"compress.large.values._target_={IDENTITY}"],
+EXTRA = {
+    "topk_warming": TopK(chunk=512, k=5, values=TwoBit(chunk=None), index=EliasFano(), warmup_rounds=10),
+    "topk_exact": TopK(chunk=512, k=5, values=Identity(), index=Rice()),
+    "topk_masks": TopK(chunk=64, k=40, values=Uniform(bits=2, chunk=7), index=Rice()),
 }
-CODECS = list(SETTINGS)
+"""What no yaml of configs/compress joins."""
+CODECS = [*config.groups()["compress"], *EXTRA]
 LIKE = {name: torch.zeros(shape) for name, shape in {"big": (67, 72), "bias": (5,), "one": (), "none": (0, 3)}.items()}
 SCHEMA = {name: x.shape for name, x in LIKE.items()}
 PEER, ROUND = "peer-π", Round(3, 1)
@@ -41,8 +49,10 @@ PATTERNS = [bytes([a, b]) for a, b in ((0, 0), (255, 255), (0x80, 0x7F), (0x7F, 
 
 @cache
 def payload_of(codec: str) -> Payload:
-    """The codec of configs/compress/<codec>.yaml, or one of its settings."""
-    return Payload(build.make(config.composed(SETTINGS[codec]).compress), seed=0)
+    """The codec of configs/compress/<codec>.yaml, or one of EXTRA."""
+    if codec in EXTRA:
+        return Payload(EXTRA[codec], seed=0)
+    return Payload(build.make(config.composed([f"compress={codec}"]).compress), seed=0)
 
 
 @cache
@@ -51,15 +61,39 @@ def honest(codec: str, seed: int = 0) -> bytes:
     draw, payload = torch.Generator().manual_seed(seed), payload_of(codec)
     header = wire.Header(ROUND.number, ROUND.fragment, 64, wire.schema_hash(SCHEMA), 7, PEER)
     offered = {name: torch.randn(shape, generator=draw) for name, shape in SCHEMA.items()}
-    parts = {n: payload.compress.encode(x, payload.moment(header.round, n)) for n, x in offered.items()}
+    parts = {name: payload.encode(header.round, name, x, leads=True) for name, x in offered.items()}
     return wire.pack(header, parts)
 
 
 def decoded(codec: str, blob: bytes) -> Tensors:
-    """What lands: every tensor of a payload. Raises BadMessage."""
+    """What lands: every tensor of a payload, dense. Raises BadMessage."""
     payload = payload_of(codec)
     message = payload.unpack(Contribution(PEER, ROUND, blob), LIKE)
-    return {name: payload.decode(message, name, like) for name, like in LIKE.items()}
+    tensors = {name: payload.decode(message, name, like) for name, like in LIKE.items()}
+    for name, x in tensors.items():
+        check_fused(codec, message, name, x)
+        check_agreed(codec, message, name)
+    return tensors
+
+
+def check_fused(codec: str, message: wire.Message, name: str, dense: torch.Tensor) -> None:
+    """The kernel that lands kept values without a dense tensor moves the weights by the same."""
+    payload = payload_of(codec)
+    topk = payload.codec(dense)
+    if isinstance(topk, TopK) and dense.numel():
+        position_M, value_M = payload.decode_kept(message, name, dense)
+        rows, slow = topk.rows_at(dense.numel(), payload.moment(ROUND.number, name)), torch.zeros_like(dense)
+        sent = (position_M[None], value_M[None], -1, 0.0, rows.chunk, rows.k)
+        land(slow, torch.zeros_like(dense), None, None, *sent, False, 1.0, 0.0, False)
+        assert torch.equal(slow, -dense), name
+
+
+def check_agreed(codec: str, message: wire.Message, name: str) -> None:
+    """What a leader says for the next round holds there: an honest payload decodes under it."""
+    if (word := message.parts[name].get("next")) is not None:
+        compress, x = payload_of(codec).compress, LIKE[name]
+        moment = Moment(ROUND.number + 1, 0, agreed=word)
+        compress.decode(compress.encode(x, moment), x.shape, moment)
 
 
 def check(codec: str, blob: bytes) -> str:
@@ -160,7 +194,10 @@ def apart(blob: bytes) -> Draft:
     names = list(dict.fromkeys(name for parts in tensors for name in parts))
     numbers = [wire.VERSION, header.round, header.fragment, header.samples, header.schema, header.slow]
     sections = [
-        [Section(names.index(n), wire.DTYPES.index(x.dtype), list(x.shape), wire.raw(x)) for n, x in parts.items()]
+        [
+            Section(names.index(n), wire.DTYPES.index(x.dtype), list(x.shape), bytes(wire.view_of(x)))
+            for n, x in parts.items()
+        ]
         for parts in tensors
     ]
     return Draft(numbers, header.peer.encode(), [name.encode() for name in names], len(tensors), sections)

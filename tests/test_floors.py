@@ -13,6 +13,7 @@ FLOORS = [
     {"kernels", "rng", "lr"},
     {"compress", "feedback", "wire", "island", "schedule", "checkpoint", "swarm"},
     {"methods", "exchange", "aggregate", "payload", "rounds", "compatibility"},
+    {"routes"},
     {"loop"},
     {"replicas"},
     {"inner", "report", "sinks"},
@@ -70,6 +71,8 @@ def packages(path: Path) -> set[str]:
         ("datasets", "inner"),
         ("transformers", "inner"),
         ("matplotlib", "report"),
+        ("numba", "kernels"),
+        ("llvmlite", "kernels"),
     ],
 )
 def test_a_package_has_one_home(package, home):

@@ -1,59 +1,181 @@
-"""The reference arithmetic against definitions written another way."""
+"""Compiled kernels equal their definitions bit for bit, whatever the input and the number of threads; and by hand."""
+
+import itertools
 
 import pytest
 import torch
-from hypothesis import given
+import toy_routes
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outerloop.kernels import reference
+from outerloop.kernels.land import land
+from outerloop.kernels.rows import Rows
+from outerloop.kernels.select import absolute, select
+from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
 
-COUNTS = [0, 1, 2, 7, 8, 9, 4095, 4096, 4097]
-
-
-@pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("bits", [1, 2, 7, 8, 12, 16])
-def test_bits_come_back(count, bits):
-    value = torch.randint(0, 2**bits, (count,))
-    packed = reference.pack_bits(value, bits)
-    assert packed.numel() == -(-count * bits // 8)
-    assert torch.equal(reference.unpack_bits(packed, bits, count).long(), value)
+SIZES = [0, 1, 2, 7, 4095, 4096, 4097, 10007]
+SHAPES = [(4096, 64), (4096, 128), (4096, 4096), (64, 3), (100, 7)]
+KINDS = ["gaussian", "zero", "equal", "ties", "denormal", "huge"]
+FAST = [torch.float32, torch.bfloat16]
 
 
-def test_bit_layout_is_little_endian():
-    """0xABC then 0x123 in 12 bits each: BC, 3A, 12."""
-    assert reference.pack_bits(torch.tensor([0xABC, 0x123]), 12).tolist() == [0xBC, 0x3A, 0x12]
+def state(kind, n, dtype):
+    """slow, fast, residual"""
+    generator = torch.Generator().manual_seed(n)
+    slow, noise, residual = (torch.randn(n, generator=generator) for _ in range(3))
+    zero = torch.zeros(n)
+    return {
+        "gaussian": (slow, (slow + 0.01 * noise).to(dtype), 0.01 * residual),
+        "zero": (zero, zero.to(dtype), zero.clone()),
+        "equal": (torch.ones(n), zero.to(dtype), zero.clone()),
+        "ties": ((3 * slow).round(), zero.to(dtype), zero.clone()),
+        "denormal": (slow * 1e-42, zero.to(dtype), residual * 1e-43),
+        "huge": (slow * 3e37, zero.to(dtype), residual * 1e37),
+    }[kind]
 
 
-def test_unpack_refuses_a_wrong_length():
-    with pytest.raises(ValueError, match="cannot hold"):
-        reference.unpack_bits(torch.zeros(3, dtype=torch.uint8), 12, 3)
+def bits(x):
+    """Floats as the integers of their bits, so that -0 is not 0 and NaN is NaN."""
+    return x.view(torch.int16 if x.itemsize == 2 else torch.int32) if x.is_floating_point() else x
 
 
-def topk_by_sorting(row, k):
-    """The k largest magnitudes, ties to the lowest position, by Python's own sort."""
-    order = sorted(range(len(row)), key=lambda i: (-abs(row[i]), i))
-    return sorted(order[:k])
+def same(x, y):
+    return x is y or (x.dtype == y.dtype and torch.equal(bits(x), bits(y)))
 
 
-@given(st.lists(st.sampled_from([0.0, -1.0, 1.0, 2.0, -2.0, 1e-40, 3e38]), min_size=1, max_size=40), st.data())
-def test_topk_equals_sorting(row, data):
-    k = data.draw(st.integers(1, len(row)))
-    picked = reference.topk_rows(torch.tensor([row]), k)
-    assert picked.tolist() == [topk_by_sorting(torch.tensor(row).tolist(), k)]
+@pytest.fixture(autouse=True)
+def threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
-def test_mean_split_by_hand():
-    """|x| = 1 2 3 10, mean 4: low level (1+2+3)/3 = 2, high level 10."""
-    code, level = reference.mean_split(torch.tensor([[1.0, -2.0, 3.0, -10.0]]))
-    assert code.tolist() == [[0, 2, 0, 3]] and level.tolist() == [[2.0, 10.0]]
-    assert reference.mean_split_decode(code, level).tolist() == [[2.0, -2.0, 2.0, -10.0]]
+def definition(op):
+    """The plain torch function that an operator was declared with."""
+    return op._init_fn
 
 
-def test_mean_split_of_equal_values_is_exact():
-    code, level = reference.mean_split(torch.full((1, 5), -0.25))
-    assert reference.mean_split_decode(code, level).tolist() == [[-0.25] * 5]
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", SIZES)
+def test_select_equals_its_definition(kind, n):
+    for dtype, (chunk, k) in itertools.product(FAST, SHAPES):
+        slow, fast, residual = state(kind, n, dtype)
+        for inputs in [(slow, fast, residual, 0.95), (slow, fast, None, 0.0), (slow, None, None, 0.0)]:
+            expected = definition(select)(*inputs, chunk, k)
+            for count in (1, 7):
+                torch.set_num_threads(count)
+                got = select(*inputs, chunk, k)
+                assert same(got[0], expected[0]) and same(got[1], expected[1])
+                assert kind == "huge" or torch.allclose(got[2], expected[2])
 
 
-def test_mean_split_of_huge_values_stays_finite():
-    code, level = reference.mean_split(torch.tensor([[3.4e38, -3.4e38, 3.4e38]]))
-    assert reference.mean_split_decode(code, level).isfinite().all()
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize(
+    ("own", "by_senders", "mu", "nesterov"),
+    [(2, True, 0.0, False), (0, False, 0.9, True), (-1, True, 0.9, False), (1, False, 0.0, False)],
+)
+def test_land_equals_its_definition(kind, n, own, by_senders, mu, nesterov):
+    for dtype, (chunk, k) in itertools.product(FAST, SHAPES[:1] + SHAPES[2:]):
+        slow, fast, residual = state(kind, n, dtype)
+        sent = [definition(select)(torch.randn(n), None, None, 0.0, chunk, k) for _ in range(2)]
+        sent.append(definition(select)(slow, fast, residual, 0.95, chunk, k))
+        position, value = torch.stack([s[0] for s in sent]), torch.stack([s[1] for s in sent])
+        value[0, : min(1, value.shape[1])] = 0.0
+        numbers = (own, 0.95, chunk, k, by_senders, 0.7, mu, nesterov)
+        momentum = torch.randn(n) if mu else None
+        expected = [x if x is None else x.clone() for x in (slow, fast, residual, momentum)]
+        squares = definition(land)(*expected, position, value, *numbers)
+        for count in (1, 7):
+            torch.set_num_threads(count)
+            got = [x if x is None else x.clone() for x in (slow, fast, residual, momentum)]
+            sum_of_squares = land(*got, position, value, *numbers)
+            assert kind == "huge" or torch.allclose(sum_of_squares, squares)
+            assert all(same(x, y) for x, y in zip(got, expected, strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 7, 64, 65, 4095, 10007])
+def test_two_bits_equal_their_definition(kind, n):
+    x = state(kind, n, torch.float32)[0]
+    for group in (1, 2, 3, 7, 64, 100, 4096):
+        expected = definition(two_bit_encode)(x, group)
+        back = definition(two_bit_decode)(*expected, n, group)
+        for count in (1, 7):
+            torch.set_num_threads(count)
+            got = two_bit_encode(x, group)
+            assert all(map(same, got, expected)) and same(two_bit_decode(*got, n, group), back)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_not_finite_is_kept_and_so_seen(bad):
+    x = torch.randn(10000)
+    x[5000] = bad
+    for function in (select, definition(select)):
+        position, value, _ = function(x, None, None, 0.0, 4096, 64)
+        at = absolute(position, Rows(10000, 4096, 64)).tolist().index(5000)
+        assert not value[at].isfinite()
+
+
+def test_select_and_land_by_hand():
+    """Two chunks of three, one value kept of each; two peers, one of them this one."""
+    slow, fast = torch.tensor([1.0, 2, 3, 4, 5, 6]), torch.tensor([0.5, 2, 5, 4, 4, 6])
+    residual = torch.tensor([2.0, 0, 0, 0, 0, -4])
+    position, value, squares = select(slow, fast, residual, 0.5, 3, 1)
+    # x = slow - fast + residual / 2 = [1.5, 0, -2, 0, 1, -2]
+    assert position.tolist() == [2, 2] and value.tolist() == [-2, -2] and squares.item() == 0.25 + 4 + 1
+    positions, values = torch.stack([position, torch.tensor([2, 0]).int()]), torch.tensor([[-2.0, -2], [4, 6]])
+    land(slow, fast, residual, None, positions, values, 0, 0.5, 3, 1, True, 1.0, 0.0, False)
+    # mean by senders: [0, 0, (-2 + 4) / 2, 6, 0, -2]
+    assert slow.tolist() == [1, 2, 2, -2, 5, 8] and fast.tolist() == slow.tolist()
+    assert residual.tolist() == [1.5, 0, 0, 0, 1, 0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 9000), st.sampled_from(SHAPES), st.integers(0, 2**32 - 1))
+def test_selection_is_the_largest_magnitudes(n, shape, seed):
+    chunk, k = shape
+    x = torch.randn(n, generator=torch.Generator().manual_seed(seed))
+    position, value, _ = select(x, None, None, 0.0, chunk, k)
+    at = absolute(position, Rows(n, chunk, k))
+    assert torch.equal(x[at], value) and len(set(at.tolist())) == len(at)
+    for start in range(0, n, chunk):
+        row, inside = x[start : start + chunk].abs(), (at >= start) & (at < start + chunk)
+        assert int(inside.sum()) == -(-k * len(row) // chunk)
+        left = row.clone()
+        left[at[inside] - start] = 0
+        assert value[inside].abs().min() >= left.max()
+
+
+def test_the_operators_trace_whole():
+    """Fake kernels give the right shapes: a function that uses the operators compiles without a graph break."""
+
+    def step(slow, fast, residual):
+        position, value, _ = select(slow, fast, residual, 0.95, 64, 3)
+        code, level = two_bit_encode(value, 3)
+        back = two_bit_decode(code, level, value.numel(), 3)
+        land(slow, fast, residual, None, position[None], back[None], 0, 0.95, 64, 3, True, 1.0, 0.0, False)
+        return back
+
+    tensors = state("gaussian", 200, torch.float32)
+    twins = [x.clone() for x in tensors]
+    expected = step(*tensors)
+    got = torch.compile(step, fullgraph=True, backend="aot_eager")(*twins)
+    assert same(got, expected) and all(map(same, twins, tensors))
+
+
+@pytest.mark.parametrize("operator", [select, two_bit_encode], ids=["select", "two_bit_encode"])
+def test_torch_finds_the_operators_well_declared(operator):
+    x = torch.randn(200)
+    arguments = (x, None, None, 0.0, 64, 3) if operator is select else (x, 64)
+    torch.library.opcheck(operator, arguments)
+
+
+@pytest.mark.parametrize("recipe", toy_routes.FUSED)
+@pytest.mark.parametrize("dtype", FAST)
+def test_both_routes_through_a_round_come_to_the_same_bits(recipe, dtype):
+    """Slow, fast, residual and momentum after some rounds, the fused route against the plain one."""
+    fused, plain = toy_routes.trained(recipe, dtype, fused=True), toy_routes.trained(recipe, dtype, fused=False)
+    assert fused.keys() == plain.keys()
+    for name, x in fused.items():
+        assert same(x, plain[name]) if recipe in toy_routes.EXACT else torch.allclose(x, plain[name], atol=1e-6), name

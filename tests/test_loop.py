@@ -12,6 +12,7 @@ from outerloop.aggregate.mean import Mean
 from outerloop.aggregate.senders import Senders
 from outerloop.commands import build, config
 from outerloop.compress.identity import Identity
+from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
 from outerloop.exchange.inprocess import Hub, InProcess
@@ -23,7 +24,7 @@ from outerloop.types import Contribution, ReplicasDiverged, Round, RoundFailed, 
 
 def sparse():
     return {
-        "compress": TopK(chunk=16, k=4, values=TwoBit(chunk=4)),
+        "compress": TopK(chunk=16, k=4, values=TwoBit(chunk=4), index=Rice()),
         "feedback": ErrorFeedback(beta=0.95),
         "aggregate": Senders(),
     }
@@ -104,7 +105,7 @@ def test_outer_lr_factor_and_clip():
 
 
 def test_keeping_everything_unquantized_equals_uncompressed():
-    everything = TopK(chunk=16, k=16, values=Identity())
+    everything = TopK(chunk=16, k=16, values=Identity(), index=Rice())
     plain = toy.run_workers(2, train)
     kept = toy.run_workers(2, lambda e: train(e, compress=everything))
     assert equal(weights(plain[0][0]), weights(kept[0][0]))
@@ -165,7 +166,10 @@ class Failing:
 
     def __init__(self, inner, failing):
         self.inner, self.failing = inner, failing
-        self.peer, self.agrees, self.size = inner.peer, True, inner.size
+        self.peer, self.agrees, self.rank, self.size = inner.peer, True, inner.rank, inner.size
+
+    def once(self, round, make):
+        return make()
 
     def start(self, blob, round):
         return NeverComes() if round.number in self.failing else self.inner.start(blob, round)
@@ -218,10 +222,14 @@ class Garbled:
 
     def __init__(self, inner):
         self.inner, self.peer, self.agrees = inner, inner.peer, True
+        self.rank, self.size = inner.rank, inner.size
 
     def start(self, blob, round):
         pending = self.inner.start(blob, round)
         return GarbledPending(pending)
+
+    def once(self, round, make):
+        return make()
 
 
 class GarbledPending:
@@ -366,10 +374,13 @@ class Replayed:
 
     def __init__(self, inner, change):
         self.inner, self.change, self.peer, self.agrees = inner, change, inner.peer, True
-        self.size, self.seen = inner.size, []
+        self.rank, self.size, self.seen = inner.rank, inner.size, []
 
     def start(self, blob, round):
         return Changed(self.inner.start(blob, round), self)
+
+    def once(self, round, make):
+        return make()
 
 
 class Changed:
@@ -433,7 +444,7 @@ def test_header_tells_samples_and_hash():
     sent = []
 
     class Spy:
-        peer, agrees = "000", True
+        peer, agrees, rank, size = "000", True, 0, 1
 
         def start(self, blob, round):
             sent.append(blob)

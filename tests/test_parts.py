@@ -12,6 +12,7 @@ from outerloop.aggregate.rda import RDA
 from outerloop.aggregate.weighted import Weighted
 from outerloop.compress.cast import Cast
 from outerloop.compress.identity import Identity
+from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
 from outerloop.exchange.inprocess import Hub, InProcess
@@ -184,7 +185,7 @@ def test_a_delayed_round_survives_a_restart():
     def work(exchange, steps, saved=None):
         net = toy.model()
         parts = {"schedule": EveryH(sync_every=3, delay=2), "merge_local": 0.5, "feedback": ErrorFeedback(beta=0.9)}
-        loop = toy.outer(net, exchange, compress=TopK(chunk=16, k=4, values=TwoBit(chunk=None)), **parts)
+        loop = toy.outer(net, exchange, compress=TopK(chunk=16, k=4, values=TwoBit(chunk=None), index=Rice()), **parts)
         inner = torch.optim.SGD(net.parameters(), lr=0.1)
         if saved:
             for part, state in zip([net, loop], saved[exchange.rank], strict=True):
@@ -231,7 +232,7 @@ def joined(**parts):
 
 GOSSIP = InProcessGossip(hub=Hub(2), rank=0, group=2, seed=0)
 NOLOCO = NoLoCo(alpha=0.5, beta=0.7, gamma=None, consensus="inside")
-SPARSE = TopK(chunk=64, k=4, values=TwoBit(chunk=None))
+SPARSE = TopK(chunk=64, k=4, values=TwoBit(chunk=None), index=Rice())
 
 
 @pytest.mark.parametrize(

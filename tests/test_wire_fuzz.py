@@ -16,6 +16,7 @@ from outerloop import replicas, wire
 from outerloop.aggregate.weighted import Weighted
 from outerloop.compress.adaptive import Adaptive
 from outerloop.compress.identity import Identity
+from outerloop.compress.index.fixed import Fixed
 from outerloop.compress.topk import TopK
 from outerloop.types import Contribution, Moment, Round, RoundFailed
 
@@ -83,7 +84,7 @@ def test_values_in_another_precision_than_the_peers_own_are_refused(dtype):
     value = torch.ones(hostile.SCHEMA["big"].numel(), dtype=dtype)
 
     def other_precision(draft, tensor):
-        tensor[0].dtype, tensor[0].data = wire.DTYPES.index(dtype), wire.raw(value)
+        tensor[0].dtype, tensor[0].data = wire.DTYPES.index(dtype), bytes(wire.view_of(value))
 
     with pytest.raises(wire.BadMessage, match="tensor big: decodes to"):
         hostile.decoded("identity", with_big("identity", other_precision))
@@ -91,7 +92,7 @@ def test_values_in_another_precision_than_the_peers_own_are_refused(dtype):
 
 def test_kept_values_beyond_float32_are_refused():
     """1e300 is finite, but not once it meets float32 weights."""
-    codec, now = TopK(chunk=8, k=2, values=Identity()), Moment(0, 0)
+    codec, now = TopK(chunk=8, k=2, values=Identity(), index=Fixed()), Moment(0, 0)
     parts = codec.encode(torch.randn(8), now)
     parts["values.value"] = parts["values.value"].double() + 1e300
     with pytest.raises(ValueError, match="not finite"):
@@ -99,7 +100,7 @@ def test_kept_values_beyond_float32_are_refused():
 
 
 def test_a_step_of_many_bytes_is_not_spelled_out():
-    codec = Adaptive(chunk=8, k_min=1, k_max=2, target=0.5, values=Identity())
+    codec = Adaptive(chunk=8, k_min=1, k_max=2, target=0.5, values=Identity(), index=Fixed())
     with pytest.raises(ValueError, match="step") as refused:
         codec.decode({"step": torch.zeros(10**6, dtype=torch.uint8)}, Size([8]), Moment(0, 0))
     assert len(str(refused.value)) < 100

@@ -73,7 +73,7 @@ def open_run(config: DictConfig) -> RunDir:
 
 
 def locked(path: Path) -> IO[str]:
-    """The open lock file of a run; closed with it, or with the process. Raises UserError when another process has it."""
+    """The open lock file of a run, freed with the process at the latest. Raises UserError when another one has it."""
     lock = (path / ".lock").open("a")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

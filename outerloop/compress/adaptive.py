@@ -15,6 +15,7 @@ import torch
 from torch import Size, Tensor
 
 from outerloop.compress.groups import split_rows
+from outerloop.compress.index import Index
 from outerloop.compress.topk import TopK
 from outerloop.types import Compressor, Moment, Parts, UserError
 
@@ -28,6 +29,7 @@ class Adaptive:
         k_max: the most kept per chunk, 1 .. chunk: the budget.
         target: share of the squared length of x to send, 0 .. 1.
         values: compressor of the kept values; it sees them in order, in groups of what one chunk kept.
+        index: code of the kept positions.
 
     Raises:
         UserError: if a setting is out of range.
@@ -35,14 +37,14 @@ class Adaptive:
 
     linear = False
 
-    def __init__(self, *, chunk: int, k_min: int, k_max: int, target: float, values: Compressor) -> None:
+    def __init__(self, *, chunk: int, k_min: int, k_max: int, target: float, values: Compressor, index: Index) -> None:
         if not 1 <= k_min <= k_max:
             raise UserError(f"adaptive k_min={k_min} must be 1 .. k_max={k_max}")
         if not 0 <= target <= 1:
             raise UserError(f"adaptive target={target} must be 0 .. 1")
         self.target = target
         steps = [k_min << i for i in range((k_max // k_min).bit_length()) if k_min << i < k_max]
-        self.ladder = [TopK(chunk=chunk, k=k, values=values) for k in [*steps, k_max]]
+        self.ladder = [TopK(chunk=chunk, k=k, values=values, index=index) for k in [*steps, k_max]]
 
     def encode(self, x: Tensor, moment: Moment) -> Parts:
         """(N values, any shape) -> "step" (1,) uint8, the place of k on the ladder, and the parts of TopK."""
@@ -60,13 +62,15 @@ class Adaptive:
         """The first of the ladder that reaches the target, or the last. Squares in float64: none overflows."""
         whole, last = float(x_N.double().square().sum()), self.ladder[-1]
         tops = [
-            (row_CL.shape[1], row_CL.abs().topk(last.kept(row_CL.shape[1], last.k)).values.double().square())
+            (row_CL.shape[1], row_CL.abs().topk(kept(row_CL.shape[1], last)).values.double().square())
             for row_CL in split_rows(x_N, last.chunk)
         ]
         for step, codec in enumerate(self.ladder[:-1]):
-            if (
-                sum(float(top_CK[:, : codec.kept(length, codec.k)].sum()) for length, top_CK in tops)
-                >= self.target * whole
-            ):
+            if sum(float(top_CK[:, : kept(length, codec)].sum()) for length, top_CK in tops) >= self.target * whole:
                 return step
         return len(self.ladder) - 1
+
+
+def kept(length: int, topk: TopK) -> int:
+    """How many values a chunk of this length keeps, warm-up apart."""
+    return -(-topk.k * length // topk.chunk)

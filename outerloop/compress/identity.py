@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Size, Tensor
 
+from outerloop.kernels.reference import all_finite
 from outerloop.types import Moment, Parts
 
 
@@ -26,6 +27,6 @@ def checked_dense(parts: Parts, shape: Size) -> Tensor:
     value = parts.get("value")
     if value is None or len(parts) != 1 or value.numel() != shape.numel() or not value.is_floating_point():
         raise ValueError(f"expected one float part 'value' of {shape.numel()} values, got {sorted(parts)}")
-    if not value.float().isfinite().all():
+    if not all_finite(value.float()):
         raise ValueError("a value is not finite")
     return value.view(shape)

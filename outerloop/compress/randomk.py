@@ -39,12 +39,15 @@ class RandomK:
         self.chunk, self.k, self.values = chunk, k, values
         self.linear = values.linear
 
+    def kept(self, row_length: int) -> int:
+        """How many values a chunk of this length keeps: the same share, rounded up."""
+        return -(-self.k * row_length // self.chunk)
+
     def positions(self, rows: list[Tensor], moment: Moment) -> list[Tensor]:
         """Ascending positions for each item of `rows`; drawn on the CPU, so that all devices agree."""
         generator = torch.Generator().manual_seed(moment.seed)
         drawn = [
-            topk_rows(torch.rand(row_CL.shape, generator=generator), -(-self.k * row_CL.shape[1] // self.chunk))
-            for row_CL in rows
+            topk_rows(torch.rand(row_CL.shape, generator=generator), self.kept(row_CL.shape[1])) for row_CL in rows
         ]
         return [index_CK.to(row_CL.device) for index_CK, row_CL in zip(drawn, rows, strict=True)]
 

@@ -2,7 +2,7 @@
 
     kept = the k largest of |x| in each chunk, ties to the lowest position;  x̂ = values(x[kept]), 0 elsewhere
 
-The positions are packed to ceil(log2 chunk) bits, the kept values go through another compressor. A tensor is cut as it
+The positions go through a code of compress/index, the kept values through another compressor. A tensor is cut as it
 lies in memory; the ragged last chunk keeps the same share, rounded up, and nothing is padded. Needs error feedback.
 
 N values, C chunks, L chunk length, K kept per chunk, M kept in all.
@@ -15,8 +15,9 @@ from dataclasses import replace
 import torch
 from torch import Size, Tensor
 
-from outerloop.compress.groups import split_rows
-from outerloop.kernels.reference import pack_bits, topk_rows, unpack_bits
+from outerloop.compress.index import Index
+from outerloop.kernels.rows import Rows
+from outerloop.kernels.select import absolute, select
 from outerloop.types import Compressor, Moment, Parts, UserError
 
 
@@ -27,6 +28,7 @@ class TopK:
         chunk: values in a chunk, 2 .. 65536. SparseLoCo: 4096.
         k: kept per chunk, 1 .. chunk. SparseLoCo: 128 (512M parameters), 64 (72B).
         values: compressor of the kept values; it sees them in order, in groups of what one chunk kept.
+        index: code of the kept positions.
         warmup_rounds: rounds over which the kept share falls geometrically from everything to k / chunk; 0 for none.
 
     Raises:
@@ -35,15 +37,14 @@ class TopK:
 
     linear = False
 
-    def __init__(self, *, chunk: int, k: int, values: Compressor, warmup_rounds: int = 0) -> None:
+    def __init__(self, *, chunk: int, k: int, values: Compressor, index: Index, warmup_rounds: int = 0) -> None:
         if not 2 <= chunk <= 65536:
             raise UserError(f"topk chunk={chunk} must be 2 .. 65536 (4096 is usual)")
         if not 1 <= k <= chunk:
             raise UserError(f"topk k={k} must be 1 .. chunk={chunk}")
         if warmup_rounds < 0:
             raise UserError(f"topk warmup_rounds={warmup_rounds} must be at least 0")
-        self.chunk, self.k, self.values, self.warmup_rounds = chunk, k, values, warmup_rounds
-        self.index_bits = (chunk - 1).bit_length()
+        self.chunk, self.k, self.values, self.index, self.warmup_rounds = chunk, k, values, index, warmup_rounds
 
     def k_at(self, number: int) -> int:
         """Kept of a whole chunk in this round: chunk · (k / chunk)^(round / warmup_rounds), then k."""
@@ -51,40 +52,31 @@ class TopK:
             return self.k
         return round(self.chunk * (self.k / self.chunk) ** (number / self.warmup_rounds))
 
-    def kept(self, row_length: int, k: int) -> int:
-        """How many values a chunk of this length keeps: the same share, rounded up."""
-        return -(-k * row_length // self.chunk)
+    def rows_at(self, count: int, moment: Moment) -> Rows:
+        """How a tensor of `count` values is cut in this round."""
+        return Rows(count, self.chunk, self.k_at(moment.round))
 
     def encode(self, x: Tensor, moment: Moment) -> Parts:
-        """(N values, any shape) -> "index" uint8 (packed positions in the chunk) and "values.*"."""
-        k = self.k_at(moment.round)
-        rows = split_rows(x.detach().reshape(-1), self.chunk)
-        picked = [topk_rows(row_CL, self.kept(row_CL.shape[1], k)) for row_CL in rows]
-        value = [row_CL.gather(1, index_CK).view(-1) for row_CL, index_CK in zip(rows, picked, strict=True)]
-        index_M = torch.cat([index_CK.view(-1) for index_CK in picked]) if rows else x.new_zeros(0, dtype=torch.int64)
-        value_M = torch.cat(value) if rows else x.new_zeros(0)
-        nested = {
-            f"values.{name}": part for name, part in self.values.encode(value_M, replace(moment, group=k)).items()
-        }
-        return {"index": pack_bits(index_M, self.index_bits)} | nested
+        """(N values, any shape) -> "index" uint8 (positions in the chunk) and "values.*"."""
+        rows = self.rows_at(x.numel(), moment)
+        position_M, value_M, _ = select(x.detach().float().contiguous(), None, None, 0.0, rows.chunk, rows.k)
+        return self.pack(position_M, value_M, rows, moment)
 
     def decode(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
-        """Parts -> dense float32 of `shape`. Raises ValueError on positions that do not ascend inside their chunk."""
-        dense_N = torch.zeros(shape.numel(), device=parts["index"].device)
-        k = self.k_at(moment.round)
-        rows = split_rows(dense_N, self.chunk)
-        counts = [row_CL.shape[0] * self.kept(row_CL.shape[1], k) for row_CL in rows]
-        index_M = unpack_bits(parts["index"], self.index_bits, sum(counts)).long()
-        nested = {name.removeprefix("values."): part for name, part in parts.items() if name != "index"}
-        value_M = self.values.decode(nested, Size([sum(counts)]), replace(moment, group=k)).float()
-        for row_CL, index, value in zip(rows, index_M.split(counts), value_M.split(counts), strict=True):
-            index_CK = index.view(row_CL.shape[0], -1)
-            check_positions(index_CK, row_CL.shape[1])
-            row_CL.scatter_(1, index_CK, value.view_as(index_CK))
+        """Parts -> dense float32 of `shape`. Raises ValueError as `index` and `values` do."""
+        rows = self.rows_at(shape.numel(), moment)
+        position_M, value_M = self.unpack(parts, rows, moment)
+        dense_N = torch.zeros(shape.numel(), device=value_M.device)
+        dense_N[absolute(position_M, rows)] = value_M
         return dense_N.view(shape)
 
+    def pack(self, position_M: Tensor, value_M: Tensor, rows: Rows, moment: Moment) -> Parts:
+        """Kept positions (M,) int32 and values (M,) float32, chunk after chunk -> parts."""
+        values = self.values.encode(value_M, replace(moment, group=rows.k))
+        return {"index": self.index.encode(position_M, rows)} | {f"values.{name}": x for name, x in values.items()}
 
-def check_positions(index_CK: Tensor, length: int) -> None:
-    """Raises ValueError unless every row ascends strictly and stays below `length`."""
-    if (index_CK[:, 1:] <= index_CK[:, :-1]).any() or (index_CK[:, -1] >= length).any():
-        raise ValueError("positions do not ascend inside their chunk")
+    def unpack(self, parts: Parts, rows: Rows, moment: Moment) -> tuple[Tensor, Tensor]:
+        """The inverse of `pack`. Raises ValueError."""
+        position_M = self.index.decode(parts["index"], rows)
+        values = {name.removeprefix("values."): part for name, part in parts.items() if name != "index"}
+        return position_M, self.values.decode(values, Size([rows.kept]), replace(moment, group=rows.k)).float()

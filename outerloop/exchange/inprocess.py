@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 from outerloop import rng
-from outerloop.types import Contribution, Round, Stopped, UserError
+from outerloop.types import Contribution, Made, Round, Stopped, UserError
 
 
 class Hub:
@@ -29,6 +30,7 @@ class Hub:
         self.changed = threading.Condition()
         self.holder: int | None = None
         self.messages: dict[Hashable, dict[int, bytes]] = defaultdict(dict)
+        self.made: dict[Round, tuple[Any, int]] = {}
         self.fetched: dict[Hashable, set[int]] = defaultdict(set)
         self.stop_reason = ""
 
@@ -101,6 +103,15 @@ class InProcess:
         messages = self.exchange_for(round, partners)
         self.bytes_received += sum(len(blob) for rank, blob in messages.items() if rank != self.rank)
         return [Contribution(name_of(rank), round, blob) for rank, blob in messages.items()]
+
+    def once(self, round: Round, make: Callable[[], Made]) -> Made:
+        """Made by the first worker that asks, forgotten when the last one has it; each its own in gossip."""
+        if not self.agrees:
+            return make()
+        made, takers = self.hub.made.pop(round, None) or (make(), 0)
+        if takers + 1 < self.size:
+            self.hub.made[round] = made, takers + 1
+        return made
 
     def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
         """Everybody's bytes of one meeting. Not counted: it is a look at the whole, not training."""

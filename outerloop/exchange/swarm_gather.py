@@ -9,7 +9,7 @@ round's headers shows it.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, TimeoutError
 
 from outerloop.swarm.daemon import DaemonOptions
@@ -20,7 +20,7 @@ from outerloop.swarm.peer import Peer
 from outerloop.swarm.roster import Record, Roster, peer_name
 from outerloop.swarm.timeouts import DHT_S, LINGER_S
 from outerloop.swarm.unanimous import Unanimous
-from outerloop.types import Contribution, Round, RoundFailed, UserError
+from outerloop.types import Contribution, Made, Round, RoundFailed, UserError
 
 MEETINGS = 65535
 """A fragment that no schedule has: meetings are rounds of it."""
@@ -120,6 +120,10 @@ class SwarmGather:
         pending = _Pending(self._node.spawn(self._rounds.gather(round, blob)), self._rounds, round)
         self._pending = [*(one for one in self._pending if not one.done()), pending]
         return pending
+
+    def once(self, round: Round, make: Callable[[], Made]) -> Made:
+        """A process of its own: made here."""
+        return make()
 
     def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
         """A gather beside the rounds of training."""

@@ -37,7 +37,7 @@ class ErrorFeedback:
     def add(self, name: str, delta: Tensor) -> Tensor:
         """Δ (any shape) -> x = Δ + β e, a new tensor."""
         held = self.residual.get(name)
-        return delta.clone() if held is None else delta.add(held, alpha=self.beta)
+        return delta.clone() if held is None else delta + held * self.beta
 
     def keep(self, name: str, x: Tensor, sent: Tensor) -> None:
         """e ← x − x̂."""

@@ -72,9 +72,10 @@ def llama(
         rope_parameters={"rope_type": "default", "rope_theta": rope_theta},
         bos_token_id=None,
         eos_token_id=None,
-        attn_implementation=attention,
     )
-    return LlamaForCausalLM(config)
+    model = LlamaForCausalLM(config)
+    model.set_attn_implementation(attention)
+    return model
 
 
 def logits_of(model: nn.Module, tokens: Tensor) -> Tensor:

@@ -52,7 +52,9 @@ class MuonWithAdamW(Optimizer):
             )
         if others:
             self.parts.append(
-                torch.optim.AdamW(others, lr=adamw_lr, betas=(betas[0], betas[1]), weight_decay=weight_decay, fused=fused)
+                torch.optim.AdamW(
+                    others, lr=adamw_lr, betas=(betas[0], betas[1]), weight_decay=weight_decay, fused=fused
+                )
             )
         super().__init__([p for _, p in params], {"lr": lr})
         self.param_groups = [group for part in self.parts for group in part.param_groups]

@@ -3,11 +3,9 @@
 The dispatcher takes a compiled kernel where one is registered for the device, and the definition elsewhere.
 """
 
-from contextlib import suppress
+import logging
 
-from outerloop.kernels import land, select, two_bit
-
-with suppress(ImportError):  # numba is not there
-    from outerloop.kernels import cpu_land, cpu_select, cpu_two_bit
-
-__all__ = ["land", "select", "two_bit"]
+try:
+    from outerloop.kernels import cpu_land, cpu_positions, cpu_select, cpu_two_bit  # noqa: F401  register themselves
+except ImportError as missing:
+    logging.getLogger(__name__).warning("no compiled loops, kernels run in plain torch: %s", missing)

@@ -33,18 +33,18 @@ def store(values: Any, n: int, target: Any, start: int) -> None:
 
 
 @overload(load)
-def load_of(source, start, n, out):  # type: ignore[no-untyped-def]
+def load_of(source, start, n, out):
     """By the type of what is stored."""
     if source.dtype == types.uint16:
 
-        def widen(source, start, n, out):  # type: ignore[no-untyped-def]
+        def widen(source, start, n, out):
             bits = out.view(np.uint32)
             for i in range(n):
                 bits[i] = np.uint32(source[start + i]) << np.uint32(16)
 
         return widen
 
-    def copy(source, start, n, out):  # type: ignore[no-untyped-def]
+    def copy(source, start, n, out):
         for i in range(n):
             out[i] = source[start + i]
 
@@ -52,11 +52,11 @@ def load_of(source, start, n, out):  # type: ignore[no-untyped-def]
 
 
 @overload(store)
-def store_of(values, n, target, start):  # type: ignore[no-untyped-def]
+def store_of(values, n, target, start):
     """By the type of what is stored."""
     if target.dtype == types.uint16:
 
-        def narrow(values, n, target, start):  # type: ignore[no-untyped-def]
+        def narrow(values, n, target, start):
             bits = values.view(np.uint32)
             for i in range(n):
                 even = (bits[i] >> np.uint32(16)) & np.uint32(1)
@@ -64,7 +64,7 @@ def store_of(values, n, target, start):  # type: ignore[no-untyped-def]
 
         return narrow
 
-    def copy(values, n, target, start):  # type: ignore[no-untyped-def]
+    def copy(values, n, target, start):
         for i in range(n):
             target[start + i] = values[i]
 
@@ -72,8 +72,8 @@ def store_of(values, n, target, start):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def sum_of_squares(x, n):  # type: ignore[no-untyped-def]
-    """Σ x² of the first n, float64; in float32 lanes of 64 sums, which is exact enough for a chunk and fills a vector."""
+def sum_of_squares(x, n):
+    """Σ x² of the first n, in 64 float32 sums side by side: they fill vectors, and are exact enough for a metric."""
     lanes = np.zeros(64, np.float32)
     whole = n // 64
     for block in range(whole):

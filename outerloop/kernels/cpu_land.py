@@ -49,8 +49,24 @@ def land_cpu(
 
 
 @njit(nogil=True, cache=True)
-def land_rows(  # type: ignore[no-untyped-def]
-    slow, fast, residual, momentum, position, value, own, by_senders, beta, lr, mu, nesterov, chunk, k, first, last, squares
+def land_rows(
+    slow,
+    fast,
+    residual,
+    momentum,
+    position,
+    value,
+    own,
+    by_senders,
+    beta,
+    lr,
+    mu,
+    nesterov,
+    chunk,
+    k,
+    first,
+    last,
+    squares,
 ):
     """Chunks first .. last."""
     total, senders, other = np.zeros(chunk, np.float32), np.zeros(chunk, np.float32), np.empty(chunk, np.float32)
@@ -61,7 +77,9 @@ def land_rows(  # type: ignore[no-untyped-def]
         end = begin + (k * n + chunk - 1) // chunk
         row_slow = slow[start : start + n]
         if residual.size:
-            keep_row(row_slow, fast, residual[start : start + n], beta, position[own], value[own], start, begin, end, other)
+            keep_row(
+                row_slow, fast, residual[start : start + n], beta, position[own], value[own], start, begin, end, other
+            )
         for peer in range(position.shape[0]):
             add_sent(position[peer], value[peer], begin, end, total, senders)
         if momentum.size:
@@ -75,7 +93,7 @@ def land_rows(  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def keep_row(slow, fast, residual, beta, position, value, start, begin, end, other):  # type: ignore[no-untyped-def]
+def keep_row(slow, fast, residual, beta, position, value, start, begin, end, other):
     """e ← (slow − fast) + e · β − own v."""
     load(fast, start, slow.size, other)
     for i in range(slow.size):
@@ -85,7 +103,7 @@ def keep_row(slow, fast, residual, beta, position, value, start, begin, end, oth
 
 
 @njit(nogil=True, cache=True)
-def add_sent(position, value, begin, end, total, senders):  # type: ignore[no-untyped-def]
+def add_sent(position, value, begin, end, total, senders):
     """One peer's kept values of one chunk into the sums."""
     for j in range(begin, end):
         i = np.uint32(position[j])
@@ -94,7 +112,7 @@ def add_sent(position, value, begin, end, total, senders):  # type: ignore[no-un
 
 
 @njit(nogil=True, cache=True)
-def sent_row(slow, position, begin, end, total, senders, peers, lr):  # type: ignore[no-untyped-def]
+def sent_row(slow, position, begin, end, total, senders, peers, lr):
     """slow ← slow − ḡ · η where this peer sent; sums go back to zero, so no coordinate is taken twice. Σ ḡ²."""
     square = 0.0
     for j in range(begin, end):
@@ -108,7 +126,7 @@ def sent_row(slow, position, begin, end, total, senders, peers, lr):  # type: ig
 
 
 @njit(nogil=True, cache=True)
-def momentum_row(slow, momentum, total, senders, peers, lr, mu, nesterov):  # type: ignore[no-untyped-def]
+def momentum_row(slow, momentum, total, senders, peers, lr, mu, nesterov):
     """b ← b · μ + ḡ, and the step along it; sums go back to zero. Σ ḡ²."""
     for i in range(slow.size):
         total[i] = total[i] / (np.float32(peers) if peers else max(senders[i], np.float32(1)))

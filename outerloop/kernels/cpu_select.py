@@ -35,7 +35,7 @@ def select_cpu(
 
 
 @njit(nogil=True, cache=True)
-def select_rows(slow, fast, residual, beta, chunk, k, first, last, position, value, squares):  # type: ignore[no-untyped-def]
+def select_rows(slow, fast, residual, beta, chunk, k, first, last, position, value, squares):
     """Chunks first .. last."""
     x, other = np.empty(chunk, np.float32), np.empty(chunk, np.float32)
     size, best = np.empty(chunk, np.int32), np.empty(chunk, np.int32)
@@ -67,7 +67,7 @@ def select_rows(slow, fast, residual, beta, chunk, k, first, last, position, val
 
 
 @njit(nogil=True, cache=True)
-def offer_row(slow, fast, residual, beta, start, n, x, other):  # type: ignore[no-untyped-def]
+def offer_row(slow, fast, residual, beta, start, n, x, other):
     """x = (slow − fast) + residual · β of one chunk; returns the sum of (slow − fast)²."""
     row = slow[start : start + n]
     if fast.size:
@@ -86,7 +86,7 @@ def offer_row(slow, fast, residual, beta, start, n, x, other):  # type: ignore[n
 
 
 @njit(nogil=True, cache=True)
-def lower_bound(size, n, kept, best):  # type: ignore[no-untyped-def]
+def lower_bound(size, n, kept, best):
     """A magnitude that at least `kept` of n reach: the kept-th largest of the maxima of n / 16 interleaved groups."""
     groups = n // GROUP
     if groups < 2 * kept:
@@ -101,7 +101,7 @@ def lower_bound(size, n, kept, best):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def kth_largest(size, n, k):  # type: ignore[no-untyped-def]
+def kth_largest(size, n, k):
     """By bisection: a number that exactly k of n reach, or, with ties, the k-th largest itself. k = 0 .. n.
 
     Counts are int32, as the magnitudes are: the counting loop is where the time goes, and it fills a vector that way.
@@ -121,7 +121,7 @@ def kth_largest(size, n, k):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def count_above(size, n, border):  # type: ignore[no-untyped-def]
+def count_above(size, n, border):
     """How many of n are above `border`."""
     count = np.int32(0)
     for i in range(n):

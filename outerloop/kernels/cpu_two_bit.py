@@ -37,7 +37,7 @@ def two_bit_decode_cpu(code: Tensor, level: Tensor, count: int, group: int) -> T
 
 
 @njit(nogil=True, cache=True)
-def encode_groups(x, group, code, level, first, last):  # type: ignore[no-untyped-def]
+def encode_groups(x, group, code, level, first, last):
     """TOGETHER groups of each of first .. last."""
     pair = np.empty(2, np.float32)
     for g in range(first * TOGETHER, min(last * TOGETHER, level.size // 2)):
@@ -59,7 +59,7 @@ def encode_groups(x, group, code, level, first, last):  # type: ignore[no-untype
 
 
 @njit(nogil=True, cache=True)
-def decode_groups(code, level, group, x, first, last):  # type: ignore[no-untyped-def]
+def decode_groups(code, level, group, x, first, last):
     """Groups first .. last."""
     pair, table = np.empty(2, np.float32), np.empty(4, np.float32)
     for g in range(first, last):

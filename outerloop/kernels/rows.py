@@ -1,4 +1,4 @@
-"""A tensor cut into chunks as it lies in memory, and how many values each chunk keeps. The last chunk may be shorter."""
+"""A tensor cut into chunks as it lies in memory, the last one may be shorter, and how many values each chunk keeps."""
 
 from __future__ import annotations
 

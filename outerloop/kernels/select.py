@@ -35,7 +35,11 @@ def select(
     picked = [topk_rows(x_CL, kept) for x_CL, kept in split(x_N, rows)]
     value = [x_CL.gather(1, at).view(-1) for (x_CL, _), at in zip(split(x_N, rows), picked, strict=True)]
     position_M = torch.cat([at.view(-1).int() for at in picked] or [x_N.new_zeros(0, dtype=torch.int32)])
-    return position_M, torch.cat([*value, x_N.new_zeros(0)]), offer(slow, fast, None, 0.0).double().square().sum().view(1)
+    return (
+        position_M,
+        torch.cat([*value, x_N.new_zeros(0)]),
+        offer(slow, fast, None, 0.0).double().square().sum().view(1),
+    )
 
 
 @select.register_fake

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import pairwise
 
 import torch
 
@@ -21,7 +22,7 @@ def share(loop: Callable[[int, int], None], rows: int, *, values: int) -> None:
     if threads <= 1:
         return loop(0, rows)
     borders = [rows * i // threads for i in range(threads + 1)]
-    others = [pool(threads).submit(loop, *ends) for ends in zip(borders[1:-1], borders[2:], strict=True)]
+    others = [pool(threads).submit(loop, *ends) for ends in pairwise(borders[1:])]
     loop(0, borders[1])
     for future in others:
         future.result()

@@ -10,6 +10,7 @@ DDP: reads = "gradients", H = 1, AdamW: the averaged gradient of one step, and n
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -17,6 +18,15 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from outerloop.types import Tensors, UserError
+
+
+@dataclass(frozen=True)
+class SGDStep:
+    """What one update of plain SGD is made of."""
+
+    lr: float
+    momentum: float
+    nesterov: bool
 
 
 class OuterOptimizer:
@@ -70,17 +80,37 @@ class OuterOptimizer:
 
     def update(self, slow: Tensors, mean: Tensors, own: Tensors) -> None:
         """One optimizer step on the parameters that `mean` names; the others do not move."""
+        if self.clip_norm is not None:
+            factor = clip_factor(mean, self.clip_norm)
+            mean = {name: m * factor for name, m in mean.items()}
         for name, x in slow.items():
             x.grad = mean[name].to(x.dtype) if name in mean else None
-        if self.clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(list(slow.values()), self.clip_norm)
-        self.set_factors(self.updates(mean))
+        self.set_factors(self.updates(next(iter(mean))))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
-    def updates(self, mean: Tensors) -> int:
-        """How many updates the fragment that `mean` names has had; counts this one."""
-        first = next(iter(mean))
+    def is_plain_sgd(self) -> bool:
+        """Whether `sgd_step` and `momentum_of` say all that an update does."""
+        probe = self.make([torch.zeros(1)])
+        extras = ("weight_decay", "dampening", "maximize")
+        plain = type(probe) is torch.optim.SGD and not any(probe.defaults[extra] for extra in extras)
+        return plain and self.reads == "weights" and self.clip_norm is None
+
+    def sgd_step(self, first: str) -> SGDStep:
+        """Learning rate and momentum of the next update of the fragment whose first tensor this is; counts it."""
+        self.set_factors(self.updates(first))
+        group = self.optimizer.param_groups[0]
+        return SGDStep(group["lr"], group["momentum"], group["nesterov"])
+
+    def momentum_of(self, slow: Tensor) -> Tensor:
+        """The momentum of one of the slow weights, zeros before its first update."""
+        state = self.optimizer.state[slow]
+        if state.get("momentum_buffer") is None:
+            state["momentum_buffer"] = torch.zeros_like(slow)
+        return state["momentum_buffer"]
+
+    def updates(self, first: str) -> int:
+        """How many updates the fragment whose first tensor this is has had; counts this one."""
         self.rounds[first] = self.rounds.get(first, 0) + 1
         return self.rounds[first] - 1
 
@@ -99,3 +129,9 @@ class OuterOptimizer:
         """Take over what `state_dict` returned; call after `init`."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.rounds = dict(state["rounds"])
+
+
+def clip_factor(tensors: Tensors, longest: float) -> Tensor:
+    """What shortens tensors to a global L2 norm of `longest`; 1 if they are no longer than that."""
+    norm = torch.nn.utils.get_total_norm(tensors.values())
+    return (longest / (norm + 1e-6)).clamp(max=1.0)

@@ -1,0 +1,96 @@
+"""The ops of positions.py for the CPU, by compiled loops on torch's number of threads; equal to it byte for byte.
+
+Rice: the sizes of all lanes first, then every lane is written where it belongs. Imports only where numba does.
+
+M kept in all, R lanes, B bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outerloop.kernels import position_loops as loops
+from outerloop.kernels import positions
+from outerloop.kernels.rows import Rows
+from outerloop.kernels.threads import share
+
+
+def all_of(loop: Callable[[int, int], bool], pieces: int, rows: Rows) -> bool:
+    """Whether the loop says so of all its pieces."""
+    failed: list[int] = []
+
+    def part(first: int, stop: int) -> None:
+        if not loop(first, stop):
+            failed.append(first)
+
+    share(part, pieces, values=rows.kept)
+    return not failed
+
+
+def kept_of(position_M: Tensor, rows: Rows) -> np.ndarray:
+    """The positions for a loop: as many as the rows keep, which the loops rely on."""
+    assert position_M.shape == (rows.kept,) and position_M.dtype == torch.int32
+    return position_M.contiguous().numpy()
+
+
+def borders(size_R: np.ndarray) -> np.ndarray:
+    """Bytes of the lanes -> where each begins and the last one ends, (R + 1,) int64."""
+    return np.concatenate([np.zeros(1, np.int64), size_R.cumsum()]) + 2 * len(size_R)
+
+
+@positions.rice_encode.register_kernel("cpu")
+def rice_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
+    """As positions.rice_encode."""
+    rows, shape = Rows(count, chunk, k), (count, chunk, k)
+    code = positions.lane_rows(rows), positions.rice_bits(rows)
+    position, size_R = kept_of(position_M, rows), np.empty(positions.lane_count(rows), np.int64)
+    measure = partial(loops.rice_sizes, position, size_R, shape, *code)
+    positions.check_valid(all_of(measure, len(size_R), rows))
+    border = borders(size_R)
+    byte_B = torch.empty(int(border[-1]), dtype=torch.uint8)
+    byte_B[: 2 * len(size_R)] = torch.from_numpy(size_R.astype("<u2").view(np.uint8))
+    write = partial(loops.rice_write, position, byte_B.numpy(), border, shape, *code)
+    share(write, len(size_R), values=rows.kept)
+    return byte_B
+
+
+@positions.rice_decode.register_kernel("cpu")
+def rice_decode(byte_B: Tensor, count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
+    """As positions.rice_decode."""
+    rows, shape = Rows(count, chunk, k), (count, chunk, k)
+    code = positions.lane_rows(rows), positions.rice_bits(rows)
+    position_M, size_R = torch.empty(rows.kept, dtype=torch.int32), positions.rice_lane_bytes(byte_B, rows)
+    if size_R is None:
+        return position_M.zero_(), torch.tensor(False)
+    byte, border = byte_B.contiguous().numpy(), borders(size_R.numpy())
+    read = partial(loops.rice_read, byte, position_M.numpy(), border, shape, *code)
+    return position_M, torch.tensor(all_of(read, len(size_R), rows))
+
+
+@positions.elias_fano_encode.register_kernel("cpu")
+def elias_fano_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
+    """As positions.elias_fano_encode."""
+    rows, low = Rows(count, chunk, k), positions.elias_fano_bits(Rows(count, chunk, k))
+    size = positions.elias_fano_bytes(chunk, k, low)
+    byte_B = torch.empty(sum(positions.block_bytes(rows)), dtype=torch.uint8)
+    write = partial(loops.elias_fano_write, kept_of(position_M, rows), byte_B.numpy(), (count, chunk, k), low, size)
+    positions.check_valid(all_of(write, rows.rows, rows))
+    return byte_B
+
+
+@positions.elias_fano_decode.register_kernel("cpu")
+def elias_fano_decode(byte_B: Tensor, count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
+    """As positions.elias_fano_decode."""
+    rows, low = Rows(count, chunk, k), positions.elias_fano_bits(Rows(count, chunk, k))
+    size = positions.elias_fano_bytes(chunk, k, low)
+    position_M = torch.empty(rows.kept, dtype=torch.int32)
+    if byte_B.numel() != sum(positions.block_bytes(rows)):
+        return position_M.zero_(), torch.tensor(False)
+    byte = byte_B.contiguous().numpy()
+    read = partial(loops.elias_fano_read, byte, position_M.numpy(), (count, chunk, k), low, size)
+    return position_M, torch.tensor(all_of(read, rows.rows, rows))

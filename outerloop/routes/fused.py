@@ -1,0 +1,123 @@
+"""Two kernels for the whole of a round, with nothing dense in between: `kernels.select` at launch, `kernels.land`.
+
+For what SparseLoCo and its relatives are made of: the top-k of pseudo-gradient plus residual, averaged over peers or
+senders, SGD on the slow weights, no delay. Everything else goes the plain way. Which tensors come here is decided by
+settings and shapes alone, never by the machine, so all peers round alike.
+
+P peers, M kept values of a tensor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from outerloop import wire
+from outerloop.aggregate.mean import Mean
+from outerloop.aggregate.senders import Senders
+from outerloop.compress.topk import TopK
+from outerloop.feedback.ef import ErrorFeedback
+from outerloop.feedback.none import NoFeedback
+from outerloop.feedback.storage import Float32
+from outerloop.kernels.land import land
+from outerloop.kernels.select import select
+from outerloop.methods.outer_optimizer import OuterOptimizer
+from outerloop.routes.plain import Launched, Plain, finite
+from outerloop.types import Tensors
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What all peers kept of one tensor: position and value (P, M)."""
+
+    position: Tensor
+    value: Tensor
+
+
+def fused_route(plain: Plain, *, delay: int, merge_local: float) -> Fused | None:
+    """The same axes in two kernels, or None when they are others than those the kernels compute."""
+    method, feedback = plain.method, plain.feedback
+    sgd = isinstance(method, OuterOptimizer) and method.is_plain_sgd()
+    held = isinstance(feedback, NoFeedback) or (
+        type(feedback) is ErrorFeedback and isinstance(feedback.residual, Float32)
+    )
+    if not (sgd and held and isinstance(plain.aggregate, Mean | Senders) and not delay and not merge_local):
+        return None
+    return Fused(plain)
+
+
+class Fused:
+    """Takes tensors whose compressor is top-k and whose weights lie contiguous in float32 or bfloat16."""
+
+    def __init__(self, plain: Plain) -> None:
+        self.method, self.payload, self.peer = cast(OuterOptimizer, plain.method), plain.payload, plain.peer
+        self.by_senders = isinstance(plain.aggregate, Senders)
+        self.feedback = plain.feedback if isinstance(plain.feedback, ErrorFeedback) else None
+
+    def takes(self, slow: Tensor, fast: Tensor) -> bool:
+        """Whether a tensor goes this way; empty ones do not."""
+        return (
+            isinstance(self.payload.codec(slow), TopK)
+            and slow.dtype == torch.float32
+            and fast.dtype in (torch.float32, torch.bfloat16)
+            and slow.is_contiguous()
+            and fast.is_contiguous()
+            and slow.numel() > 0
+        )
+
+    def launch(self, number: int, slow: Tensors, fast: Tensors) -> Launched:
+        """Difference, feedback, selection in one pass; then the code of what was kept. Changes nothing that lasts."""
+        launched, total = Launched({}, {}, 0.0), 0.0
+        for name, x in slow.items():
+            topk, moment = self.topk(x), self.payload.moment(number, name)
+            rows = topk.rows_at(x.numel(), moment)
+            residual, beta = self.residual(name)
+            position_M, value_M, squares = select(x, fast[name], residual, beta, rows.chunk, rows.k)
+            launched.parts[name] = topk.pack(position_M, finite(name, value_M), rows, moment)
+            launched.offered[name] = x
+            total += float(squares)
+        return Launched(launched.parts, launched.offered, total)
+
+    def combine(self, messages: list[wire.Message], like: Tensors) -> dict[str, Kept]:
+        """Positions and values of all peers in name order. Raises BadMessage; changes nothing."""
+        combined = {}
+        for name, x in like.items():
+            sent = [self.payload.decode_kept(m, name, x) for m in messages]
+            position_PM, value_PM = (torch.stack(column) for column in zip(*sent, strict=True))
+            combined[name] = Kept(position_PM, value_PM)
+        return combined
+
+    def land(self, combined: dict[str, Kept], messages: list[wire.Message], slow: Tensors, fast: Tensors) -> float:
+        """Residual, momentum, slow and fast weights in one pass; returns Σ ḡ²."""
+        if not combined:
+            return 0.0
+        senders, number = [m.header.peer for m in messages], messages[0].header.round
+        own = senders.index(self.peer) if self.peer in senders else -1
+        step = self.method.sgd_step(next(iter(combined)))
+        total = 0.0
+        for name, kept in combined.items():
+            x = slow[name]
+            rows = self.topk(x).rows_at(x.numel(), self.payload.moment(number, name))
+            residual, beta = self.residual(name, like=x)
+            momentum = self.method.momentum_of(x) if step.momentum else None
+            scatter = (kept.position, kept.value, own, beta, rows.chunk, rows.k, self.by_senders)
+            total += float(land(x, fast[name], residual, momentum, *scatter, step.lr, step.momentum, step.nesterov))
+        return total
+
+    def topk(self, x: Tensor) -> TopK:
+        """The compressor of a tensor that this route takes."""
+        codec = self.payload.codec(x)
+        assert isinstance(codec, TopK)
+        return codec
+
+    def residual(self, name: str, like: Tensor | None = None) -> tuple[Tensor | None, float]:
+        """What is held for a tensor, zeros of the shape of `like` before the first landing, and its decay."""
+        if self.feedback is None:
+            return None, 0.0
+        held = self.feedback.residual.get(name)
+        if held is None and like is not None:
+            self.feedback.residual.put(name, held := torch.zeros_like(like))
+        return held, self.feedback.beta

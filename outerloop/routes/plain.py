@@ -1,0 +1,80 @@
+"""Any axes: dense tensors from one to the next.
+
+x = feedback(outgoing(φ, θ))  →  compress;      ḡ = aggregate of all that came back;  e ← x − x̂;  φ ← method(φ, ḡ)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from outerloop import wire
+from outerloop.kernels.reference import all_finite
+from outerloop.payload import Payload
+from outerloop.types import Aggregate, Feedback, OuterMethod, Parts, Tensors
+
+
+@dataclass(frozen=True)
+class Launched:
+    """What one route adds to a message, what it must hold until landing, and Σ Δ²."""
+
+    parts: dict[str, Parts]
+    offered: Tensors
+    squares: float
+
+
+class Plain:
+    """The definition of a round; takes every tensor."""
+
+    def __init__(
+        self, *, method: OuterMethod, feedback: Feedback, aggregate: Aggregate, payload: Payload, peer: str
+    ) -> None:
+        self.method, self.feedback, self.aggregate = method, feedback, aggregate
+        self.payload, self.peer = payload, peer
+
+    def launch(self, number: int, slow: Tensors, read: Tensors, *, leads: bool) -> Launched:
+        """Difference, feedback, compress. Changes nothing that lasts."""
+        delta = self.method.outgoing(slow, read)
+        offered = {name: self.feedback.add(name, finite(name, x)) for name, x in delta.items()}
+        parts = {name: self.payload.encode(number, name, x, leads=leads) for name, x in offered.items()}
+        return Launched(parts, offered, squares(delta))
+
+    def combine(self, messages: list[wire.Message], like: Tensors) -> Tensors:
+        """ḡ: decode and aggregate, peer by peer in name order. Raises BadMessage; changes nothing."""
+        samples = [m.header.samples for m in messages]
+        norms = [self.norm_of(m, like) for m in messages] if self.aggregate.needs_norms else []
+        return {
+            name: self.aggregate([self.payload.decode(m, name, x) for m in messages], samples, norms)
+            for name, x in like.items()
+        }
+
+    def land(self, mean: Tensors, messages: list[wire.Message], offered: Tensors, slow: Tensors) -> float:
+        """Residual and slow weights move; returns Σ ḡ²."""
+        own = {name: self.payload.decode(m, name, offered[name]) for m in self.own_of(messages) for name in mean}
+        for name, sent in own.items():
+            self.feedback.keep(name, offered[name], sent)
+        if mean:
+            self.method.update(slow, mean, own)
+        return squares(mean)
+
+    def own_of(self, messages: list[wire.Message]) -> list[wire.Message]:
+        """The message of this peer, if it counted."""
+        return [m for m in messages if m.header.peer == self.peer]
+
+    def norm_of(self, message: wire.Message, like: Tensors) -> float:
+        """Global L2 norm of one decoded message."""
+        return squares({name: self.payload.decode(message, name, x) for name, x in like.items()}) ** 0.5
+
+
+def finite(name: str, x: Tensor) -> Tensor:
+    """x, or FloatingPointError with the parameter's name."""
+    if not all_finite(x):
+        raise FloatingPointError(f"{name}: pseudo-gradient is not finite, training has diverged: lower inner.lr")
+    return x
+
+
+def squares(tensors: Mapping[str, Tensor]) -> float:
+    """Σ x² over all values."""
+    return sum(float(x.norm()) ** 2 for x in tensors.values())

@@ -1,0 +1,290 @@
+"""What compressing a round costs, beside the memory traffic it cannot avoid and beside other implementations.
+
+    .venv/bin/python scripts/bench_compress.py [--params 16e6,64e6] [--threads 1,2] [--k 64] [--payloads 8]
+        [--real FILE.safetensors] [--peers DIR] [--repeats 5] [--json FILE]
+
+One row for each size, number of threads and distribution of x = (slow − fast) + β · residual: gaussian, laplace, and
+real with --real (scripts/save_buffers.py makes such a file; it is repeated to the size). Times are medians of
+`repeats` interleaved runs in this process, so ratios hold where absolute figures drift.
+
+    bare     loops that move the bytes of the two passes and compute next to nothing: the yardstick
+    launch   select, code, pack one payload          decode   all payloads to positions and values
+    land     all payloads to residual, slow and fast weights (SGD)          step = launch + decode + land
+
+DIR may hold templar/compress.py (github.com/tplr-ai/templar, src/tplr/compress.py) and demo/demo.py
+(github.com/bloc97/DeMo); they need einops, e.g. `pip install --target DIR einops`. hivemind's codecs are measured too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import logging
+import math
+import resource
+import statistics
+import sys
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit
+from safetensors.torch import load_file
+from torch import Tensor
+
+from outerloop.compress.index.rice import Rice
+from outerloop.compress.topk import TopK
+from outerloop.compress.two_bit import TwoBit
+from outerloop.kernels.land import land
+from outerloop.kernels.select import offer, select
+from outerloop.kernels.threads import share
+from outerloop.types import Moment
+
+CHUNK, BETA = 4096, 0.95
+NOW = Moment(round=10**6, seed=0)
+Row = dict[str, Any]
+
+
+@njit(nogil=True, fastmath=True)
+def read_three(slow, fast, residual, first, last, out):
+    """The bytes of a launch."""
+    total = np.float32(0)
+    for i in range(first, last):
+        total += (slow[i] - fast[i]) + residual[i]
+    out[0] = total
+
+
+@njit(nogil=True)
+def write_three(slow, fast, residual, first, last):
+    """The bytes of a landing."""
+    for i in range(first, last):
+        x = slow[i]
+        residual[i] = (x - fast[i]) + residual[i]
+        slow[i] = x
+        fast[i] = x
+
+
+class Case:
+    """One model's worth of state and the payloads of all peers."""
+
+    def __init__(self, kind: str, params: int, k: int, payloads: int, real: Tensor | None) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.slow = torch.randn(params, generator=generator)
+        self.fast = self.slow.clone()
+        self.residual = self.noise(kind, params, generator, real)
+        self.topk = TopK(chunk=CHUNK, k=k, values=TwoBit(chunk=None), index=Rice())
+        self.rows = self.topk.rows_at(params, NOW)
+        self.sent = []
+        for _ in range(payloads):
+            x = self.noise(kind, params, generator, real)
+            self.sent.append(self.topk.encode(x, NOW))
+        self.kept = self.decode()
+
+    def noise(self, kind: str, params: int, generator: torch.Generator, real: Tensor | None) -> Tensor:
+        """x of one peer."""
+        if kind == "real":
+            assert real is not None
+            shift = int(torch.randint(len(real), (1,), generator=generator)) // CHUNK * CHUNK
+            return real.roll(shift).repeat(-(-params // len(real)))[:params].clone()
+        x = torch.randn(params, generator=generator).mul_(0.01)
+        if kind == "laplace":
+            x.copy_(torch.empty(params).exponential_(generator=generator).mul_(0.01) * x.sign())
+        return x
+
+    def launch(self) -> dict[str, Tensor]:
+        """slow, fast, residual -> the parts of one payload."""
+        position_M, value_M, _ = select(self.slow, self.fast, self.residual, BETA, CHUNK, self.topk.k)
+        return self.topk.pack(position_M, value_M, self.rows, NOW)
+
+    def decode(self) -> tuple[Tensor, Tensor]:
+        """All payloads -> positions and values (P, M)."""
+        both = [self.topk.unpack(parts, self.rows, NOW) for parts in self.sent]
+        position, value = zip(*both, strict=True)
+        return torch.stack(position), torch.stack(value)
+
+    def land(self) -> None:
+        """All payloads into the three."""
+        land(self.slow, self.fast, self.residual, None, *self.kept, 0, BETA, CHUNK, self.topk.k, True, 1.0, 0.0, False)
+
+    def bare_launch(self) -> None:
+        """The bytes of a launch."""
+        arrays, out = [x.numpy() for x in (self.slow, self.fast, self.residual)], np.zeros(1, np.float32)
+        share(lambda a, b: read_three(*arrays, a, b, out), len(self.slow), values=len(self.slow))
+
+    def bare_land(self) -> None:
+        """The bytes of a landing."""
+        arrays = [x.numpy() for x in (self.slow, self.fast, self.residual)]
+        share(lambda a, b: write_three(*arrays, a, b), len(self.slow), values=len(self.slow))
+
+
+def medians(sides: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    """Seconds of each, run in turn, `repeats` times after one that warms up."""
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in range(repeats + 1):
+        for name, side in sides.items():
+            began = time.perf_counter()
+            side()
+            if turn:
+                times[name].append(time.perf_counter() - began)
+    return {name: statistics.median(t) for name, t in times.items()}
+
+
+def measure(case: Case, kind: str, threads: int, repeats: int, peers: dict[str, Callable]) -> Row:
+    """One row."""
+    torch.set_num_threads(threads)
+    params, payloads = len(case.slow), len(case.sent)
+    row = {"params": params, "threads": threads, "kind": kind, "k": case.topk.k, "payloads": payloads}
+    row |= quality(case)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    copy = torch.empty_like(case.slow)
+    ours = {
+        "copy": lambda: copy.copy_(case.slow),
+        "bare_launch": case.bare_launch,
+        "bare_land": case.bare_land,
+        "launch": case.launch,
+        "decode": case.decode,
+        "land": case.land,
+    }
+    s = medians(ours | {name: make(case) for name, make in peers.items()}, repeats)
+    step, bare = s["launch"] + s["decode"] + s["land"], s["bare_launch"] + s["bare_land"]
+    row |= {
+        "memory_gb_per_s": 8e-9 * params / s["copy"],
+        "launch_mparams_per_s": 1e-6 * params / s["launch"],
+        "decode_apply_mparams_per_s": 1e-6 * params / (s["decode"] + s["land"]),
+        "decode_mentries_per_s": 1e-6 * payloads * case.rows.kept / s["decode"],
+        "bare_ms": 1e3 * bare,
+        "step_ms": 1e3 * step,
+        "step_over_bare": step / bare,
+        "peak_extra_mb": max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024,
+    }
+    return row | {f"{name}_over_ours": s[name] / reference_of(name, s) for name in peers}
+
+
+def reference_of(name: str, s: dict[str, float]) -> float:
+    """Our seconds for the same work: a whole step, or a launch."""
+    return s["launch"] + s["decode"] + s["land"] if name.endswith("_step") else s["launch"]
+
+
+def quality(case: Case) -> Row:
+    """Bits and error of one payload of this case's x."""
+    parts = case.launch()
+    x = offer(case.slow, case.fast, case.residual, BETA)
+    _, value_M, _ = select(x, None, None, 0.0, CHUNK, case.topk.k)
+    _, decoded_M = case.topk.unpack(parts, case.rows, NOW)
+    kept, k = case.rows.kept, case.topk.k
+    index_bits = 8 * parts["index"].numel() / kept
+    bound = (math.lgamma(CHUNK + 1) - math.lgamma(k + 1) - math.lgamma(CHUNK - k + 1)) / math.log(2) / k
+    bits = 8 * sum(part.numel() * part.itemsize for part in parts.values())
+    return {
+        "index_bits": index_bits,
+        "index_over_bound": index_bits / bound,
+        "bits_per_value": bits / kept,
+        "bits_per_param": bits / len(x),
+        "relative_error": float((decoded_M - value_M).norm() / value_M.norm()),
+    }
+
+
+def peer_sides(folder: Path | None) -> dict[str, Callable[[Case], Callable[[], Any]]]:
+    """Other implementations: name -> case -> what to time."""
+    sides: dict[str, Callable[[Case], Callable[[], Any]]] = {"hivemind_fp16": hivemind_fp16}
+    if folder is None:
+        return sides
+    sys.path[:0] = [str(folder), str(folder / "templar"), str(folder / "demo")]
+    if (folder / "templar" / "compress.py").exists():
+        stub = types.ModuleType("tplr")
+        stub.logger = logging.getLogger("tplr")  # type: ignore[attr-defined]
+        sys.modules["tplr"] = stub
+        templar = importlib.import_module("compress")
+        codec = templar.TopKCompressor(use_quantization=True, quantization_bins=4, quantization_range=6)
+        sides |= {
+            "templar_feedback": lambda case: lambda: templar_feedback(codec, case),
+            "templar_step": lambda case: templar_step(codec, case),
+        }
+    if (folder / "demo" / "demo.py").exists():
+        demo = importlib.import_module("demo")
+        sides["demo_compress"] = lambda case: demo_compress(demo, case)
+    return sides
+
+
+def templar_feedback(codec: Any, case: Case) -> tuple:
+    """Their launch: decay and add, compress, decompress, subtract from a copy of the buffer."""
+    buffer = case.residual * BETA
+    buffer.add_(case.slow - case.fast)
+    rows_CL = buffer[: case.rows.whole * CHUNK].view(-1, CHUNK)
+    sent = codec.compress(rows_CL, case.topk.k)
+    buffer[: rows_CL.numel()].view_as(rows_CL).sub_(codec.decompress(rows_CL, *sent))
+    return sent
+
+
+def templar_step(codec: Any, case: Case) -> Callable[[], None]:
+    """Their whole outer step: the launch above, all payloads decompressed together, SGD, and a copy back."""
+    index, value, shape, total, quantized = templar_feedback(codec, case)
+    peers = len(case.sent)
+
+    def step() -> None:
+        templar_feedback(codec, case)
+        like = torch.empty(shape)
+        mean = codec.batch_decompress(like, [index] * peers, [value] * peers, shape, total, [quantized] * peers)
+        case.slow[: mean.numel()].view_as(mean).sub_(mean, alpha=1e-9)
+        case.fast.copy_(case.slow)
+
+    return step
+
+
+def demo_compress(demo: Any, case: Case) -> Callable[[], Any]:
+    """Their local step without the cosine transform: top-k of 64 x 64 blocks and its decompression."""
+    codec = demo.CompressDCT()
+    x_CL = case.residual[: case.rows.whole * CHUNK].view(-1, CHUNK)
+    return lambda: codec.decompress(x_CL, *codec.compress(x_CL, case.topk.k))
+
+
+def hivemind_fp16(case: Case) -> Callable[[], Any]:
+    """A dense codec of hivemind's averager."""
+    from hivemind.compression import Float16Compression
+
+    return lambda: Float16Compression().compress(case.residual)
+
+
+def numbers(text: str) -> list[int]:
+    """ "16e6,64e6" -> [16000000, 64000000]"""
+    return [int(float(word)) for word in text.split(",")]
+
+
+def main() -> None:
+    """Measure every row, print each as it comes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--params", type=numbers, default=numbers("16e6,64e6"))
+    parser.add_argument("--threads", type=numbers, default=[1, 2])
+    parser.add_argument("--k", type=int, default=64)
+    parser.add_argument("--payloads", type=int, default=8)
+    parser.add_argument("--real", type=Path, metavar="FILE")
+    parser.add_argument("--peers", type=Path, metavar="DIR")
+    parser.add_argument("--kinds", default="gaussian,laplace,real")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    args = parser.parse_args()
+    real = torch.cat([x.float().reshape(-1) for x in load_file(args.real).values()]) if args.real else None
+    kinds = [kind for kind in args.kinds.split(",") if kind != "real" or real is not None]
+    peers, rows = peer_sides(args.peers), []
+    for params in args.params:
+        for kind in kinds:
+            case = Case(kind, params, args.k, args.payloads, real)
+            for threads in args.threads:
+                rows.append(measure(case, kind, threads, args.repeats, peers))
+                print("  ".join(f"{key} {shown(value)}" for key, value in rows[-1].items()), flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def shown(value: Any) -> str:
+    """Four digits."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Real feedback buffers for bench_compress.py: what a run would compress, one inner step before a launch.
+
+    .venv/bin/python scripts/save_buffers.py FILE.safetensors [--round 31] [option=value ...]
+
+Trains the workers as threads and writes x = Δ + β e of the first one, by parameter name, in the given round. Options
+are those of `outerloop train`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import threading
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from outerloop.commands import build, config
+from outerloop.exchange.inprocess import Hub
+from outerloop.feedback.ef import ErrorFeedback
+from outerloop.inner.trainer import Trainer
+
+
+def train(trainer: Trainer, steps: int) -> None:
+    """This many inner steps of one worker, in its turns."""
+    exchange = trainer.outer.exchange
+    exchange.join()
+    for _ in range(steps):
+        trainer.step()
+    exchange.close()
+
+
+def buffers(trainer: Trainer) -> dict[str, torch.Tensor]:
+    """x = (φ − θ) + β e by parameter name."""
+    outer = trainer.outer
+    assert isinstance(outer.feedback, ErrorFeedback)
+    fast = outer.island.read(list(outer.slow), "weights")
+    return {name: outer.feedback.add(name, x - fast[name]).detach() for name, x in outer.slow.items()}
+
+
+def main() -> None:
+    """Train, then write FILE."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--round", type=int, default=31)
+    parser.add_argument("options", nargs="*")
+    args = parser.parse_args()
+    settings = config.load(["exchange=inprocess", "rounds=60", *args.options])
+    hub, corpus = Hub(settings.workers), build.make(settings.data)
+    team = [
+        build.trainer_of(settings, corpus, build.make(settings.exchange, hub=hub, rank=rank), rank)
+        for rank in range(settings.workers)
+    ]
+    steps = args.round * settings.schedule.sync_every - 1
+    threads = [threading.Thread(target=train, args=(trainer, steps)) for trainer in team]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    save_file(buffers(team[0]), args.file)
+    print(f"{args.file}: {sum(x.numel() for x in team[0].outer.slow.values())} values of round {args.round}")
+
+
+if __name__ == "__main__":
+    main()
