@@ -4,11 +4,11 @@
     nice .venv/bin/python scripts/fuzz_wire.py [--minutes 10] [--folder FOLDER]
 
 An input is one byte that chooses a codec of configs/compress and one payload. Seeds are honest payloads; changes are
-those of tests/hostile.py, which know the layout and put the checksum right, and libFuzzer's own with header and
-checksum mended. What must hold is `hostile.check`: BadMessage or finite tensors of the right shapes, bounded memory;
-compiled kernels check every index. Stops at the first input where it does not, or that takes ten seconds, and leaves it
-in FOLDER. The last line that libFuzzer writes before its statistics says how much was covered: branches (cov), and
-branches by how often they were taken (ft).
+those of tests/forged.py, which know the layout and put the checksum right, and libFuzzer's own with header and
+checksum mended. What must hold is `hostile.check`: BadMessage or finite tensors of the right shapes, bounded memory,
+and the same from compiled kernels, which check every index here, as from their definitions. Stops at the first input
+where it does not, or that takes ten seconds, and leaves it in FOLDER. The line DONE says how much was covered: branches
+(cov), and branches by how often they were taken (ft).
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-import pkgutil
 import sys
-import tempfile
 from pathlib import Path
 from random import Random
 
@@ -32,24 +30,26 @@ except ImportError:
     sys.exit("atheris is not installed: type .venv/bin/python -m pip install atheris (Linux, Python 3.11 .. 3.13)")
 
 
-def targets() -> list[str]:
-    """The modules that foreign bytes reach."""
-    packages = [
-        f"outerloop.{package}.{module.name}"
-        for package in ("compress", "kernels")
-        for module in pkgutil.iter_modules([str(ROOT / "outerloop" / package)])
+def targets() -> dict[str, Path]:
+    """The modules that foreign bytes reach, and their files."""
+    package = ROOT / "outerloop"
+    files = [
+        package / "wire.py",
+        package / "payload.py",
+        *package.glob("compress/**/*.py"),
+        *package.glob("kernels/*.py"),
     ]
-    return ["outerloop.wire", "outerloop.payload", *packages]
+    return {".".join(file.relative_to(ROOT).with_suffix("").parts): file for file in files if file.stem != "__init__"}
 
 
 def is_compiled(module: str) -> bool:
     """Whether numba reads the module's bytecode, which then must be its own."""
-    return "from numba import" in (ROOT / f"{module.replace('.', '/')}.py").read_text()
+    return "from numba import" in targets()[module].read_text()
 
 
-def instrumented() -> None:
-    """Import the targets so that libFuzzer sees their branches, compiled code with bounds checks of its own."""
-    os.environ |= {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": tempfile.mkdtemp(prefix="fuzz-numba-")}
+def import_instrumented(cache: Path) -> None:
+    """Import the targets so that libFuzzer sees their branches; compiled loops check every index, and fail."""
+    os.environ |= {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(cache.absolute())}
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
     with atheris.instrument_imports(include=["outerloop"], exclude=[*filter(is_compiled, targets())]):
         for module in targets():
@@ -76,9 +76,9 @@ def changed(data: bytes, max_size: int, seed: int) -> bytes:
     other = hostile.honest(draw.choice(hostile.CODECS), seed=1)
     way = draw.random()
     if way < 0.6:
-        blob = hostile.mutated(blob, other, draw)
+        blob = forged.mutated(blob, other, draw)
     elif way < 0.95:
-        blob = hostile.repaired(atheris.Mutate(blob, max_size - 1))
+        blob = forged.repaired(atheris.Mutate(blob, max_size - 1))
     else:
         codec = bytes([draw.randrange(len(hostile.CODECS))])
     return (codec + blob)[:max_size]
@@ -110,7 +110,8 @@ def main() -> None:
 
 if __name__ == "__main__":
     chosen = options()
-    instrumented()
+    import_instrumented(chosen.folder / "numba")
+    import forged
     import hostile
     import torch
 

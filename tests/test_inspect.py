@@ -6,6 +6,7 @@ from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import forged
 import hostile
 import pytest
 import torch
@@ -135,7 +136,7 @@ def test_a_bad_file_is_one_line_and_exit_code_2(how, tmp_path, monkeypatch, caps
 def test_a_hostile_file_is_shown_or_refused(draw, codec):
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()):
         file = Path(folder) / "00000003-1.outl"
-        file.write_bytes(hostile.mutated(hostile.honest(codec), hostile.honest("int8"), draw))
+        file.write_bytes(forged.mutated(hostile.honest(codec), hostile.honest("int8"), draw))
         patch.setattr("sys.argv", ["outerloop", "inspect", str(file)])
         assert main.main() in (0, 2)
 

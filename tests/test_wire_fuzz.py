@@ -5,6 +5,7 @@ Three thousand payloads here; twenty-four thousand others with: pytest -m slow -
 
 import tracemalloc
 
+import forged
 import hostile
 import pytest
 import torch
@@ -28,7 +29,7 @@ LONG = settings(max_examples=1300, database=None)
 def attack(codec, draw):
     """One payload, most of the time of this codec, changed with parts of another one."""
     start, other = (draw.choice([*25 * [codec], *hostile.CODECS]) for _ in range(2))
-    hostile.check(codec, hostile.mutated(hostile.honest(start), hostile.honest(other, seed=1), draw))
+    hostile.check(codec, forged.mutated(hostile.honest(start), hostile.honest(other, seed=1), draw))
 
 
 def attacks(codec, how_many):
@@ -46,7 +47,7 @@ def attacks(codec, how_many):
 def test_honest_payloads_decode_and_survive_being_taken_apart(codec):
     blob = hostile.honest(codec)
     assert hostile.check(codec, blob) == "decoded"
-    assert hostile.repaired(blob) == hostile.apart(blob).assembled() == blob
+    assert forged.repaired(blob) == forged.apart(blob).assembled() == blob
 
 
 @pytest.mark.parametrize("codec", hostile.CODECS)
@@ -62,7 +63,7 @@ def test_many_hostile_payloads_are_refused_or_harmless(codec):
 
 def with_big(codec, change):
     """An honest payload whose largest tensor's parts were changed in place."""
-    draft = hostile.apart(hostile.honest(codec))
+    draft = forged.apart(hostile.honest(codec))
     change(draft, draft.tensors[0])
     return draft.assembled()
 
@@ -109,7 +110,7 @@ def test_a_step_of_many_bytes_is_not_spelled_out():
 def test_a_reason_is_short_whatever_the_parts_are_called():
     def many_names(draft, tensor):
         draft.names = [b"%03d" % i + b"x" * 100 for i in range(255)]
-        tensor += [hostile.Section(i, 0, [0], b"") for i in range(1, 255)]
+        tensor += [forged.Section(i, 0, [0], b"") for i in range(1, 255)]
 
     with pytest.raises(wire.BadMessage, match="tensor big") as refused:
         hostile.decoded("identity", with_big("identity", many_names))
@@ -118,7 +119,7 @@ def test_a_reason_is_short_whatever_the_parts_are_called():
 
 @pytest.mark.parametrize("name", ["\x1b[2J", "a\nb", "\u202e"], ids=ascii)
 def test_names_that_a_terminal_would_obey_are_refused(name):
-    draft = hostile.apart(hostile.honest("identity"))
+    draft = forged.apart(hostile.honest("identity"))
     draft.peer = name.encode()
     with pytest.raises(wire.BadMessage, match="is not a name"):
         wire.read(draft.assembled())
@@ -126,9 +127,9 @@ def test_names_that_a_terminal_would_obey_are_refused(name):
 
 def test_memory_stays_within_a_few_times_the_message():
     """As many parts as the table can hold, all of them empty: what Python makes of them, and no tensor at all."""
-    draft = hostile.apart(hostile.honest("identity"))
+    draft = forged.apart(hostile.honest("identity"))
     draft.names = [b"%d" % i for i in range(255)]
-    draft.tensors = [[hostile.Section(i, 0, [0], b"") for i in range(255)] for _ in draft.tensors]
+    draft.tensors = [[forged.Section(i, 0, [0], b"") for i in range(255)] for _ in draft.tensors]
     blob = draft.assembled()
     tracemalloc.start()
     wire.unpack(blob, hostile.SCHEMA)
