@@ -245,9 +245,10 @@ def demo_compress(demo: Any, case: Case) -> Callable[[], Any]:
 
 def hivemind_fp16(case: Case) -> Callable[[], Any]:
     """A dense codec of hivemind's averager."""
-    from hivemind.compression import Float16Compression
+    from hivemind.compression import CompressionInfo, Float16Compression
 
-    return lambda: Float16Compression().compress(case.residual)
+    info = CompressionInfo.from_tensor(case.residual)
+    return lambda: Float16Compression().compress(case.residual, info)
 
 
 def numbers(text: str) -> list[int]:
