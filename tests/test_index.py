@@ -50,8 +50,7 @@ seeds = st.integers(0, 2**31)
 
 def in_torch(op, *arguments):
     """What the definition says, without the loops of the CPU."""
-    with op.set_kernel_enabled("cpu", enabled=False):
-        return op(*arguments)
+    return op.definition(*arguments)
 
 
 @each_code

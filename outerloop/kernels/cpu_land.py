@@ -17,7 +17,7 @@ from outerloop.kernels.rows import Rows
 from outerloop.kernels.threads import share
 
 
-@land.register_kernel("cpu")
+@land.kernel("CPU")
 def land_cpu(
     slow: Tensor,
     fast: Tensor,

@@ -20,7 +20,7 @@ from outerloop.kernels.threads import share
 GROUP = 16
 
 
-@select.register_kernel("cpu")
+@select.kernel("CPU")
 def select_cpu(
     slow: Tensor, fast: Tensor | None, residual: Tensor | None, beta: float, chunk: int, k: int
 ) -> tuple[Tensor, Tensor, Tensor]:
