@@ -9,7 +9,9 @@ real with --real (scripts/save_buffers.py makes such a file; it is repeated to t
 
     bare     loops that move the bytes of the two passes and compute next to nothing: the yardstick
     launch   select, code, pack one payload          decode   all payloads to positions and values
-    land     all payloads to residual, slow and fast weights (SGD)          step = launch + decode + land
+    apply    all payloads to residual, slow and fast weights (SGD)          step = launch, then decode and apply
+
+The parameters lie in tensors of 4M values, as the matrices of a model of that size do.
 
 DIR may hold templar/compress.py (github.com/tplr-ai/templar, src/tplr/compress.py) and demo/demo.py
 (github.com/bloc97/DeMo); they need einops, e.g. `pip install --target DIR einops`. hivemind's codecs are measured too.
@@ -28,11 +30,13 @@ import sys
 import time
 import types
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from hivemind.compression import CompressionInfo, Float16Compression
 from numba import njit
 from safetensors.torch import load_file
 from torch import Tensor
@@ -45,7 +49,7 @@ from outerloop.kernels.select import offer, select
 from outerloop.kernels.threads import share
 from outerloop.types import Moment
 
-CHUNK, BETA = 4096, 0.95
+CHUNK, BETA, PIECE = 4096, 0.95, 1 << 22
 NOW = Moment(round=10**6, seed=0)
 Row = dict[str, Any]
 
@@ -69,32 +73,17 @@ def write_three(slow, fast, residual, first, last):
         fast[i] = x
 
 
-class Case:
-    """One model's worth of state and the payloads of all peers."""
+class Piece:
+    """One tensor: its state, and what every peer sent of it."""
 
-    def __init__(self, kind: str, params: int, k: int, payloads: int, real: Tensor | None) -> None:
-        generator = torch.Generator().manual_seed(0)
-        self.slow = torch.randn(params, generator=generator)
+    def __init__(self, topk: TopK, noises: list[Tensor], generator: torch.Generator) -> None:
+        residual, *others = noises
+        self.topk, self.residual = topk, residual
+        self.slow = torch.randn(len(residual), generator=generator)
         self.fast = self.slow.clone()
-        self.residual = self.noise(kind, params, generator, real)
-        self.topk = TopK(chunk=CHUNK, k=k, values=TwoBit(chunk=None), index=Rice())
-        self.rows = self.topk.rows_at(params, NOW)
-        self.sent = []
-        for _ in range(payloads):
-            x = self.noise(kind, params, generator, real)
-            self.sent.append(self.topk.encode(x, NOW))
+        self.rows = topk.rows_at(len(residual), NOW)
+        self.sent = [topk.encode(x, NOW) for x in others]
         self.kept = self.decode()
-
-    def noise(self, kind: str, params: int, generator: torch.Generator, real: Tensor | None) -> Tensor:
-        """x of one peer."""
-        if kind == "real":
-            assert real is not None
-            shift = int(torch.randint(len(real), (1,), generator=generator)) // CHUNK * CHUNK
-            return real.roll(shift).repeat(-(-params // len(real)))[:params].clone()
-        x = torch.randn(params, generator=generator).mul_(0.01)
-        if kind == "laplace":
-            x.copy_(torch.empty(params).exponential_(generator=generator).mul_(0.01) * x.sign())
-        return x
 
     def launch(self) -> dict[str, Tensor]:
         """slow, fast, residual -> the parts of one payload."""
@@ -107,9 +96,10 @@ class Case:
         position, value = zip(*both, strict=True)
         return torch.stack(position), torch.stack(value)
 
-    def land(self) -> None:
+    def land(self, kept: tuple[Tensor, Tensor]) -> None:
         """All payloads into the three."""
-        land(self.slow, self.fast, self.residual, None, *self.kept, 0, BETA, CHUNK, self.topk.k, True, 1.0, 0.0, False)
+        settings = (0, BETA, CHUNK, self.topk.k, True, 1.0, 0.0, False)
+        land(self.slow, self.fast, self.residual, None, *kept, *settings)
 
     def bare_launch(self) -> None:
         """The bytes of a launch."""
@@ -120,6 +110,44 @@ class Case:
         """The bytes of a landing."""
         arrays = [x.numpy() for x in (self.slow, self.fast, self.residual)]
         share(lambda a, b: write_three(*arrays, a, b), len(self.slow), values=len(self.slow))
+
+
+class Case:
+    """One model's worth of tensors, PIECE values each."""
+
+    def __init__(self, kind: str, params: int, k: int, payloads: int, real: Tensor | None) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.topk = TopK(chunk=CHUNK, k=k, values=TwoBit(chunk=None), index=Rice())
+        sizes = [min(PIECE, params - start) for start in range(0, params, PIECE)]
+        self.payloads, self.params = payloads, params
+        self.pieces = [
+            Piece(self.topk, [noise(kind, size, generator, real) for _ in range(payloads + 1)], generator)
+            for size in sizes
+        ]
+        self.quality = quality(self.pieces)
+
+    def step(self) -> None:
+        """A whole outer step but for the network."""
+        self.each(Piece.launch)
+        for piece in self.pieces:
+            piece.land(piece.decode())
+
+    def each(self, work: Callable[[Piece], Any]) -> None:
+        """One piece after the other."""
+        for piece in self.pieces:
+            work(piece)
+
+
+def noise(kind: str, params: int, generator: torch.Generator, real: Tensor | None) -> Tensor:
+    """x of one peer."""
+    if kind == "real":
+        assert real is not None
+        shift = int(torch.randint(len(real), (1,), generator=generator)) // CHUNK * CHUNK
+        return real.roll(shift).repeat(-(-params // len(real)))[:params].clone()
+    x = torch.randn(params, generator=generator).mul_(0.01)
+    if kind == "laplace":
+        x.copy_(torch.empty(params).exponential_(generator=generator).mul_(0.01) * x.sign())
+    return x
 
 
 def medians(sides: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
@@ -137,61 +165,62 @@ def medians(sides: dict[str, Callable[[], Any]], repeats: int) -> dict[str, floa
 def measure(case: Case, kind: str, threads: int, repeats: int, peers: dict[str, Callable]) -> Row:
     """One row."""
     torch.set_num_threads(threads)
-    params, payloads = len(case.slow), len(case.sent)
-    row = {"params": params, "threads": threads, "kind": kind, "k": case.topk.k, "payloads": payloads}
-    row |= quality(case)
+    row = {"params": case.params, "threads": threads, "kind": kind, "k": case.topk.k, "payloads": case.payloads}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    copy = torch.empty_like(case.slow)
-    ours = {
-        "copy": lambda: copy.copy_(case.slow),
-        "bare_launch": case.bare_launch,
-        "bare_land": case.bare_land,
-        "launch": case.launch,
-        "decode": case.decode,
-        "land": case.land,
+    copies = [torch.empty_like(piece.slow) for piece in case.pieces]
+    ours: dict[str, Callable[[], Any]] = {
+        "copy": lambda: [copy.copy_(piece.slow) for copy, piece in zip(copies, case.pieces, strict=True)],
+        "bare_launch": lambda: case.each(Piece.bare_launch),
+        "bare_land": lambda: case.each(Piece.bare_land),
+        "launch": lambda: case.each(Piece.launch),
+        "decode": lambda: case.each(Piece.decode),
+        "decode_apply": lambda: case.each(lambda piece: piece.land(piece.decode())),
+        "step": case.step,
     }
-    s = medians(ours | {name: make(case) for name, make in peers.items()}, repeats)
-    step, bare = s["launch"] + s["decode"] + s["land"], s["bare_launch"] + s["bare_land"]
+    s = medians(ours | {name: partial(side, case) for name, side in peers.items()}, repeats)
+    bare, entries = s["bare_launch"] + s["bare_land"], case.payloads * sum(piece.rows.kept for piece in case.pieces)
+    row |= case.quality
     row |= {
-        "memory_gb_per_s": 8e-9 * params / s["copy"],
-        "launch_mparams_per_s": 1e-6 * params / s["launch"],
-        "decode_apply_mparams_per_s": 1e-6 * params / (s["decode"] + s["land"]),
-        "decode_mentries_per_s": 1e-6 * payloads * case.rows.kept / s["decode"],
+        "memory_gb_per_s": 8e-9 * case.params / s["copy"],
+        "launch_mparams_per_s": 1e-6 * case.params / s["launch"],
+        "decode_apply_mparams_per_s": 1e-6 * case.params / s["decode_apply"],
+        "decode_mentries_per_s": 1e-6 * entries / s["decode"],
         "bare_ms": 1e3 * bare,
-        "step_ms": 1e3 * step,
-        "step_over_bare": step / bare,
+        "step_ms": 1e3 * s["step"],
+        "step_over_bare": s["step"] / bare,
         "peak_extra_mb": max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024,
     }
-    return row | {f"{name}_over_ours": s[name] / reference_of(name, s) for name in peers}
+    ours_for = {name: "step" if name.endswith("_step") else "launch" for name in peers}
+    return row | {f"{name}_over_ours": s[name] / s[side] for name, side in ours_for.items()}
 
 
-def reference_of(name: str, s: dict[str, float]) -> float:
-    """Our seconds for the same work: a whole step, or a launch."""
-    return s["launch"] + s["decode"] + s["land"] if name.endswith("_step") else s["launch"]
-
-
-def quality(case: Case) -> Row:
-    """Bits and error of one payload of this case's x."""
-    parts = case.launch()
-    x = offer(case.slow, case.fast, case.residual, BETA)
-    _, value_M, _ = select(x, None, None, 0.0, CHUNK, case.topk.k)
-    _, decoded_M = case.topk.unpack(parts, case.rows, NOW)
-    kept, k = case.rows.kept, case.topk.k
-    index_bits = 8 * parts["index"].numel() / kept
+def quality(pieces: list[Piece]) -> Row:
+    """Bits and error of this peer's payload."""
+    index = bits = kept = params = 0
+    error = whole = 0.0
+    for piece in pieces:
+        parts = piece.launch()
+        x = offer(piece.slow, piece.fast, piece.residual, BETA)
+        _, value_M, _ = select(x, None, None, 0.0, CHUNK, piece.topk.k)
+        _, decoded_M = piece.topk.unpack(parts, piece.rows, NOW)
+        index += 8 * parts["index"].numel()
+        bits += 8 * sum(part.numel() * part.itemsize for part in parts.values())
+        kept, params, k = kept + piece.rows.kept, params + len(x), piece.topk.k
+        error += float((decoded_M - value_M).double().square().sum())
+        whole += float(value_M.double().square().sum())
     bound = (math.lgamma(CHUNK + 1) - math.lgamma(k + 1) - math.lgamma(CHUNK - k + 1)) / math.log(2) / k
-    bits = 8 * sum(part.numel() * part.itemsize for part in parts.values())
     return {
-        "index_bits": index_bits,
-        "index_over_bound": index_bits / bound,
+        "index_bits": index / kept,
+        "index_over_bound": index / kept / bound,
         "bits_per_value": bits / kept,
-        "bits_per_param": bits / len(x),
-        "relative_error": float((decoded_M - value_M).norm() / value_M.norm()),
+        "bits_per_param": bits / params,
+        "relative_error": (error / whole) ** 0.5,
     }
 
 
-def peer_sides(folder: Path | None) -> dict[str, Callable[[Case], Callable[[], Any]]]:
-    """Other implementations: name -> case -> what to time."""
-    sides: dict[str, Callable[[Case], Callable[[], Any]]] = {"hivemind_fp16": hivemind_fp16}
+def peer_sides(folder: Path | None) -> dict[str, Callable[[Case], Any]]:
+    """Other implementations by name; those that end in _step do a whole outer step, the others a launch."""
+    sides: dict[str, Callable[[Case], Any]] = {"hivemind_fp16": lambda case: case.each(hivemind_fp16)}
     if folder is None:
         return sides
     sys.path[:0] = [str(folder), str(folder / "templar"), str(folder / "demo")]
@@ -201,53 +230,44 @@ def peer_sides(folder: Path | None) -> dict[str, Callable[[Case], Callable[[], A
         sys.modules["tplr"] = stub
         templar = importlib.import_module("compress")
         codec = templar.TopKCompressor(use_quantization=True, quantization_bins=4, quantization_range=6)
-        sides |= {
-            "templar_feedback": lambda case: lambda: templar_feedback(codec, case),
-            "templar_step": lambda case: templar_step(codec, case),
-        }
+        sides["templar_feedback"] = lambda case: case.each(partial(templar_feedback, codec))
+        sides["templar_step"] = lambda case: case.each(partial(templar_step, codec))
     if (folder / "demo" / "demo.py").exists():
-        demo = importlib.import_module("demo")
-        sides["demo_compress"] = lambda case: demo_compress(demo, case)
+        demo = importlib.import_module("demo").CompressDCT()
+        sides["demo_compress"] = lambda case: case.each(partial(demo_compress, demo))
     return sides
 
 
-def templar_feedback(codec: Any, case: Case) -> tuple:
-    """Their launch: decay and add, compress, decompress, subtract from a copy of the buffer."""
-    buffer = case.residual * BETA
-    buffer.add_(case.slow - case.fast)
-    rows_CL = buffer[: case.rows.whole * CHUNK].view(-1, CHUNK)
-    sent = codec.compress(rows_CL, case.topk.k)
-    buffer[: rows_CL.numel()].view_as(rows_CL).sub_(codec.decompress(rows_CL, *sent))
+def templar_feedback(codec: Any, piece: Piece) -> tuple:
+    """Their launch: decay and add, compress, decompress, subtract; in a copy of the buffer."""
+    buffer = piece.residual * BETA
+    buffer.add_(piece.slow - piece.fast)
+    rows_CL = buffer[: piece.rows.whole * CHUNK].view(-1, CHUNK)
+    sent = codec.compress(rows_CL, piece.topk.k)
+    rows_CL.sub_(codec.decompress(rows_CL, *sent))
     return sent
 
 
-def templar_step(codec: Any, case: Case) -> Callable[[], None]:
+def templar_step(codec: Any, piece: Piece) -> None:
     """Their whole outer step: the launch above, all payloads decompressed together, SGD, and a copy back."""
-    index, value, shape, total, quantized = templar_feedback(codec, case)
-    peers = len(case.sent)
-
-    def step() -> None:
-        templar_feedback(codec, case)
-        like = torch.empty(shape)
-        mean = codec.batch_decompress(like, [index] * peers, [value] * peers, shape, total, [quantized] * peers)
-        case.slow[: mean.numel()].view_as(mean).sub_(mean, alpha=1e-9)
-        case.fast.copy_(case.slow)
-
-    return step
+    index, value, shape, total, quantized = templar_feedback(codec, piece)
+    peers = len(piece.sent)
+    mean = codec.batch_decompress(
+        torch.empty(shape), [index] * peers, [value] * peers, shape, total, [quantized] * peers
+    )
+    piece.slow[: mean.numel()].view_as(mean).sub_(mean, alpha=1e-9)
+    piece.fast.copy_(piece.slow)
 
 
-def demo_compress(demo: Any, case: Case) -> Callable[[], Any]:
-    """Their local step without the cosine transform: top-k of 64 x 64 blocks and its decompression."""
-    codec = demo.CompressDCT()
-    x_CL = case.residual[: case.rows.whole * CHUNK].view(-1, CHUNK)
-    return lambda: codec.decompress(x_CL, *codec.compress(x_CL, case.topk.k))
+def demo_compress(codec: Any, piece: Piece) -> None:
+    """Their local step without the cosine transform: top-k of every block and its decompression."""
+    x_CL = piece.residual[: piece.rows.whole * CHUNK].view(-1, CHUNK)
+    codec.decompress(x_CL, *codec.compress(x_CL, piece.topk.k))
 
 
-def hivemind_fp16(case: Case) -> Callable[[], Any]:
+def hivemind_fp16(piece: Piece) -> None:
     """A dense codec of hivemind's averager."""
-    from hivemind.compression import Float16Compression
-
-    return lambda: Float16Compression().compress(case.residual)
+    Float16Compression().compress(piece.residual, CompressionInfo.from_tensor(piece.residual))
 
 
 def numbers(text: str) -> list[int]:

@@ -34,5 +34,6 @@ if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
   pip install "${torch[@]}"
 fi
 pip install --constraint constraints.txt --editable '.[hf,wandb,sweep,test]'
+"$venv/bin/python" -m outerloop.kernels.warm
 echo "$want" > "$stamp"
 echo "setup: done in $((SECONDS - started)) s"

@@ -52,7 +52,7 @@ def threads():
 
 def definition(op):
     """The plain torch function that an operator was declared with."""
-    return op._init_fn
+    return op.definition
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -168,7 +168,7 @@ def test_the_operators_trace_whole():
 def test_torch_finds_the_operators_well_declared(operator):
     x = torch.randn(200)
     arguments = (x, None, None, 0.0, 64, 3) if operator is select else (x, 64)
-    torch.library.opcheck(operator, arguments)
+    torch.library.opcheck(operator.overload, arguments)
 
 
 @pytest.mark.parametrize("recipe", toy_routes.FUSED)

@@ -6,12 +6,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from llvmlite import ir
 from numba import njit, types
-from numba.extending import overload
+from numba.extending import intrinsic, overload
 from torch import Tensor
 
 NOTHING = np.empty(0, np.float32)
 """What an optional array is when it is not there."""
+LINE = 16
+"""float32 values in a cache line."""
 
 
 def array_of(x: Tensor | None) -> Any:
@@ -30,6 +33,23 @@ def load(source: Any, start: int, n: int, out: Any) -> None:
 def store(values: Any, n: int, target: Any, start: int) -> None:
     """target[start : start + n] = values[:n], rounded to nearest even. Compiled code only."""
     raise NotImplementedError
+
+
+@intrinsic
+def prefetch(typing_context, array, index):
+    """Ask for the cache line of array[index], to be there in the second-level cache when it is read."""
+
+    def generate(context, builder, signature, args):
+        byte_pointer, i32 = ir.IntType(8).as_pointer(), ir.IntType(32)
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        address = builder.bitcast(builder.gep(data, [args[1]]), byte_pointer)
+        kind = ir.FunctionType(ir.VoidType(), [byte_pointer, i32, i32, i32])
+        read, keep, is_data = i32(0), i32(2), i32(1)
+        call = builder.module.declare_intrinsic("llvm.prefetch", [byte_pointer], kind)
+        builder.call(call, [address, read, keep, is_data])
+        return context.get_dummy_value()
+
+    return types.void(array, index), generate
 
 
 @overload(load)

@@ -11,13 +11,13 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from outerloop.kernels.arrays import array_of, load, store, sum_of_squares
+from outerloop.kernels.arrays import LINE, array_of, load, prefetch, store, sum_of_squares
 from outerloop.kernels.land import land
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.threads import share
 
 
-@land.register_kernel("cpu")
+@land.kernel("CPU")
 def land_cpu(
     slow: Tensor,
     fast: Tensor,
@@ -81,6 +81,7 @@ def land_rows(
                 row_slow, fast, residual[start : start + n], beta, position[own], value[own], start, begin, end, other
             )
         for peer in range(position.shape[0]):
+            ask_ahead(slow, fast, residual, start + chunk, chunk, peer, position.shape[0])
             add_sent(position[peer], value[peer], begin, end, total, senders)
         if momentum.size:
             squares[row] = momentum_row(row_slow, momentum[start : start + n], total, senders, peers, lr, mu, nesterov)
@@ -90,6 +91,18 @@ def land_rows(
                 square += sent_row(row_slow, position[peer], begin, end, total, senders, peers, lr)
             squares[row] = square
         store(row_slow, n, fast, start)
+
+
+@njit(nogil=True, cache=True)
+def ask_ahead(slow, fast, residual, start, chunk, part, parts):
+    """Ask for one of `parts` parts of the next chunk, while sums that are in the cache already are added to."""
+    lines = (min(chunk, slow.size - start) + LINE - 1) // LINE
+    for line in range(lines * part // parts, lines * (part + 1) // parts):
+        i = start + line * LINE
+        prefetch(slow, i)
+        prefetch(fast, i)
+        if residual.size:
+            prefetch(residual, i)
 
 
 @njit(nogil=True, cache=True)

@@ -43,7 +43,7 @@ def borders(size_R: np.ndarray) -> np.ndarray:
     return np.concatenate([np.zeros(1, np.int64), size_R.cumsum()]) + 2 * len(size_R)
 
 
-@positions.rice_encode.register_kernel("cpu")
+@positions.rice_encode.kernel("CPU")
 def rice_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
     """As positions.rice_encode."""
     rows, shape = Rows(count, chunk, k), (count, chunk, k)
@@ -59,7 +59,7 @@ def rice_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
     return byte_B
 
 
-@positions.rice_decode.register_kernel("cpu")
+@positions.rice_decode.kernel("CPU")
 def rice_decode(byte_B: Tensor, count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
     """As positions.rice_decode."""
     rows, shape = Rows(count, chunk, k), (count, chunk, k)
@@ -72,7 +72,7 @@ def rice_decode(byte_B: Tensor, count: int, chunk: int, k: int) -> tuple[Tensor,
     return position_M, torch.tensor(all_of(read, len(size_R), rows))
 
 
-@positions.elias_fano_encode.register_kernel("cpu")
+@positions.elias_fano_encode.kernel("CPU")
 def elias_fano_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
     """As positions.elias_fano_encode."""
     rows, low = Rows(count, chunk, k), positions.elias_fano_bits(Rows(count, chunk, k))
@@ -83,7 +83,7 @@ def elias_fano_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Ten
     return byte_B
 
 
-@positions.elias_fano_decode.register_kernel("cpu")
+@positions.elias_fano_decode.kernel("CPU")
 def elias_fano_decode(byte_B: Tensor, count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
     """As positions.elias_fano_decode."""
     rows, low = Rows(count, chunk, k), positions.elias_fano_bits(Rows(count, chunk, k))

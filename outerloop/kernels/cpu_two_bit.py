@@ -17,7 +17,7 @@ TOGETHER = 4
 """Groups that a thread takes at a time: their codes end at the border of a byte."""
 
 
-@two_bit_encode.register_kernel("cpu")
+@two_bit_encode.kernel("CPU")
 def two_bit_encode_cpu(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
     """See `two_bit_encode`."""
     code = torch.zeros(packed_bytes(x.numel(), 2), dtype=torch.uint8)
@@ -27,7 +27,7 @@ def two_bit_encode_cpu(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
     return code, level
 
 
-@two_bit_decode.register_kernel("cpu")
+@two_bit_decode.kernel("CPU")
 def two_bit_decode_cpu(code: Tensor, level: Tensor, count: int, group: int) -> Tensor:
     """See `two_bit_decode`."""
     x = torch.empty(count)

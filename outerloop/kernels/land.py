@@ -15,11 +15,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from outerloop.kernels.operator import operator
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.select import absolute, offer
 
 
-@torch.library.custom_op("outerloop::land", mutates_args=("slow", "fast", "residual", "momentum"))
+@operator(mutates=("slow", "fast", "residual", "momentum"))
 def land(
     slow: Tensor,
     fast: Tensor,
@@ -60,6 +61,6 @@ def land(
     return mean.double().square().sum().view(1)
 
 
-@land.register_fake
+@land.fake
 def _(slow: Tensor, *rest: object) -> Tensor:
     return slow.new_empty(1, dtype=torch.float64)

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from outerloop.kernels.operator import operator
 from outerloop.kernels.reference import pack_codes, unpack_codes
 from outerloop.kernels.rows import Rows
 
@@ -94,7 +95,7 @@ def rice_lane_bytes(byte_B: Tensor, rows: Rows) -> Tensor | None:
     return size_R if front + int(size_R.sum()) == byte_B.numel() else None
 
 
-@torch.library.custom_op("outerloop::rice_encode", mutates_args=())
+@operator()
 def rice_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
     """(M,) int32 -> (B,) uint8. Raises ValueError on positions that are not valid."""
     rows = Rows(count, chunk, k)
@@ -118,7 +119,7 @@ def rice_starts(length_M: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
     return start_RE.view(-1)[: rows.kept], size_R
 
 
-@torch.library.custom_op("outerloop::rice_decode", mutates_args=())
+@operator()
 def rice_decode(byte_B: Tensor, count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
     """(B,) uint8 -> (M,) int32 and whether the bytes were good."""
     rows = Rows(count, chunk, k)
@@ -184,7 +185,7 @@ def block_bytes(rows: Rows) -> list[int]:
     return [number * elias_fano_bytes(length, kept, elias_fano_bits(rows)) for number, length, kept in blocks(rows)]
 
 
-@torch.library.custom_op("outerloop::elias_fano_encode", mutates_args=())
+@operator()
 def elias_fano_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
     """(M,) int32 -> (B,) uint8. Raises ValueError on positions that are not valid."""
     rows = Rows(count, chunk, k)
@@ -205,7 +206,7 @@ def elias_fano_rows(position_CK: Tensor, length: int, low: int) -> Tensor:
     return pack_codes(bit_CT.scatter_(1, one_CK, 1).view(-1), 1)
 
 
-@torch.library.custom_op("outerloop::elias_fano_decode", mutates_args=())
+@operator()
 def elias_fano_decode(byte_B: Tensor, count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
     """(B,) uint8 -> (M,) int32 and whether the bytes were good."""
     rows = Rows(count, chunk, k)
@@ -240,17 +241,17 @@ def no_positions(byte_B: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
     return byte_B.new_zeros(rows.kept, dtype=torch.int32), byte_B.new_zeros((), dtype=torch.bool)
 
 
-@rice_encode.register_fake
+@rice_encode.fake
 def _(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
     return position_M.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.uint8)
 
 
-@elias_fano_encode.register_fake
+@elias_fano_encode.fake
 def _(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
     return position_M.new_empty(sum(block_bytes(Rows(count, chunk, k))), dtype=torch.uint8)
 
 
-@rice_decode.register_fake
-@elias_fano_decode.register_fake
+@rice_decode.fake
+@elias_fano_decode.fake
 def _(byte_B: Tensor, count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
     return no_positions(byte_B, Rows(count, chunk, k))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from outerloop.kernels.operator import operator
 from outerloop.kernels.reference import topk_rows
 from outerloop.kernels.rows import Rows
 
@@ -21,7 +22,7 @@ def offer(slow: Tensor, fast: Tensor | None, residual: Tensor | None, beta: floa
     return x if residual is None else x + residual * beta
 
 
-@torch.library.custom_op("outerloop::select", mutates_args=())
+@operator()
 def select(
     slow: Tensor, fast: Tensor | None, residual: Tensor | None, beta: float, chunk: int, k: int
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -42,7 +43,7 @@ def select(
     )
 
 
-@select.register_fake
+@select.fake
 def _(
     slow: Tensor, fast: Tensor | None, residual: Tensor | None, beta: float, chunk: int, k: int
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from outerloop.kernels.operator import operator
 from outerloop.kernels.reference import mean_split, mean_split_decode, pack_codes, unpack_codes
 
 
-@torch.library.custom_op("outerloop::two_bit_encode", mutates_args=())
+@operator()
 def two_bit_encode(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
     """(N,) float32 -> code ceil(N / 4) uint8, level (G, 2) bfloat16."""
     coded = [mean_split(x_GL) for x_GL in split_groups(x, group)]
@@ -19,7 +20,7 @@ def two_bit_encode(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
     return pack_codes(code_N, 2), torch.cat([level for _, level in coded] or [x.new_zeros(0, 2, dtype=torch.bfloat16)])
 
 
-@torch.library.custom_op("outerloop::two_bit_decode", mutates_args=())
+@operator()
 def two_bit_decode(code: Tensor, level: Tensor, count: int, group: int) -> Tensor:
     """The inverse: (count,) float32."""
     codes = split_groups(unpack_codes(code, 2, count), group)
@@ -28,13 +29,13 @@ def two_bit_decode(code: Tensor, level: Tensor, count: int, group: int) -> Tenso
     return torch.cat(rows or [level.new_zeros(0, dtype=torch.float32)])
 
 
-@two_bit_encode.register_fake
+@two_bit_encode.fake
 def _(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
     count = x.numel()
     return x.new_empty(-(-count // 4), dtype=torch.uint8), x.new_empty(-(-count // group), 2, dtype=torch.bfloat16)
 
 
-@two_bit_decode.register_fake
+@two_bit_decode.fake
 def _(code: Tensor, level: Tensor, count: int, group: int) -> Tensor:
     return level.new_empty(count, dtype=torch.float32)
 
