@@ -104,6 +104,13 @@ def test_a_fragment_is_recognized(fragment, model, tmp_path, monkeypatch, capsys
     assert code == 0 and [line.split()[0] for line in out.splitlines() if "code" in line][: len(names)] == names
 
 
+def test_slow_and_fast_weights_in_one_tensor_are_recognized(model, tmp_path, monkeypatch, capsys):
+    folder, schema = model
+    file = payload(tmp_path, {name: torch.Size([2, *shape]) for name, shape in schema.items()})
+    code, out, _ = inspect(monkeypatch, capsys, file, "--model", folder)
+    assert code == 0 and re.search(r"10\.bias +2 x 7 +code", out)
+
+
 def test_a_foreign_file_gives_its_own_order(tmp_path):
     from safetensors.torch import save_file
 

@@ -107,13 +107,14 @@ def bytes_of(file: Path) -> bytes:
 def fragment_of(shapes: wire.Schema, header: wire.Header, count: int, model: Path) -> wire.Schema:
     """What a message of `count` tensors is about: all of the model, or one of P strided fragments; its hash says which.
 
-    Raises UserError when none is.
+    Gossip may send slow and fast weights as one tensor, (2, shape). Raises UserError when nothing fits.
     """
     for fragments in range(1, len(shapes) + 1):
         homes = strided(list(shapes), fragments)
         part = {name: shape for name, shape in shapes.items() if homes[name] == header.fragment}
-        if len(part) == count and wire.schema_hash(part) == header.schema:
-            return part
+        for schema in (part, {name: Size([2, *shape]) for name, shape in part.items()}):
+            if len(part) == count and wire.schema_hash(schema) == header.schema:
+                return schema
     raise UserError(
         f"--model {model} is another model: its {len(shapes)} names and shapes hash to {wire.schema_hash(shapes):016x},"
         f" the payload's {count} to {header.schema:016x}: type --model with the hf/ of the payload's run"
