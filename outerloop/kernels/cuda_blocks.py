@@ -22,9 +22,9 @@ def block_of(length: int) -> int:
     return triton.next_power_of_2(length)
 
 
-def warps_of(block: int) -> int:
-    """Warps of 32 threads, so that a thread holds 16 values of a block; at most 32 warps."""
-    return min(max(block // 512, 1), 32)
+def warps_of(block: int, each: int) -> int:
+    """Warps of 32 threads, 1 .. 32, so that a thread holds `each` values of a block."""
+    return min(max(block // (32 * each), 1), 32)
 
 
 def spans(rows: Rows) -> list[tuple[int, int, int, int]]:
@@ -43,8 +43,8 @@ def stored(x: Tensor | None) -> Tensor | None:
 
 @triton.jit
 def load_float(pointer, there):
-    """float32 of what `stored` gives; 0 where nothing is there."""
-    x = tl.load(pointer, mask=there, other=0)
+    """float32 of what `stored` gives; 0 where nothing is there. Read once, so it leaves the cache before what stays."""
+    x = tl.load(pointer, mask=there, other=0, eviction_policy="evict_first")
     if x.dtype == tl.int16:
         x = (x.to(tl.int32) << 16).to(tl.float32, bitcast=True)
     return x
@@ -56,6 +56,6 @@ def store_float(pointer, x, there):
     if pointer.dtype.element_ty == tl.int16:
         bits = x.to(tl.int32, bitcast=True)
         rounded = tl.where(x == x, bits + 0x7FFF + ((bits >> 16) & 1), 0x7FC00000)
-        tl.store(pointer, (rounded >> 16).to(tl.int16), mask=there)
+        tl.store(pointer, (rounded >> 16).to(tl.int16), mask=there, eviction_policy="evict_first")
     else:
-        tl.store(pointer, x, mask=there)
+        tl.store(pointer, x, mask=there, eviction_policy="evict_first")

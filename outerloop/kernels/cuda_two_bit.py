@@ -37,10 +37,10 @@ def two_bit_encode_triton(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
                 count,
                 group,
                 BLOCK=block,
-                num_warps=warps_of(block),
+                num_warps=warps_of(block, 16),
                 enable_fp_fusion=False,
             )
-            encode_bytes[(triton.cdiv(len(code), BYTES),)](x, mean_G, code, count, group, BLOCK=BYTES)
+            encode_bytes[(triton.cdiv(len(code), BYTES),)](x, mean_G, code, count, group, BLOCK=BYTES, enable_fp_fusion=False)
     return code, level_G2
 
 
@@ -52,7 +52,7 @@ def two_bit_decode_triton(code: Tensor, level: Tensor, count: int, group: int) -
     with torch.cuda.device_of(level):
         if count:
             decode_values[(triton.cdiv(count, block),)](
-                code.contiguous(), stored(level.contiguous()), x, count, group, BLOCK=block
+                code.contiguous(), stored(level.contiguous()), x, count, group, BLOCK=block, enable_fp_fusion=False
             )
     return x
 
