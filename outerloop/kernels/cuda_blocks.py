@@ -1,7 +1,8 @@
 """What the Triton kernels share: chunks as blocks, bfloat16 as its bits, and every product and sum rounded on its own.
 
-Products and sums stay apart because each launch says `enable_fp_fusion=False`: a fused multiply-add would round once where
-the definition rounds twice. Quotients are `tl.div_rn`; a plain `/` of float32 is an approximation on a GPU.
+Products and sums stay apart because each launch says `enable_fp_fusion=False`, to Triton and to the assembler: a fused
+multiply-add would round once where the definition rounds twice. Quotients are `tl.div_rn`; a plain `/` of float32 is an
+approximation on a GPU. Nothing flushes denormals.
 """
 
 from __future__ import annotations

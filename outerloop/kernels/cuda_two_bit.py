@@ -40,7 +40,9 @@ def two_bit_encode_triton(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
                 num_warps=warps_of(block, 16),
                 enable_fp_fusion=False,
             )
-            encode_bytes[(triton.cdiv(len(code), BYTES),)](x, mean_G, code, count, group, BLOCK=BYTES, enable_fp_fusion=False)
+            encode_bytes[(triton.cdiv(len(code), BYTES),)](
+                x, mean_G, code, count, group, BLOCK=BYTES, enable_fp_fusion=False
+            )
     return code, level_G2
 
 
