@@ -52,7 +52,7 @@ def land_triton(
     position, value = position.contiguous(), value.contiguous()
     tile = min(block_of(chunk), TILE)
     warps = warps_of(tile, each=4)
-    programs = min(rows.rows, WARPS // warps * processors(slow))
+    programs = min(rows.rows, resident(slow, warps))
     total = slow.new_zeros(programs, chunk)
     senders = torch.zeros_like(total) if by_senders else None
     squares_C = slow.new_zeros(rows.rows, dtype=torch.float64)
@@ -87,9 +87,9 @@ def land_triton(
     return squares_C.sum().view(1)
 
 
-def processors(x: Tensor) -> int:
-    """Multiprocessors of the device, 1 for a CPU."""
-    return torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else 1
+def resident(x: Tensor, warps: int) -> int:
+    """Programs of so many warps that the device of x holds at a time; one on a CPU."""
+    return torch.cuda.get_device_properties(x.device).multi_processor_count * (WARPS // warps) if x.is_cuda else 1
 
 
 @triton.jit(do_not_specialize=["first", "last", "all_kept"])
