@@ -71,6 +71,7 @@ def packages(path: Path) -> set[str]:
         ("datasets", "inner"),
         ("transformers", "inner"),
         ("matplotlib", "report"),
+        ("triton", "kernels"),
     ],
 )
 def test_a_package_has_one_home(package, home):
