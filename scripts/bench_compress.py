@@ -270,6 +270,12 @@ def hivemind_fp16(piece: Piece) -> None:
     Float16Compression().compress(piece.residual, CompressionInfo.from_tensor(piece.residual))
 
 
+def whole_chunks(buffers: dict[str, Tensor]) -> Tensor:
+    """The tensors one behind the other, each cut to whole chunks, so that no chunk mixes two of them."""
+    flat = [x.float().reshape(-1) for x in buffers.values()]
+    return torch.cat([x[: len(x) // CHUNK * CHUNK] for x in flat])
+
+
 def numbers(text: str) -> list[int]:
     """ "16e6,64e6" -> [16000000, 64000000]"""
     return [int(float(word)) for word in text.split(",")]
@@ -288,7 +294,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
-    real = torch.cat([x.float().reshape(-1) for x in load_file(args.real).values()]) if args.real else None
+    real = whole_chunks(load_file(args.real)) if args.real else None
     kinds = [kind for kind in args.kinds.split(",") if kind != "real" or real is not None]
     peers, rows = peer_sides(args.peers), []
     for params in args.params:

@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--round", type=int, default=31)
     parser.add_argument("options", nargs="*")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     settings = config.load(["exchange=inprocess", "rounds=60", *args.options])
     hub, corpus = Hub(settings.workers), build.make(settings.data)
     team = [

@@ -33,7 +33,15 @@ fi
 if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
   pip install "${torch[@]}"
 fi
-pip install --constraint constraints.txt --editable '.[hf,wandb,sweep,test]'
+constraints=$(mktemp)
+trap 'rm -f "$constraints"' EXIT
+# A CUDA build of torch asks for one version of triton and brings it: then that one stays.
+if "$venv/bin/python" -c 'import triton' 2>/dev/null; then
+  grep -v '^triton==' constraints.txt > "$constraints"
+else
+  cp constraints.txt "$constraints"
+fi
+pip install --constraint "$constraints" --editable '.[hf,wandb,sweep,test]'
 "$venv/bin/python" -m outerloop.kernels.warm
 echo "$want" > "$stamp"
 echo "setup: done in $((SECONDS - started)) s"

@@ -73,6 +73,7 @@ def packages(path: Path) -> set[str]:
         ("matplotlib", "report"),
         ("numba", "kernels"),
         ("llvmlite", "kernels"),
+        ("triton", "kernels"),
     ],
 )
 def test_a_package_has_one_home(package, home):

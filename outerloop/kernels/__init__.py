@@ -4,8 +4,14 @@ The dispatcher takes a compiled kernel where one is registered for the device, a
 """
 
 import logging
+from contextlib import suppress
+
+import torch
 
 try:
     from outerloop.kernels import cpu_land, cpu_positions, cpu_select, cpu_two_bit  # noqa: F401  register themselves
 except ImportError as missing:
     logging.getLogger(__name__).warning("no compiled loops, kernels run in plain torch: %s", missing)
+if torch.cuda.is_available():
+    with suppress(ImportError):  # triton is not there
+        from outerloop.kernels import cuda_land, cuda_select, cuda_two_bit  # noqa: F401  the same

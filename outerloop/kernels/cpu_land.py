@@ -82,13 +82,13 @@ def land_rows(
             )
         for peer in range(position.shape[0]):
             ask_ahead(slow, fast, residual, start + chunk, chunk, peer, position.shape[0])
-            add_sent(position[peer], value[peer], begin, end, total, senders)
+            add_sent(position, value, peer, begin, end, total, senders)
         if momentum.size:
             squares[row] = momentum_row(row_slow, momentum[start : start + n], total, senders, peers, lr, mu, nesterov)
         else:
             square = 0.0
             for peer in range(position.shape[0]):
-                square += sent_row(row_slow, position[peer], begin, end, total, senders, peers, lr)
+                square += sent_row(row_slow, position, peer, begin, end, total, senders, peers, lr)
             squares[row] = square
         store(row_slow, n, fast, start)
 
@@ -116,20 +116,20 @@ def keep_row(slow, fast, residual, beta, position, value, start, begin, end, oth
 
 
 @njit(nogil=True, cache=True)
-def add_sent(position, value, begin, end, total, senders):
+def add_sent(position, value, peer, begin, end, total, senders):
     """One peer's kept values of one chunk into the sums."""
     for j in range(begin, end):
-        i = np.uint32(position[j])
-        total[i] += value[j]
-        senders[i] += np.float32(value[j] != 0)
+        i = np.uint32(position[peer, j])
+        total[i] += value[peer, j]
+        senders[i] += np.float32(value[peer, j] != 0)
 
 
 @njit(nogil=True, cache=True)
-def sent_row(slow, position, begin, end, total, senders, peers, lr):
+def sent_row(slow, position, peer, begin, end, total, senders, peers, lr):
     """slow ← slow − ḡ · η where this peer sent; sums go back to zero, so no coordinate is taken twice. Σ ḡ²."""
     square = 0.0
     for j in range(begin, end):
-        i = np.uint32(position[j])
+        i = np.uint32(position[peer, j])
         mean = total[i] / (np.float32(peers) if peers else max(senders[i], np.float32(1)))
         slow[i] = slow[i] - mean * lr
         square += np.float64(mean) * np.float64(mean)

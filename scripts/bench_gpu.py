@@ -1,0 +1,176 @@
+"""What launch and land take on a CUDA device, beside the time of the bytes that they must move.
+
+    .venv/bin/python scripts/bench_gpu.py [--params 1e9] [--chunk 4096] [--k 64] [--peers 8] [--fast float32]
+        [--momentum] [--senders] [--repeats 20] [--json FILE]
+
+One tensor of `params` values. The bytes are counted, each read or written once; their time is what they take at the
+bandwidth of a copy of 4 `params` bytes, measured in the same run. Every time is the median of the repeats. `torch` is
+the same work with torch.topk and dense tensors: the kernels' definitions, in slices of 2^28 values that bound their
+temporaries. Without a CUDA device it says so and exits with 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from outerloop.kernels.land import land
+from outerloop.kernels.rows import Rows
+from outerloop.kernels.select import select
+
+SLICE = 1 << 28
+"""Values that the torch reference takes at a time."""
+BETA, LR, MU = 0.95, 0.7, 0.9
+Record = dict[str, str | int | float]
+
+
+class Job:
+    """The tensors of one replica and what `peers` sent, on the GPU."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.rows, self.repeats = Rows(int(args.params), args.chunk, args.k), args.repeats
+        count = self.rows.count
+        self.slow = torch.randn(count, device="cuda")
+        self.fast = torch.randn(count, device="cuda").mul_(0.01).add_(self.slow).to(getattr(torch, args.fast))
+        self.residual = torch.randn(count, device="cuda").mul_(0.01)
+        self.momentum = torch.zeros_like(self.slow) if args.momentum else None
+        self.settings = (BETA, args.chunk, args.k, args.senders, LR, MU if args.momentum else 0.0, args.momentum)
+        sent = [self.sent_by(peer) for peer in range(args.peers)]
+        self.position, self.value = (torch.stack(column) for column in zip(*sent, strict=True))
+
+    def sent_by(self, peer: int) -> tuple[Tensor, Tensor]:
+        """Position and value (M,) of other selections than ours: those of random weights."""
+        generator = torch.Generator("cuda").manual_seed(peer)
+        x = torch.randn(self.rows.count, device="cuda", generator=generator)
+        return select(x, None, None, 0.0, self.rows.chunk, self.rows.k)[:2]
+
+    def launch_bytes(self) -> int:
+        """Slow, fast and residual read; position and value written."""
+        return self.rows.count * (8 + self.fast.element_size()) + 8 * self.rows.kept
+
+    def land_bytes(self) -> int:
+        """Slow, fast, residual and momentum read and written; position and value of all peers read."""
+        weights = 8 + self.fast.element_size() + (4 if self.momentum is not None else 0)
+        return 2 * self.rows.count * weights + 8 * self.position.numel()
+
+    def launch(self, run: Callable = select, first: int = 0, last: int | None = None) -> None:
+        """Values first .. last through `select`."""
+        part = slice(first, last)
+        run(self.slow[part], self.fast[part], self.residual[part], BETA, self.rows.chunk, self.rows.k)
+
+    def land(self, run: Callable = land, first: int = 0, last: int | None = None) -> None:
+        """Values first .. last through `land`; `first` begins a chunk."""
+        last = self.rows.count if last is None else last
+        begin = first // self.rows.chunk * self.rows.k
+        sent = slice(begin, begin + Rows(last - first, self.rows.chunk, self.rows.k).kept)
+        weights = [x if x is None else x[first:last] for x in (self.slow, self.fast, self.residual, self.momentum)]
+        run(*weights, self.position[:, sent], self.value[:, sent], 0, *self.settings)
+
+    def in_slices(self, step: Callable, run: Callable) -> None:
+        """A step with `run`, slice after slice."""
+        size = SLICE // self.rows.chunk * self.rows.chunk
+        for first in range(0, self.rows.count, size):
+            step(run, first, min(first + size, self.rows.count))
+
+
+def seconds(step: Callable[[], object], repeats: int) -> float:
+    """Median seconds of a step on the device, after two that do not count."""
+    times = []
+    for repeat in range(repeats + 2):
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        began.record()
+        step()
+        ended.record()
+        ended.synchronize()
+        if repeat >= 2:
+            times.append(began.elapsed_time(ended) / 1e3)
+    return statistics.median(times)
+
+
+def copy_seconds(job: Job) -> float:
+    """Of a copy of the slow weights; its target is gone afterwards."""
+    copied = torch.empty_like(job.slow)
+    return seconds(lambda: copied.copy_(job.slow), job.repeats)
+
+
+def measure(job: Job) -> list[Record]:
+    """Copy, launch, land, both together, and the same in torch."""
+    copy_bytes, copy_s = 8 * job.rows.count, copy_seconds(job)
+    launch_s, land_s = seconds(job.launch, job.repeats), seconds(job.land, job.repeats)
+    few = max(1, job.repeats // 5)
+    torch_launch_s = seconds(lambda: job.in_slices(job.launch, select._init_fn), few)
+    torch_land_s = seconds(lambda: job.in_slices(job.land, land._init_fn), few)
+    both = job.launch_bytes() + job.land_bytes()
+    steps = [
+        ("copy", copy_bytes, copy_s),
+        ("launch", job.launch_bytes(), launch_s),
+        ("land", job.land_bytes(), land_s),
+        ("launch + land", both, launch_s + land_s),
+        ("torch launch", job.launch_bytes(), torch_launch_s),
+        ("torch land", job.land_bytes(), torch_land_s),
+        ("torch launch + land", both, torch_launch_s + torch_land_s),
+    ]
+    return [record(job, *step, bandwidth=copy_bytes / copy_s) for step in steps]
+
+
+def record(job: Job, step: str, moved: int, took_s: float, *, bandwidth: float) -> Record:
+    """One row: `ratio` is the time over that of the bytes at the copy's bandwidth."""
+    return {
+        "device": torch.cuda.get_device_name(),
+        "params": job.rows.count,
+        "chunk": job.rows.chunk,
+        "k": job.rows.k,
+        "peers": len(job.position),
+        "fast": str(job.fast.dtype).removeprefix("torch."),
+        "momentum": int(job.momentum is not None),
+        "senders": int(job.settings[3]),
+        "step": step,
+        "bytes": moved,
+        "s": took_s,
+        "bytes_s": moved / bandwidth,
+        "ratio": took_s * bandwidth / moved,
+    }
+
+
+def show(records: list[Record]) -> None:
+    """The table."""
+    print(f"{records[0]['device']}, {records[0]['params']:,} values, {records[0]['peers']} peers")
+    print(f"{'step':<20}{'GB':>9}{'ms':>10}{'GB/s':>9}{'bytes ms':>10}{'ratio':>7}")
+    for r in records:
+        gb, took_s = float(r["bytes"]) / 1e9, float(r["s"])
+        numbers = f"{gb:9.2f}{took_s * 1e3:10.3f}{gb / took_s:9.0f}{float(r['bytes_s']) * 1e3:10.3f}"
+        print(f"{r['step']:<20}{numbers}{r['ratio']:7.2f}")
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--params", type=float, default=1e9)
+    parser.add_argument("--chunk", type=int, default=4096)
+    parser.add_argument("--k", type=int, default=64)
+    parser.add_argument("--peers", type=int, default=8)
+    parser.add_argument("--fast", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--momentum", action="store_true", help="Nesterov's, 0.9")
+    parser.add_argument("--senders", action="store_true", help="divide by who sent a coordinate, not by all peers")
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--json", metavar="FILE")
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("bench_gpu: needs a CUDA device", file=sys.stderr)
+        return 2
+    records = measure(Job(args))
+    show(records)
+    if args.json:
+        Path(args.json).write_text(json.dumps(records, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

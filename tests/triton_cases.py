@@ -1,0 +1,189 @@
+"""The Triton kernels against the definitions; `test_triton` runs this file in a process of its own.
+
+On CUDA tensors where there is a GPU, else on CPU tensors through Triton's interpreter (TRITON_INTERPRET=1). The
+definitions always run on the CPU.
+"""
+
+import itertools
+
+import pytest
+import torch
+
+from outerloop.kernels.cuda_land import land_triton
+from outerloop.kernels.cuda_select import select_triton
+from outerloop.kernels.cuda_two_bit import two_bit_decode_triton, two_bit_encode_triton
+from outerloop.kernels.land import land
+from outerloop.kernels.rows import Rows
+from outerloop.kernels.select import select
+from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
+
+ON_GPU = torch.cuda.is_available()
+DEVICE = "cuda" if ON_GPU else "cpu"
+SMALL = [(0, 64, 3), (1, 64, 3), (2, 64, 3), (7, 64, 3), (251, 64, 3), (251, 64, 64), (251, 100, 7), (130, 256, 255)]
+LARGE = [(4095, 4096, 64), (4096, 4096, 64), (4097, 4096, 64), (5003, 4096, 600), (4097, 2500, 2500)]
+KINDS = ["random", "zero", "equal", "ties", "denormal", "huge", "infinite"]
+if ON_GPU:
+    LARGE.append((1_000_003, 64, 3))
+LONG_CHUNK = 65537
+
+
+def values(kind: str, count: int) -> torch.Tensor:
+    """(count,) float32."""
+    x = torch.randn(count)
+    return {
+        "random": x,
+        "zero": torch.zeros(count),
+        "equal": torch.full((count,), -0.25),
+        "ties": x.sign() * x.abs().mul(2).floor(),
+        "denormal": x * 1e-40,
+        "huge": (x * 1e38).clamp(-3e38, 3e38),
+        "infinite": torch.where(x > 1.5, torch.inf, x),
+    }[kind]
+
+
+def same(ours: torch.Tensor, theirs: torch.Tensor) -> None:
+    """Bit for bit, signs of zeros too; any NaN equals any NaN."""
+    ours = ours.cpu()
+    assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
+    if ours.is_floating_point():
+        assert torch.equal(ours.isnan(), theirs.isnan())
+        bits = {2: torch.int16, 4: torch.int32}[ours.element_size()]
+        ours, theirs = (x.nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf).view(bits) for x in (ours, theirs))
+    assert torch.equal(ours, theirs)
+
+
+def there(*tensors: torch.Tensor | None) -> list[torch.Tensor | None]:
+    """Copies on the device of the kernels."""
+    return [x if x is None else x.to(DEVICE, copy=True) for x in tensors]
+
+
+def check_select(slow, fast, residual, chunk, k):
+    """Same positions, same values; the metric to rounding."""
+    expected = select.definition(slow, fast, residual, 0.95, chunk, k)
+    run = select if ON_GPU else select_triton
+    found = run(*there(slow, fast, residual), 0.95, chunk, k)
+    same(found[0], expected[0])
+    same(found[1], expected[1])
+    torch.testing.assert_close(found[2].cpu(), expected[2], rtol=1e-12, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("size", SMALL + LARGE)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_select(size, dtype):
+    count, chunk, k = size
+    slow = torch.randn(count)
+    check_select(slow, (slow + 0.1 * torch.randn(count)).to(dtype), 0.1 * torch.randn(count), chunk, k)
+
+
+@pytest.mark.parametrize("size", [(7, 64, 3), (251, 64, 3), (251, 64, 40), (251, 64, 64), (4097, 4096, 64)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_select_of(kind, size):
+    check_select(values(kind, size[0]), None, None, *size[1:])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_select_without_a_residual(kind, dtype):
+    check_select(torch.zeros(100), values(kind, 100).to(dtype), None, 64, 9)
+
+
+def test_select_of_the_longest_chunk():
+    check_select(torch.randn(65537), None, None, 65536, 1000)
+
+
+def test_nan_is_kept():
+    x = torch.randn(128)
+    x[100] = torch.nan
+    position, value, _ = select_triton(*there(x), None, None, 0.0, 64, 2)
+    assert 100 - 64 in position[2:].tolist() and value[2:].isnan().sum() == 1
+
+
+def payloads(kind: str, rows: Rows, peers: int) -> list[torch.Tensor]:
+    """Position and value (P, M); some of the values are zero."""
+    dense = [torch.randn(rows.count) for _ in range(peers)]
+    sent = [select.definition(x, None, None, 0.0, rows.chunk, rows.k)[0] for x in dense]
+    value = torch.stack([values(kind, rows.kept) for _ in sent])
+    return [torch.stack(sent), value * (torch.rand(value.shape) > 0.1)]
+
+
+def check_land(size, *, kind="random", dtype=torch.float32, residual=True, momentum=True, nesterov=True, peers=3, own=1,
+               by_senders=False):  # fmt: skip
+    """Same residual, momentum, slow and fast; the metric to rounding."""
+    rows = Rows(*size)
+    weights = [values(kind, rows.count) for _ in range(4)]
+    weights = [weights[0], weights[1].to(dtype), weights[2] if residual else None, weights[3] if momentum else None]
+    sent = payloads(kind, rows, peers)
+    settings = (own, 0.95, rows.chunk, rows.k, by_senders, 0.7, 0.9 if momentum else 0.0, nesterov)
+    ours = there(*weights)
+    run = land if ON_GPU else land_triton
+    found = run(*ours, *there(*sent), *settings)
+    expected = land.definition(*weights, *sent, *settings)
+    for a, b in zip(ours, weights, strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            same(a, b)
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-12, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("size", SMALL + LARGE)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_land(size, dtype):
+    check_land(size, dtype=dtype, by_senders=dtype == torch.bfloat16)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("by_senders", [False, True])
+def test_land_of(kind, by_senders):
+    check_land((130, 64, 20), kind=kind, by_senders=by_senders, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize(("momentum", "nesterov"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize("by_senders", [False, True])
+def test_land_with(residual, momentum, nesterov, by_senders):
+    settings = {"residual": residual, "momentum": momentum, "nesterov": nesterov, "by_senders": by_senders}
+    for peers, own in itertools.product((1, 3), (-1, 0, "last")):
+        check_land((71, 64, 5), peers=peers, own=peers - 1 if own == "last" else own, **settings)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 251, 4095, 4096, 4097])
+@pytest.mark.parametrize("group", [1, 3, 64, 5000])
+def test_two_bit(count, group):
+    check_two_bit(torch.randn(count)[: 32 * group + 1], group)
+
+
+@pytest.mark.parametrize("kind", KINDS[:-1])
+def test_two_bit_of(kind):
+    check_two_bit(values(kind, 71), 7)
+
+
+def check_two_bit(x, group):
+    """Same bytes, same levels, same values back."""
+    expected = two_bit_encode.definition(x, group)
+    encode, decode = (two_bit_encode, two_bit_decode) if ON_GPU else (two_bit_encode_triton, two_bit_decode_triton)
+    found = encode(*there(x), group)
+    same(found[0], expected[0])
+    same(found[1], expected[1])
+    same(decode(*found, x.numel(), group), two_bit_decode.definition(*expected, x.numel(), group))
+
+
+def test_longer_chunks_go_the_definition_s_way():
+    check_select(torch.randn(5), None, None, LONG_CHUNK, 30000)
+    check_land((5, LONG_CHUNK, 30000))
+
+
+@pytest.mark.skipif(not ON_GPU, reason="needs 20 GB of GPU memory")
+def test_more_than_two_to_the_31_values():
+    """The last chunks of a tensor whose positions need 64 bits, alone and with the rest."""
+    chunk, k, tail = 4096, 64, 2 * 4096 + 5
+    slow = torch.randn(2**31 + tail, device=DEVICE)
+    fast = torch.zeros_like(slow, dtype=torch.bfloat16)
+    end, kept = slow[-tail:].cpu(), 2 * k + 1
+    position, value, _ = select(slow, fast, None, 0.0, chunk, k)
+    expected = select.definition(end, None, None, 0.0, chunk, k)
+    same(position[-kept:], expected[0])
+    same(value[-kept:], expected[1])
+    settings = (-1, 0.0, chunk, k, False, 0.7, 0.0, False)
+    land(slow, fast, None, None, position[None], value[None], *settings)
+    land.definition(end, torch.zeros(tail), None, None, expected[0][None], expected[1][None], *settings)
+    same(slow[-tail:], end)
