@@ -43,6 +43,8 @@ DTYPES = (torch.uint8, torch.float32, torch.bfloat16, torch.float16, torch.float
 MAX_DIMS = 8
 MAX_VALUES = 1 << 48
 """Of a shape without its zeros: torch multiplies them too, and beyond 63 bits it fails."""
+QUOTED = 40
+"""Characters of a bad name that a message shows."""
 
 Schema = dict[str, Size]
 """Name and shape of every tensor of a fragment, in model order."""
@@ -244,7 +246,7 @@ class Reader:
         """A short text. What a terminal would obey and not show is refused: texts end up in messages and logs."""
         text = str(self.bytes(self.take("<B")), "utf-8")
         if not text.isprintable():
-            raise BadMessage(f"{text!r} is not a name")
+            raise BadMessage(f"{text[:QUOTED]!r} is not a name")
         return text
 
     def tensor(self, dtype: torch.dtype, shape: list[int]) -> Tensor:

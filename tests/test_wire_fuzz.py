@@ -117,12 +117,13 @@ def test_a_reason_is_short_whatever_the_parts_are_called():
     assert len(str(refused.value)) <= hostile.LONGEST_REASON
 
 
-@pytest.mark.parametrize("name", ["\x1b[2J", "a\nb", "\u202e"], ids=ascii)
+@pytest.mark.parametrize("name", ["\x1b[2J", "a\nb", "\u202e", "\x01" * 255], ids=["clear", "line", "turned", "long"])
 def test_names_that_a_terminal_would_obey_are_refused(name):
     draft = forged.apart(hostile.honest("identity"))
     draft.peer = name.encode()
-    with pytest.raises(wire.BadMessage, match="is not a name"):
+    with pytest.raises(wire.BadMessage, match="is not a name") as refused:
         wire.read(draft.assembled())
+    assert len(str(refused.value)) < 200
 
 
 def test_memory_stays_within_a_few_times_the_message():
