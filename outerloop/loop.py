@@ -241,6 +241,7 @@ class OuterLoop:
             launch_s=flight.launch_s,
             delta_norm=flight.delta_norm,
             slow_hash=self.slow_hash,
+            blob=flight.blob,
             **outcome,
         )
 

@@ -15,6 +15,9 @@ from outerloop.compress.by_size import BySize
 from outerloop.compress.topk import TopK
 from outerloop.types import Compressor, Contribution, Moment, Parts, Round
 
+LONGEST_REASON = 300
+"""Characters: a reason may quote what the sender wrote."""
+
 
 class Payload:
     """Encodes what this peer offers, decodes what all peers sent, and remembers what they agreed on for the next round.
@@ -44,7 +47,7 @@ class Payload:
         """One tensor of one message, dense, on the device of `like`. Raises BadMessage naming peer and tensor."""
         with blaming(message, name):
             moment = self.moment(message.header.round, name)
-            return self.compress.decode(on(like.device, message.parts[name]), like.shape, moment)
+            return checked(self.compress.decode(on(like.device, message.parts[name]), like.shape, moment), like)
 
     def decode_kept(self, message: wire.Message, name: str, like: Tensor) -> tuple[Tensor, Tensor]:
         """Positions and values (M,) of a tensor whose codec is top-k. Raises BadMessage naming peer and tensor."""
@@ -104,4 +107,15 @@ def blaming(message: wire.Message, name: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, KeyError) as bad:
-        raise wire.BadMessage(f"payload of {message.header.peer}, tensor {name}: {bad}") from bad
+        reason = str(bad)[:LONGEST_REASON]
+        raise wire.BadMessage(f"payload of {message.header.peer}, tensor {name}: {reason}") from bad
+
+
+def checked(x: Tensor, like: Tensor) -> Tensor:
+    """A decoded tensor, which codecs that send values as they are may leave in any precision that the sender chose.
+
+    Raises ValueError unless it is float32, or that of `like`: 1e300 is finite in float64 alone.
+    """
+    if x.dtype not in (torch.float32, like.dtype):
+        raise ValueError(f"decodes to {x.dtype}, expected {like.dtype}")
+    return x

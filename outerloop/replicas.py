@@ -5,9 +5,12 @@ from __future__ import annotations
 import torch
 
 from outerloop import wire
+from outerloop.compress.identity import Identity
 from outerloop.loop import OuterLoop
-from outerloop.payload import schema_of
-from outerloop.types import Tensors
+from outerloop.payload import Payload, schema_of
+from outerloop.types import RoundFailed, Tensors
+
+AS_THEY_ARE = Payload(Identity(), seed=0)
 
 
 @torch.no_grad()
@@ -20,10 +23,19 @@ def mean_and_spread(outer: OuterLoop) -> tuple[Tensors, float]:
     header = wire.Header(outer.inner_step, 0, 0, wire.schema_hash(schema), outer.slow_hash, peer=outer.exchange.peer)
     blob = wire.pack(header, {name: {"value": x} for name, x in outer.slow.items()})
     met = sorted(outer.meet(blob), key=lambda contribution: contribution.peer)
-    parts = [wire.unpack(contribution.blob, schema).parts for contribution in met]
+    try:
+        all_slow = [weights_of(contribution.blob, outer.slow) for contribution in met]
+    except wire.BadMessage as bad:
+        raise RoundFailed(f"weights that do not fit: {bad}") from bad
     mean, variance = {}, 0.0
-    for name, x in outer.slow.items():
-        stacked = torch.stack([p[name]["value"].to(x.device) for p in parts])
+    for name in outer.slow:
+        stacked = torch.stack([slow[name] for slow in all_slow])
         mean[name] = stacked.mean(0)
         variance += float(stacked.var(0, unbiased=False).sum())
     return mean, (variance / sum(x.numel() for x in mean.values())) ** 0.5
+
+
+def weights_of(blob: bytes, like: Tensors) -> Tensors:
+    """One peer's weights, finite and of the shapes of `like`. Raises BadMessage."""
+    message = wire.unpack(blob, schema_of(like))
+    return {name: AS_THEY_ARE.decode(message, name, x) for name, x in like.items()}

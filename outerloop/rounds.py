@@ -33,7 +33,10 @@ class InFlight:
 
 @dataclass(frozen=True)
 class RoundReport:
-    """What one landed or failed round cost. Seconds, bytes, L2 norms; `failed` says why, or is empty."""
+    """What one landed or failed round cost. Seconds, bytes, L2 norms; `failed` says why, or is empty.
+
+    `blob` is the message that left this peer.
+    """
 
     round: Round
     samples: int
@@ -46,3 +49,4 @@ class RoundReport:
     land_s: float = 0.0
     mean_norm: float = 0.0
     failed: str = ""
+    blob: bytes = b""

@@ -18,13 +18,15 @@ Layout, all integers little-endian:
 
 dtype codes: 0 uint8, 1 float32, 2 bfloat16, 3 float16, 4 float64. Tensors come in the order of the schema; their names
 are not sent. Equal content gives equal bytes. A reader knows the schema, so it can bound a message before it reads
-one; `unpack` checks every count against the bytes that are really there, and makes views of them, not copies.
+one; every count is checked against the bytes that are really there. `unpack` is for peers; `read` is for who looks at
+a message without knowing its model, and gives tensors without names.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
@@ -39,6 +41,8 @@ HEAD = struct.Struct("<4sBIHQQQ")
 CHECKSUM = struct.Struct("<Q")
 DTYPES = (torch.uint8, torch.float32, torch.bfloat16, torch.float16, torch.float64)
 MAX_DIMS = 8
+MAX_VALUES = 1 << 48
+"""Of a shape without its zeros: torch multiplies them too, and beyond 63 bits it fails."""
 
 Schema = dict[str, Size]
 """Name and shape of every tensor of a fragment, in model order."""
@@ -112,40 +116,69 @@ def unpack(blob: bytes, schema: Schema) -> Message:
     """One message -> header and parts. Raises BadMessage with the reason when the bytes do not fit the schema."""
     if len(blob) > size_limit(schema):
         raise BadMessage(f"{len(blob)} bytes, more than the {size_limit(schema)} that the schema allows")
+    with bad_if_broken():
+        reader = Reader(checked_body(blob))
+        header = read_header(reader)
+        check_schema(header, schema)
+        names, count = read_names(reader)
+        if count != len(schema):
+            raise BadMessage(f"{count} tensors, the schema has {len(schema)}")
+        return Message(header, dict(zip(schema, read_tensors(reader, names, count), strict=True)))
+
+
+def read(blob: bytes) -> tuple[Header, list[Parts]]:
+    """One message of any model -> header and the parts of each of its tensors. Raises BadMessage."""
+    with bad_if_broken():
+        reader = Reader(checked_body(blob))
+        header = read_header(reader)
+        return header, read_tensors(reader, *read_names(reader))
+
+
+@contextmanager
+def bad_if_broken() -> Iterator[None]:
+    """What happens when a read meets something else than it expects is a BadMessage."""
     try:
-        return parse(blob, schema)
+        yield
     except (struct.error, IndexError, UnicodeDecodeError) as broken:
         raise BadMessage(f"cut short or garbled: {broken}") from broken
 
 
-def parse(blob: bytes, schema: Schema) -> Message:
-    """`unpack` without the guard for reads past the end."""
+def checked_body(blob: bytes) -> memoryview:
+    """Everything before the checksum, which must be right."""
     body = memoryview(blob)[: -CHECKSUM.size]
     if CHECKSUM.unpack(blob[-CHECKSUM.size :])[0] != xxhash.xxh3_64_intdigest(body):
         raise BadMessage("checksum does not match")
-    reader = Reader(body)
-    header = read_header(reader, schema)
-    names = [reader.text() for _ in range(reader.take("<B"))]
-    if (count := reader.take("<I")) != len(schema):
-        raise BadMessage(f"{count} tensors, the schema has {len(schema)}")
-    table = {name: read_entry(reader, names) for name in schema}
-    parts = {name: {part: reader.tensor(*what) for part, what in entries.items()} for name, entries in table.items()}
-    if reader.left:
-        raise BadMessage(f"{reader.left} bytes more than the table accounts for")
-    return Message(header, parts)
+    return body
 
 
-def read_header(reader: Reader, schema: Schema) -> Header:
+def read_header(reader: Reader) -> Header:
     """The fixed part and the peer's name."""
     magic, version, *fields = reader.fields(HEAD)
     if magic != MAGIC or version != VERSION:
         raise BadMessage(f"magic {magic!r} version {version}, expected {MAGIC!r} version {VERSION}")
-    header = Header(*fields, peer=reader.text())  # type: ignore[misc]
+    return Header(*fields, peer=reader.text())  # type: ignore[misc]
+
+
+def check_schema(header: Header, schema: Schema) -> None:
+    """Raises BadMessage when the sender has another model."""
     if header.schema != schema_hash(schema):
         raise BadMessage(
             f"{header.peer} sends another model: schema {header.schema:016x}, here {schema_hash(schema):016x}"
         )
-    return header
+
+
+def read_names(reader: Reader) -> tuple[list[str], int]:
+    """The names that parts have, and how many tensors there are."""
+    return [reader.text() for _ in range(reader.take("<B"))], reader.take("<I")
+
+
+def read_tensors(reader: Reader, names: Sequence[str], count: int) -> list[Parts]:
+    """The table and the sections: the parts of each of `count` tensors. Nothing may be left."""
+    table = [read_entry(reader, names) for _ in range(count)]
+    tensors = [{part: reader.tensor(*what) for part, what in entries.items()} for entries in table]
+    if reader.left:
+        raise BadMessage(f"{reader.left} bytes more than the table accounts for")
+    return tensors
 
 
 def read_entry(reader: Reader, names: Sequence[str]) -> dict[str, tuple[torch.dtype, list[int]]]:
@@ -156,7 +189,7 @@ def read_entry(reader: Reader, names: Sequence[str]) -> dict[str, tuple[torch.dt
         if dims > MAX_DIMS:
             raise BadMessage(f"{dims} dimensions")
         shape = [reader.take("<I") for _ in range(dims)]
-        if any(length > len(reader.data) for length in shape):
+        if any(length > len(reader.data) for length in shape) or prod(max(1, n) for n in shape) > MAX_VALUES:
             raise BadMessage(f"a part of shape {shape} in {len(reader.data)} bytes")
         entries[name] = (dtype, shape)
     return entries
@@ -208,8 +241,11 @@ class Reader:
         return self.fields(struct.Struct(code))[0]
 
     def text(self) -> str:
-        """A short text."""
-        return str(self.bytes(self.take("<B")), "utf-8")
+        """A short text. What a terminal would obey and not show is refused: texts end up in messages and logs."""
+        text = str(self.bytes(self.take("<B")), "utf-8")
+        if not text.isprintable():
+            raise BadMessage(f"{text!r} is not a name")
+        return text
 
     def tensor(self, dtype: torch.dtype, shape: list[int]) -> Tensor:
         """The next section as a read-only view."""

@@ -148,7 +148,7 @@ def test_a_failed_export_leaves_what_was_there(tmp_path: Path, monkeypatch: pyte
     export_hf(model, moved(model), None, folder)
     before = (folder / "model.safetensors").read_bytes()
 
-    def full_disk(*_: object) -> None:
+    def full_disk(*_: object, **__: object) -> None:
         raise OSError("No space left on device")
 
     monkeypatch.setattr("outerloop.inner.export.save_file", full_disk)

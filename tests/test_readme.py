@@ -18,6 +18,7 @@ COMMANDS = [
     for line in block.splitlines()
 ]
 TRAIN = [command[1:] for command in COMMANDS if command[0] == "scripts/train.sh"]
+INSPECT = [command[1:] for command in COMMANDS if command[1:2] == ["inspect"]]
 SMALL = {
     "exchange": "inprocess",
     "workers": "2",
@@ -50,6 +51,19 @@ def test_train_commands_run(arguments, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["outerloop", "train", *small(arguments, tmp_path / "run")])
     assert main.main() == 0
     assert (tmp_path / "run/summary.json").exists()
+
+
+def test_inspect_commands_run(tmp_path, monkeypatch, capsys):
+    """On what a small run keeps: the last round of its first worker is the one that the README names."""
+    monkeypatch.setattr(sys, "argv", ["outerloop", "train", *small(["keep_payload_rounds=1"], tmp_path / "runs/first")])
+    assert main.main() == 0
+    monkeypatch.chdir(tmp_path)
+    for arguments in INSPECT:
+        there = [argument.replace("00000059-0", "00000000-0") for argument in arguments]
+        monkeypatch.setattr(sys, "argv", ["outerloop", *there])
+        assert main.main() == 0
+        assert "checksum ok" in capsys.readouterr().out
+    assert INSPECT
 
 
 def test_every_recipe_has_its_command():

@@ -1,6 +1,8 @@
 """The mean by training samples: a worker that did half the work counts half.
 
-ḡ = Σ_p n_p Δ̂_p / Σ_p n_p          n_p: samples since peer p's last landing
+    ḡ = Σ_p (n_p / Σ_q n_q) Δ̂_p          n_p: samples since peer p's last landing
+
+Shares are taken before they meet the tensors: a product with any 64-bit count stays finite.
 """
 
 from __future__ import annotations
@@ -20,4 +22,4 @@ class Weighted:
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
         """P tensors of one shape -> one of the same."""
         n_P = samples if sum(samples) else [1] * len(sent)
-        return total([x * n for x, n in zip(sent, n_P, strict=True)]).div_(sum(n_P))
+        return total([x * (n / sum(n_P)) for x, n in zip(sent, n_P, strict=True)])

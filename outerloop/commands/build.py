@@ -167,6 +167,7 @@ def plan_of(config: DictConfig, index: int, run_dir: Path, resume_step: int | No
         eval_every=config.eval.every,
         eval_batch=config.inner.batch,
         checkpoint_every=config.checkpoint.every,
+        keep_payload_rounds=config.keep_payload_rounds,
         log_every=config.log_every,
         max_failed_rounds=config.max_failed_rounds,
         resume_step=resume_step,

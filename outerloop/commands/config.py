@@ -31,7 +31,7 @@ POSITIVE = (
     "inner.accumulate",
     "eval.sequences",
 )
-NOT_NEGATIVE = ("seed", "eval.every", "checkpoint.every", "inner.warmup_steps")
+NOT_NEGATIVE = ("seed", "eval.every", "checkpoint.every", "keep_payload_rounds", "inner.warmup_steps")
 
 
 def config_dir() -> Path:

@@ -19,6 +19,7 @@ outerloop {version}: train one model on machines that are far apart.
   outerloop train -m recipe=a,b seed=0,1   one run for each combination
   outerloop train --cfg [option=value ...] show the whole configuration and do nothing
   outerloop report DIR ...                 compare runs: table, figures, one page (report --help says more)
+  outerloop inspect FILE                   what one payload of keep_payload_rounds=2 holds (inspect --help says more)
 
 Options most used (train --cfg shows all)
   recipe=      {recipe}   which paper's method, as one setting
@@ -84,7 +85,14 @@ def report(arguments: list[str]) -> int:
     return run(arguments)
 
 
-COMMANDS = {"train": train, "report": report, "worker": worker}
+def inspect(arguments: list[str]) -> int:
+    """`outerloop inspect`."""
+    from outerloop.commands.inspect import main as run
+
+    return run(arguments)
+
+
+COMMANDS = {"train": train, "report": report, "inspect": inspect, "worker": worker}
 
 
 def main() -> int:
@@ -99,7 +107,7 @@ def main() -> int:
         return 0
     try:
         if word not in COMMANDS:
-            raise UserError(f"{word!r} is not a command: outerloop has train and report: type outerloop train")
+            raise UserError(f"{word!r} is not a command: outerloop has train, report and inspect: type outerloop train")
         return COMMANDS[word](rest)
     except UserError as mistake:
         print(f"outerloop: {mistake}", file=sys.stderr)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from rich.console import Console
 from rich.progress import Progress
 
 from outerloop import checkpoint
+from outerloop.commands.parser import Parser
 from outerloop.report import runs, table, terminal
 from outerloop.report.groups import DEFAULT_BASELINE, Comparison
 from outerloop.report.runs import Run
@@ -46,23 +45,9 @@ the simulated clock
   on that line. Latency is left out."""
 
 
-class Parser(argparse.ArgumentParser):
-    """argparse whose mistakes are one line, as everywhere in this program."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raises UserError."""
-        raise UserError(f"report: {message}: type outerloop report runs, or outerloop report --help")
-
-
 def parser() -> Parser:
     """The options."""
-    out = Parser(
-        prog="outerloop report",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    out = Parser("report", example="outerloop report runs", description=DESCRIPTION, epilog=EXAMPLES)
     out.add_argument("dirs", nargs="+", type=Path, metavar="DIR", help="a run, or a folder with runs at any depth")
     out.add_argument("--out", type=Path, metavar="FOLDER", help="where to write (default: report/ in the first DIR)")
     out.add_argument("--bandwidth", default="100mbit", help="of a worker's uplink: kbit, mbit, gbit (default: 100mbit)")

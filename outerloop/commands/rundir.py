@@ -1,6 +1,6 @@
 """What a run directory is: whose it is, whether the run is finished, where to go on.
 
-config.yaml  metrics.jsonl  summary.json  loss.png  hf/  checkpoints/  workers/<i>/log.txt
+config.yaml  metrics.jsonl  summary.json  loss.png  hf/  checkpoints/  workers/<i>/log.txt  workers/<i>/payloads/
 """
 
 from __future__ import annotations
@@ -17,7 +17,17 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from outerloop import checkpoint
 from outerloop.types import UserError
 
-MAY_DIFFER = ("run_dir", "log", "threads", "log_every", "round_timeout_s", "max_failed_rounds", "exchange", "hydra")
+MAY_DIFFER = (
+    "run_dir",
+    "log",
+    "threads",
+    "log_every",
+    "round_timeout_s",
+    "max_failed_rounds",
+    "keep_payload_rounds",
+    "exchange",
+    "hydra",
+)
 """Settings that do not change what is trained; a run may be resumed with others."""
 EXCHANGE_MUST_MATCH = ("exchange._target_", "exchange.peers", "exchange.group", "exchange.seed")
 """... but of the exchange only where and how the peers are reached."""

@@ -55,7 +55,7 @@ class Adaptive:
         """Parts -> dense float32 of `shape`. Raises ValueError on a step that is not on the ladder, or as TopK does."""
         step = parts["step"]
         if step.shape != (1,) or step.dtype != torch.uint8 or int(step) >= len(self.ladder):
-            raise ValueError(f"step {step.tolist()} is not one of 0 .. {len(self.ladder) - 1}")
+            raise ValueError(f"step {tuple(step.shape)} {step.dtype} is not one uint8 of 0 .. {len(self.ladder) - 1}")
         return self.ladder[int(step)].decode({n: p for n, p in parts.items() if n != "step"}, shape, moment)
 
     def step(self, x_N: Tensor) -> int:

@@ -23,10 +23,10 @@ class Identity:
 
 
 def checked_dense(parts: Parts, shape: Size) -> Tensor:
-    """The one part "value" as a finite tensor of `shape`, or ValueError."""
+    """The one part "value" as a tensor of `shape`, finite in float32 whatever it is in, or ValueError."""
     value = parts.get("value")
     if value is None or len(parts) != 1 or value.numel() != shape.numel() or not value.is_floating_point():
         raise ValueError(f"expected one float part 'value' of {shape.numel()} values, got {sorted(parts)}")
-    if not all_finite(value):
+    if not all_finite(value.float()):
         raise ValueError("a value is not finite")
     return value.view(shape)

@@ -6,6 +6,7 @@ The folder appears at once or not at all: everything is written to a hidden sibl
 from __future__ import annotations
 
 import copy
+import json
 import shutil
 import uuid
 from pathlib import Path
@@ -18,6 +19,9 @@ from outerloop.types import Tensors, UserError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+ORDER = "parameters"
+"""Where model.safetensors, which sorts by name, says in which order messages carry the parameters."""
 
 
 def export_hf(model: nn.Module, slow: Tensors, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> None:
@@ -64,7 +68,8 @@ def write(model: nn.Module, state: dict[str, Tensor], tokenizer: PreTrainedToken
         model.save_pretrained(folder, state_dict=state)
         write_config(model, tokenizer, folder)
     else:
-        save_file(state, folder / "model.safetensors")
+        order = json.dumps([name for name, p in model.named_parameters() if p.requires_grad])
+        save_file(state, folder / "model.safetensors", metadata={ORDER: order})
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
 

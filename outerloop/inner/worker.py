@@ -24,7 +24,10 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class Plan:
-    """What one worker is to do. `*_every` in rounds, `log_every` in inner steps; 0 means only at the end."""
+    """What one worker is to do. `*_every` in rounds, `log_every` in inner steps; 0 means only at the end.
+
+    `keep_payload_rounds`: how many of the last rounds' own payloads stay on disk.
+    """
 
     index: int
     local_workers: int
@@ -33,6 +36,7 @@ class Plan:
     eval_every: int
     eval_batch: int
     checkpoint_every: int
+    keep_payload_rounds: int
     log_every: int
     max_failed_rounds: int
     resume_step: int | None
@@ -124,6 +128,9 @@ class Worker:
     def after_round(self, report: RoundReport) -> None:
         """Account, and evaluate and save when it is time: after the last fragment of a round has landed."""
         self.account(report)
+        if self.plan.keep_payload_rounds:
+            folder = self.plan.run_dir / "workers" / str(self.plan.index) / "payloads"
+            keep_payload(folder, report, rounds=self.plan.keep_payload_rounds)
         if report.round.fragment < self.trainer.outer.schedule.fragments - 1:
             return
         done = report.round.number + 1
@@ -202,3 +209,12 @@ class Worker:
 def is_due(done: int, every: int) -> bool:
     """Whether something that comes every so often (0: never) comes after `done` rounds."""
     return every > 0 and done % every == 0
+
+
+def keep_payload(folder: Path, report: RoundReport, *, rounds: int) -> None:
+    """Write the message of a round, landed or failed, and remove those of all but the last `rounds` rounds."""
+    folder.mkdir(parents=True, exist_ok=True)
+    checkpoint.write_atomically(folder / f"{report.round.number:08d}-{report.round.fragment}.outl", report.blob)
+    for path in folder.glob("*.outl"):
+        if path.name < f"{max(0, report.round.number - rounds + 1):08d}":
+            path.unlink()

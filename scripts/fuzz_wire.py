@@ -1,0 +1,119 @@
+"""Coverage-guided fuzzing of everything that decodes foreign bytes: wire, payload, compress, kernels.
+
+    .venv/bin/python -m pip install atheris
+    nice .venv/bin/python scripts/fuzz_wire.py [--minutes 10] [--folder FOLDER]
+
+An input is one byte that chooses a codec of configs/compress and one payload. Seeds are honest payloads; changes are
+those of tests/forged.py, which know the layout and put the checksum right, and libFuzzer's own with header and
+checksum mended. What must hold is `hostile.check`: BadMessage or finite tensors of the right shapes, bounded memory,
+and the same from compiled kernels, which check every index here, as from their definitions. Stops at the first input
+where it does not, or that takes ten seconds, and leaves it in FOLDER. The line DONE says how much was covered: branches
+(cov), and branches by how often they were taken (ft).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from pathlib import Path
+from random import Random
+
+ROOT = Path(__file__).resolve().parent.parent
+LONGEST = 1 << 16
+"""Bytes of an input; the longest honest payload here has 20,000."""
+
+try:
+    import atheris
+except ImportError:
+    sys.exit("atheris is not installed: type .venv/bin/python -m pip install atheris (Linux, Python 3.11 .. 3.13)")
+
+
+def targets() -> dict[str, Path]:
+    """The modules that foreign bytes reach, and their files."""
+    package = ROOT / "outerloop"
+    files = [
+        package / "wire.py",
+        package / "payload.py",
+        *package.glob("compress/**/*.py"),
+        *package.glob("kernels/*.py"),
+    ]
+    return {".".join(file.relative_to(ROOT).with_suffix("").parts): file for file in files if file.stem != "__init__"}
+
+
+def is_compiled(module: str) -> bool:
+    """Whether numba reads the module's bytecode, which then must be its own."""
+    return "from numba import" in targets()[module].read_text()
+
+
+def import_instrumented(cache: Path) -> None:
+    """Import the targets so that libFuzzer sees their branches; compiled loops check every index, and fail."""
+    os.environ |= {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(cache.absolute())}
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+    with atheris.instrument_imports(include=["outerloop"], exclude=[*filter(is_compiled, targets())]):
+        for module in targets():
+            importlib.import_module(module)
+
+
+def write_seeds(folder: Path) -> None:
+    """An honest payload of every codec."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, codec in enumerate(hostile.CODECS):
+        (folder / codec).write_bytes(bytes([number]) + hostile.honest(codec))
+
+
+def one_input(data: bytes) -> None:
+    """What libFuzzer calls."""
+    if data:
+        hostile.check(hostile.CODECS[data[0] % len(hostile.CODECS)], data[1:])
+
+
+def changed(data: bytes, max_size: int, seed: int) -> bytes:
+    """A new input from an old one: by the layout, by libFuzzer's own ways, or the same payload for another codec."""
+    draw = Random(seed)
+    codec, blob = data[:1] or b"\0", data[1:]
+    other = hostile.honest(draw.choice(hostile.CODECS), seed=1)
+    way = draw.random()
+    if way < 0.6:
+        blob = forged.mutated(blob, other, draw)
+    elif way < 0.95:
+        blob = forged.repaired(atheris.Mutate(blob, max_size - 1))
+    else:
+        codec = bytes([draw.randrange(len(hostile.CODECS))])
+    return (codec + blob)[:max_size]
+
+
+def options() -> argparse.Namespace:
+    """The command line."""
+    out = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    out.add_argument("--minutes", type=float, default=10.0, help="how long (default: 10)")
+    out.add_argument("--folder", type=Path, default=Path("runs/fuzz-wire"), help="inputs (default: runs/fuzz-wire)")
+    return out.parse_args()
+
+
+def main() -> None:
+    """Fuzz until the time is over."""
+    write_seeds(chosen.folder / "inputs")
+    settings = {
+        "max_total_time": int(60 * chosen.minutes),
+        "max_len": LONGEST,
+        "timeout": 10,
+        "rss_limit_mb": 4096,
+        "print_final_stats": 1,
+        "artifact_prefix": f"{chosen.folder}/",
+    }
+    arguments = [f"-{name}={value}" for name, value in settings.items()]
+    atheris.Setup([sys.argv[0], *arguments, str(chosen.folder / "inputs")], one_input, custom_mutator=changed)
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    chosen = options()
+    import_instrumented(chosen.folder / "numba")
+    import forged
+    import hostile
+    import torch
+
+    torch.set_num_threads(1)
+    main()

@@ -1,0 +1,169 @@
+"""Foreign bytes: whatever a peer sends is refused as a BadMessage or decodes to finite tensors of the right shapes.
+
+Three thousand payloads here; twenty-four thousand others with: pytest -m slow -n 0 tests/test_wire_fuzz.py
+"""
+
+import tracemalloc
+
+import forged
+import hostile
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Size
+
+from outerloop import replicas, wire
+from outerloop.aggregate.weighted import Weighted
+from outerloop.compress.adaptive import Adaptive
+from outerloop.compress.identity import Identity
+from outerloop.compress.index.fixed import Fixed
+from outerloop.compress.topk import TopK
+from outerloop.types import Contribution, Moment, Round, RoundFailed
+
+SHORT = settings(max_examples=160, derandomize=True, database=None)
+LONG = settings(max_examples=1300, database=None)
+"""Payloads for each codec."""
+
+
+def attack(codec, draw):
+    """One payload, most of the time of this codec, changed with parts of another one."""
+    start, other = (draw.choice([*25 * [codec], *hostile.CODECS]) for _ in range(2))
+    hostile.check(codec, forged.mutated(hostile.honest(start), hostile.honest(other, seed=1), draw))
+
+
+def attacks(codec, how_many):
+    """Many of them; a failure names the seed of its choices."""
+
+    @settings(how_many, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.randoms(use_true_random=True))
+    def run(draw):
+        attack(codec, draw)
+
+    run()
+
+
+@pytest.mark.parametrize("codec", hostile.CODECS)
+def test_honest_payloads_decode_and_survive_being_taken_apart(codec):
+    blob = hostile.honest(codec)
+    assert hostile.check(codec, blob) == "decoded"
+    assert forged.repaired(blob) == forged.apart(blob).assembled() == blob
+
+
+@pytest.mark.parametrize("codec", hostile.CODECS)
+def test_hostile_payloads_are_refused_or_harmless(codec):
+    attacks(codec, SHORT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("codec", hostile.CODECS)
+def test_many_hostile_payloads_are_refused_or_harmless(codec):
+    attacks(codec, LONG)
+
+
+def with_big(codec, change):
+    """An honest payload whose largest tensor's parts were changed in place."""
+    draft = forged.apart(hostile.honest(codec))
+    change(draft, draft.tensors[0])
+    return draft.assembled()
+
+
+@pytest.mark.parametrize("dims", [[0, *([4000] * 7)], [*([4000] * 7), 0]], ids=str)
+def test_empty_parts_whose_other_dimensions_overflow_are_refused(dims):
+    """torch multiplies the lengths that are not zero, too, and raises RuntimeError beyond 63 bits."""
+
+    def empty(draft, tensor):
+        tensor[0].dims, tensor[0].data = dims, b""
+
+    with pytest.raises(wire.BadMessage, match="a part of shape"):
+        hostile.decoded("identity", with_big("identity", empty))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_values_in_another_precision_than_the_peers_own_are_refused(dtype):
+    """The mean of all peers would be in a precision that one of them chose."""
+    value = torch.ones(hostile.SCHEMA["big"].numel(), dtype=dtype)
+
+    def other_precision(draft, tensor):
+        tensor[0].dtype, tensor[0].data = wire.DTYPES.index(dtype), bytes(wire.view_of(value))
+
+    with pytest.raises(wire.BadMessage, match="tensor big: decodes to"):
+        hostile.decoded("identity", with_big("identity", other_precision))
+
+
+def test_kept_values_beyond_float32_are_refused():
+    """1e300 is finite, but not once it meets float32 weights."""
+    codec, now = TopK(chunk=8, k=2, values=Identity(), index=Fixed()), Moment(0, 0)
+    parts = codec.encode(torch.randn(8), now)
+    parts["values.value"] = parts["values.value"].double() + 1e300
+    with pytest.raises(ValueError, match="not finite"):
+        codec.decode(parts, Size([8]), now)
+
+
+def test_a_step_of_many_bytes_is_not_spelled_out():
+    codec = Adaptive(chunk=8, k_min=1, k_max=2, target=0.5, values=Identity(), index=Fixed())
+    with pytest.raises(ValueError, match="step") as refused:
+        codec.decode({"step": torch.zeros(10**6, dtype=torch.uint8)}, Size([8]), Moment(0, 0))
+    assert len(str(refused.value)) < 100
+
+
+def test_a_reason_is_short_whatever_the_parts_are_called():
+    def many_names(draft, tensor):
+        draft.names = [b"%03d" % i + b"x" * 100 for i in range(255)]
+        tensor += [forged.Section(i, 0, [0], b"") for i in range(1, 255)]
+
+    with pytest.raises(wire.BadMessage, match="tensor big") as refused:
+        hostile.decoded("identity", with_big("identity", many_names))
+    assert len(str(refused.value)) <= hostile.LONGEST_REASON
+
+
+@pytest.mark.parametrize("name", ["\x1b[2J", "a\nb", "\u202e"], ids=ascii)
+def test_names_that_a_terminal_would_obey_are_refused(name):
+    draft = forged.apart(hostile.honest("identity"))
+    draft.peer = name.encode()
+    with pytest.raises(wire.BadMessage, match="is not a name"):
+        wire.read(draft.assembled())
+
+
+def test_memory_stays_within_a_few_times_the_message():
+    """As many parts as the table can hold, all of them empty: what Python makes of them, and no tensor at all."""
+    draft = forged.apart(hostile.honest("identity"))
+    draft.names = [b"%d" % i for i in range(255)]
+    draft.tensors = [[forged.Section(i, 0, [0], b"") for i in range(255)] for _ in draft.tensors]
+    blob = draft.assembled()
+    tracemalloc.start()
+    wire.unpack(blob, hostile.SCHEMA)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100 * len(blob)
+
+
+def test_samples_of_64_bits_are_a_weight_like_any_other():
+    most = 2**64 - 1
+    assert Weighted()([torch.full((2,), 2e38), torch.full((2,), -2e38)], [most, most], []).tolist() == [0.0, 0.0]
+    assert Weighted()([torch.ones(2), torch.zeros(2)], [most, 0], []).tolist() == [1.0, 1.0]
+
+
+class Meeting:
+    """As much of an outer loop as a meeting of replicas needs; the other peer is not honest."""
+
+    def __init__(self, parts):
+        self.slow, self.inner_step, self.slow_hash = {"w": torch.ones(3)}, 5, 0
+        self.exchange = self
+        self.peer, self.parts = "a", parts
+
+    def meet(self, blob):
+        header = wire.Header(5, 0, 0, wire.schema_hash({"w": Size([3])}), 0, "b")
+        return [Contribution("a", Round(1), blob), Contribution("b", Round(1), wire.pack(header, {"w": self.parts}))]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [{}, {"value": torch.ones(2)}, {"value": torch.tensor([0.0, torch.nan, 1.0])}, {"value": torch.ones(3).half()}],
+    ids=["none", "short", "nan", "half"],
+)
+def test_weights_that_do_not_fit_fail_the_meeting(parts):
+    with pytest.raises(RoundFailed, match="weights that do not fit: payload of b, tensor w"):
+        replicas.mean_and_spread(Meeting(parts))
+    mean, spread = replicas.mean_and_spread(Meeting({"value": torch.full((3,), 3.0)}))
+    assert mean["w"].tolist() == [2.0] * 3 and spread == 1.0
