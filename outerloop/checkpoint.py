@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import xxhash
+from torch import Tensor
 
 KEEP = 2
 """Generations kept; the second is what a corrupt first falls back to."""
@@ -39,6 +40,17 @@ def load(run_dir: Path, step: int, worker: int) -> dict[str, Any]:
     """One worker's state. Tensors and plain values only: nothing in the file is executed."""
     path = generation(run_dir, step) / f"worker-{worker}.pt"
     return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def on_device(state: Any, device: torch.device) -> Any:
+    """Every tensor of nested dictionaries, lists and tuples, moved to a device."""
+    if isinstance(state, Tensor):
+        return state.to(device)
+    if isinstance(state, dict):
+        return {key: on_device(value, device) for key, value in state.items()}
+    if isinstance(state, list | tuple):
+        return type(state)(on_device(value, device) for value in state)
+    return state
 
 
 def newest_good(run_dir: Path, workers: int) -> tuple[int | None, list[str]]:

@@ -16,19 +16,18 @@ import math
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn import Module
 
 from outerloop import compatibility, wire
+from outerloop.checkpoint import on_device
 from outerloop.island import Island
 from outerloop.payload import Payload, leader, schema_of
 from outerloop.rounds import InFlight, RoundReport
-from outerloop.routes.fused import Kept, fused_route
-from outerloop.routes.plain import Launched, Plain
+from outerloop.routes.both import Combined, Routes
 from outerloop.types import (
     Aggregate,
     Compressor,
@@ -43,17 +42,7 @@ from outerloop.types import (
     Tensors,
 )
 
-NOTHING = Launched({}, {}, 0.0)
 STATE_DTYPES = {"float32": torch.float32, "float64": torch.float64}
-
-
-@dataclass(frozen=True)
-class Combined:
-    """All messages of a round, their aggregate for the plain route, and what all peers kept for the fused one."""
-
-    messages: list[wire.Message]
-    mean: Tensors
-    kept: dict[str, Kept]
 
 
 class OuterLoop:
@@ -97,18 +86,24 @@ class OuterLoop:
         self.doubts = compatibility.doubts(method=method, compress=compress, feedback=feedback, schedule=schedule)
         self.model, self.island, self.payload = model, Island(model), Payload(compress, seed=seed)
         self.method, self.feedback = method, feedback
-        self.exchange, self.schedule, self.merge_local, self.eager = exchange, schedule, merge_local, eager
-        self.plain = Plain(
-            method=method, feedback=feedback, aggregate=aggregate, payload=self.payload, peer=exchange.peer
-        )
-        fusible = state_dtype == "float32"
-        self.fused = fused_route(self.plain, delay=schedule.delay, merge_local=merge_local) if fusible else None
-        self.timeout_s = timeout_s
+        self.exchange, self.schedule, self.eager, self.timeout_s = exchange, schedule, eager, timeout_s
         self.shared = exchange.agrees and method.shared and not eager
         dtype = STATE_DTYPES[state_dtype]
         self.slow = {name: p.detach().to(dtype, copy=True) for name, p in self.island.params.items()}
         self.method.init(self.slow)
-        self.hashes = {name: wire.tensors_hash({name: x}) for name, x in self.slow.items()}
+        self.routes = Routes(
+            self.island,
+            self.slow,
+            method=method,
+            feedback=feedback,
+            aggregate=aggregate,
+            payload=self.payload,
+            peer=exchange.peer,
+            delay=schedule.delay,
+            merge_local=merge_local,
+        )
+        self.hashes: dict[str, int] = {}
+        self.rehash(self.slow)
         self.inner_step = 0
         self.samples = 0
         self.meetings = 0
@@ -139,81 +134,60 @@ class OuterLoop:
     def launch(self, round: Round) -> InFlight:
         """Read, difference, feedback, compress, pack, hand to the exchange. Changes nothing that lasts."""
         began = time.perf_counter()
-        slow = self.part(round)
-        fused, plain = self.routes(slow)
-        kept = self.fused.launch(round.number, fused, self.island.pick(fused)) if self.fused else NOTHING
-        read = self.island.read(list(plain), self.method.reads)
-        dense = self.plain.launch(round.number, plain, read, leads=self.leads(round))
-        offered = in_order(slow, kept.offered | dense.offered)
+        names = self.schedule.fragment(round.fragment, list(self.slow))
+        launched = self.routes.launch(round, names, leads=self.leads(round))
         header = wire.Header(
             round=round.number,
             fragment=round.fragment,
             samples=self.samples,
-            schema=wire.schema_hash(schema_of(offered)),
-            slow=wire.joint_hash(self.hashes[name] for name in slow),
+            schema=wire.schema_hash(schema_of(launched.offered)),
+            slow=wire.joint_hash(self.hashes[name] for name in names),
             peer=self.exchange.peer,
         )
-        blob = wire.pack(header, in_order(slow, kept.parts | dense.parts))
+        blob = wire.pack(header, launched.parts)
         pending = self.exchange.start(blob, round)
-        delta_norm = norm(kept.squares, dense.squares)
-        return InFlight(round, offered, blob, pending, self.samples, time.perf_counter() - began, delta_norm)
+        took_s, delta_norm = time.perf_counter() - began, math.sqrt(launched.squares)
+        return InFlight(round, launched.offered, blob, pending, self.samples, took_s, delta_norm)
 
     @torch.no_grad()
     def land(self, round: Round) -> RoundReport:
         """Wait, then apply everything or nothing."""
         flight = self.in_flight.pop(round)
-        fused, _ = self.routes(self.part(round))
         began = time.perf_counter()
         try:
             received = flight.pending.wait(self.timeout_s)
             waited_s = time.perf_counter() - began
-            got = sorted(received, key=peer_of)
-            combined = self.exchange.once(round, lambda: self.combine(got, flight.offered, list(fused)))
+            combined = self.exchange.once(round, lambda: self.routes.combine(received, flight.offered))
         except (RoundFailed, wire.BadMessage) as reason:
-            return self.report(flight, wait_s=time.perf_counter() - began, failed=str(reason))
-        messages, mean = combined.messages, on_device(combined.mean, self.device)
-        self.check_agreement(messages)
+            return flight.report(self.slow_hash, wait_s=time.perf_counter() - began, failed=str(reason))
+        combined = combined.to(self.device)
+        self.check_agreement(combined.messages)
         if self.eager:
-            mean = self.refreshed(mean, flight, len(messages))
-        squares = self.plain.land(mean, messages, flight.offered, self.slow)
-        if self.fused:
-            squares += self.fused.land(on_device(combined.kept, self.device), messages, fused, self.island.pick(fused))
-        self.payload.landed(messages, flight.offered)
-        self.write(list(mean), fused)
+            combined = self.refreshed(combined, flight)
+        squares = self.routes.land(combined, flight.offered)
+        self.payload.landed(combined.messages, flight.offered)
+        self.rehash(flight.offered)
         self.samples -= flight.samples
-        peers = tuple(m.header.peer for m in messages)
+        peers = tuple(m.header.peer for m in combined.messages)
         land_s = time.perf_counter() - began - waited_s
-        return self.report(flight, wait_s=waited_s, peers=peers, land_s=land_s, mean_norm=norm(squares))
-
-    def combine(self, received: list[Contribution], like: Tensors, fused: list[str]) -> Combined:
-        """What all peers sent, checked, decoded, and as one. Raises BadMessage; changes nothing."""
-        messages = [self.payload.unpack(contribution, like) for contribution in received]
-        kept = self.fused.combine(messages, in_order(fused, like)) if self.fused else {}
-        plain = {name: x for name, x in like.items() if name not in kept}
-        return Combined(messages, self.plain.combine(messages, plain), kept)
-
-    def routes(self, slow: Tensors) -> tuple[Tensors, Tensors]:
-        """The tensors that go through the two kernels, and the others."""
-        params = self.island.params
-        fused = {name: x for name, x in slow.items() if self.fused and self.fused.takes(x, params[name])}
-        return fused, {name: x for name, x in slow.items() if name not in fused}
+        return flight.report(self.slow_hash, wait_s=waited_s, peers=peers, land_s=land_s, mean_norm=math.sqrt(squares))
 
     @torch.no_grad()
     def begin_eagerly(self, flight: InFlight) -> None:
         """The first eager update, when nothing has come back yet: ḡ = Δ_now / P."""
         self.method.update(self.slow, {name: x / self.exchange.size for name, x in flight.offered.items()}, {})
-        self.write(list(flight.offered), {})
+        self.routes.write(flight.offered)
+        self.rehash(flight.offered)
 
-    def refreshed(self, mean: Tensors, flight: InFlight, peers: int) -> Tensors:
+    def refreshed(self, combined: Combined, flight: InFlight) -> Combined:
         """Eager update: ḡ + (Δ_now − Δ_then) / P, with what this peer has launched since."""
-        newer = self.in_flight[Round(flight.round.number + 1, flight.round.fragment)]
-        return {name: x + (newer.offered[name] - flight.offered[name]) / peers for name, x in mean.items()}
+        now, then = self.in_flight[Round(flight.round.number + 1, flight.round.fragment)].offered, flight.offered
+        peers = len(combined.messages)
+        return replace(combined, mean={name: x + (now[name] - then[name]) / peers for name, x in combined.mean.items()})
 
-    def write(self, names: list[str], written: Tensors) -> None:
-        """The moved slow weights into the model, unless they are written already, and the hashes of both."""
-        moved = {name: self.slow[name] for name in names}
-        self.island.write(moved, merge_local=self.merge_local)
-        self.hashes |= {name: wire.tensors_hash({name: x}) for name, x in (moved | written).items()}
+    def rehash(self, names: Iterable[str]) -> None:
+        """The hashes of slow weights that have moved."""
+        self.hashes |= {name: wire.tensors_hash({name: self.slow[name]}) for name in names}
 
     def check_agreement(self, messages: list[wire.Message]) -> None:
         """Where peers must hold equal slow weights, every header must carry the same hash of them."""
@@ -228,23 +202,6 @@ class OuterLoop:
         heard = self.exchange.agrees and not self.eager
         return heard and leader(round.number + 1, self.exchange.size) == self.exchange.rank
 
-    def part(self, round: Round) -> Tensors:
-        """The slow weights that travel in this round."""
-        return {name: self.slow[name] for name in self.schedule.fragment(round.fragment, list(self.slow))}
-
-    def report(self, flight: InFlight, **outcome: Any) -> RoundReport:
-        """The account of one round."""
-        return RoundReport(
-            round=flight.round,
-            samples=flight.samples,
-            payload_bytes=len(flight.blob),
-            launch_s=flight.launch_s,
-            delta_norm=flight.delta_norm,
-            slow_hash=self.slow_hash,
-            blob=flight.blob,
-            **outcome,
-        )
-
     def meet(self, blob: bytes) -> list[Contribution]:
         """Everybody's bytes, own included; all peers must call it equally often. Raises RoundFailed."""
         self.meetings += 1
@@ -256,7 +213,7 @@ class OuterLoop:
         for name, x in self.slow.items():
             x.copy_(weights[name])
         self.island.write(self.slow, merge_local=0.0)
-        self.hashes = {name: wire.tensors_hash({name: x}) for name, x in self.slow.items()}
+        self.rehash(self.slow)
 
     @contextmanager
     def weights(self, tensors: Tensors) -> Iterator[None]:
@@ -286,7 +243,7 @@ class OuterLoop:
         state = on_device(state, self.device)
         for name, x in self.slow.items():
             x.copy_(state["slow"][name])
-        self.hashes = {name: wire.tensors_hash({name: x}) for name, x in self.slow.items()}
+        self.rehash(self.slow)
         self.method.load_state_dict(state["method"])
         self.feedback.load_state_dict(state["feedback"])
         self.payload.load_state_dict(state["payload"])
@@ -295,31 +252,3 @@ class OuterLoop:
             round = Round(*saved.pop("round"))
             pending = self.exchange.start(saved["blob"], round)
             self.in_flight[round] = InFlight(round=round, pending=pending, launch_s=0.0, **saved)
-
-
-def on_device(state: Any, device: torch.device) -> Any:
-    """Every tensor of nested dictionaries, lists and tuples, moved to a device."""
-    if isinstance(state, Tensor):
-        return state.to(device)
-    if isinstance(state, dict):
-        return {key: on_device(value, device) for key, value in state.items()}
-    if isinstance(state, Kept):
-        return Kept(state.position.to(device), state.value.to(device))
-    if isinstance(state, list | tuple):
-        return type(state)(on_device(value, device) for value in state)
-    return state
-
-
-def peer_of(contribution: Any) -> str:
-    """The order in which everyone sums."""
-    return contribution.peer
-
-
-def in_order(names: Iterable[str], values: dict[str, Any]) -> dict[str, Any]:
-    """The values by these names, those that are there, in this order."""
-    return {name: values[name] for name in names if name in values}
-
-
-def norm(*squares: float) -> float:
-    """L2 norm of everything whose sums of squares these are."""
-    return math.sqrt(sum(squares))

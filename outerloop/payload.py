@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 
 from outerloop import wire
-from outerloop.compress.by_size import BySize
-from outerloop.compress.topk import TopK
 from outerloop.types import Compressor, Contribution, Moment, Parts, Round
 
 LONGEST_REASON = 300
@@ -48,18 +46,6 @@ class Payload:
         with blaming(message, name):
             moment = self.moment(message.header.round, name)
             return checked(self.compress.decode(on(like.device, message.parts[name]), like.shape, moment), like)
-
-    def decode_kept(self, message: wire.Message, name: str, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Positions and values (M,) of a tensor whose codec is top-k. Raises BadMessage naming peer and tensor."""
-        topk = self.codec(like)
-        assert isinstance(topk, TopK)
-        with blaming(message, name):
-            moment = self.moment(message.header.round, name)
-            return topk.unpack(on(like.device, message.parts[name]), topk.rows_at(like.numel(), moment), moment)
-
-    def codec(self, like: Tensor) -> Compressor:
-        """The compressor that a tensor of this shape meets in the end."""
-        return self.compress.of(like.shape) if isinstance(self.compress, BySize) else self.compress
 
     def moment(self, number: int, name: str) -> Moment:
         """What compressors may know and draw from: equal on all peers, another seed for every round and tensor."""

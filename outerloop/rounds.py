@@ -30,6 +30,19 @@ class InFlight:
             "delta_norm": self.delta_norm,
         }
 
+    def report(self, slow_hash: int, **outcome: Any) -> RoundReport:
+        """The account of this round, now that it has landed or failed."""
+        return RoundReport(
+            round=self.round,
+            samples=self.samples,
+            payload_bytes=len(self.blob),
+            launch_s=self.launch_s,
+            delta_norm=self.delta_norm,
+            slow_hash=slow_hash,
+            blob=self.blob,
+            **outcome,
+        )
+
 
 @dataclass(frozen=True)
 class RoundReport:

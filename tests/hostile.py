@@ -27,6 +27,7 @@ from outerloop.kernels.land import land
 from outerloop.kernels.positions import elias_fano_decode, rice_decode
 from outerloop.kernels.two_bit import two_bit_decode
 from outerloop.payload import Payload
+from outerloop.routes.fused import codec_of, decode_kept
 from outerloop.types import Contribution, Moment, Round, Tensors
 
 EXTRA = {
@@ -75,9 +76,9 @@ def decoded(codec: str, blob: bytes) -> Tensors:
 def check_fused(codec: str, message: wire.Message, name: str, dense: torch.Tensor) -> None:
     """Kept positions have one code only, and the kernel that lands them moves the weights by what they decode to."""
     payload = payload_of(codec)
-    topk = payload.codec(dense)
+    topk = codec_of(payload.compress, dense)
     if isinstance(topk, TopK) and dense.numel():
-        position_M, value_M = payload.decode_kept(message, name, dense)
+        position_M, value_M = decode_kept(payload, topk, message, name, dense)
         rows, slow = topk.rows_at(dense.numel(), payload.moment(ROUND.number, name)), torch.zeros_like(dense)
         assert torch.equal(topk.index.encode(position_M, rows), message.parts[name]["index"]), name
         sent = (position_M[None], value_M[None], -1, 0.0, rows.chunk, rows.k)

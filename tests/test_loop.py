@@ -10,6 +10,7 @@ import toy
 from outerloop import wire
 from outerloop.aggregate.mean import Mean
 from outerloop.aggregate.senders import Senders
+from outerloop.checkpoint import on_device
 from outerloop.commands import build, config
 from outerloop.compress.identity import Identity
 from outerloop.compress.index.rice import Rice
@@ -18,7 +19,6 @@ from outerloop.compress.two_bit import TwoBit
 from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.island import Island
-from outerloop.loop import on_device
 from outerloop.types import Contribution, ReplicasDiverged, Round, RoundFailed, Stopped, UserError
 
 

@@ -38,9 +38,9 @@ def trained(recipe, dtype, *, fused):
         )
         parts = {"feedback": own, "aggregate": aggregate, "compress": compress}
         loop = toy.outer(net, exchange, h=2, method=OuterOptimizer(optimizer=make), **parts)
-        assert loop.fused is not None
-        if not fused:
-            loop.fused = None
+        assert loop.routes.fused.fits
+        loop.routes.fused.fits = fused
+        assert bool(loop.routes.split(loop.slow)[0]) == fused
         draw = torch.Generator().manual_seed(exchange.rank)
         for _ in range(8):
             for p in net.parameters():

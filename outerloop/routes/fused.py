@@ -18,6 +18,7 @@ from torch import Tensor
 from outerloop import wire
 from outerloop.aggregate.mean import Mean
 from outerloop.aggregate.senders import Senders
+from outerloop.compress.by_size import BySize
 from outerloop.compress.topk import TopK
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.feedback.none import NoFeedback
@@ -25,8 +26,9 @@ from outerloop.feedback.storage import Float32
 from outerloop.kernels.land import land
 from outerloop.kernels.select import select
 from outerloop.methods.outer_optimizer import OuterOptimizer
+from outerloop.payload import Payload, blaming, on
 from outerloop.routes.plain import Launched, Plain, finite
-from outerloop.types import Tensors
+from outerloop.types import Compressor, Tensors
 
 
 @dataclass(frozen=True)
@@ -37,22 +39,14 @@ class Kept:
     value: Tensor
 
 
-def fused_route(plain: Plain, *, delay: int, merge_local: float) -> Fused | None:
-    """The same axes in two kernels, or None when they are others than those the kernels compute."""
-    method, feedback = plain.method, plain.feedback
-    sgd = isinstance(method, OuterOptimizer) and method.is_plain_sgd()
-    held = isinstance(feedback, NoFeedback) or (
-        type(feedback) is ErrorFeedback and isinstance(feedback.residual, Float32)
-    )
-    if not (sgd and held and isinstance(plain.aggregate, Mean | Senders) and not delay and not merge_local):
-        return None
-    return Fused(plain)
-
-
 class Fused:
-    """Takes tensors whose compressor is top-k and whose weights lie contiguous in float32 or bfloat16."""
+    """Takes tensors whose compressor is top-k and whose weights lie contiguous in float32 or bfloat16.
 
-    def __init__(self, plain: Plain) -> None:
+    Takes none where the axes, the delay or `merge_local` are others than the kernels compute: `fits` is False.
+    """
+
+    def __init__(self, plain: Plain, *, delay: int, merge_local: float) -> None:
+        self.fits = computed(plain) and not delay and not merge_local
         self.method, self.payload, self.peer = cast(OuterOptimizer, plain.method), plain.payload, plain.peer
         self.by_senders = isinstance(plain.aggregate, Senders)
         self.feedback = plain.feedback if isinstance(plain.feedback, ErrorFeedback) else None
@@ -60,7 +54,8 @@ class Fused:
     def takes(self, slow: Tensor, fast: Tensor) -> bool:
         """Whether a tensor goes this way; empty ones do not."""
         return (
-            isinstance(self.payload.codec(slow), TopK)
+            self.fits
+            and isinstance(codec_of(self.payload.compress, slow), TopK)
             and slow.dtype == torch.float32
             and fast.dtype in (torch.float32, torch.bfloat16)
             and slow.is_contiguous()
@@ -85,7 +80,8 @@ class Fused:
         """Positions and values of all peers in name order. Raises BadMessage; changes nothing."""
         combined = {}
         for name, x in like.items():
-            sent = [self.payload.decode_kept(m, name, x) for m in messages]
+            topk = self.topk(x)
+            sent = [decode_kept(self.payload, topk, m, name, x) for m in messages]
             position_PM, value_PM = (torch.stack(column) for column in zip(*sent, strict=True))
             combined[name] = Kept(position_PM, value_PM)
         return combined
@@ -109,7 +105,7 @@ class Fused:
 
     def topk(self, x: Tensor) -> TopK:
         """The compressor of a tensor that this route takes."""
-        codec = self.payload.codec(x)
+        codec = codec_of(self.payload.compress, x)
         assert isinstance(codec, TopK)
         return codec
 
@@ -121,3 +117,25 @@ class Fused:
         if held is None and like is not None:
             self.feedback.residual.put(name, held := torch.zeros_like(like))
         return held, self.feedback.beta
+
+
+def computed(plain: Plain) -> bool:
+    """Whether the kernels compute these axes."""
+    method, feedback = plain.method, plain.feedback
+    sgd = isinstance(method, OuterOptimizer) and method.is_plain_sgd()
+    held = isinstance(feedback, NoFeedback) or (
+        type(feedback) is ErrorFeedback and isinstance(feedback.residual, Float32)
+    )
+    return sgd and held and isinstance(plain.aggregate, Mean | Senders)
+
+
+def codec_of(compress: Compressor, x: Tensor) -> Compressor:
+    """The compressor that a tensor of this shape meets in the end."""
+    return compress.of(x.shape) if isinstance(compress, BySize) else compress
+
+
+def decode_kept(payload: Payload, topk: TopK, message: wire.Message, name: str, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Positions and values (M,) of a tensor whose codec this is. Raises BadMessage naming peer and tensor."""
+    with blaming(message, name):
+        moment = payload.moment(message.header.round, name)
+        return topk.unpack(on(like.device, message.parts[name]), topk.rows_at(like.numel(), moment), moment)

@@ -1,0 +1,98 @@
+"""Both routes as one: each tensor of a fragment goes the fused way if it can, else the plain one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from outerloop import wire
+from outerloop.island import Island
+from outerloop.payload import Payload, on
+from outerloop.routes.fused import Fused, Kept
+from outerloop.routes.plain import Launched, Plain
+from outerloop.types import Aggregate, Contribution, Feedback, OuterMethod, Round, Tensors
+
+
+@dataclass(frozen=True)
+class Combined:
+    """All messages of a round in peer-name order, what all peers kept of fused tensors, the aggregate of the others."""
+
+    messages: list[wire.Message]
+    mean: Tensors
+    kept: dict[str, Kept]
+
+    def to(self, device: torch.device) -> Combined:
+        """The same with every tensor that lands on a device."""
+        kept = {name: Kept(k.position.to(device), k.value.to(device)) for name, k in self.kept.items()}
+        return Combined(self.messages, on(device, self.mean), kept)
+
+
+class Routes:
+    """What a round does to the tensors of one replica: slow weights (updated in place), fast ones, residual, method.
+
+    Args:
+        island: the fast weights.
+        slow: the slow weights by parameter name.
+        method, feedback, aggregate, payload: the axes.
+        peer: this peer's name.
+        delay: of the schedule, inner steps.
+        merge_local: weight of the LOCAL value when a landed fragment is written back, 0 .. 1.
+    """
+
+    def __init__(
+        self,
+        island: Island,
+        slow: Tensors,
+        *,
+        method: OuterMethod,
+        feedback: Feedback,
+        aggregate: Aggregate,
+        payload: Payload,
+        peer: str,
+        delay: int,
+        merge_local: float,
+    ) -> None:
+        self.island, self.slow, self.payload, self.merge_local = island, slow, payload, merge_local
+        self.reads = method.reads
+        self.plain = Plain(method=method, feedback=feedback, aggregate=aggregate, payload=payload, peer=peer)
+        self.fused = Fused(self.plain, delay=delay, merge_local=merge_local)
+
+    def launch(self, round: Round, names: Sequence[str], *, leads: bool) -> Launched:
+        """Read, difference, feedback, compress; everything in the order of `names`. Changes nothing that lasts."""
+        fused, plain = self.split(names)
+        kept = self.fused.launch(round.number, fused, self.island.pick(fused))
+        dense = self.plain.launch(round.number, plain, self.island.read(list(plain), self.reads), leads=leads)
+        parts, offered = kept.parts | dense.parts, kept.offered | dense.offered
+        return Launched(
+            {name: parts[name] for name in names},
+            {name: offered[name] for name in names},
+            kept.squares + dense.squares,
+        )
+
+    def combine(self, received: Iterable[Contribution], like: Tensors) -> Combined:
+        """What all peers sent, checked, decoded, and as one. Raises BadMessage; changes nothing."""
+        fused, plain = self.split(like)
+        in_order = sorted(received, key=lambda contribution: contribution.peer)
+        messages = [self.payload.unpack(contribution, like) for contribution in in_order]
+        kept = self.fused.combine(messages, fused)
+        return Combined(messages, self.plain.combine(messages, {name: like[name] for name in plain}), kept)
+
+    def land(self, combined: Combined, offered: Tensors) -> float:
+        """Residual, slow and fast weights move; returns Σ ḡ²."""
+        slow = {name: self.slow[name] for name in combined.kept}
+        squares = self.plain.land(combined.mean, combined.messages, offered, self.slow)
+        squares += self.fused.land(combined.kept, combined.messages, slow, self.island.pick(slow))
+        self.write(combined.mean)
+        return squares
+
+    def write(self, names: Iterable[str]) -> None:
+        """Slow weights that moved into the model."""
+        self.island.write({name: self.slow[name] for name in names}, merge_local=self.merge_local)
+
+    def split(self, names: Iterable[str]) -> tuple[Tensors, Tensors]:
+        """The slow weights that go through the two kernels, and the others."""
+        slow = {name: self.slow[name] for name in names}
+        fused = {name: x for name, x in slow.items() if self.fused.takes(x, self.island.params[name])}
+        return fused, {name: x for name, x in slow.items() if name not in fused}
