@@ -1,7 +1,5 @@
 """Aggregates, feedback storage, streaming fragments, Muon, and which parts go together."""
 
-import copy
-
 import pytest
 import torch
 import toy
@@ -182,26 +180,13 @@ def test_sparta_ends_with_the_mean_where_it_was_sent_and_keeps_the_rest():
 def test_a_delayed_round_survives_a_restart():
     """Saved between launch and landing: the message and what was offered are saved, and it lands bit for bit."""
 
-    def work(exchange, steps, saved=None):
-        net = toy.model()
-        parts = {"schedule": EveryH(sync_every=3, delay=2), "merge_local": 0.5, "feedback": ErrorFeedback(beta=0.9)}
-        loop = toy.outer(net, exchange, compress=TopK(chunk=16, k=4, values=TwoBit(chunk=None), index=Rice()), **parts)
-        inner = torch.optim.SGD(net.parameters(), lr=0.1)
-        if saved:
-            for part, state in zip([net, loop], saved[exchange.rank], strict=True):
-                part.load_state_dict(state)
-        for step in steps:
-            toy.inner_step(net, inner, exchange.rank, step)
-            loop.after_inner_step(1)
-        return copy.deepcopy([net.state_dict(), loop.state_dict()])
+    def parts():
+        compress = TopK(chunk=16, k=4, values=TwoBit(chunk=None), index=Rice())
+        late = {"schedule": EveryH(sync_every=3, delay=2), "merge_local": 0.5}
+        return late | {"compress": compress, "feedback": ErrorFeedback(beta=0.9)}
 
-    whole = toy.run_workers(2, lambda e: work(e, range(11)))
-    half = toy.run_workers(2, lambda e: work(e, range(4)))
+    _, half, _ = toy.restarted(parts, steps=11, stop_at=4)
     assert len(half[0][1]["in_flight"]) == 1
-    resumed = toy.run_workers(2, lambda e: work(e, range(4, 11), half))
-    for (net, loop), (other_net, other_loop) in zip(whole, resumed, strict=True):
-        assert all(torch.equal(net[name], other_net[name]) for name in net)
-        assert all(torch.equal(loop["slow"][name], other_loop["slow"][name]) for name in loop["slow"])
 
 
 def test_muon_takes_the_matrices_of_the_layers_and_adamw_the_rest():

@@ -1,5 +1,6 @@
 """A toy run: small linear models, workers as threads, every part of the outer loop real."""
 
+import copy
 import threading
 from collections.abc import Callable
 
@@ -73,3 +74,31 @@ def run_workers(size: int, work: Callable[[InProcess], object]) -> list:
     if errors:
         raise errors[0]
     return results
+
+
+def restarted(parts: Callable[[], dict], *, steps: int, stop_at: int) -> tuple[list, list, list]:
+    """Two workers whole, until `stop_at`, and on from there: the states of model and loop of each worker.
+
+    `parts()` makes the parts of one worker's loop. Asserts that the stop changed no weight, fast or slow.
+    """
+    whole = run_workers(2, lambda e: states_after(e, parts(), range(steps)))
+    half = run_workers(2, lambda e: states_after(e, parts(), range(stop_at)))
+    resumed = run_workers(2, lambda e: states_after(e, parts(), range(stop_at, steps), half[e.rank]))
+    for (net, loop), (other_net, other_loop) in zip(whole, resumed, strict=True):
+        assert all(torch.equal(net[name], other_net[name]) for name in net)
+        assert all(torch.equal(loop["slow"][name], other_loop["slow"][name]) for name in loop["slow"])
+    return whole, half, resumed
+
+
+def states_after(exchange, parts, steps, saved=None):
+    """Train one worker in these inner steps, from what it saved or from the start: the states of model and loop."""
+    net = model()
+    loop = outer(net, exchange, **parts)
+    inner = torch.optim.SGD(net.parameters(), lr=0.1)
+    if saved:
+        for part, state in zip([net, loop], saved, strict=True):
+            part.load_state_dict(state)
+    for step in steps:
+        inner_step(net, inner, exchange.rank, step)
+        loop.after_inner_step(1)
+    return copy.deepcopy([net.state_dict(), loop.state_dict()])
