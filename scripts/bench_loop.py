@@ -47,6 +47,13 @@ def bare_s(trainer: Trainer, steps: int) -> float:
 
 def loop_s(team: list[Trainer], steps: int) -> float:
     """Seconds of the same number of inner steps a worker, with the outer loop."""
+    began = time.perf_counter()
+    train(team, steps)
+    return time.perf_counter() - began
+
+
+def train(team: list[Trainer], steps: int) -> None:
+    """This many inner steps of each worker, as threads that take turns."""
 
     def live(trainer: Trainer) -> None:
         exchange = trainer.outer.exchange
@@ -56,12 +63,10 @@ def loop_s(team: list[Trainer], steps: int) -> float:
         exchange.close()
 
     threads = [threading.Thread(target=live, args=(trainer,)) for trainer in team]
-    began = time.perf_counter()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return time.perf_counter() - began
 
 
 def main() -> None:
@@ -72,12 +77,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("options", nargs="*")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     settings = config.load(["exchange=inprocess", "rounds=100000", f"workers={args.workers}", *args.options])
     torch.set_num_threads(settings.threads or os.cpu_count() or 1)
     team = trainers(settings, Hub(args.workers))
     steps = args.rounds * settings.schedule.sync_every
-    loop_s(team, settings.schedule.sync_every)
+    train(team, settings.schedule.sync_every)
     rows = [(bare_s(team[0], steps * args.workers), loop_s(team, steps)) for _ in range(args.repeats)]
     bare, loop = (statistics.median(side) for side in zip(*rows, strict=True))
     row = {

@@ -19,6 +19,7 @@ import multiprocessing
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,6 @@ CASES = {
     "muloco": ["recipe=muloco", INPROCESS],
     "outerloop": ["recipe=outerloop", INPROCESS],
 }
-EVERY_STEP = ("ddp", "demo")
-"""Cases that meet after every inner step, whatever H the others have."""
 
 Row = dict[str, Any]
 
@@ -121,9 +120,10 @@ class Bench:
         return [Run(case, h, workers, seed, lr, self.args.inner_steps) for h, workers, seed in product]
 
 
+@cache
 def h_of(case: str, h: int) -> int:
-    """The case's own H."""
-    return 1 if case in EVERY_STEP else h
+    """H of a case: that of the others, but 1 where the recipe meets after every inner step."""
+    return 1 if config.composed(CASES[case]).schedule.sync_every == 1 else h
 
 
 def numbers(text: str) -> list[int]:
@@ -151,7 +151,7 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=32, help="of all workers together, in one inner step")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("options", nargs="*")
-    bench = Bench(args := parser.parse_args())
+    bench = Bench(args := parser.parse_intermixed_args())
     if len(args.lr) > 1:
         bench.work(itertools.chain.from_iterable(map(bench.tuning, args.cases)))
     runs = [run for case in args.cases for run in bench.published(case)]

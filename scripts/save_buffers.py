@@ -9,25 +9,16 @@ are those of `outerloop train`.
 from __future__ import annotations
 
 import argparse
-import threading
 from pathlib import Path
 
+import bench_loop
 import torch
 from safetensors.torch import save_file
 
-from outerloop.commands import build, config
+from outerloop.commands import config
 from outerloop.exchange.inprocess import Hub
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.inner.trainer import Trainer
-
-
-def train(trainer: Trainer, steps: int) -> None:
-    """This many inner steps of one worker, in its turns."""
-    exchange = trainer.outer.exchange
-    exchange.join()
-    for _ in range(steps):
-        trainer.step()
-    exchange.close()
 
 
 def buffers(trainer: Trainer) -> dict[str, torch.Tensor]:
@@ -46,17 +37,8 @@ def main() -> None:
     parser.add_argument("options", nargs="*")
     args = parser.parse_intermixed_args()
     settings = config.load(["exchange=inprocess", "rounds=60", *args.options])
-    hub, corpus = Hub(settings.workers), build.make(settings.data)
-    team = [
-        build.trainer_of(settings, corpus, build.make(settings.exchange, hub=hub, rank=rank), rank)
-        for rank in range(settings.workers)
-    ]
-    steps = args.round * settings.schedule.sync_every - 1
-    threads = [threading.Thread(target=train, args=(trainer, steps)) for trainer in team]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    team = bench_loop.trainers(settings, Hub(settings.workers))
+    bench_loop.train(team, args.round * settings.schedule.sync_every - 1)
     save_file(buffers(team[0]), args.file)
     print(f"{args.file}: {sum(x.numel() for x in team[0].outer.slow.values())} values of round {args.round}")
 
