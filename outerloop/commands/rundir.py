@@ -15,6 +15,7 @@ from typing import IO, Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from outerloop import checkpoint
+from outerloop.report.runs import flat
 from outerloop.types import UserError
 
 MAY_DIFFER = (
@@ -89,13 +90,6 @@ def comparable(config: DictConfig | ListConfig) -> dict[str, Any]:
         for key, value in flat(OmegaConf.to_container(config, resolve=True)).items()
         if key.split(".")[0] not in MAY_DIFFER or key in EXCHANGE_MUST_MATCH
     }
-
-
-def flat(node: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested dictionaries -> dotted keys."""
-    if not isinstance(node, dict) or not node:
-        return {prefix.rstrip("."): node}
-    return {key: value for name, child in node.items() for key, value in flat(child, f"{prefix}{name}.").items()}
 
 
 def refuse_other_settings(path: Path, settings: dict[str, Any]) -> None:
