@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from outerloop.methods.differences import Differences
 from outerloop.types import Tensors, UserError
 
 
@@ -29,7 +30,7 @@ class SGDStep:
     nesterov: bool
 
 
-class OuterOptimizer:
+class OuterOptimizer(Differences):
     """The pseudo-gradient in `.grad`, one step of a torch optimizer on the slow weights.
 
     Args:
@@ -43,9 +44,6 @@ class OuterOptimizer:
         UserError: if `reads` is neither.
     """
 
-    shared = True
-    sends: Literal["differences"] = "differences"
-
     def __init__(
         self,
         *,
@@ -55,9 +53,8 @@ class OuterOptimizer:
         momentum_factor: Callable[[int], float] | None = None,
         clip_norm: float | None = None,
     ) -> None:
-        if reads not in ("weights", "gradients"):
-            raise UserError(f"method.reads={reads!r} is not one of weights, gradients")
-        self.make, self.reads, self.clip_norm = optimizer, reads, clip_norm
+        super().__init__(reads)
+        self.make, self.clip_norm = optimizer, clip_norm
         self.factors = {"lr": lr_factor, "momentum": momentum_factor}
         self.momentum = float(optimizer([torch.zeros(1)]).defaults.get("momentum", 0.0))
         self.rounds: dict[str, int] = {}
@@ -71,12 +68,6 @@ class OuterOptimizer:
         self.peak: dict[str, list[Any]] = {
             key: [group.get(key) for group in self.optimizer.param_groups] for key in self.factors
         }
-
-    def outgoing(self, slow: Tensors, read: Tensors) -> Tensors:
-        """Δ = φ − θ, or the gradients as they are."""
-        if self.reads == "gradients":
-            return read
-        return {name: slow[name] - fast for name, fast in read.items()}
 
     def update(self, slow: Tensors, mean: Tensors, own: Tensors) -> None:
         """One optimizer step on the parameters that `mean` names; the others do not move."""

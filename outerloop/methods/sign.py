@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from outerloop.types import Tensors, UserError
+from outerloop.methods.differences import Differences
+from outerloop.types import Tensors
 
 
-class Sign:
+class Sign(Differences):
     """Sign descent on the slow weights.
 
     Args:
@@ -26,8 +27,6 @@ class Sign:
         UserError: if `reads` is neither.
     """
 
-    shared = True
-    sends: Literal["differences"] = "differences"
     momentum = 0.0
 
     def __init__(
@@ -38,20 +37,13 @@ class Sign:
         reads: Literal["weights", "gradients"] = "weights",
         lr_factor: Callable[[int], float] | None = None,
     ) -> None:
-        if reads not in ("weights", "gradients"):
-            raise UserError(f"method.reads={reads!r} is not one of weights, gradients")
-        self.lr, self.weight_decay, self.reads, self.lr_factor = lr, weight_decay, reads, lr_factor
+        super().__init__(reads)
+        self.lr, self.weight_decay, self.lr_factor = lr, weight_decay, lr_factor
         self.rounds: dict[str, int] = {}
 
     def init(self, slow: Tensors) -> None:
         """Nothing evolves but the count of rounds of each parameter."""
         self.rounds = dict.fromkeys(slow, 0)
-
-    def outgoing(self, slow: Tensors, read: Tensors) -> Tensors:
-        """Δ = φ − θ, or the gradients as they are."""
-        if self.reads == "gradients":
-            return read
-        return {name: slow[name] - fast for name, fast in read.items()}
 
     def update(self, slow: Tensors, mean: Tensors, own: Tensors) -> None:
         """One step for the parameters that `mean` names."""
