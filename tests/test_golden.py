@@ -4,6 +4,8 @@ Worker m's loss is c_m times the sum of its two scalar weights, so one inner SGD
 is written a second time from the papers' equations, one scalar at a time, and shares no code with the library.
 """
 
+from functools import partial
+
 import pytest
 import torch
 import toy
@@ -140,13 +142,12 @@ def test_eager_updates():
 def test_noloco(alpha, beta, gamma, consensus):
     """Three workers, pairs by the exchange's own dealing, the odd one alone; six rounds of H = 2."""
 
-    def gossip(exchange):
-        pairs = InProcessGossip(hub=exchange.hub, rank=exchange.rank, group=2, seed=3)
+    def gossip(pairs):
         method = NoLoCo(alpha=alpha, beta=beta, gamma=gamma, consensus=consensus)
         seen = trajectory(pairs, 12, schedule=EveryH(sync_every=2), method=method)
         return seen, [pairs.partners(Round(r)) for r in range(6)]
 
-    results = run_gossip(3, gossip)
+    results = toy.run_workers(3, gossip, partial(InProcessGossip, group=2, seed=3))
     pull = beta if gamma is None else gamma
     fast, slow = [START.copy() for _ in GRADIENTS], [START.copy() for _ in GRADIENTS]
     delta, expected = [[0.0, 0.0] for _ in GRADIENTS], [[] for _ in GRADIENTS]
@@ -171,28 +172,6 @@ def test_noloco(alpha, beta, gamma, consensus):
         for m in range(3):
             expected[m].append((fast[m].copy(), slow[m].copy()))
     close([seen for seen, _ in results], expected)
-
-
-def run_gossip(size, work):
-    """Gossip exchanges take the turn of the plain one that `run_workers` joins; it hands its turn over first."""
-
-    def live(exchange):
-        exchange.close()
-        pairs_hub = exchange.hub
-        probe = InProcessGossip(hub=pairs_hub, rank=exchange.rank, group=2, seed=3)
-        probe.join()
-        probe.close()
-        joined = Joined(exchange)
-        return work(joined)
-
-    return toy.run_workers(size, live)
-
-
-class Joined:
-    """Hub and rank of a worker whose own exchange has left."""
-
-    def __init__(self, exchange):
-        self.hub, self.rank = exchange.hub, exchange.rank
 
 
 class ToWhole(Identity):

@@ -1,6 +1,6 @@
 """Gossip: random groups, the mean of all replicas is kept, their spread shrinks as predicted, one model comes out."""
 
-import threading
+from functools import partial
 
 import pytest
 import torch
@@ -129,22 +129,12 @@ def test_theta_alone_equals_sending_both():
 
 
 def test_threads_meet_in_their_groups():
-    got, hub = {}, Hub(5)
+    def work(peer):
+        return [[c.blob for c in peer.start(bytes([peer.rank]), Round(n)).wait(10)] for n in range(4)]
 
-    def live(rank):
-        peer = InProcessGossip(hub=hub, rank=rank, group=2, seed=0)
-        peer.join()
-        got[rank] = [[c.blob for c in peer.start(bytes([rank]), Round(n)).wait(10)] for n in range(4)]
-        peer.close()
-
-    threads = [threading.Thread(target=live, args=(rank,)) for rank in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for rank in range(5):
-        partners = InProcessGossip(hub=hub, rank=rank, group=2, seed=0).partners
-        assert got[rank] == [[bytes([p]) for p in partners(Round(n))] for n in range(4)]
+    got = toy.run_workers(5, work, partial(InProcessGossip, group=2, seed=0))
+    for peer in workers(5):
+        assert got[peer.rank] == [[bytes([p]) for p in peer.partners(Round(n))] for n in range(4)]
 
 
 def test_mean_and_spread_of_replicas_by_hand():

@@ -51,12 +51,15 @@ def inner_step(net, optimizer, worker, step):
     optimizer.step()
 
 
-def run_workers(size: int, work: Callable[[InProcess], object]) -> list:
-    """Call `work(exchange)` in one thread a worker; their results in order. A failing worker fails the test."""
+def run_workers(size: int, work: Callable[[InProcess], object], make: Callable[..., InProcess] = InProcess) -> list:
+    """Call `work(exchange)` in one thread a worker; their results in order. A failing worker fails the test.
+
+    `make(hub=, rank=)` makes the exchange of one worker.
+    """
     hub, results, errors = Hub(size), [None] * size, []
 
     def live(rank):
-        exchange = InProcess(hub=hub, rank=rank)
+        exchange = make(hub=hub, rank=rank)
         try:
             exchange.join()
             results[rank] = work(exchange)
