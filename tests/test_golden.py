@@ -13,6 +13,7 @@ from torch import nn
 
 from outerloop.compress.identity import Identity
 from outerloop.exchange.inprocess_gossip import InProcessGossip
+from outerloop.feedback.local import LocalError
 from outerloop.feedback.loco import LoCo
 from outerloop.methods.noloco import NoLoCo
 from outerloop.schedule.every_h import EveryH
@@ -212,5 +213,33 @@ def test_loco():
             slow[i] -= (sent[0][i] + sent[1][i]) / 2
         for m in range(2):
             fast[m] = slow.copy()
+            expected[m].append((fast[m].copy(), slow.copy()))
+    close(seen, expected)
+
+
+def test_local_error():
+    """Δ = φ − θ;  φ ← φ − mean of round(Δ);  θ ← φ − β (Δ − round Δ): what rounding drops stays in the fast weights."""
+    gradients, beta = [3.1, 6.7], 0.5
+    seen = toy.run_workers(
+        2,
+        lambda e: trajectory(
+            e,
+            8,
+            gradients,
+            schedule=EveryH(sync_every=2),
+            compress=ToWhole(),
+            feedback=LocalError(beta=beta),
+        ),
+    )
+    fast, slow, expected = [START.copy() for _ in gradients], START.copy(), [[] for _ in gradients]
+    for step in range(1, 9):
+        for m, c in enumerate(gradients):
+            fast[m] = [w - A * c for w in fast[m]]
+        if step % 2 == 0:
+            deltas = [[p - w for p, w in zip(slow, weights, strict=True)] for weights in fast]
+            means = [sum(map(round, column)) / 2 for column in zip(*deltas, strict=True)]
+            slow = [p - mean for p, mean in zip(slow, means, strict=True)]
+            fast = [[p - beta * (d - round(d)) for p, d in zip(slow, delta, strict=True)] for delta in deltas]
+        for m in range(2):
             expected[m].append((fast[m].copy(), slow.copy()))
     close(seen, expected)

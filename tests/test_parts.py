@@ -16,6 +16,7 @@ from outerloop.compress.two_bit import TwoBit
 from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.feedback.ef import ErrorFeedback
+from outerloop.feedback.local import LocalError
 from outerloop.feedback.loco import LoCo
 from outerloop.feedback.storage import EightBit
 from outerloop.inner.muon import MuonWithAdamW
@@ -247,3 +248,19 @@ def test_doubtful_settings_are_told():
     assert "feedback=ef" in joined(compress=SPARSE).doubts[0]
     assert "momentum" in joined(method=toy.sgd(0.7, 0.9, True), h=99).doubts[0]
     assert joined(method=toy.sgd(0.7, 0.9, True), h=100).doubts == []
+
+
+def test_local_error_sends_what_error_feedback_would_for_equal_inner_steps():
+    """The same x in every round where the inner steps add the same, and no residual to store."""
+    held_aside, in_weights = ErrorFeedback(beta=0.5), LocalError(beta=0.5)
+    slow, fast = torch.zeros(64), torch.zeros(64)
+    for _ in range(5):
+        progress = torch.randint(-512, 512, (64,)) / 256
+        x = in_weights.add("w", slow - (fast + progress))
+        assert torch.equal(x, held_aside.add("w", -progress))
+        sent = x.round()
+        for feedback in (held_aside, in_weights):
+            feedback.keep("w", x, sent)
+        slow = slow - sent
+        fast = in_weights.begin("w", slow)
+    assert in_weights.begin("w", slow) is slow and not in_weights.state_dict()

@@ -43,6 +43,10 @@ class ErrorFeedback:
         """e ← x − x̂."""
         self.residual.put(name, x - sent)
 
+    def begin(self, name: str, slow: Tensor) -> Tensor:
+        """φ as it is: the inner steps begin from the slow weights."""
+        return slow
+
     def state_dict(self) -> dict[str, Any]:
         """The residual by parameter name."""
         return {"residual": self.residual.state_dict()}

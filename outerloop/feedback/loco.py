@@ -52,6 +52,10 @@ class LoCo:
             error.add_(held, alpha=self.beta)
         self.error.put(name, error.zero_() if self.landed[name] % self.reset_every == 0 else error)
 
+    def begin(self, name: str, slow: Tensor) -> Tensor:
+        """φ as it is: the inner steps begin from the slow weights."""
+        return slow
+
     def state_dict(self) -> dict[str, Any]:
         """The error and the count of landed rounds, by parameter name."""
         return {"error": self.error.state_dict(), "landed": dict(self.landed)}

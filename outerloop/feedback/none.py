@@ -19,6 +19,10 @@ class NoFeedback:
     def keep(self, name: str, x: Tensor, sent: Tensor) -> None:
         """Keeps nothing."""
 
+    def begin(self, name: str, slow: Tensor) -> Tensor:
+        """φ as it is: the inner steps begin from the slow weights."""
+        return slow
+
     def state_dict(self) -> dict[str, Any]:
         """Empty: nothing evolves."""
         return {}

@@ -88,8 +88,9 @@ class Routes:
         return squares
 
     def write(self, names: Iterable[str]) -> None:
-        """Slow weights that moved into the model."""
-        self.island.write({name: self.slow[name] for name in names}, merge_local=self.merge_local)
+        """Into the model what the next inner steps begin from, now that these slow weights have moved."""
+        moved = {name: self.plain.feedback.begin(name, self.slow[name]) for name in names}
+        self.island.write(moved, merge_local=self.merge_local)
 
     def split(self, names: Iterable[str]) -> tuple[Tensors, Tensors]:
         """The slow weights that go through the two kernels, and the others."""
