@@ -105,8 +105,8 @@ def measure(job: Job) -> list[Record]:
     copy_bytes, copy_s = 8 * job.rows.count, copy_seconds(job)
     launch_s, land_s = seconds(job.launch, job.repeats), seconds(job.land, job.repeats)
     few = max(1, job.repeats // 5)
-    torch_launch_s = seconds(lambda: job.in_slices(job.launch, select._init_fn), few)
-    torch_land_s = seconds(lambda: job.in_slices(job.land, land._init_fn), few)
+    torch_launch_s = seconds(lambda: job.in_slices(job.launch, select.definition), few)
+    torch_land_s = seconds(lambda: job.in_slices(job.land, land.definition), few)
     both = job.launch_bytes() + job.land_bytes()
     steps = [
         ("copy", copy_bytes, copy_s),
