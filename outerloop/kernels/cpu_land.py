@@ -11,7 +11,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from outerloop.kernels.arrays import LINE, array_of, load, prefetch, store, sum_of_squares
+from outerloop.kernels.arrays import LINE, array_of, convert, prefetch, sum_of_squares
 from outerloop.kernels.land import Landing, land
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.threads import share
@@ -50,10 +50,10 @@ def land_rows(slow, fast, residual, momentum, position, value, how, first, last,
         start, begin = row * chunk, row * how.k
         n = min(chunk, slow.size - start)
         end = begin + (how.k * n + chunk - 1) // chunk
-        row_slow = slow[start : start + n]
+        row_slow, row_fast = slow[start : start + n], fast[start : start + n]
         if residual.size:
             row_residual, sent = residual[start : start + n], slice(begin, end)
-            keep_row(row_slow, fast, start, row_residual, beta, position[own, sent], value[own, sent], other)
+            keep_row(row_slow, row_fast, row_residual, beta, position[own, sent], value[own, sent], other)
         for peer in range(position.shape[0]):
             ask_ahead(slow, fast, residual, start + chunk, chunk, peer, position.shape[0])
             add_sent(position, value, peer, begin, end, total, senders)
@@ -65,7 +65,7 @@ def land_rows(slow, fast, residual, momentum, position, value, how, first, last,
             for peer in range(position.shape[0]):
                 square += sent_row(row_slow, position, peer, begin, end, total, senders, peers, lr)
             squares[row] = square
-        store(row_slow, n, fast, start)
+        convert(row_slow, row_fast)
 
 
 @njit(nogil=True, cache=True)
@@ -81,9 +81,9 @@ def ask_ahead(slow, fast, residual, start, chunk, part, parts):
 
 
 @njit(nogil=True, cache=True)
-def keep_row(slow, fast, start, residual, beta, position, value, other):
+def keep_row(slow, fast, residual, beta, position, value, other):
     """e ← (slow − fast) + e · β − own v."""
-    load(fast, start, slow.size, other)
+    convert(fast, other)
     for i in range(slow.size):
         residual[i] = (slow[i] - other[i]) + residual[i] * beta
     for j in range(position.size):

@@ -12,7 +12,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from outerloop.kernels.arrays import LINE, array_of, load, prefetch, sum_of_squares
+from outerloop.kernels.arrays import LINE, array_of, convert, prefetch, sum_of_squares
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.select import select
 from outerloop.kernels.threads import share
@@ -68,7 +68,7 @@ def offer_row(slow, fast, residual, beta, start, n, x, other):
     """x = (slow − fast) + residual · β of one chunk; returns the sum of (slow − fast)²."""
     row = slow[start : start + n]
     if fast.size:
-        load(fast, start, n, other)
+        convert(fast[start : start + n], other)
         for i in range(n):
             x[i] = row[i] - other[i]
     else:
