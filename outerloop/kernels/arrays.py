@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic, overload
 from torch import Tensor
+
+from outerloop.kernels.compiled import compiled
 
 NOTHING = np.empty(0, np.float32)
 """What an optional array is when it is not there."""
@@ -71,7 +73,7 @@ def convert_of(source, target):
     return widen if source.dtype == types.uint16 else narrow
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def sum_of_squares(x, n):
     """Σ x² of the first n, in 64 float32 sums side by side: they fill vectors, and are exact enough for a metric."""
     lanes = np.zeros(64, np.float32)

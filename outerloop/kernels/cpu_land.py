@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
 from outerloop.kernels.arrays import LINE, array_of, convert, prefetch, sum_of_squares
+from outerloop.kernels.compiled import compiled
 from outerloop.kernels.land import Landing, land
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.threads import share
@@ -40,7 +40,7 @@ def land_cpu(
     return squares_C.sum().view(1)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def land_rows(slow, fast, residual, momentum, position, value, how, first, last, squares):
     """Chunks first .. last."""
     chunk, own, beta, lr, mu = how.chunk, how.own, np.float32(how.beta), np.float32(how.lr), np.float32(how.mu)
@@ -68,7 +68,7 @@ def land_rows(slow, fast, residual, momentum, position, value, how, first, last,
         convert(row_slow, row_fast)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def ask_ahead(slow, fast, residual, start, chunk, part, parts):
     """Ask for one of `parts` parts of the next chunk, while sums that are in the cache already are added to."""
     lines = (min(chunk, slow.size - start) + LINE - 1) // LINE
@@ -80,7 +80,7 @@ def ask_ahead(slow, fast, residual, start, chunk, part, parts):
             prefetch(residual, i)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def keep_row(slow, fast, residual, beta, position, value, other):
     """e ← (slow − fast) + e · β − own v."""
     convert(fast, other)
@@ -90,7 +90,7 @@ def keep_row(slow, fast, residual, beta, position, value, other):
         residual[np.uint32(position[j])] -= value[j]
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def add_sent(position, value, peer, begin, end, total, senders):
     """One peer's kept values of one chunk into the sums."""
     for j in range(begin, end):
@@ -99,7 +99,7 @@ def add_sent(position, value, peer, begin, end, total, senders):
         senders[i] += np.float32(value[peer, j] != 0)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def sent_row(slow, position, peer, begin, end, total, senders, peers, lr):
     """slow ← slow − ḡ · η where this peer sent; sums go back to zero, so no coordinate is taken twice. Σ ḡ²."""
     square = 0.0
@@ -113,7 +113,7 @@ def sent_row(slow, position, peer, begin, end, total, senders, peers, lr):
     return square
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def momentum_row(slow, momentum, total, senders, peers, lr, mu, nesterov):
     """b ← b · μ + ḡ, and the step along it; sums go back to zero. Σ ḡ²."""
     for i in range(slow.size):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
 from outerloop.kernels.arrays import array_of, convert
+from outerloop.kernels.compiled import compiled
 from outerloop.kernels.reference import packed_bytes
 from outerloop.kernels.threads import share
 from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
@@ -36,7 +36,7 @@ def two_bit_decode_cpu(code: Tensor, level: Tensor, count: int, group: int) -> T
     return x
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def encode_groups(x, group, code, level, first, last):
     """TOGETHER groups of each of first .. last."""
     first, last = first * TOGETHER, min(last * TOGETHER, level.size // 2)
@@ -59,7 +59,7 @@ def encode_groups(x, group, code, level, first, last):
     convert(levels.reshape(-1), level[2 * first : 2 * last])
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def decode_groups(code, level, group, x, first, last):
     """Groups first .. last."""
     levels, table = np.empty((last - first, 2), np.float32), np.empty(4, np.float32)

@@ -1,6 +1,6 @@
 """Compile the loops of the CPU ahead of their first use: `python -m outerloop.kernels.warm`, about ten seconds, once.
 
-The compiled code lies beside the package, or in the user's cache where that cannot be written.
+The machine code lies where compiled.py says: in the user's cache.
 """
 
 from __future__ import annotations
