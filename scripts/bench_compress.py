@@ -44,7 +44,7 @@ from torch import Tensor
 from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
-from outerloop.kernels.land import land
+from outerloop.kernels.land import Landing, land
 from outerloop.kernels.select import offer, select
 from outerloop.kernels.threads import share
 from outerloop.types import Moment
@@ -98,8 +98,8 @@ class Piece:
 
     def land(self, kept: tuple[Tensor, Tensor]) -> None:
         """All payloads into the three."""
-        settings = (0, BETA, CHUNK, self.topk.k, True, 1.0, 0.0, False)
-        land(self.slow, self.fast, self.residual, None, *kept, *settings)
+        how = Landing(0, BETA, CHUNK, self.topk.k, by_senders=True, lr=1.0, mu=0.0, nesterov=False)
+        land(self.slow, self.fast, self.residual, None, *kept, how)
 
     def bare_launch(self) -> None:
         """The bytes of a launch."""

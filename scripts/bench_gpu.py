@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from outerloop.kernels.land import land
+from outerloop.kernels.land import Landing, land
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.select import select
 
@@ -41,7 +41,7 @@ class Job:
         self.fast = torch.randn(count, device="cuda").mul_(0.01).add_(self.slow).to(getattr(torch, args.fast))
         self.residual = torch.randn(count, device="cuda").mul_(0.01)
         self.momentum = torch.zeros_like(self.slow) if args.momentum else None
-        self.settings = (BETA, args.chunk, args.k, args.senders, LR, MU if args.momentum else 0.0, args.momentum)
+        self.how = Landing(0, BETA, args.chunk, args.k, args.senders, LR, MU if args.momentum else 0.0, args.momentum)
         sent = [self.sent_by(peer) for peer in range(args.peers)]
         self.position, self.value = (torch.stack(column) for column in zip(*sent, strict=True))
 
@@ -71,7 +71,7 @@ class Job:
         begin = first // self.rows.chunk * self.rows.k
         sent = slice(begin, begin + Rows(last - first, self.rows.chunk, self.rows.k).kept)
         weights = [x if x is None else x[first:last] for x in (self.slow, self.fast, self.residual, self.momentum)]
-        run(*weights, self.position[:, sent], self.value[:, sent], 0, *self.settings)
+        run(*weights, self.position[:, sent], self.value[:, sent], self.how)
 
     def in_slices(self, step: Callable, run: Callable) -> None:
         """A step with `run`, slice after slice."""
@@ -105,8 +105,8 @@ def measure(job: Job) -> list[Record]:
     copy_bytes, copy_s = 8 * job.rows.count, copy_seconds(job)
     launch_s, land_s = seconds(job.launch, job.repeats), seconds(job.land, job.repeats)
     few = max(1, job.repeats // 5)
-    torch_launch_s = seconds(lambda: job.in_slices(job.launch, select._init_fn), few)
-    torch_land_s = seconds(lambda: job.in_slices(job.land, land._init_fn), few)
+    torch_launch_s = seconds(lambda: job.in_slices(job.launch, select.definition), few)
+    torch_land_s = seconds(lambda: job.in_slices(job.land, land.definition), few)
     both = job.launch_bytes() + job.land_bytes()
     steps = [
         ("copy", copy_bytes, copy_s),
@@ -130,7 +130,7 @@ def record(job: Job, step: str, moved: int, took_s: float, *, bandwidth: float) 
         "peers": len(job.position),
         "fast": str(job.fast.dtype).removeprefix("torch."),
         "momentum": int(job.momentum is not None),
-        "senders": int(job.settings[3]),
+        "senders": int(job.how.by_senders),
         "step": step,
         "bytes": moved,
         "s": took_s,

@@ -44,7 +44,7 @@ def targets() -> dict[str, Path]:
 
 def is_compiled(module: str) -> bool:
     """Whether numba reads the module's bytecode, which then must be its own."""
-    return "from numba import" in targets()[module].read_text()
+    return any(mark in targets()[module].read_text() for mark in ("from numba", "\n@compiled\n"))
 
 
 def import_instrumented(cache: Path) -> None:

@@ -23,7 +23,7 @@ from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
 from outerloop.compress.uniform import Uniform
-from outerloop.kernels.land import land
+from outerloop.kernels.land import Landing, land
 from outerloop.kernels.positions import elias_fano_decode, rice_decode
 from outerloop.kernels.two_bit import two_bit_decode
 from outerloop.payload import Payload
@@ -81,8 +81,8 @@ def check_fused(codec: str, message: wire.Message, name: str, dense: torch.Tenso
         position_M, value_M = decode_kept(payload, topk, message, name, dense)
         rows, slow = topk.rows_at(dense.numel(), payload.moment(ROUND.number, name)), torch.zeros_like(dense)
         assert torch.equal(topk.index.encode(position_M, rows), message.parts[name]["index"]), name
-        sent = (position_M[None], value_M[None], -1, 0.0, rows.chunk, rows.k)
-        land(slow, torch.zeros_like(dense), None, None, *sent, False, 1.0, 0.0, False)
+        how = Landing(-1, 0.0, rows.chunk, rows.k, by_senders=False, lr=1.0, mu=0.0, nesterov=False)
+        land(slow, torch.zeros_like(dense), None, None, position_M[None], value_M[None], how)
         assert torch.equal(slow, -dense), name
 
 
@@ -123,7 +123,7 @@ def by_definition() -> Iterator[None]:
     """Without the compiled kernels that decoding meets."""
     with pytest.MonkeyPatch.context() as patch:
         for operator in (rice_decode, elias_fano_decode, two_bit_decode, land):
-            patch.setattr(operator, "overload", operator.definition)
+            patch.setattr(operator, "overload", operator.flat(operator.definition))
         yield
 
 

@@ -12,7 +12,7 @@ import torch
 from outerloop.kernels.cuda_land import land_triton
 from outerloop.kernels.cuda_select import select_triton
 from outerloop.kernels.cuda_two_bit import two_bit_decode_triton, two_bit_encode_triton
-from outerloop.kernels.land import land
+from outerloop.kernels.land import Landing, land
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.select import select
 from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
@@ -113,11 +113,11 @@ def check_land(size, *, kind="random", dtype=torch.float32, residual=True, momen
     weights = [values(kind, rows.count) for _ in range(4)]
     weights = [weights[0], weights[1].to(dtype), weights[2] if residual else None, weights[3] if momentum else None]
     sent = payloads(kind, rows, peers)
-    settings = (own, 0.95, rows.chunk, rows.k, by_senders, 0.7, 0.9 if momentum else 0.0, nesterov)
+    how = Landing(own, 0.95, rows.chunk, rows.k, by_senders, 0.7, 0.9 if momentum else 0.0, nesterov)
     ours = there(*weights)
     run = land if ON_GPU else land_triton
-    found = run(*ours, *there(*sent), *settings)
-    expected = land.definition(*weights, *sent, *settings)
+    found = run(*ours, *there(*sent), how)
+    expected = land.definition(*weights, *sent, how)
     for a, b in zip(ours, weights, strict=True):
         assert (a is None) == (b is None)
         if a is not None:
@@ -183,7 +183,7 @@ def test_more_than_two_to_the_31_values():
     expected = select.definition(end, None, None, 0.0, chunk, k)
     same(position[-kept:], expected[0])
     same(value[-kept:], expected[1])
-    settings = (-1, 0.0, chunk, k, False, 0.7, 0.0, False)
-    land(slow, fast, None, None, position[None], value[None], *settings)
-    land.definition(end, torch.zeros(tail), None, None, expected[0][None], expected[1][None], *settings)
+    how = Landing(-1, 0.0, chunk, k, by_senders=False, lr=0.7, mu=0.0, nesterov=False)
+    land(slow, fast, None, None, position[None], value[None], how)
+    land.definition(end, torch.zeros(tail), None, None, expected[0][None], expected[1][None], how)
     same(slow[-tail:], end)

@@ -13,6 +13,7 @@ from triton.runtime.jit import JITFunction
 from outerloop.kernels.cuda_land import land_triton
 from outerloop.kernels.cuda_select import select_triton
 from outerloop.kernels.cuda_two_bit import two_bit_decode_triton, two_bit_encode_triton
+from outerloop.kernels.land import Landing
 
 
 class Absent:
@@ -66,7 +67,8 @@ def test_land(compiled, peers, dtype):
     x = torch.zeros(4097)
     sent = torch.zeros(peers, 65, dtype=torch.int32), torch.zeros(peers, 65)
     for residual, momentum, by_senders in ((x, x, True), (x, None, False), (None, x, False)):
-        land_triton(x, x.to(dtype), residual, momentum, *sent, 0, 0.9, 4096, 64, by_senders, 0.7, 0.9, True)
+        how = Landing(0, 0.9, 4096, 64, by_senders, lr=0.7, mu=0.9, nesterov=True)
+        land_triton(x, x.to(dtype), residual, momentum, *sent, how)
     check(compiled)
     assert all("bar.sync" in kernel.asm["ptx"] for kernel in compiled)
 

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic, overload
 from torch import Tensor
+
+from outerloop.kernels.compiled import compiled
 
 NOTHING = np.empty(0, np.float32)
 """What an optional array is when it is not there."""
@@ -25,13 +27,8 @@ def array_of(x: Tensor | None) -> Any:
     return flat.view(torch.int16).numpy().view(np.uint16) if x.dtype == torch.bfloat16 else flat.numpy()
 
 
-def load(source: Any, start: int, n: int, out: Any) -> None:
-    """out[:n] = source[start : start + n] as float32. Compiled code only."""
-    raise NotImplementedError
-
-
-def store(values: Any, n: int, target: Any, start: int) -> None:
-    """target[start : start + n] = values[:n], rounded to nearest even. Compiled code only."""
+def convert(source: Any, target: Any) -> None:
+    """target[: source.size] = source, rounded to nearest even where that narrows. Compiled code only."""
     raise NotImplementedError
 
 
@@ -52,46 +49,31 @@ def prefetch(typing_context, array, index):
     return types.void(array, index), generate
 
 
-@overload(load)
-def load_of(source, start, n, out):
-    """By the type of what is stored."""
-    if source.dtype == types.uint16:
+@overload(convert)
+def convert_of(source, target):
+    """By the types of the two."""
 
-        def widen(source, start, n, out):
-            bits = out.view(np.uint32)
-            for i in range(n):
-                bits[i] = np.uint32(source[start + i]) << np.uint32(16)
+    def copy(source, target):
+        for i in range(source.size):
+            target[i] = source[i]
 
-        return widen
+    def widen(source, target):
+        bits = target.view(np.uint32)
+        for i in range(source.size):
+            bits[i] = np.uint32(source[i]) << np.uint32(16)
 
-    def copy(source, start, n, out):
-        for i in range(n):
-            out[i] = source[start + i]
+    def narrow(source, target):
+        bits = source.view(np.uint32)
+        for i in range(source.size):
+            even = (bits[i] >> np.uint32(16)) & np.uint32(1)
+            target[i] = np.uint16((bits[i] + np.uint32(0x7FFF) + even) >> np.uint32(16))
 
-    return copy
-
-
-@overload(store)
-def store_of(values, n, target, start):
-    """By the type of what is stored."""
-    if target.dtype == types.uint16:
-
-        def narrow(values, n, target, start):
-            bits = values.view(np.uint32)
-            for i in range(n):
-                even = (bits[i] >> np.uint32(16)) & np.uint32(1)
-                target[start + i] = np.uint16((bits[i] + np.uint32(0x7FFF) + even) >> np.uint32(16))
-
-        return narrow
-
-    def copy(values, n, target, start):
-        for i in range(n):
-            target[start + i] = values[i]
-
-    return copy
+    if source.dtype == target.dtype:
+        return copy
+    return widen if source.dtype == types.uint16 else narrow
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def sum_of_squares(x, n):
     """Σ x² of the first n, in 64 float32 sums side by side: they fill vectors, and are exact enough for a metric."""
     lanes = np.zeros(64, np.float32)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
-from outerloop.kernels.arrays import LINE, array_of, load, prefetch, store, sum_of_squares
-from outerloop.kernels.land import land
+from outerloop.kernels.arrays import LINE, array_of, convert, prefetch, sum_of_squares
+from outerloop.kernels.compiled import compiled
+from outerloop.kernels.land import Landing, land
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.threads import share
 
@@ -25,75 +25,50 @@ def land_cpu(
     momentum: Tensor | None,
     position: Tensor,
     value: Tensor,
-    own: int,
-    beta: float,
-    chunk: int,
-    k: int,
-    by_senders: bool,
-    lr: float,
-    mu: float,
-    nesterov: bool,
+    how: Landing,
 ) -> Tensor:
     """See `land`."""
-    rows = Rows(slow.numel(), chunk, k)
+    rows = Rows(slow.numel(), how.chunk, how.k)
     squares_C = torch.zeros(rows.rows, dtype=torch.float64)
-    arrays = [array_of(x) for x in (slow, fast, residual if own >= 0 else None, momentum)]
-    sent = [position.numpy(), value.numpy(), own, by_senders]
-    numbers = [np.float32(beta), np.float32(lr), np.float32(mu), nesterov, chunk, k]
+    arrays = [array_of(x) for x in (slow, fast, residual if how.own >= 0 else None, momentum)]
+    sent = [position.numpy(), value.numpy()]
     share(
-        lambda first, last: land_rows(*arrays, *sent, *numbers, first, last, squares_C.numpy()),
+        lambda first, last: land_rows(*arrays, *sent, how, first, last, squares_C.numpy()),
         rows.rows,
         values=rows.count,
     )
     return squares_C.sum().view(1)
 
 
-@njit(nogil=True, cache=True)
-def land_rows(
-    slow,
-    fast,
-    residual,
-    momentum,
-    position,
-    value,
-    own,
-    by_senders,
-    beta,
-    lr,
-    mu,
-    nesterov,
-    chunk,
-    k,
-    first,
-    last,
-    squares,
-):
+@compiled
+def land_rows(slow, fast, residual, momentum, position, value, how, first, last, squares):
     """Chunks first .. last."""
+    chunk, own, beta, lr, mu = how.chunk, how.own, np.float32(how.beta), np.float32(how.lr), np.float32(how.mu)
     total, senders, other = np.zeros(chunk, np.float32), np.zeros(chunk, np.float32), np.empty(chunk, np.float32)
-    peers = 0 if by_senders else position.shape[0]
+    peers = 0 if how.by_senders else position.shape[0]
     for row in range(first, last):
-        start, begin = row * chunk, row * k
+        start, begin = row * chunk, row * how.k
         n = min(chunk, slow.size - start)
-        end = begin + (k * n + chunk - 1) // chunk
-        row_slow = slow[start : start + n]
+        end = begin + (how.k * n + chunk - 1) // chunk
+        row_slow, row_fast = slow[start : start + n], fast[start : start + n]
         if residual.size:
-            keep_row(
-                row_slow, fast, residual[start : start + n], beta, position[own], value[own], start, begin, end, other
-            )
+            row_residual, sent = residual[start : start + n], slice(begin, end)
+            keep_row(row_slow, row_fast, row_residual, beta, position[own, sent], value[own, sent], other)
         for peer in range(position.shape[0]):
             ask_ahead(slow, fast, residual, start + chunk, chunk, peer, position.shape[0])
             add_sent(position, value, peer, begin, end, total, senders)
         if momentum.size:
-            squares[row] = momentum_row(row_slow, momentum[start : start + n], total, senders, peers, lr, mu, nesterov)
+            row_momentum = momentum[start : start + n]
+            squares[row] = momentum_row(row_slow, row_momentum, total, senders, peers, lr, mu, how.nesterov)
         else:
             square = 0.0
             for peer in range(position.shape[0]):
                 square += sent_row(row_slow, position, peer, begin, end, total, senders, peers, lr)
             squares[row] = square
-        store(row_slow, n, fast, start)
+        convert(row_slow, row_fast)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def ask_ahead(slow, fast, residual, start, chunk, part, parts):
     """Ask for one of `parts` parts of the next chunk, while sums that are in the cache already are added to."""
     lines = (min(chunk, slow.size - start) + LINE - 1) // LINE
@@ -105,17 +80,17 @@ def ask_ahead(slow, fast, residual, start, chunk, part, parts):
             prefetch(residual, i)
 
 
-@njit(nogil=True, cache=True)
-def keep_row(slow, fast, residual, beta, position, value, start, begin, end, other):
+@compiled
+def keep_row(slow, fast, residual, beta, position, value, other):
     """e ← (slow − fast) + e · β − own v."""
-    load(fast, start, slow.size, other)
+    convert(fast, other)
     for i in range(slow.size):
         residual[i] = (slow[i] - other[i]) + residual[i] * beta
-    for j in range(begin, end):
+    for j in range(position.size):
         residual[np.uint32(position[j])] -= value[j]
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def add_sent(position, value, peer, begin, end, total, senders):
     """One peer's kept values of one chunk into the sums."""
     for j in range(begin, end):
@@ -124,7 +99,7 @@ def add_sent(position, value, peer, begin, end, total, senders):
         senders[i] += np.float32(value[peer, j] != 0)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def sent_row(slow, position, peer, begin, end, total, senders, peers, lr):
     """slow ← slow − ḡ · η where this peer sent; sums go back to zero, so no coordinate is taken twice. Σ ḡ²."""
     square = 0.0
@@ -138,7 +113,7 @@ def sent_row(slow, position, peer, begin, end, total, senders, peers, lr):
     return square
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def momentum_row(slow, momentum, total, senders, peers, lr, mu, nesterov):
     """b ← b · μ + ḡ, and the step along it; sums go back to zero. Σ ḡ²."""
     for i in range(slow.size):

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
-from outerloop.kernels.arrays import LINE, array_of, load, prefetch, sum_of_squares
+from outerloop.kernels.arrays import LINE, array_of, convert, prefetch, sum_of_squares
+from outerloop.kernels.compiled import compiled
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.select import select
 from outerloop.kernels.threads import share
@@ -34,7 +34,7 @@ def select_cpu(
     return position_M, value_M, squares_C.sum().view(1)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def select_rows(slow, fast, residual, beta, chunk, k, first, last, position, value, squares):
     """Chunks first .. last."""
     x, other = np.empty(chunk, np.float32), np.empty(chunk, np.float32)
@@ -63,12 +63,12 @@ def select_rows(slow, fast, residual, beta, chunk, k, first, last, position, val
                 at += 1
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def offer_row(slow, fast, residual, beta, start, n, x, other):
     """x = (slow − fast) + residual · β of one chunk; returns the sum of (slow − fast)²."""
     row = slow[start : start + n]
     if fast.size:
-        load(fast, start, n, other)
+        convert(fast[start : start + n], other)
         for i in range(n):
             x[i] = row[i] - other[i]
     else:
@@ -82,7 +82,7 @@ def offer_row(slow, fast, residual, beta, start, n, x, other):
     return square
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def lower_bound(size, n, kept, best):
     """A magnitude that at least `kept` of n reach: the kept-th largest of the maxima of n / 16 interleaved groups."""
     groups = n // GROUP
@@ -97,7 +97,7 @@ def lower_bound(size, n, kept, best):
     return kth_largest(best, groups, kept)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def find_near(size, n, bound, near, slow, fast, residual, ahead):
     """Where the magnitudes that reach `bound` are; returns how many.
 
@@ -117,7 +117,7 @@ def find_near(size, n, bound, near, slow, fast, residual, ahead):
     return m
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def kth_largest(size, n, k):
     """By bisection: a number that exactly k of n reach, or, with ties, the k-th largest itself. k = 0 .. n.
 
@@ -137,7 +137,7 @@ def kth_largest(size, n, k):
     return low
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def count_above(size, n, border):
     """How many of n are above `border`."""
     count = np.int32(0)

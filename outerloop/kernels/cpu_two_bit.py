@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
-from outerloop.kernels.arrays import array_of, load, store
+from outerloop.kernels.arrays import array_of, convert
+from outerloop.kernels.compiled import compiled
 from outerloop.kernels.reference import packed_bytes
 from outerloop.kernels.threads import share
 from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
@@ -36,11 +36,12 @@ def two_bit_decode_cpu(code: Tensor, level: Tensor, count: int, group: int) -> T
     return x
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def encode_groups(x, group, code, level, first, last):
     """TOGETHER groups of each of first .. last."""
-    pair = np.empty(2, np.float32)
-    for g in range(first * TOGETHER, min(last * TOGETHER, level.size // 2)):
+    first, last = first * TOGETHER, min(last * TOGETHER, level.size // 2)
+    levels = np.empty((last - first, 2), np.float32)
+    for g in range(first, last):
         start, stop = g * group, min(g * group + group, x.size)
         total, total_high, high = 0.0, 0.0, 0
         for i in range(start, stop):
@@ -54,16 +55,17 @@ def encode_groups(x, group, code, level, first, last):
             code[i // 4] |= np.uint8((2 * (x[i] < 0) + is_high) << (2 * (i % 4)))
         lower = (total - total_high) / (stop - start - high)
         upper = total_high / high if high else lower
-        pair[0], pair[1] = min(lower, LARGEST), min(upper, LARGEST)
-        store(pair, 2, level, 2 * g)
+        levels[g - first, 0], levels[g - first, 1] = min(lower, LARGEST), min(upper, LARGEST)
+    convert(levels.reshape(-1), level[2 * first : 2 * last])
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def decode_groups(code, level, group, x, first, last):
     """Groups first .. last."""
-    pair, table = np.empty(2, np.float32), np.empty(4, np.float32)
+    levels, table = np.empty((last - first, 2), np.float32), np.empty(4, np.float32)
+    convert(level[2 * first : 2 * last], levels.reshape(-1))
     for g in range(first, last):
-        load(level, 2 * g, 2, pair)
-        table[0], table[1], table[2], table[3] = pair[0], pair[1], -pair[0], -pair[1]
+        low, high = levels[g - first]
+        table[0], table[1], table[2], table[3] = low, high, -low, -high
         for i in range(g * group, min(g * group + group, x.size)):
             x[i] = table[(code[i >> 2] >> np.uint8(2 * (i & 3))) & 3]

@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from outerloop.kernels.cuda_blocks import LARGEST_CHUNK, block_of, load_float, spans, store_float, stored, warps_of
-from outerloop.kernels.land import land
+from outerloop.kernels.land import Landing, land
 from outerloop.kernels.rows import Rows
 
 TILE = 1024
@@ -35,29 +35,21 @@ def land_triton(
     momentum: Tensor | None,
     position: Tensor,
     value: Tensor,
-    own: int,
-    beta: float,
-    chunk: int,
-    k: int,
-    by_senders: bool,
-    lr: float,
-    mu: float,
-    nesterov: bool,
+    how: Landing,
 ) -> Tensor:
     """See `land`."""
-    if chunk > LARGEST_CHUNK:
-        settings = (own, beta, chunk, k, by_senders, lr, mu, nesterov)
-        return land.definition(slow, fast, residual, momentum, position, value, *settings)
-    rows = Rows(slow.numel(), chunk, k)
+    if how.chunk > LARGEST_CHUNK:
+        return land.definition(slow, fast, residual, momentum, position, value, how)
+    rows = Rows(slow.numel(), how.chunk, how.k)
     position, value = position.contiguous(), value.contiguous()
-    tile = min(block_of(chunk), TILE)
+    tile = min(block_of(how.chunk), TILE)
     warps = warps_of(tile, each=4)
     programs = min(rows.rows, resident(slow, warps))
-    total = slow.new_zeros(programs, chunk)
-    senders = torch.zeros_like(total) if by_senders else None
+    total = slow.new_zeros(programs, how.chunk)
+    senders = torch.zeros_like(total) if how.by_senders else None
     squares_C = slow.new_zeros(rows.rows, dtype=torch.float64)
-    weights = [slow, stored(fast), residual if own >= 0 else None, momentum]
-    sent = [position, value, position[max(own, 0)], value[max(own, 0)]]
+    weights = [slow, stored(fast), residual if how.own >= 0 else None, momentum]
+    sent = [position, value, position[max(how.own, 0)], value[max(how.own, 0)]]
     with torch.cuda.device_of(slow):
         for first, last, length, kept in spans(rows):
             land_chunks[(min(programs, last - first),)](
@@ -66,19 +58,19 @@ def land_triton(
                 total,
                 senders,
                 squares_C,
-                beta,
-                lr,
-                mu,
+                how.beta,
+                how.lr,
+                how.mu,
                 float(len(value)),
                 first,
                 last,
                 length,
                 kept,
-                chunk,
-                k,
+                how.chunk,
+                how.k,
                 rows.kept,
                 len(value),
-                NESTEROV=nesterov,
+                NESTEROV=how.nesterov,
                 TILE=tile,
                 KEPT_TILE=min(block_of(kept), TILE),
                 num_warps=warps,

@@ -12,12 +12,34 @@ N values, P peers, M kept in all.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from outerloop.kernels.operator import operator
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.select import absolute, offer
+
+
+class Landing(NamedTuple):
+    """The numbers of the equations above.
+
+    own: the row of this peer among the payloads, or -1: then the residual stays as it is.
+    beta: decay of the residual.
+    chunk, k: `k` kept of every `chunk` values, as `Rows`.
+    by_senders: divide by the number of peers that sent a coordinate instead of by all.
+    lr, mu, nesterov: η, μ and the kind of torch's SGD.
+    """
+
+    own: int
+    beta: float
+    chunk: int
+    k: int
+    by_senders: bool
+    lr: float
+    mu: float
+    nesterov: bool
 
 
 @operator(mutates=("slow", "fast", "residual", "momentum"))
@@ -28,35 +50,28 @@ def land(
     momentum: Tensor | None,
     position: Tensor,
     value: Tensor,
-    own: int,
-    beta: float,
-    chunk: int,
-    k: int,
-    by_senders: bool,
-    lr: float,
-    mu: float,
-    nesterov: bool,
+    how: Landing,
 ) -> Tensor:
     """Everything of one tensor, in place; returns (1,) float64, the sum of ḡ².
 
     slow, residual, momentum: N float32, contiguous; fast: N float32 or bfloat16. position (P, M) int32 and value
-    (P, M) float32 as `select` gives them. `own`: the row of this peer, or -1: then the residual stays as it is.
+    (P, M) float32 as `select` gives them.
     """
-    rows = Rows(slow.numel(), chunk, k)
+    rows = Rows(slow.numel(), how.chunk, how.k)
     at_PM = torch.stack([absolute(position_M, rows) for position_M in position])
     sum_N, senders_N = torch.zeros_like(slow).view(-1), torch.zeros_like(slow).view(-1)
     for at_M, value_M in zip(at_PM, value, strict=True):
         sum_N[at_M] += value_M
         senders_N[at_M] += (value_M != 0).float()
-    mean = (sum_N / (senders_N.clamp(min=1.0) if by_senders else len(value))).view_as(slow)
-    if residual is not None and own >= 0:
-        residual.copy_(offer(slow, fast, residual, beta))
-        residual.view(-1)[at_PM[own]] -= value[own]
+    mean = (sum_N / (senders_N.clamp(min=1.0) if how.by_senders else len(value))).view_as(slow)
+    if residual is not None and how.own >= 0:
+        residual.copy_(offer(slow, fast, residual, how.beta))
+        residual.view(-1)[at_PM[how.own]] -= value[how.own]
     step = mean
     if momentum is not None:
-        momentum.copy_(momentum * mu + mean)
-        step = mean + momentum * mu if nesterov else momentum
-    slow.copy_(slow - step * lr)
+        momentum.copy_(momentum * how.mu + mean)
+        step = mean + momentum * how.mu if how.nesterov else momentum
+    slow.copy_(slow - step * how.lr)
     fast.copy_(slow)
     return mean.double().square().sum().view(1)
 

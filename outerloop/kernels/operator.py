@@ -7,7 +7,8 @@ hundreds of calls. No gradients flow through.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from inspect import Parameter, signature
+from typing import Any, get_type_hints
 
 import torch
 
@@ -17,6 +18,9 @@ LIBRARY = torch.library.Library("outerloop", "FRAGMENT")
 class Operator:
     """`outerloop::<name>`, called like its definition.
 
+    torch's operators take plain numbers. Where the definition's last argument is a NamedTuple of them, they pass
+    through torch one by one, and the definition and every kernel get the tuple.
+
     Args:
         definition: plain torch; its annotations become the schema.
         mutates: names of the arguments that it changes in place.
@@ -25,27 +29,46 @@ class Operator:
     def __init__(self, definition: Callable[..., Any], *, mutates: Iterable[str]) -> None:
         self.definition, self.name = definition, definition.__name__
         self.__doc__ = definition.__doc__
-        LIBRARY.define(self.name + torch.library.infer_schema(definition, mutates_args=mutates))
-        LIBRARY.impl(self.name, definition, "CompositeExplicitAutograd")
+        *_, last = signature(definition, eval_str=True).parameters.values()
+        self.numbers = last.annotation if issubclass(last.annotation, tuple) else None
+        LIBRARY.define(self.name + torch.library.infer_schema(self.flat(definition), mutates_args=mutates))
+        LIBRARY.impl(self.name, self.flat(definition), "CompositeExplicitAutograd")
         self.overload = getattr(torch.ops.outerloop, self.name).default
 
     def __call__(self, *args: Any) -> Any:
         """What the definition, or the device's own kernel, returns."""
-        return self.overload(*args)
+        return self.overload(*args[:-1], *args[-1]) if self.numbers else self.overload(*args)
 
     def kernel(self, device: str) -> Callable[[Callable], Callable]:
         """Decorates the kernel of a device type, "CPU" or "CUDA"."""
 
         def register(function: Callable) -> Callable:
-            LIBRARY.impl(self.name, function, device)
+            LIBRARY.impl(self.name, self.flat(function), device)
             return function
 
         return register
 
     def fake(self, function: Callable) -> Callable:
-        """Decorates the function that gives the shapes of the results, for tracing."""
+        """Decorates the function that gives the shapes of the results, for tracing. It gets the numbers one by one."""
         torch.library.register_fake(f"outerloop::{self.name}", function, lib=LIBRARY)
         return function
+
+    def flat(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The definition or a kernel as torch calls it."""
+        return function if self.numbers is None else one_by_one(function, self.numbers)
+
+
+def one_by_one(function: Callable[..., Any], numbers: type) -> Callable[..., Any]:
+    """The function with the fields of `numbers`, its last argument, as arguments of their own."""
+    given = signature(function, eval_str=True)
+    *tensors, _ = given.parameters.values()
+    fields = [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD, annotation=t) for n, t in get_type_hints(numbers).items()]
+
+    def called(*args: Any) -> Any:
+        return function(*args[: len(tensors)], numbers(*args[len(tensors) :]))
+
+    called.__signature__ = given.replace(parameters=[*tensors, *fields])  # type: ignore[attr-defined]
+    return called
 
 
 def operator(*, mutates: Iterable[str] = ()) -> Callable[[Callable], Operator]:

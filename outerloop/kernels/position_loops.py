@@ -10,16 +10,17 @@ go where 56 bits hold them, and one at a time where not. Every load and store is
 every run of zeros against the end of its lane, so bytes of any kind are read in bounded time and never past an end.
 
 Names: `at` counts bits, `i` and `end` bytes, `m` positions of a row; `word` holds `fill` bits that wait to be stored,
-fewer than 8 between two codes; `rows` is (count, chunk, k). All in one file because numba keeps compiled code by file:
-after an edit of another one it would go on with what it had inlined from there.
+fewer than 8 between two codes; `rows` is (count, chunk, k).
 """
 
 from __future__ import annotations
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from outerloop.kernels.compiled import compiled
 
 ONE = np.uint64(1)
 ROOM = 56
@@ -66,13 +67,13 @@ def store8(typing, byte, i, word):
     return types.void(byte, types.int64, types.uint64), generate
 
 
-@njit
+@compiled
 def low_bits(word, bits):
     """The lowest bits, less than 64, of a uint64."""
     return word & ((ONE << np.uint64(bits)) - ONE)
 
 
-@njit
+@compiled
 def peek(byte, at):
     """The bits from `at` on; 56 at least, zeros past the end of the array."""
     i = at >> 3
@@ -84,7 +85,7 @@ def peek(byte, at):
     return word >> np.uint64(at & 7)
 
 
-@njit
+@compiled
 def put(byte, i, end, word):
     """Store 8 bytes, or as many as there is room for before `end`."""
     if i + 8 <= end:
@@ -95,14 +96,14 @@ def put(byte, i, end, word):
         word >>= np.uint64(8)
 
 
-@njit
+@compiled
 def flush(byte, i, end, word, fill):
     """Store what waits but the bits of a byte begun: the new (i, word, fill)."""
     put(byte, i, end, word)
     return i + (fill >> 3), word >> np.uint64(fill & 56), fill & 7
 
 
-@njit
+@compiled
 def finish(byte, i, end, word):
     """Store what waits, and zeros up to `end`."""
     while i < end:
@@ -110,7 +111,7 @@ def finish(byte, i, end, word):
         i, word = i + 8, np.uint64(0)
 
 
-@njit
+@compiled
 def only_zeros(byte, at, stop_at):
     """Whether there is no one from `at` up to `stop_at`."""
     while at < stop_at:
@@ -123,20 +124,20 @@ def only_zeros(byte, at, stop_at):
 # --- one code, and four ---
 
 
-@njit
+@compiled
 def code(gap, b):
     """A gap's code and its bits; another code when they are more than 64."""
     zeros = gap >> b
     return ((low_bits(np.uint64(gap), b) << ONE) | ONE) << np.uint64(zeros & 63), zeros + 1 + b
 
 
-@njit
+@compiled
 def joined(first, second):
     """Two codes in a row; something else when they are more than 64 bits."""
     return first[0] | (second[0] << np.uint64(first[1] & 63)), first[1] + second[1]
 
 
-@njit
+@compiled
 def write_code(byte, i, end, word, fill, gap, b):
     """Append a code of any length: the new (i, word, fill)."""
     while gap >> b > 32:
@@ -146,7 +147,7 @@ def write_code(byte, i, end, word, fill, gap, b):
     return flush(byte, i, end, word | (bits << np.uint64(fill)), fill + used)
 
 
-@njit
+@compiled
 def split(word, b):
     """A word's first gap, the bits of its code, and the rest of the word; more bits than 64 when it has no one."""
     zeros = trailing_zeros(word)
@@ -154,7 +155,7 @@ def split(word, b):
     return (zeros << b) + np.int64(low_bits(rest, b)), zeros + 1 + b, rest >> np.uint64(b)
 
 
-@njit
+@compiled
 def read_code(byte, at, stop_at, b):
     """A code of any length: where it ends, which is past `stop_at` when no one comes before that, and its gap."""
     zeros, run = 0, trailing_zeros(peek(byte, at))
@@ -168,7 +169,7 @@ def read_code(byte, at, stop_at, b):
 # --- a row ---
 
 
-@njit
+@compiled
 def zeros_of(kept, length, b):
     """Zeros in the codes of a row's gaps; negative unless it ascends strictly from 0 or more to less than `length`."""
     signs = zeros = np.int64(kept[0]) >> b
@@ -179,7 +180,7 @@ def zeros_of(kept, length, b):
     return zeros if signs >= 0 and kept[-1] < length else -1
 
 
-@njit
+@compiled
 def write_row(byte, i, end, word, fill, kept, b, low, step):
     """Append the codes of a row: the new (i, word, fill)."""
     least, m = 0, 0
@@ -200,7 +201,7 @@ def write_row(byte, i, end, word, fill, kept, b, low, step):
     return i, word, fill
 
 
-@njit
+@compiled
 def read_row(byte, at, stop_at, kept, b, low, step):
     """kept[:] = high << low: where their codes end, past `stop_at` when broken, and the least next high."""
     least, m = 0, 0
@@ -227,7 +228,7 @@ def read_row(byte, at, stop_at, kept, b, low, step):
     return at, least
 
 
-@njit
+@compiled
 def row_of(position, row, rows):
     """What a row keeps, as a view, and its length."""
     count, chunk, k = rows
@@ -237,14 +238,14 @@ def row_of(position, row, rows):
 # --- Rice: lanes of rows ---
 
 
-@njit
+@compiled
 def rows_of(lane, lane_rows, rows):
     """The first row of a lane and the one after its last."""
     count, chunk, _ = rows
     return lane * lane_rows, min((lane + 1) * lane_rows, -(-count // chunk))
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def rice_sizes(position, size, rows, lane_rows, b, first, stop):
     """size[lane] = its bytes, for lanes first .. stop. False when positions are not valid."""
     for lane in range(first, stop):
@@ -260,7 +261,7 @@ def rice_sizes(position, size, rows, lane_rows, b, first, stop):
     return True
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def rice_write(position, byte, border, rows, lane_rows, b, first, stop):
     """byte[border[lane] : border[lane + 1]] = its codes, for lanes first .. stop."""
     for lane in range(first, stop):
@@ -273,7 +274,7 @@ def rice_write(position, byte, border, rows, lane_rows, b, first, stop):
         finish(byte, i, end, word)
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def rice_read(byte, position, border, rows, lane_rows, b, first, stop):
     """The positions of lanes first .. stop. False when one of the lanes is not good."""
     for lane in range(first, stop):
@@ -292,7 +293,7 @@ def rice_read(byte, position, border, rows, lane_rows, b, first, stop):
 # --- Elias-Fano: rows of `size` bytes, a ragged last one of fewer ---
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def elias_fano_write(position, byte, rows, low, size, first, stop):
     """The bytes of rows first .. stop. False when positions are not valid."""
     for row in range(first, stop):
@@ -309,7 +310,7 @@ def elias_fano_write(position, byte, rows, low, size, first, stop):
     return True
 
 
-@njit(nogil=True, cache=True)
+@compiled
 def elias_fano_read(byte, position, rows, low, size, first, stop):
     """The positions of rows first .. stop. False when one of the rows is not good."""
     for row in range(first, stop):

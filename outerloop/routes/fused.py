@@ -23,7 +23,7 @@ from outerloop.compress.topk import TopK
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.feedback.none import NoFeedback
 from outerloop.feedback.storage import Float32
-from outerloop.kernels.land import land
+from outerloop.kernels.land import Landing, land
 from outerloop.kernels.select import select
 from outerloop.methods.outer_optimizer import OuterOptimizer
 from outerloop.payload import Payload, blaming, on
@@ -99,8 +99,8 @@ class Fused:
             rows = self.topk(x).rows_at(x.numel(), self.payload.moment(number, name))
             residual, beta = self.residual(name, like=x)
             momentum = self.method.momentum_of(x) if step.momentum else None
-            scatter = (kept.position, kept.value, own, beta, rows.chunk, rows.k, self.by_senders)
-            total += float(land(x, fast[name], residual, momentum, *scatter, step.lr, step.momentum, step.nesterov))
+            how = Landing(own, beta, rows.chunk, rows.k, self.by_senders, step.lr, step.momentum, step.nesterov)
+            total += float(land(x, fast[name], residual, momentum, kept.position, kept.value, how))
         return total
 
     def topk(self, x: Tensor) -> TopK:

@@ -1,0 +1,89 @@
+"""Machine code is kept from process to process, and never outlives an edit of what it was compiled from."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numba
+import pytest
+
+import outerloop
+from outerloop.kernels import compiled
+
+DECODE = """
+import torch
+from outerloop.kernels import cpu_two_bit
+from outerloop.kernels.two_bit import two_bit_decode
+code, level = torch.tensor([0b00011011], dtype=torch.uint8), torch.tensor([[1, 2]], dtype=torch.bfloat16)
+print(two_bit_decode(code, level, 4, 4).tolist())
+stats = cpu_two_bit.decode_groups.stats
+print(stats.cache_hits.total(), stats.cache_misses.total())
+"""
+RIGHT = "[-2.0, -1.0, 2.0, 1.0]"
+KERNELS = Path("outerloop/kernels")
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A copy of the package, to edit."""
+    shutil.copytree(
+        Path(outerloop.__file__).parent, tmp_path / "outerloop", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    return tmp_path
+
+
+def decoded(checkout, cache="cache"):
+    """Two bits decoded in a process of its own: the values, the hits and misses of the cache, what was logged."""
+    settings = {"PYTHONPATH": str(checkout), "NUMBA_CACHE_DIR": str(checkout / cache)}
+    done = subprocess.run(
+        [sys.executable, "-c", DECODE],
+        cwd=checkout,
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return *done.stdout.splitlines(), done.stderr
+
+
+def test_a_second_process_loads_what_the_first_one_compiled(checkout):
+    first, second = decoded(checkout), decoded(checkout)
+    assert first[:2] == (RIGHT, "0 1") and second[:2] == (RIGHT, "1 0")
+    assert list(checkout.glob("cache/outerloop/loops-*/*/cpu_two_bit.decode_groups-*.nbi"))
+    assert not list(checkout.rglob("__pycache__/*.nb?"))
+
+
+def test_an_edited_helper_is_compiled_anew_into_its_callers(checkout):
+    decoded(checkout)
+    helper = checkout / KERNELS / "arrays.py"
+    widen = "np.uint32(source[i]) << np.uint32(16)"
+    assert widen in helper.read_text()
+    helper.write_text(helper.read_text().replace(widen, f"({widen}) ^ np.uint32(0x80000000)"))
+    values, hits_and_misses, _ = decoded(checkout)
+    assert values == "[2.0, 1.0, -2.0, -1.0]" and hits_and_misses == "0 1"
+    assert len(list((checkout / "cache/outerloop").glob("loops-*"))) == 2
+
+
+def test_where_nothing_can_be_kept_it_is_compiled_and_said(checkout):
+    (checkout / "cache").touch()
+    values, hits_and_misses, log = decoded(checkout)
+    assert values == RIGHT and hits_and_misses == "0 1" and "compiles its loops anew" in log
+    assert not list(checkout.rglob("*.nb?"))
+
+
+def test_a_name_or_a_byte_changes_the_folder(checkout):
+    kernels = checkout / KERNELS
+    seen = {compiled.content_of(kernels)}
+    assert seen == {compiled.content_of(Path(compiled.__file__).parent)}
+    (kernels / "rows.py").rename(kernels / "other_rows.py")
+    seen.add(compiled.content_of(kernels))
+    with (kernels / "threads.py").open("a") as file:
+        file.write("#")
+    seen.add(compiled.content_of(kernels))
+    assert len(seen) == 3
+
+
+def test_other_users_of_numba_keep_their_own_folder():
+    assert os.environ.get("NUMBA_CACHE_DIR", "") == numba.config.CACHE_DIR
