@@ -1,0 +1,91 @@
+"""The table and the picture of bench_recipes.py's records: loss of every case at every H and number of workers.
+
+    .venv/bin/python scripts/show_recipes.py --json FILE --inner-steps 600 --picture FILE.png
+
+A case's learning rate is the one with the lowest loss among its runs at the smallest H, the fewest workers and seed 0.
+A cell holds the mean over seeds and half the spread; cases that meet every step have the same runs at every H.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import matplotlib.pyplot as plt
+
+Row = dict[str, Any]
+Cell = tuple[str, int, int]
+
+
+def tuned(rows: list[Row]) -> list[Row]:
+    """The runs at their case's best learning rate."""
+    best: dict[str, Row] = {}
+    for row in sorted(rows, key=lambda row: (row["sync_every"], row["workers"], row["seed"], row["val_loss"])):
+        best.setdefault(row["case"], row)
+    return [row for row in rows if row["lr"] == best[row["case"]]["lr"]]
+
+
+def cells(rows: list[Row]) -> dict[Cell, list[Row]]:
+    """(case, H, workers) -> runs."""
+    found: dict[Cell, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[row["case"], row["sync_every"], row["workers"]].append(row)
+    return found
+
+
+def text(runs: list[Row]) -> str:
+    """ "1.621 ± .010", with the number of seeds where it is one."""
+    losses = [run["val_loss"] for run in runs]
+    if not losses:
+        return "–"
+    return f"{mean(losses):.3f} ± {(max(losses) - min(losses)) / 2:.3f}" if len(losses) > 1 else f"{losses[0]:.3f} (1)"
+
+
+def draw(found: dict[Cell, list[Row]], hs: list[int], workers: list[int], path: Path) -> None:
+    """Loss against H, one panel a number of workers."""
+    figure, panels = plt.subplots(1, len(workers), figsize=(5.5 * len(workers), 4.5), sharey=True, squeeze=False)
+    for panel, count in zip(panels[0], workers, strict=True):
+        for number, case in enumerate(sorted({case for case, _, _ in found})):
+            points = {h: runs for h in hs if (runs := found.get((case, h, count)) or found.get((case, 1, count)))}
+            losses = [mean(run["val_loss"] for run in runs) for runs in points.values()]
+            panel.plot(list(points), losses, marker="osv^Dx*"[number % 7], color=plt.cm.tab20(number), label=case)
+        panel.set(title=f"{count} workers", xlabel="H, inner steps a round", xscale="log", xticks=hs, xticklabels=hs)
+        panel.minorticks_off()
+    panels[0][0].set_ylabel("validation loss, nats a byte")
+    panels[0][-1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    """Print the table in Markdown and write the picture."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--inner-steps", type=int, required=True)
+    parser.add_argument("--picture", type=Path, required=True, metavar="FILE")
+    args = parser.parse_args()
+    rows = tuned([row for row in json.loads(args.json.read_text()) if row["inner_steps"] == args.inner_steps])
+    found = cells(rows)
+    hs = sorted({h for _, h, _ in found} - {1})
+    workers = sorted({count for _, _, count in found})
+    print("| case | lr | bits |", *(f"H {h}, {count} workers |" for count in workers for h in hs))
+    print("|", *["--- |"] * (3 + len(hs) * len(workers)))
+    for case in sorted({row["case"] for row in rows}, key=lambda case: loss_of(found, case, hs[0], workers[0])):
+        last = [row for row in rows if row["case"] == case][-1]
+        losses = [text(found.get((case, h, n)) or found.get((case, 1, n)) or []) for n in workers for h in hs]
+        print(f"| {case} | {last['lr']:.0e} | {last['bits_per_param_per_round']:.3f} |", " | ".join(losses), "|")
+    draw(found, hs, workers, args.picture)
+
+
+def loss_of(found: dict[Cell, list[Row]], case: str, h: int, workers: int) -> float:
+    """Mean loss of a cell, of the every-step cell where there is no other; infinite without runs."""
+    runs = found.get((case, h, workers)) or found.get((case, 1, workers))
+    return mean(run["val_loss"] for run in runs) if runs else float("inf")
+
+
+if __name__ == "__main__":
+    main()
