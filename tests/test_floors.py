@@ -78,3 +78,18 @@ def packages(path: Path) -> set[str]:
 )
 def test_a_package_has_one_home(package, home):
     assert {room_of(path) for path in FILES if package in packages(path)} <= set(home.split())
+
+
+AGREEMENT = (
+    "agreement ballots closing commits decree fields gathering leading memory outputs scrutiny succession waiting"
+)
+
+
+@pytest.mark.parametrize("name", AGREEMENT.split())
+def test_the_agreement_knows_no_network_and_no_clock(name):
+    path = ROOT / "swarm" / f"{name}.py"
+    pure = "__future__ collections dataclasses functools hashlib itertools re typing msgpack outerloop"
+    assert packages(path) <= set(pure.split())
+    modules = {node.module for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)}
+    inside = {module for module in modules if module and module.startswith("outerloop")}
+    assert inside <= {f"outerloop.swarm.{one}" for one in AGREEMENT.split()}

@@ -1,0 +1,151 @@
+"""The agreement on what the rounds came to: a chain of decrees, as a machine without clock or network.
+
+Events go in as method calls, and every method returns what shall be done, in order (outputs.py). It never raises on
+what a peer sent, and never waits. Round r is decided by a majority of its roster M_r, which commit r - 1 names
+(decree.py); who learns of a commit that follows its head applies it.
+
+Why no two peers ever apply different commits of a round. Within a round it is Paxos: if a majority accepted commit X
+in view v, the promises that a later leader needs are of a majority too, the two share a peer, and the leader is told
+of X. From round to round: M_r and M_r+1 need not share a majority, not even a peer. Nobody votes in round r + 1 before
+commit r is its head; there is only one commit r, so all who vote in r + 1 count majorities of the same M_r+1; and no
+vote in r + 1 can undo r. Rosters change for liveness alone: each round needs a majority of its own roster up, and one
+peer up that tells it the head.
+
+What must outlive a crash: Save outputs, each before the outputs after it; and payloads, from `holds` until their round
+is ROUNDS_KEPT old, for an accept says "if this is the commit, its payloads can be had from me". A peer that lost either
+comes back as a new one. Peers may stop, lag and lose messages; that they do not lie is assumed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from outerloop.swarm.ballots import Accept, Ask, Decided, Message
+from outerloop.swarm.closing import Closing
+from outerloop.swarm.commits import Participant
+from outerloop.swarm.decree import Decree
+from outerloop.swarm.fields import MAX_PEERS, MAX_VIEW
+from outerloop.swarm.gathering import Gathering
+from outerloop.swarm.memory import ROUNDS_KEPT, Memory
+from outerloop.swarm.outputs import Apply, Behind, Output
+from outerloop.swarm.scrutiny import doubt, objection
+
+
+class Agreement(Decree):
+    """One peer's part. `closing` and `absent_rounds` (commits missed in a row, then out) are equal on all peers.
+
+    After every event look at `number` and `view`: timers belong to them, and an old one's event changes nothing.
+    `waiting.waiting_for` tells people what is missing.
+    """
+
+    def __init__(self, memory: Memory, *, closing: Closing, absent_rounds: int) -> None:
+        """`memory` is on disk already: Memory.first, Memory.joining or what was saved last."""
+        if not 1 <= absent_rounds <= ROUNDS_KEPT:
+            raise ValueError(f"absent_rounds is 1 to {ROUNDS_KEPT}; came {absent_rounds}")
+        super().__init__(memory, closing=closing, absent_rounds=absent_rounds)
+
+    def receive(self, sender: str, message: Message) -> list[Output]:
+        """A message, from whom the network proved it is."""
+        if isinstance(message, Decided):
+            self._learn(sender, message)
+        elif message.number > self.number:
+            self._out.append(Behind(message.number, sender))
+        elif message.number < self.number:
+            if not isinstance(message, Accept):  # a late accept: what came of it is on its way to the sender
+                self._tell([sender], self._here())
+        elif message.head != self.memory.head.digest:
+            self._refuse(sender, f"round {self.number} after another head: its history is not this one")
+        elif isinstance(message, Ask):
+            self._admit(sender)
+        elif sender not in self.memory.roster or sender == self.memory.peer:
+            self._refuse(sender, f"not another peer of the roster of round {self.number}")
+        elif self.votes:
+            self._take(sender, message)
+        return self._act()
+
+    def holds(self, number: int, participant: Participant) -> list[Output]:
+        """A payload of a round lies on disk, the own one included. After a restart: again for each."""
+        if number >= self.number:
+            self.held = {**self.held, number: self.held.get(number, frozenset()) | {participant}}
+        return self._act()
+
+    def grace(self, number: int) -> list[Output]:
+        """The grace of a round is over."""
+        if number == self.number:
+            self.gathering = replace(self.gathering, grace=True)
+        return self._act()
+
+    def deadline(self, number: int) -> list[Output]:
+        """The deadline of a round's gather is over."""
+        if number == self.number:
+            self.gathering = replace(self.gathering, deadline=True)
+        return self._act()
+
+    def timeout(self, number: int, view: int) -> list[Output]:
+        """A view took too long. Give the first more time than the deadline, and each later one more than the last."""
+        if (number, view) == (self.number, self.view) and self.votes and view < MAX_VIEW:
+            self._promise(view + 1)
+        return self._act()
+
+    def ask(self) -> list[Output]:
+        """Not in the roster, the head's state at hand: ask for admission. Again after each commit, and now and then."""
+        if not self.votes:
+            self._tell(self.memory.roster, Ask(self.number, self.memory.head.digest))
+        return self._act()
+
+    def skip_to(self, decided: Decided) -> list[Output]:
+        """The state as of a later commit was downloaded, because no log reaches back to this peer's head."""
+        if decided.commit.number >= self.number:
+            self._begin(self.memory.skipped_to(decided))
+        return self._act()
+
+    def commits_since(self, number: int) -> tuple[Decided, ...] | None:
+        """The commits after `number`, oldest first. None: the log does not reach back, the state must be downloaded."""
+        if number < self.memory.log[0].commit.number - 1:
+            return None
+        return tuple(one for one in self.memory.log if one.commit.number > number)
+
+    def _act(self) -> list[Output]:
+        """Do what has become possible, save, and hand out what shall be done."""
+        while self.votes and (self._accept() or self._propose() or self._decide()):
+            pass
+        self._save()
+        out, self._out = self._out, []
+        return out
+
+    def _learn(self, sender: str, decided: Decided) -> None:
+        number = decided.commit.number
+        if number > self.number:
+            self._out.append(Behind(number, sender))
+        if number != self.number:
+            return
+        reason = objection(self.memory, decided.commit, min_peers=self.closing.min_peers)
+        if reason := reason or doubt(self.memory, decided):
+            self._refuse(sender, reason)
+        else:
+            self._apply(decided)
+
+    def _decide(self) -> bool:
+        """A majority has accepted what this peer proposed: apply it and tell everybody whom it concerns."""
+        proposed, acceptors = self.proposed, self._acceptors()
+        if proposed is None or not acceptors:
+            return False
+        decided = Decided(proposed.commit, acceptors)
+        concerned = {*self.memory.roster, *decided.commit.roster, *self.gathering.asked}
+        self._apply(decided)
+        self._tell(sorted(concerned), decided)
+        return True
+
+    def _apply(self, decided: Decided) -> None:
+        self._begin(self.memory.learned(decided))
+        self._save()
+        self._out.append(Apply(decided.commit))
+
+    def _begin(self, memory: Memory) -> None:
+        """The next round, or a later one."""
+        self.memory, self.gathering = memory, Gathering()
+        self.held = {number: held for number, held in self.held.items() if number >= self.number}
+
+    def _admit(self, sender: str) -> None:
+        if len(self.gathering.asked) < MAX_PEERS:
+            self.gathering = replace(self.gathering, asked=self.gathering.asked | {sender})

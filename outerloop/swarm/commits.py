@@ -1,0 +1,116 @@
+"""A commit: what a round came to. Everybody applies exactly its participants, and its roster decides the next round.
+
+    digest of commit r = sha256(DOMAIN | msgpack of its map, keys in the order below)
+    parent of commit r = digest of commit r - 1, so one digest names the whole history
+
+The chain begins with commit -1, genesis: no participants, the first roster, and a parent that names the run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import msgpack
+
+from outerloop.swarm.fields import (
+    MAX_AMOUNT,
+    MAX_NUMBER,
+    MAX_VIEW,
+    BadMessage,
+    ascending,
+    digest,
+    fields,
+    items,
+    peer_id,
+    peer_ids,
+    quote,
+    whole,
+)
+
+DOMAIN = b"outerloop/1/commit\n"
+GENESIS = -1
+
+
+@dataclass(frozen=True, order=True)
+class Participant:
+    """One payload of a round: whose it is, its sha256, and how many training samples stand behind it."""
+
+    peer: str
+    digest: bytes
+    size_bytes: int
+    samples: int
+
+    def to_list(self) -> list[Any]:
+        return [self.peer, self.digest, self.size_bytes, self.samples]
+
+    @staticmethod
+    def from_list(value: Any) -> Participant:
+        """Raises BadMessage."""
+        if type(value) is not list or len(value) != 4:
+            raise BadMessage(f"a participant is [peer, sha256, bytes, samples]; came {quote(value)}")
+        peer, sha256, size_bytes, samples = value
+        return Participant(
+            peer_id(peer, "a participant's peer"),
+            digest(sha256, "a participant's payload"),
+            whole(size_bytes, "a payload's size in bytes", most=MAX_AMOUNT),
+            whole(samples, "a payload's samples", most=MAX_AMOUNT),
+        )
+
+
+@dataclass(frozen=True)
+class Commit:
+    """`view`: where it was proposed first. A later view proposes it again unchanged, so that its digest stays.
+
+    `participants` in the order of peers; `roster`: the peers, in order, that decide the next round.
+    """
+
+    number: int
+    parent: bytes
+    view: int
+    participants: tuple[Participant, ...]
+    roster: tuple[str, ...]
+
+    @cached_property
+    def digest(self) -> bytes:
+        return hashlib.sha256(DOMAIN + msgpack.packb(self.to_map())).digest()
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def to_map(self) -> dict[str, Any]:
+        return {
+            "number": self.number,
+            "parent": self.parent,
+            "view": self.view,
+            "participants": [one.to_list() for one in self.participants],
+            "roster": list(self.roster),
+        }
+
+    @staticmethod
+    def from_map(value: Any) -> Commit:
+        """Raises BadMessage."""
+        found = fields(value, "a commit", ("number", "parent", "view", "participants", "roster"))
+        participants = [Participant.from_list(one) for one in items(found["participants"], "participants")]
+        ascending([one.peer for one in participants], "participants")
+        return Commit(
+            whole(found["number"], "a commit's number", least=GENESIS, most=MAX_NUMBER),
+            digest(found["parent"], "a commit's parent"),
+            whole(found["view"], "a commit's view", most=MAX_VIEW),
+            tuple(participants),
+            peer_ids(found["roster"], "a roster's peers", least=1),
+        )
+
+
+def genesis(run: str, roster: Iterable[str]) -> Commit:
+    """The commit before round 0: its roster decides round 0. Raises BadMessage for a roster that cannot be."""
+    parent = hashlib.sha256(DOMAIN + run.encode()).digest()
+    return Commit(GENESIS, parent, 0, (), peer_ids(sorted(set(roster)), "the first roster's peers", least=1))
+
+
+def majority(roster: tuple[str, ...]) -> int:
+    """The least number of peers that is more than half: any two majorities of a roster share a peer."""
+    return len(roster) // 2 + 1

@@ -1,0 +1,124 @@
+"""What a peer of the agreement remembers through a crash: the last commits, what it promised, what it accepted.
+
+It lies beside the peer's identity, and the two share one fate: a peer that lost its memory might vote twice, so it
+comes back with a new identity. Payloads that an accepted commit names must outlive a crash as well (see agreement).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import msgpack
+
+from outerloop.swarm.ballots import Accepted, Decided
+from outerloop.swarm.commits import Commit, genesis
+from outerloop.swarm.fields import MAX_VIEW, BadMessage, fields, items, peer_id, peer_ids, whole
+
+VERSION = 1
+ROUNDS_KEPT = 8
+"""Commits that a peer can be behind and still be brought up by replay."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Immutable: an event makes a new one. `log`: the last commits, the last of them is the head.
+
+    `promised`: the view at hand; nothing of an earlier one is accepted any more. `accepted`: the last that was.
+    Both are about the round after the head.
+    """
+
+    run: str
+    peer: str
+    log: tuple[Decided, ...]
+    promised: int = 0
+    accepted: Accepted | None = None
+
+    @staticmethod
+    def first(*, run: str, peer: str, roster: Iterable[str]) -> Memory:
+        """Of a peer that is there from the beginning."""
+        return Memory(run, peer, (Decided(genesis(run, roster), ()),))
+
+    @staticmethod
+    def joining(*, run: str, peer: str, head: Decided) -> Memory:
+        """Of a newcomer that downloaded the state as of `head`. Raises ValueError when it has voted there already."""
+        if peer in head.commit.roster:
+            raise ValueError(
+                f"{peer} is in the roster but brings no memory: remove its identity file, join as a new peer"
+            )
+        return Memory(run, peer, (head,))
+
+    @property
+    def head(self) -> Commit:
+        return self.log[-1].commit
+
+    @property
+    def number(self) -> int:
+        """Of the round that is to be decided."""
+        return self.head.number + 1
+
+    @property
+    def roster(self) -> tuple[str, ...]:
+        """The peers that decide it."""
+        return self.head.roster
+
+    def leader(self, view: int) -> str:
+        return leader(self.run, self.number, view, self.roster)
+
+    def learned(self, decided: Decided) -> Memory:
+        """The next commit is known: on to the round after it."""
+        assert decided.commit.number == self.number and decided.commit.parent == self.head.digest
+        return Memory(self.run, self.peer, (*self.log, decided)[-ROUNDS_KEPT:])
+
+    def skipped_to(self, decided: Decided) -> Memory:
+        """State as of a later commit was downloaded. It never voted beyond its own head, so it may vote after this."""
+        assert decided.commit.number >= self.number
+        return Memory(self.run, self.peer, (decided,))
+
+    def to_bytes(self) -> bytes:
+        return msgpack.packb(
+            {
+                "version": VERSION,
+                "run": self.run,
+                "peer": self.peer,
+                "log": [[one.commit.to_map(), list(one.acceptors)] for one in self.log],
+                "promised": self.promised,
+                "accepted": self.accepted.to_map() if self.accepted else None,
+            }
+        )
+
+    @staticmethod
+    def from_bytes(content: bytes, *, run: str, peer: str) -> Memory:
+        """Raises BadMessage when it is damaged, of another version, or another run's or peer's."""
+        try:
+            value = msgpack.unpackb(content)
+        except ValueError as error:
+            raise BadMessage(f"the memory of the agreement is unreadable: {error}") from error
+        found = fields(value, "the memory", ("version", "run", "peer", "log", "promised", "accepted"))
+        whole(found["version"], "the memory's version", least=VERSION, most=VERSION)
+        if (found["run"], peer_id(found["peer"], "the memory's peer")) != (run, peer):
+            raise BadMessage(f"this memory is of peer {found['peer']} in run {found['run']}, not of {peer} in {run}")
+        accepted = None if found["accepted"] is None else Accepted.from_map(found["accepted"])
+        memory = Memory(run, peer, _log(found["log"]), accepted=accepted)
+        return replace(memory, promised=whole(found["promised"], "the promised view", most=MAX_VIEW))
+
+
+def _log(value: Any) -> tuple[Decided, ...]:
+    log: list[Decided] = []
+    for pair in items(value, "the log", least=1):
+        if type(pair) is not list or len(pair) != 2:
+            raise BadMessage("an entry of the log is a commit and its acceptors")
+        decided = Decided(Commit.from_map(pair[0]), peer_ids(pair[1], "acceptors"))
+        if log and decided.commit.parent != log[-1].commit.digest:
+            raise BadMessage(f"the log breaks before commit {decided.commit.number}")
+        log.append(decided)
+    return tuple(log)
+
+
+@lru_cache(maxsize=4096)
+def leader(run: str, number: int, view: int, roster: tuple[str, ...]) -> str:
+    """The peer of the roster with the smallest sha256 of (run, round, view, peer)."""
+    return min(roster, key=lambda peer: hashlib.sha256(msgpack.packb([run, number, view, peer])).digest())

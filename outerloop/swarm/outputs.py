@@ -1,0 +1,59 @@
+"""What the agreement asks of the world around it, to be carried out in the order given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outerloop.swarm.ballots import Message
+from outerloop.swarm.commits import Commit, Participant
+from outerloop.swarm.memory import Memory
+
+
+@dataclass(frozen=True)
+class Save:
+    """Write `memory.to_bytes()` to disk, synced, before anything that follows: others will count on it."""
+
+    memory: Memory
+
+
+@dataclass(frozen=True)
+class Send:
+    """At most once: what is lost is made up for by the next view."""
+
+    to: str
+    message: Message
+
+
+@dataclass(frozen=True)
+class Apply:
+    """The round came to this. Get its payloads and take the outer step. A new round begins: start its timers."""
+
+    commit: Commit
+
+
+@dataclass(frozen=True)
+class Want:
+    """These payloads of the round are proposed and not held: pull them from `holder` or any other, then say `holds`."""
+
+    number: int
+    participants: tuple[Participant, ...]
+    holder: str
+
+
+@dataclass(frozen=True)
+class Behind:
+    """`peer` is in round `number` already: get its `commits_since`, and `receive` them in order."""
+
+    number: int
+    peer: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A message that changed nothing, and why: for the log."""
+
+    sender: str
+    reason: str
+
+
+Output = Save | Send | Apply | Want | Behind | Refused

@@ -1,0 +1,27 @@
+"""Why a peer turns down a commit that it is told of. Empty text: it does not."""
+
+from __future__ import annotations
+
+from outerloop.swarm.ballots import Decided
+from outerloop.swarm.commits import Commit, majority
+from outerloop.swarm.memory import Memory
+
+
+def objection(memory: Memory, commit: Commit, *, min_peers: int) -> str:
+    """Why a commit cannot be the one of the round at hand, decided or not."""
+    present = {one.peer for one in commit.participants}
+    if commit.parent != memory.head.digest:
+        return f"commit {commit.number} follows another head: its history is not this one"
+    if len(present) < min_peers:
+        return f"commit {commit.number} has {len(present)} participants, fewer than min_peers={min_peers}"
+    if not present <= set(memory.roster) & set(commit.roster):
+        return f"commit {commit.number} has participants outside its roster, or drops them from the next"
+    return ""
+
+
+def doubt(memory: Memory, decided: Decided) -> str:
+    """Why a commit of the round at hand is not known to be decided. Signatures of accepts are to be checked here."""
+    acceptors = set(decided.acceptors) & set(memory.roster)
+    if len(acceptors) < majority(memory.roster):
+        return f"commit {memory.number} has accepts of {len(acceptors)} of {len(memory.roster)} peers, no majority"
+    return ""

@@ -1,0 +1,51 @@
+"""Why a round is not decided yet, in one line for people: who or what is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from outerloop.swarm.agreement import Agreement
+from outerloop.swarm.commits import majority
+from outerloop.swarm.leading import candidates
+
+NAMED = 5  # peers named in a line, the others are counted
+
+
+def waiting_for(agreement: Agreement) -> str:
+    memory = agreement.memory
+    where = f"round {memory.number}, view {memory.promised}: "
+    if not agreement.votes:
+        return where + f"decided by {len(memory.roster)} peers, this one is not among them"
+    return where + (_as_leader(agreement) if agreement.leads else _as_follower(agreement))
+
+
+def _as_follower(agreement: Agreement) -> str:
+    memory, leader = agreement.memory, agreement.memory.leader(agreement.view)
+    if proposal := agreement.gathering.proposal:
+        missing = set(proposal.commit.participants) - agreement.payloads
+        return f"{leader} proposes; payloads of {_names(one.peer for one in missing)} are not here yet"
+    if memory.accepted and memory.accepted.view == memory.promised:
+        return f"accepted; {leader} needs a majority of {len(memory.roster)} peers"
+    return f"{leader} is to propose"
+
+
+def _as_leader(agreement: Agreement) -> str:
+    memory, gathering = agreement.memory, agreement.gathering
+    needed, others = majority(memory.roster), set(memory.roster) - {memory.peer}
+    if agreement.proposed:
+        silent = others - gathering.accepts
+        return f"{1 + len(gathering.accepts)} of {needed} accepts are here; none of {_names(silent)}"
+    silent = others - {peer for peer, _ in gathering.promises}
+    if memory.promised > 0 and len(memory.roster) - len(silent) < needed:
+        return f"{len(memory.roster) - len(silent)} of {needed} promises are here; none of {_names(silent)}"
+    if gathering.wanted:
+        return f"proposed before, payloads of {_names(one.peer for one in gathering.wanted)} are to be fetched"
+    here = {one.peer for one in candidates(memory, agreement.payloads)}
+    enough = agreement.closing.needed(len(memory.roster), grace=gathering.grace, deadline=gathering.deadline)
+    return f"{len(here)} of {enough} payloads are here; none of {_names(set(memory.roster) - here)}"
+
+
+def _names(peers: Iterable[str]) -> str:
+    names = sorted(set(peers))
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more

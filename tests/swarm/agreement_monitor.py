@@ -1,0 +1,58 @@
+"""What must hold of everything that peers of the agreement say and do, checked as it happens."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from outerloop.swarm.ballots import Accept, Message, Promise, Propose
+from outerloop.swarm.commits import Commit, Participant, majority
+from outerloop.swarm.memory import Memory
+
+
+class Monitor:
+    """Knows all: `chosen` is the commit of each round that a majority of its roster has accepted."""
+
+    def __init__(self, genesis: Commit, *, min_peers: int) -> None:
+        self.min_peers = min_peers
+        self.chosen: dict[int, Commit] = {-1: genesis}
+        self.applied = 0
+        self._votes_for: dict[tuple[int, int], Commit] = {}
+        self._promised: dict[tuple[str, int], int] = defaultdict(int)
+        self._votes: dict[tuple[int, int], set[str]] = defaultdict(set)
+
+    def saved(self, peer: str, disk: Memory, payloads: set[tuple[int, Participant]]) -> None:
+        """A vote is one from the moment that it is on disk."""
+        vote = disk.accepted
+        if vote is None or peer in self._votes[disk.number, vote.view]:
+            return
+        commit, number = vote.commit, disk.number
+        assert disk.promised == vote.view >= self._promised[peer, number], "a vote in a view before the one promised"
+        assert commit.parent == self.chosen[number - 1].digest, "a vote that is no link of the chain"
+        assert peer in self.chosen[number - 1].roster, "a vote from outside the roster"
+        assert len(commit.participants) >= self.min_peers, "fewer participants than min_peers"
+        assert all((number, one) in payloads for one in commit.participants), "a vote for payloads that are not held"
+        known = self._votes_for.setdefault((number, vote.view), commit)
+        assert known.digest == commit.digest, "two commits in one view"
+        self._votes[number, vote.view].add(peer)
+        if len(self._votes[number, vote.view]) >= majority(self.chosen[number - 1].roster):
+            chosen = self.chosen.setdefault(number, commit)
+            assert chosen.digest == commit.digest, "majorities chose two commits of one round"
+
+    def said(self, peer: str, message: Message, disk: Memory) -> None:
+        """`disk`: what this peer would find if it crashed now."""
+        if disk.number > getattr(message, "number", disk.number):
+            return  # over: the disk has its commit
+        if isinstance(message, Promise):
+            assert disk.promised >= message.view, "a promise that is not on disk"
+            self._promised[peer, message.number] = message.view
+        if isinstance(message, Propose):
+            assert disk.accepted == message.accepted, "a proposal that its leader has not accepted on disk"
+        if isinstance(message, Accept):
+            assert disk.accepted is not None, "an accept that is not on disk"
+            said = disk.accepted.view, disk.accepted.commit.digest
+            assert said == (message.view, message.digest), "an accept that is not on disk"
+
+    def did_apply(self, commit: Commit) -> None:
+        assert commit.number in self.chosen, "applied what no majority has accepted"
+        assert commit.digest == self.chosen[commit.number].digest, "two commits of one round"
+        self.applied += 1

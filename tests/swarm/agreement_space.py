@@ -1,0 +1,243 @@
+"""Every world that three peers can get to while they decide one round: all orders, losses and repeats of messages.
+
+The network is the set of all messages ever sent: each may arrive at any time, again and again, or never. On top come so
+many timeouts at any peer at any time, and so many crashes after any output of any event, each followed by a restart
+from disk (a peer that stays down is one to which nothing arrives). One payload may come late to one peer.
+
+A world is a few numbers: which state each peer is in, which messages were sent (bits), what is left of the budgets.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Hashable, Iterator
+from typing import NamedTuple
+
+from agreement_world import RUN, payload
+
+from outerloop.swarm.agreement import Agreement
+from outerloop.swarm.ballots import Accept, Message, Promise, Propose
+from outerloop.swarm.closing import Closing
+from outerloop.swarm.commits import majority
+from outerloop.swarm.memory import Memory
+from outerloop.swarm.outputs import Output, Save, Send
+
+PEERS = ("a", "b", "c")
+CLOSING = Closing(min_peers=2, min_fraction=1.0)
+NOTHING = (-1, b"")  # before every vote
+Event = int | str  # a message, by its bit, or one of the words below
+
+
+class World(NamedTuple):
+    peers: tuple[int, ...]
+    sent: int
+    timeouts: int
+    crashes: int
+
+
+class Peer(NamedTuple):
+    """`disk` is what a crash leaves."""
+
+    disk: Memory
+    machine: Agreement
+
+
+class Space:
+    """`worlds` visited, `ends` among them where no message changes anything any more."""
+
+    def __init__(self, *, timeouts: int, crashes: int, late: bool = False) -> None:
+        self.worlds: set[World] = set()
+        self.ends: list[World] = []
+        self._late = late
+        self._peers: list[Peer] = []
+        self._known: dict[Hashable, int] = {}
+        self._messages: list[tuple[str, str, Message]] = []
+        self._bits: dict[tuple[str, str, Message], int] = {}
+        self._steps: dict[tuple[int, Event], list[tuple[int, int, int]]] = {}
+        self._checked: set[int] = set()
+        self.first = self._begin(timeouts, crashes)
+
+    def explore(self, *, at_most: int) -> None:
+        """Visit every world. Raises AssertionError when one breaks a property, or there are more than `at_most`."""
+        waiting = [self.first]
+        self.worlds = {self.first}
+        while waiting:
+            world = waiting.pop()
+            self._check(world)
+            moves = 0
+            for move, following in self._following(world):
+                moves += isinstance(move, int) and following != world
+                if following not in self.worlds:
+                    self.worlds.add(following)
+                    waiting.append(following)
+            if not moves:
+                self.ends.append(world)
+            assert len(self.worlds) <= at_most, f"more than {at_most} worlds"
+
+    def decided(self, world: World) -> int:
+        """How many peers have the round behind them."""
+        return sum(self._peers[index].machine.number > 0 for index in world.peers)
+
+    def go_on(self, world: World) -> World:
+        """Nothing is lost any more, and timeouts come whenever nothing else does, until all have decided."""
+        for _ in range(20):
+            world = self._deliver_all(world._replace(timeouts=len(PEERS)))
+            if self.decided(world) == len(PEERS):
+                return world
+            for who in range(len(PEERS)):
+                for event in ("late", "timeout"):
+                    (done, *_) = self._moves(world, who, event, crashes=0)
+                    world = done
+        raise AssertionError("no decision in 20 views")
+
+    def _begin(self, timeouts: int, crashes: int) -> World:
+        memories = [Memory.first(run=RUN, peer=peer, roster=PEERS) for peer in PEERS]
+        machines = [Agreement(memory, closing=CLOSING, absent_rounds=3) for memory in memories]
+        world = World((0,) * len(PEERS), 0, timeouts, crashes)
+        for who, machine in enumerate(machines):
+            world = self._arrived(world, who, Peer(memories[who], machine), self._give(machine))
+        return world
+
+    def _give(self, machine: Agreement) -> list[Output]:
+        """The payloads that a peer has from the beginning; the last in the roster misses the first one's, if late."""
+        missing = PEERS[0] if self._late and machine.memory.peer == PEERS[-1] else ""
+        return [out for peer in PEERS if peer != missing for out in machine.holds(0, payload(peer, 0))]
+
+    def _arrived(self, world: World, who: int, peer: Peer, outputs: list[Output]) -> World:
+        """What the world is once the outputs are carried out."""
+        disk, sent = peer.disk, world.sent
+        for output in outputs:
+            if isinstance(output, Save):
+                disk = output.memory
+            if isinstance(output, Send):
+                sent |= 1 << self._bit((peer.machine.memory.peer, output.to, output.message))
+        peers = list(world.peers)
+        peers[who] = self._number(Peer(disk, peer.machine))
+        return world._replace(peers=tuple(peers), sent=sent)
+
+    def _following(self, world: World) -> Iterator[tuple[Event, World]]:
+        for bit in self._arriving(world):
+            for following in self._moves(world, self._to(bit), bit, crashes=world.crashes):
+                yield bit, following
+        for who in range(len(PEERS)):
+            for event in ("late",) if self._late and who == len(PEERS) - 1 else ():
+                for following in self._moves(world, who, event, crashes=world.crashes):
+                    yield event, following
+            if world.timeouts:
+                fewer = world._replace(timeouts=world.timeouts - 1)
+                for following in self._moves(fewer, who, "timeout", crashes=world.crashes):
+                    yield "timeout", following
+
+    def _arriving(self, world: World) -> list[Event]:
+        """Messages that were sent, and commits that who is behind may get from who has them."""
+        machines = [self._peers[index].machine for index in world.peers]
+        commits = [
+            self._bit((ahead.memory.peer, behind.memory.peer, ahead.memory.log[-1]))
+            for ahead in machines
+            for behind in machines
+            if ahead.number > behind.number
+        ]
+        return [*_bits(world.sent), *commits]
+
+    def _to(self, bit: Event) -> int:
+        assert isinstance(bit, int)
+        return PEERS.index(self._messages[bit][1])
+
+    def _moves(self, world: World, who: int, event: Event, *, crashes: int) -> list[World]:
+        """The worlds after an event at a peer: without a crash, then with one after each number of outputs."""
+        found = []
+        for index, sent, crashed in self._step(world.peers[who], event):
+            if crashed <= crashes:
+                peers = (*world.peers[:who], index, *world.peers[who + 1 :])
+                found.append(World(peers, world.sent | sent, world.timeouts, world.crashes - crashed))
+        return found
+
+    def _step(self, index: int, event: Event) -> list[tuple[int, int, int]]:
+        """(state, messages sent, crashes) of a peer after an event: computed once."""
+        if (index, event) not in self._steps:
+            peer = self._peers[index]
+            machine = copy.copy(peer.machine)
+            outputs = self._act(machine, event)
+            steps = [self._outcome(Peer(peer.disk, machine), outputs, 0)]
+            for count in range(len(outputs)):
+                steps.append(self._outcome(Peer(peer.disk, machine), outputs[:count], 1))
+            self._steps[index, event] = list(dict.fromkeys(steps))
+        return self._steps[index, event]
+
+    def _outcome(self, peer: Peer, outputs: list[Output], crashes: int) -> tuple[int, int, int]:
+        world = self._arrived(World((0,), 0, 0, 0), 0, peer, outputs)
+        if crashes:
+            disk = self._peers[world.peers[0]].disk
+            machine = Agreement(disk, closing=CLOSING, absent_rounds=3)
+            world = self._arrived(world, 0, Peer(disk, machine), self._give(machine))
+        return world.peers[0], world.sent, crashes
+
+    def _act(self, machine: Agreement, event: Event) -> list[Output]:
+        machine._out = []
+        if event == "timeout":
+            return machine.timeout(0, machine.view)
+        if event == "late":
+            return machine.holds(0, payload(PEERS[0], 0))
+        assert isinstance(event, int)
+        sender, _, message = self._messages[event]
+        return machine.receive(sender, message)
+
+    def _number(self, peer: Peer) -> int:
+        machine = peer.machine
+        key = peer.disk, machine.memory, machine.gathering, frozenset(machine.held.items())
+        if key not in self._known:
+            self._known[key] = len(self._peers)
+            self._peers.append(peer)
+        return self._known[key]
+
+    def _bit(self, message: tuple[str, str, Message]) -> int:
+        if message not in self._bits:
+            self._bits[message] = len(self._messages)
+            self._messages.append(message)
+        return self._bits[message]
+
+    def _deliver_all(self, world: World) -> World:
+        while True:
+            before = world
+            for bit in self._arriving(world):
+                world = self._moves(world, self._to(bit), bit, crashes=0)[0]
+            if world == before:
+                return world
+
+    # what must hold
+
+    def _check(self, world: World) -> None:
+        heads = {self._peers[index].machine.memory.head.digest for index in world.peers}
+        applied = {one for one in heads if one != self._peers[self.first.peers[0]].disk.head.digest}
+        assert len(applied) <= 1, "two commits of one round"
+        if world.sent not in self._checked:
+            self._checked.add(world.sent)
+            self._check_said([self._messages[bit] for bit in _bits(world.sent)])
+
+    def _check_said(self, messages: list[tuple[str, str, Message]]) -> None:
+        proposed: dict[int, set[bytes]] = defaultdict(set)
+        votes: dict[tuple[int, bytes], set[str]] = defaultdict(set)
+        promised: dict[tuple[str, int], set[tuple[int, bytes]]] = defaultdict(set)
+        for sender, _, message in messages:
+            if isinstance(message, Propose):
+                proposed[message.view].add(message.accepted.commit.digest)
+                votes[message.view, message.accepted.commit.digest].add(sender)
+            if isinstance(message, Accept):
+                votes[message.view, message.digest].add(sender)
+            if isinstance(message, Promise):
+                vote = message.accepted
+                promised[sender, message.view].add((vote.view, vote.commit.digest) if vote else NOTHING)
+        assert all(len(one) == 1 for one in proposed.values()), "two proposals in one view"
+        chosen = {digest for (_, digest), voters in votes.items() if len(voters) >= majority(PEERS)}
+        assert len(chosen) <= 1, "majorities chose two commits of one round"
+        for (sender, view), told in promised.items():
+            heard = [one for one, voters in votes.items() if sender in voters and one[0] < view]
+            assert len(told) == 1 and max(told) >= max(heard, default=NOTHING), "a vote that a promise does not tell"
+
+
+def _bits(bits: int) -> Iterator[int]:
+    while bits:
+        low = bits & -bits
+        yield low.bit_length() - 1
+        bits ^= low

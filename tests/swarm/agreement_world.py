@@ -1,0 +1,158 @@
+"""A world of peers of the agreement whose every step the test chooses: what arrives, what is lost, who crashes when."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import msgpack
+from agreement_monitor import Monitor
+
+from outerloop.swarm.agreement import Agreement
+from outerloop.swarm.ballots import Decided, Message, from_map, to_map
+from outerloop.swarm.closing import Closing
+from outerloop.swarm.commits import Participant, genesis
+from outerloop.swarm.memory import Memory
+from outerloop.swarm.outputs import Apply, Behind, Output, Refused, Save, Send, Want
+
+RUN = "r"
+Act = Callable[[Agreement], list[Output]]
+
+
+def payload(peer: str, number: int) -> Participant:
+    return Participant(peer, hashlib.sha256(f"{peer} {number}".encode()).digest(), 10, 1)
+
+
+@dataclass
+class Peer:
+    """`disk` and `payloads` outlive a crash, the machine does not."""
+
+    disk: Memory
+    payloads: set[tuple[int, Participant]] = field(default_factory=set)
+    machine: Agreement | None = None
+
+    def reloaded(self) -> Memory:
+        return Memory.from_bytes(self.disk.to_bytes(), run=RUN, peer=self.disk.peer)
+
+
+class World:
+    """`network`: what is on its way, each (sender, receiver, message)."""
+
+    def __init__(
+        self,
+        members: Iterable[str],
+        outsiders: Iterable[str] = (),
+        *,
+        closing: Closing,
+        absent_rounds: int = 3,
+        rng: random.Random | None = None,
+        as_bytes: bool = False,
+    ) -> None:
+        self.rng = rng or random.Random(0)
+        self.closing, self.absent_rounds, self.as_bytes = closing, absent_rounds, as_bytes
+        members = list(members)
+        first = genesis(RUN, members)
+        self.monitor = Monitor(first, min_peers=closing.min_peers)
+        start = Decided(first, ())
+        self.peers = {peer: Peer(Memory.first(run=RUN, peer=peer, roster=members)) for peer in members}
+        self.peers |= {peer: Peer(Memory.joining(run=RUN, peer=peer, head=start)) for peer in outsiders}
+        self.network: list[tuple[str, str, Message]] = []
+        self.wants: list[tuple[str, int, Participant]] = []
+        self.fetches: list[tuple[str, str]] = []
+        self.refused: list[tuple[str, Refused]] = []
+        for peer in self.peers:
+            self.start(peer)
+
+    def __getitem__(self, peer: str) -> Agreement:
+        machine = self.peers[peer].machine
+        assert machine is not None, f"{peer} is down"
+        return machine
+
+    @property
+    def up(self) -> list[str]:
+        return [name for name, peer in self.peers.items() if peer.machine]
+
+    def start(self, name: str) -> None:
+        """From disk: memory and payloads."""
+        peer = self.peers[name]
+        memory = peer.reloaded() if self.as_bytes else peer.disk
+        peer.machine = Agreement(memory, closing=self.closing, absent_rounds=self.absent_rounds)
+        for number, one in sorted(peer.payloads):
+            self.event(name, lambda machine, number=number, one=one: machine.holds(number, one))
+
+    def crash(self, name: str) -> None:
+        self.peers[name].machine = None
+
+    def event(self, name: str, act: Act, *, crash_after: int | None = None) -> None:
+        """An event and what follows from it, a crash after so many outputs included."""
+        for done, output in enumerate(act(self[name])):
+            if done == crash_after:
+                self.crash(name)
+                return
+            self._carry_out(name, output)
+            if isinstance(output, Apply) and not self[name].votes:
+                self.event(name, lambda machine: machine.ask())
+
+    def _carry_out(self, name: str, output: Output) -> None:
+        peer = self.peers[name]
+        if isinstance(output, Save):
+            peer.disk = output.memory
+            self.monitor.saved(name, peer.disk, peer.payloads)
+        elif isinstance(output, Send):
+            self.monitor.said(name, output.message, peer.disk)
+            self.network.append((name, output.to, self._copied(output.message)))
+        elif isinstance(output, Apply):
+            self.monitor.did_apply(output.commit)
+        elif isinstance(output, Want):
+            self.wants += [(name, output.number, one) for one in output.participants]
+        elif isinstance(output, Behind):
+            self.fetches.append((name, output.peer))
+        else:
+            self.refused.append((name, output))
+
+    def _copied(self, message: Message) -> Message:
+        return from_map(msgpack.unpackb(msgpack.packb(to_map(message)))) if self.as_bytes else message
+
+    def launch(self, name: str, number: int | None = None) -> None:
+        """A peer makes its payload of the round at hand."""
+        number = self[name].number if number is None else number
+        self.give(name, number, payload(name, number))
+
+    def give(self, name: str, number: int, one: Participant, *, crash_after: int | None = None) -> None:
+        self.peers[name].payloads.add((number, one))
+        self.event(name, lambda machine: machine.holds(number, one), crash_after=crash_after)
+
+    def deliver(self, index: int = 0, *, keep: bool = False, crash_after: int | None = None) -> None:
+        """One message arrives; with `keep` it will once more. Nothing arrives at who is down."""
+        sender, to, message = self.network[index] if keep else self.network.pop(index)
+        if self.peers[to].machine:
+            self.event(to, lambda machine: machine.receive(sender, message), crash_after=crash_after)
+
+    def fetch(self, name: str, source: str) -> None:
+        """The commits that a peer lacks, from one that has said it is ahead; its state when its log is too short."""
+        found = self[source].commits_since(self[name].number - 1)
+        for decided in found or ():
+            self.event(name, lambda machine, decided=decided: machine.receive(source, decided))
+        if found is None:
+            decided = self[source].memory.log[-1]
+            assert decided.commit.digest == self.monitor.chosen[decided.commit.number].digest
+            self.event(name, lambda machine: machine.skip_to(decided))
+
+    def deliver_all(self, *, at_most: int = 10_000) -> int:
+        """Until nothing is on its way: messages in any order, wanted payloads and missing commits. Returns how many."""
+        for count in range(at_most):
+            if self.wants:
+                name, number, one = self.wants.pop(self.rng.randrange(len(self.wants)))
+                if name in self.up and any((number, one) in self.peers[other].payloads for other in self.up):
+                    self.give(name, number, one)
+            elif self.fetches:
+                name, source = self.fetches.pop(self.rng.randrange(len(self.fetches)))
+                if name in self.up and source in self.up:
+                    self.fetch(name, source)
+            elif self.network:
+                self.deliver(self.rng.randrange(len(self.network)))
+            else:
+                return count
+        raise AssertionError(f"messages never end: {self.network[:5]}")

@@ -1,0 +1,190 @@
+"""Messages, commits and memory as bytes: nothing is lost, and nothing else than a message is taken for one."""
+
+import random
+from typing import Any
+
+import msgpack
+import pytest
+from agreement_world import World, payload
+
+from outerloop.swarm.ballots import (
+    MAX_MESSAGE_BYTES,
+    Accept,
+    Accepted,
+    Ask,
+    Decided,
+    Here,
+    Message,
+    Promise,
+    Propose,
+    from_map,
+    to_map,
+)
+from outerloop.swarm.closing import Closing
+from outerloop.swarm.commits import Commit, Participant, genesis
+from outerloop.swarm.fields import MAX_AMOUNT, MAX_NUMBER, MAX_PEERS, MAX_VIEW, BadMessage
+from outerloop.swarm.memory import Memory
+
+HEAD = bytes(range(32))
+COMMIT = Commit(3, HEAD, 1, (payload("a", 3), payload("b", 3)), ("a", "b", "c"))
+MESSAGES: list[Message] = [
+    Here(3, HEAD, 0),
+    Promise(3, HEAD, 2, None),
+    Promise(3, HEAD, 2, Accepted(1, COMMIT)),
+    Propose(Accepted(2, COMMIT)),
+    Accept(3, HEAD, 2, COMMIT.digest),
+    Decided(COMMIT, ("a", "c")),
+    Ask(3, HEAD),
+]
+
+
+def packed(message: Message) -> bytes:
+    return msgpack.packb(to_map(message))
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_message_comes_back_equal(message: Message) -> None:
+    assert from_map(msgpack.unpackb(packed(message))) == message
+
+
+def test_the_digest_of_a_commit_is_fixed_by_its_content() -> None:
+    assert genesis("r", "bca").digest == genesis("r", "abc").digest != genesis("s", "abc").digest
+    golden = "3cf85f42909b3fac93512a08d3f65a7d0d55e944b98a8a34d6e716b29bbf7651"
+    assert genesis("r", "abc").digest.hex() == golden
+    changed = [
+        Commit(4, HEAD, 1, COMMIT.participants, COMMIT.roster),
+        Commit(3, bytes(32), 1, COMMIT.participants, COMMIT.roster),
+        Commit(3, HEAD, 0, COMMIT.participants, COMMIT.roster),
+        Commit(3, HEAD, 1, COMMIT.participants[:1], COMMIT.roster),
+        Commit(3, HEAD, 1, COMMIT.participants, ("a", "b")),
+    ]
+    assert len({one.digest for one in (COMMIT, *changed)}) == 6
+
+
+def test_the_largest_message_fits() -> None:
+    peers = tuple(sorted(f"{index:04d}".rjust(128, "x") for index in range(MAX_PEERS)))
+    participants = tuple(Participant(peer, HEAD, MAX_AMOUNT, MAX_AMOUNT) for peer in peers)
+    commit = Commit(MAX_NUMBER, HEAD, MAX_VIEW, participants, peers)
+    for message in (
+        Decided(commit, peers),
+        Promise(MAX_NUMBER, HEAD, MAX_VIEW, None),
+        Propose(Accepted(MAX_VIEW, commit)),
+    ):
+        assert len(packed(message)) <= MAX_MESSAGE_BYTES
+        assert from_map(msgpack.unpackb(packed(message))) == message
+
+
+def bent(message: Message, *path: Any, value: Any) -> dict[str, Any]:
+    """A message's map with one value replaced."""
+    whole = msgpack.unpackb(packed(message))
+    inner = whole
+    for step in path[:-1]:
+        inner = inner[step]
+    inner[path[-1]] = value
+    return whole
+
+
+PROPOSE, PROMISE, DECIDED = MESSAGES[3], MESSAGES[2], MESSAGES[5]
+IN = "accepted", "commit"
+MALFORMED: list[tuple[Any, str]] = [
+    (None, "a message is a map"),
+    ([], "a message is a map"),
+    ({}, "a message is a map"),
+    ({"kind": "shout"}, "whose kind is one of"),
+    ({"kind": ["here"]}, "whose kind is one of"),
+    ({"kind": "here"}, "here is a map of head, kind, number, view"),
+    (bent(MESSAGES[0], "extra", value=1), "here is a map of"),
+    (bent(MESSAGES[0], "number", value=True), "a round's number"),
+    (bent(MESSAGES[0], "number", value=-1), "a round's number"),
+    (bent(MESSAGES[0], "number", value=MAX_NUMBER + 1), "a round's number"),
+    (bent(MESSAGES[0], "number", value=3.0), "a round's number"),
+    (bent(MESSAGES[0], "view", value=MAX_VIEW + 1), "a view"),
+    (bent(MESSAGES[1], "view", value=0), "a view"),
+    (bent(MESSAGES[0], "head", value=HEAD[1:]), "a head is a sha256"),
+    (bent(MESSAGES[0], "head", value="x" * 32), "a head is a sha256"),
+    (bent(MESSAGES[4], "digest", value=b""), "an accepted commit is a sha256"),
+    (bent(PROMISE, "accepted", value=7), "an accepted commit is a map"),
+    (bent(PROMISE, "view", value=1), "in an earlier view of the same round"),
+    (bent(PROMISE, "number", value=4), "in an earlier view of the same round"),
+    (bent(PROMISE, "head", value=bytes(32)), "in an earlier view of the same round"),
+    (bent(PROPOSE, "accepted", "view", value=0), "an accepted view"),
+    (bent(PROPOSE, *IN, value=[]), "a commit is a map"),
+    (bent(PROPOSE, *IN, "number", value=-1), "a decided round's number"),
+    (bent(DECIDED, "commit", "number", value=-1), "a decided round's number"),
+    (bent(PROPOSE, *IN, "roster", value=[]), "a roster's peers is a list of 1 to 1024"),
+    (bent(PROPOSE, *IN, "roster", value=["b", "a"]), "in ascending order"),
+    (bent(PROPOSE, *IN, "roster", value=["a", "a"]), "each once"),
+    (bent(PROPOSE, *IN, "roster", value=["a b"]), "is a peer id"),
+    (bent(PROPOSE, *IN, "roster", value=["a" * 129]), "is a peer id"),
+    (bent(PROPOSE, *IN, "roster", value=["a"] * 1025), "list of 1025"),
+    (bent(PROPOSE, *IN, "participants", value=[["a", HEAD, 1]]), "a participant is"),
+    (bent(PROPOSE, *IN, "participants", value=[["a", HEAD, 1, 1], ["a", HEAD, 2, 1]]), "each once"),
+    (bent(PROPOSE, *IN, "participants", 0, 1, value=b"short"), "a participant's payload is a sha256"),
+    (bent(PROPOSE, *IN, "participants", 0, 2, value=-1), "size in bytes"),
+    (bent(PROPOSE, *IN, "participants", 0, 3, value=1 << 63), "samples"),
+    (bent(DECIDED, "acceptors", value=["c", "a"]), "in ascending order"),
+    (bent(DECIDED, "acceptors", value="abc"), "acceptors is a list"),
+]
+
+
+@pytest.mark.parametrize(("value", "reason"), MALFORMED)
+def test_a_malformed_message_is_refused_and_its_field_named(value: Any, reason: str) -> None:
+    with pytest.raises(BadMessage, match=reason) as error:
+        from_map(value)
+    assert len(str(error.value)) < 250
+
+
+def test_no_bytes_whatever_do_anything_but_be_refused() -> None:
+    rng = random.Random(0)
+    world = World("abc", closing=Closing(min_peers=1, min_fraction=1))
+    understood = 0
+    for _ in range(5000):
+        content = bytearray(packed(rng.choice(MESSAGES)))
+        for _ in range(rng.randint(1, 3)):
+            content[rng.randrange(len(content))] = rng.randrange(256)
+        try:
+            message = from_map(msgpack.unpackb(bytes(content)))
+        except ValueError:  # BadMessage is one, and all that msgpack raises are
+            continue
+        understood += 1
+        world["a"].receive(rng.choice(["a", "b", "z"]), message)
+    assert understood > 100 and world["a"].number == 0
+
+
+def memories() -> list[Memory]:
+    first = Memory.first(run="r", peer="a", roster="abc")
+    commit = Commit(0, first.head.digest, 0, (payload("a", 0),), ("a", "b"))
+    later = first.learned(Decided(commit, ("a", "b")))
+    proposal = Accepted(2, Commit(1, commit.digest, 1, (payload("b", 1),), ("a",)))
+    return [
+        first,
+        later,
+        Memory("r", "a", later.log, 5, proposal),
+        Memory.joining(run="r", peer="z", head=later.log[-1]),
+    ]
+
+
+@pytest.mark.parametrize("memory", memories())
+def test_a_memory_comes_back_equal(memory: Memory) -> None:
+    assert Memory.from_bytes(memory.to_bytes(), run="r", peer=memory.peer) == memory
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"version": 2}, "the memory's version is a whole number from 1 to 1"),
+        ({"run": "s"}, "this memory is of peer a in run s, not of a in r"),
+        ({"peer": "b"}, "this memory is of peer b in run r, not of a in r"),
+        ({"promised": -1}, "the promised view"),
+        ({"log": []}, "the log is a list of 1"),
+        ({"log": [[COMMIT.to_map(), ["a"]], [COMMIT.to_map(), ["a"]]]}, "the log breaks before commit 3"),
+        ({"log": [COMMIT.to_map()]}, "an entry of the log"),
+        ({"accepted": {}}, "an accepted commit is a map"),
+    ],
+)
+def test_a_damaged_or_foreign_memory_is_refused(change: dict[str, Any], reason: str) -> None:
+    content = {**msgpack.unpackb(memories()[2].to_bytes()), **change}
+    with pytest.raises(BadMessage, match=reason):
+        Memory.from_bytes(msgpack.packb(content), run="r", peer="a")
+    with pytest.raises(BadMessage, match="unreadable"):
+        Memory.from_bytes(memories()[2].to_bytes()[:-3], run="r", peer="a")

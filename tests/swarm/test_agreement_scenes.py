@@ -1,0 +1,444 @@
+"""The agreement as stories: who says what to whom when all goes well, and when it does not."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+from agreement_world import RUN, World, payload
+
+from outerloop.swarm.agreement import Agreement
+from outerloop.swarm.ballots import Accept, Accepted, Ask, Decided, Here, Promise, Propose
+from outerloop.swarm.closing import Closing
+from outerloop.swarm.commits import Commit, Participant
+from outerloop.swarm.memory import ROUNDS_KEPT, Memory
+from outerloop.swarm.outputs import Apply, Behind, Output, Refused, Save, Send, Want
+from outerloop.swarm.succession import next_roster
+from outerloop.swarm.waiting import waiting_for
+
+TRIO = ("a", "b", "c")
+ALL_IN = Closing(min_peers=2, min_fraction=1.0)
+
+
+def trio(*, closing: Closing = ALL_IN, outsiders: tuple[str, ...] = (), absent_rounds: int = 3) -> World:
+    return World(TRIO, outsiders, closing=closing, absent_rounds=absent_rounds, rng=random.Random(1))
+
+
+def roles(world: World, view: int = 0) -> list[str]:
+    """The leader of a view of the first peer's round, then the others."""
+    memory = world[world.up[0]].memory
+    leader = memory.leader(view)
+    return [leader, *(peer for peer in memory.roster if peer != leader)]
+
+
+def everybody_has_everything(world: World) -> None:
+    for owner in world.up:
+        number = world[owner].number
+        for peer in world.up:
+            world.give(peer, number, payload(owner, number))
+
+
+def play_round(world: World) -> None:
+    everybody_has_everything(world)
+    world.deliver_all()
+
+
+def kinds(outputs: list[Output]) -> list[type]:
+    return [type(one.message) if isinstance(one, Send) else type(one) for one in outputs]
+
+
+def numbers(world: World) -> list[int]:
+    return [world[peer].number for peer in world.up]
+
+
+def time_out(world: World, *peers: str) -> None:
+    for peer in peers:
+        world.event(peer, lambda machine: machine.timeout(machine.number, machine.view))
+
+
+def test_all_in_one_proposal_and_everybody_applies_it() -> None:
+    world = trio()
+    play_round(world)
+    commit = world["a"].memory.head
+    assert numbers(world) == [1, 1, 1] and world.monitor.applied == 3
+    assert [one.peer for one in commit.participants] == list(TRIO) and commit.roster == TRIO and commit.view == 0
+    play_round(world)
+    assert world["b"].memory.head.parent == commit.digest
+
+
+def test_what_is_said_is_saved_first() -> None:
+    world = trio()
+    leader, follower, _ = roles(world)
+    for peer in TRIO[:2]:
+        world.give(leader, 0, payload(peer, 0))
+        world.give(follower, 0, payload(peer, 0))
+    assert kinds(world[leader].holds(0, payload("c", 0))) == [Save, Propose, Propose]
+    proposed = world[leader].proposed
+    assert proposed
+    world[follower].holds(0, payload("c", 0))
+    outputs = world[follower].receive(leader, Propose(proposed))
+    assert kinds(outputs) == [Save, Accept]
+    accept = outputs[1]
+    assert isinstance(accept, Send) and accept.to == leader
+    assert kinds(world[leader].receive(follower, accept.message)) == [Save, Apply, Decided, Decided]
+    assert kinds(world[follower].timeout(0, 0)) in ([Save, Promise], [Save, Here, Here])
+
+
+def test_a_single_peer_commits_what_it_holds() -> None:
+    world = World(["a"], closing=Closing(min_peers=1, min_fraction=1))
+    world.launch("a")
+    world.launch("a")
+    assert world["a"].number == 2 and not world.network
+
+
+def test_who_is_late_stays_out_and_takes_part_in_the_next() -> None:
+    world = trio(closing=Closing(min_peers=2, min_fraction=0.6))
+    leader, on_time, late = roles(world)
+    for peer in (leader, on_time):
+        for owner in (leader, on_time):
+            world.give(peer, 0, payload(owner, 0))
+    world.deliver_all()
+    assert numbers(world) == [0, 0, 0]
+    world.event(leader, lambda machine: machine.grace(0))
+    world.deliver_all()
+    assert numbers(world) == [1, 1, 1]
+    assert [one.peer for one in world[late].memory.head.participants] == sorted({leader, on_time})
+    play_round(world)
+    assert len(world[late].memory.head.participants) == 3
+
+
+def test_grace_is_not_enough_below_the_fraction_and_nothing_is_below_min_peers() -> None:
+    world = trio(closing=Closing(min_peers=2, min_fraction=0.9))
+    leader, other, third = roles(world)
+    world.give(leader, 0, payload(leader, 0))
+    for act in (Agreement.grace, Agreement.deadline):
+        world.event(leader, lambda machine, act=act: act(machine, 0))
+    assert waiting_for(world[leader]) == f"round 0, view 0: 1 of 2 payloads are here; none of {other}, {third}"
+    assert numbers(world) == [0, 0, 0] and not world.network
+    world.give(leader, 0, payload(other, 0))
+    assert len(world.network) == 2
+
+
+def test_an_old_timer_changes_nothing() -> None:
+    world = trio()
+    play_round(world)
+    machine = world["a"]
+    for outputs in (machine.grace(0), machine.deadline(0), machine.timeout(0, 0), machine.timeout(1, 3)):
+        assert outputs == []
+    assert machine.gathering.grace is machine.gathering.deadline is False and machine.view == 0
+
+
+def test_an_accept_waits_for_its_payloads() -> None:
+    world = trio()
+    leader, follower, third = roles(world)
+    for peer in TRIO:
+        world.give(leader, 0, payload(peer, 0))
+    world.give(follower, 0, payload(leader, 0))
+    (proposal,) = [message for _, to, message in world.network if to == follower]
+    outputs = world[follower].receive(leader, proposal)
+    missing = tuple(payload(peer, 0) for peer in sorted({follower, third}))
+    assert outputs == [Want(0, missing, leader)]
+    assert waiting_for(world[follower]).endswith(f"payloads of {missing[0].peer}, {missing[1].peer} are not here yet")
+    assert world[follower].receive(leader, proposal) == []
+    assert world[follower].holds(0, missing[0]) == []
+    assert kinds(world[follower].holds(0, missing[1])) == [Save, Accept]
+    assert kinds(world[follower].receive(leader, proposal)) == [Accept]  # it was lost: said again
+
+
+def test_an_accept_that_came_too_late_is_not_given() -> None:
+    world = trio()
+    leader, follower, _ = roles(world)
+    for peer in TRIO:
+        world.give(leader, 0, payload(peer, 0))
+    (proposal,) = [message for _, to, message in world.network if to == follower]
+    world[follower].receive(leader, proposal)
+    world[follower].timeout(0, 0)
+    for peer in TRIO:
+        assert Accept not in kinds(world[follower].holds(0, payload(peer, 0)))
+    assert world[follower].receive(leader, proposal) == [Send(leader, Here(0, proposal.head, 1))]
+
+
+def test_a_dead_leader_is_followed_by_the_next_view() -> None:
+    world = trio(closing=Closing(min_peers=2, min_fraction=0.6))
+    dead, *others = roles(world)
+    world.crash(dead)
+    everybody_has_everything(world)
+    world.deliver_all()
+    for peer in others:
+        world.event(peer, lambda machine: machine.grace(0))
+    while numbers(world) != [1, 1]:
+        time_out(world, *others)
+        world.deliver_all()
+    assert {one.peer for one in world[others[0]].memory.head.participants} == set(others)
+
+
+def test_what_a_majority_may_have_accepted_is_proposed_again_unchanged() -> None:
+    world = trio()
+    dead, follower, third = roles(world)
+    everybody_has_everything(world)
+    world.network = [(sender, to, message) for sender, to, message in world.network if to == follower]
+    world.deliver()  # leader and one follower have accepted: chosen, and nobody knows
+    chosen = world.monitor.chosen[0]
+    world.crash(dead)
+    world.network.clear()
+    while numbers(world) != [1, 1]:
+        time_out(world, follower, third)
+        world.deliver_all()
+    assert world[third].memory.head == chosen and chosen.view == 0 and chosen.participants
+
+
+def test_a_leader_that_crashed_before_it_spoke_says_the_same_or_nothing() -> None:
+    world = trio()
+    leader, *_ = roles(world)
+    for peer in TRIO[:2]:
+        world.give(leader, 0, payload(peer, 0))
+    world.give(leader, 0, payload("c", 0), crash_after=1)  # saved, not sent
+    assert not world.network and leader not in world.up
+    world.start(leader)
+    proposed = world[leader].proposed
+    assert proposed and proposed.view == 0
+    assert waiting_for(world[leader]).startswith("round 0, view 0: 1 of 2 accepts are here; none of ")
+    everybody_has_everything(world)
+    while set(numbers(world)) != {1}:
+        time_out(world, *TRIO)
+        world.deliver_all()
+
+
+def test_one_timeout_brings_everybody_to_the_next_view() -> None:
+    world = trio()
+    time_out(world, "a")
+    world.deliver_all()
+    leader = world["a"].memory.leader(1)
+    assert [world[peer].view for peer in TRIO] == [1, 1, 1]
+    assert len(world[leader].gathering.promises) == 2
+    assert waiting_for(world[leader]).startswith("round 0, view 1: 0 of 3 payloads are here")
+
+
+def test_without_a_majority_the_swarm_waits_and_says_so() -> None:
+    world = trio()
+    for peer in roles(world)[1:]:
+        world.crash(peer)
+    (alone,) = world.up
+    for peer in TRIO:
+        world.give(alone, 0, payload(peer, 0))
+    down = ", ".join(sorted(set(TRIO) - {alone}))
+    assert waiting_for(world[alone]) == f"round 0, view 0: 1 of 2 accepts are here; none of {down}"
+    for _ in range(10):
+        time_out(world, alone)
+        world.deliver_all()
+        assert world[alone].number == 0
+    while not world[alone].leads:
+        assert "is to propose" in waiting_for(world[alone])
+        time_out(world, alone)
+    assert f"1 of 2 promises are here; none of {down}" in waiting_for(world[alone])
+
+
+def test_who_missed_a_round_hears_of_it_and_gets_the_commits() -> None:
+    world = trio()
+    leader, _, late = roles(world)
+    everybody_has_everything(world)
+    while world.network:
+        world.network = [one for one in world.network if one[1] != late]
+        world.deliver()
+    assert world[leader].number == 1 and world[late].number == 0
+    time_out(world, late)
+    first = world[leader].memory.log[-2].commit
+    outputs = world[leader].receive(late, Promise(0, first.digest, 1, None))
+    assert outputs == [Send(late, Here(1, world[leader].memory.head.digest, 0))]
+    assert isinstance(outputs[0], Send)
+    assert world[late].receive(leader, outputs[0].message) == [Behind(1, leader)]
+    world.fetch(late, leader)
+    assert world[late].memory.head == world[leader].memory.head
+
+
+def test_a_log_that_does_not_reach_back_means_the_state_is_downloaded() -> None:
+    world = trio(closing=Closing(min_peers=2, min_fraction=0.6), absent_rounds=2)
+    world.crash("c")
+    for _ in range(ROUNDS_KEPT + 1):
+        before = world["a"].number
+        while world["a"].number == before or world["b"].number == before:
+            play_round(world)
+            for peer in ("a", "b"):
+                world.event(peer, lambda machine: machine.grace(machine.number))
+            world.deliver_all()
+            if world["a"].number == before:
+                time_out(world, "a", "b")
+    assert len(world["a"].memory.log) == ROUNDS_KEPT and world["a"].commits_since(-1) is None
+    first_kept = world["a"].memory.log[0].commit.number
+    assert len(world["a"].commits_since(first_kept - 1) or ()) == ROUNDS_KEPT
+    assert world["a"].commits_since(world["a"].number) == ()
+    world.start("c")
+    assert kinds(world["c"].skip_to(world["a"].memory.log[-1])) == [Save]
+    assert world["c"].number == world["a"].number and world["c"].skip_to(world["a"].memory.log[-1]) == []
+
+
+def test_who_is_absent_leaves_who_asks_enters() -> None:
+    world = trio(closing=Closing(min_peers=2, min_fraction=0.6), outsiders=("d",), absent_rounds=2)
+    world.crash("c")
+    rosters = []
+    while len(rosters) < 4:
+        number = world["a"].number
+        everybody_has_everything(world)
+        world.event("d", lambda machine: machine.ask())
+        world.deliver_all()
+        for peer in ("a", "b"):
+            world.event(peer, lambda machine, number=number: machine.grace(number))
+        world.deliver_all()
+        if world["a"].number > number:
+            rosters.append("".join(world["a"].memory.roster))
+        else:
+            time_out(world, "a", "b")
+    assert rosters[0] == "abc" or rosters[0] == "abcd"
+    assert rosters[-1] == "abd" and world["d"].votes and world["d"].number == world["a"].number
+
+
+def commits(*presence: str, roster: str = "abc") -> list[Commit]:
+    """A history in which these were present, one after the other."""
+    history = [Commit(-1, bytes(32), 0, (), tuple(roster))]
+    for number, present in enumerate(presence):
+        participants = tuple(Participant(peer, bytes(32), 1, 1) for peer in present)
+        history.append(Commit(number, history[-1].digest, 0, participants, tuple(roster)))
+    return history
+
+
+@pytest.mark.parametrize(
+    ("history", "present", "asked", "absent_rounds", "roster"),
+    [
+        (commits(), "abc", "", 1, "abc"),
+        (commits(), "ab", "", 1, "ab"),
+        (commits(), "ab", "", 2, "abc"),  # nothing is known of the round before the first
+        (commits("ab"), "ab", "", 2, "ab"),
+        (commits("abc"), "ab", "", 2, "abc"),
+        (commits("ab"), "abc", "", 2, "abc"),
+        (commits("ab", "abc"), "ab", "", 3, "abc"),
+        (commits(), "abc", "d", 2, "abcd"),
+        (commits(), "abc", "defgh", 2, "abcde"),  # three who are alive stay more than half
+        (commits(), "abc", "abc", 2, "abc"),
+        (commits(roster="a"), "a", "bc", 2, "ab"),  # one may always enter
+        (commits(roster="abcde"), "a", "f", 2, "abcdef"),
+        (commits("ab", roster="abc"), "ab", "d", 2, "abd"),
+    ],
+)
+def test_the_next_roster(history: list[Commit], present: str, asked: str, absent_rounds: int, roster: str) -> None:
+    participants = [Participant(peer, bytes(32), 1, 1) for peer in present]
+    assert "".join(next_roster(history, participants, asked, absent_rounds=absent_rounds)) == roster
+
+
+@pytest.mark.parametrize(
+    ("held", "grace", "deadline", "closes"),
+    [
+        (7, False, False, True),
+        (6, False, False, False),
+        (5, True, False, True),
+        (4, True, False, False),  # 4.2 of 7 are needed
+        (3, True, True, True),
+        (2, True, True, False),
+        (0, True, True, False),
+    ],
+)
+def test_when_a_gather_closes(held: int, grace: bool, deadline: bool, closes: bool) -> None:
+    assert Closing(min_peers=3, min_fraction=0.6).closes(held, 7, grace=grace, deadline=deadline) is closes
+
+
+def test_a_newcomer_brings_the_head_and_who_lost_its_memory_is_a_newcomer() -> None:
+    world = trio(outsiders=("d",))
+    play_round(world)
+    head = world["a"].memory.log[-1]
+    with pytest.raises(ValueError, match="brings no memory"):
+        Memory.joining(run=RUN, peer="a", head=head)
+    stale = Ask(0, world["d"].memory.head.digest)
+    assert kinds(world["a"].receive("d", stale)) == [Here]
+    assert kinds(world["a"].receive("d", Ask(1, bytes(32)))) == [Refused]
+    assert world["a"].receive("d", Ask(1, head.commit.digest)) == [] and world["a"].gathering.asked == {"d"}
+    assert waiting_for(world["d"]) == "round 0, view 0: decided by 3 peers, this one is not among them"
+    assert world["d"].timeout(0, 0) == [] and world["a"].ask() == []
+
+
+def fork(commit: Commit) -> Commit:
+    return Commit(commit.number, bytes(32), commit.view, commit.participants, commit.roster)
+
+
+def tiny(commit: Commit) -> Commit:
+    return Commit(commit.number, commit.parent, commit.view, commit.participants[:1], commit.roster)
+
+
+def strange(commit: Commit) -> Commit:
+    guests = (*commit.participants, payload("z", 0))
+    return Commit(commit.number, commit.parent, commit.view, guests, (*commit.roster, "z"))
+
+
+def dropping(commit: Commit) -> Commit:
+    return Commit(commit.number, commit.parent, commit.view, commit.participants, commit.roster[:2])
+
+
+def another(commit: Commit) -> Commit:
+    return Commit(commit.number, commit.parent, commit.view, commit.participants[:2], commit.roster)
+
+
+BENT: list[tuple[Callable[[Commit], Commit], str]] = [
+    (fork, "another head"),
+    (tiny, "1 participants, fewer than min_peers=2"),
+    (strange, "participants outside its roster"),
+    (dropping, "drops them from the next"),
+]
+
+
+@pytest.mark.parametrize(("bend", "reason"), BENT)
+def test_a_bent_commit_is_refused_by_name_proposed_or_decided(bend: Callable[[Commit], Commit], reason: str) -> None:
+    world = trio()
+    leader, follower, _ = roles(world)
+    everybody_has_everything(world)
+    proposed = world[leader].proposed
+    assert proposed
+    bent = bend(proposed.commit)
+    for message in (Propose(Accepted(0, bent)), Decided(bent, TRIO)):
+        (refused,) = world[follower].receive(leader, message)
+        assert isinstance(refused, Refused) and refused.sender == leader and reason in refused.reason
+    assert world[follower].number == 0 and world[follower].memory.accepted is None
+
+
+def test_what_is_foreign_is_refused_by_name() -> None:
+    world = trio(outsiders=("d",))
+    leader, follower, third = roles(world)
+    everybody_has_everything(world)
+    proposed = world[leader].proposed
+    assert proposed
+    machine, head = world[follower], world[follower].memory.head.digest
+    wrong = third if world[leader].memory.leader(1) == follower else follower
+    scenes = [
+        (follower, third, Propose(proposed), "does not lead"),
+        (follower, "d", Propose(proposed), "not another peer of the roster"),
+        (follower, follower, Here(0, head, 1), "not another peer of the roster"),
+        (follower, third, Here(0, bytes(32), 1), "another head"),
+        (follower, leader, Decided(proposed.commit, (leader, "x", "y")), "accepts of 1 of 3 peers, no majority"),
+        (wrong, leader, Promise(0, head, 1, None), "does not lead"),
+    ]
+    for peer, sender, message, reason in scenes:
+        (refused,) = world[peer].receive(sender, message)  # type: ignore[arg-type]
+        assert isinstance(refused, Refused) and reason in refused.reason, message
+    machine.receive(leader, Propose(proposed))
+    (refused,) = machine.receive(leader, Propose(Accepted(0, another(proposed.commit))))
+    assert isinstance(refused, Refused) and "two commits in view 0" in refused.reason
+
+
+def test_repeated_and_late_messages_change_nothing() -> None:
+    world = trio()
+    everybody_has_everything(world)
+    every = []
+    while world.network:
+        every.append(world.network[0])
+        world.deliver()
+    before = {peer: world[peer].memory for peer in TRIO}
+    for sender, to, message in every * 2:
+        outputs = world[to].receive(sender, message)
+        assert all(isinstance(one, Send) and isinstance(one.message, Here) for one in outputs)
+    assert {peer: world[peer].memory for peer in TRIO} == before
+
+
+def test_settings_that_cannot_be_are_refused() -> None:
+    for settings in ({"min_peers": 0, "min_fraction": 0.5}, {"min_peers": 1, "min_fraction": 1.1}):
+        with pytest.raises(ValueError, match="min_peers is 1 or more"):
+            Closing(**settings)  # type: ignore[arg-type]
+    memory = Memory.first(run=RUN, peer="a", roster=TRIO)
+    for absent_rounds in (0, ROUNDS_KEPT + 1):
+        with pytest.raises(ValueError, match="absent_rounds is 1 to 8"):
+            Agreement(memory, closing=ALL_IN, absent_rounds=absent_rounds)
