@@ -39,7 +39,7 @@ class MemoryNetwork:
         self._random = random.Random(seed)
         self._frozen: set[str] = set()
         self._parted: set[frozenset[str]] = set()
-        self._busy_until: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self._busy_until_s: defaultdict[tuple[str, str], float] = defaultdict(float)
         self._pipes: list[Pipe] = []
         self._answering: set[asyncio.Task[None]] = set()
 
@@ -73,13 +73,13 @@ class MemoryNetwork:
         """Whether bytes on their way have to wait."""
         return source in self._frozen or target in self._frozen or self.is_parted(source, target)
 
-    def arrival_s(self, source: str, target: str, size: int) -> float:
-        """When bytes that are sent now arrive: after what the two are busy with, and the way."""
-        now = asyncio.get_running_loop().time()
-        sent = max(now, self._busy_until[source, "up"]) + size / self.bytes_s[source]
-        come = max(sent, self._busy_until[target, "down"] + size / self.bytes_s[target])
-        self._busy_until[source, "up"], self._busy_until[target, "down"] = sent, come
-        return come + self._random.uniform(*self._delay_s)
+    def leaves_s(self, source: str, size: int) -> float:
+        """When bytes that are written now are sent: after all that the peer is sending already."""
+        return self._through_s(source, "up", size)
+
+    def arrives_s(self, target: str, size: int) -> float:
+        """When bytes that are sent now arrive."""
+        return self._through_s(target, "down", size) + self._random.uniform(*self._delay_s)
 
     def is_broken_now(self) -> bool:
         """Drawn for every piece that arrives."""
@@ -103,6 +103,11 @@ class MemoryNetwork:
         self._answering.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             task.get_loop().call_exception_handler({"message": "a handler failed", "exception": error})
+
+    def _through_s(self, peer: str, way: str, size: int) -> float:
+        begin_s = max(asyncio.get_running_loop().time(), self._busy_until_s[peer, way])
+        self._busy_until_s[peer, way] = begin_s + size / self.bytes_s[peer]
+        return self._busy_until_s[peer, way]
 
     def _flush(self) -> None:
         for pipe in list(self._pipes):

@@ -12,7 +12,9 @@ WINDOW_BYTES = 1024 * 1024  # written and not yet taken by the reader's buffer; 
 class Fate(Protocol):
     """What befalls bytes on their way."""
 
-    def arrival_s(self, source: str, target: str, size: int) -> float: ...
+    def leaves_s(self, source: str, size: int) -> float: ...
+
+    def arrives_s(self, target: str, size: int) -> float: ...
 
     def is_held(self, source: str, target: str) -> bool: ...
 
@@ -31,6 +33,8 @@ class Pipe:
         self.over = False
         self._fate = fate
         self._loop = asyncio.get_running_loop()
+        self._leaving: deque[bytes] = deque()
+        self._coming: deque[bytes] = deque()
         self._queue: deque[bytes] = deque()  # arrived, not yet in the reader's buffer; b"" is the end
         self._waiting_bytes = 0
         self._last_s = 0.0
@@ -81,11 +85,17 @@ class Pipe:
             self._deliver(self._queue.popleft())
 
     def _send(self, piece: bytes) -> None:
-        self._last_s = max(self._last_s, self._fate.arrival_s(self.source, self.target, len(piece)))
-        self._loop.call_at(self._last_s, self._arrive, piece)
+        self._leaving.append(piece)
+        self._loop.call_at(self._fate.leaves_s(self.source, len(piece)), self._leave)
 
-    def _arrive(self, piece: bytes) -> None:
-        self._queue.append(piece)
+    def _leave(self) -> None:
+        """In order, whichever of two timers of the same time the loop takes first."""
+        self._coming.append(piece := self._leaving.popleft())
+        self._last_s = max(self._last_s, self._fate.arrives_s(self.target, len(piece)))
+        self._loop.call_at(self._last_s, self._arrive)
+
+    def _arrive(self) -> None:
+        self._queue.append(self._coming.popleft())
         self.flush()
 
     def _deliver(self, piece: bytes) -> None:
