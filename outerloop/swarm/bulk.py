@@ -89,12 +89,12 @@ class Bulk:
     ) -> bytes:
         """The content with this sha256 and length (bytes) from any of `holders` (peer ids), tried in turn.
 
-        `progress` is told the bytes that are here and the length, at every step. Raises Unobtainable: longer than
-        `at_most` bytes, nobody has it, or not here after `timeout_s`.
+        `sha` and `length` may be what a peer told. `progress` is told the bytes that are here and the length, at every
+        step. Raises Unobtainable: more than `at_most` bytes, nobody has it, or not here after `timeout_s`.
         """
         get = _Get(Partial(sha, length), Holders(holders, self.reputation, sha), progress)
-        if length > at_most:
-            raise Unobtainable(f"{get.partial}: at most {at_most} bytes are allowed")
+        if not 0 <= length <= at_most:
+            raise Unobtainable(f"{get.partial}: 0 to {at_most} bytes are allowed")
         try:
             async with limit(timeout_s):
                 while not await self._ask_one(get):

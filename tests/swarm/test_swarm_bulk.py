@@ -235,8 +235,10 @@ def test_the_bound_holds_before_anybody_is_asked() -> None:
     async def scene() -> None:
         network, content = MemoryNetwork(), some_bytes(1000)
         a, _ = await nodes(network, "ab", content)
-        with pytest.raises(Unobtainable, match="at most 999"):
+        with pytest.raises(Unobtainable, match="0 to 999 bytes"):
             await a.get(content, ["b"], at_most=999)
+        with pytest.raises(Unobtainable, match="0 to 999 bytes"):
+            await a.bulk.get(sha_of(content), -1, ["b"], at_most=999, timeout_s=10)
         assert network.opened == 0
 
     run(scene())
