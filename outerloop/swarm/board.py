@@ -18,13 +18,14 @@ class Board(Generic[T]):
         self._said: dict[int, dict[int, T]] = {}  # fragment -> round number -> value
         self._news = asyncio.Event()
 
-    def post(self, round: Round, value: T) -> None:
+    def post(self, round: Round, value: T) -> list[T]:
+        """Say it, and forget what is too old; what was forgotten."""
         said = self._said.setdefault(round.fragment, {})
         said[round.number] = value
-        for number in sorted(said)[: -self._keep]:
-            del said[number]
+        forgotten = [said.pop(number) for number in sorted(said)[: -self._keep]]
         self._news.set()
         self._news = asyncio.Event()
+        return forgotten
 
     def get(self, round: Round) -> T | None:
         return self._said.get(round.fragment, {}).get(round.number)

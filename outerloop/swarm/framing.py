@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+import io
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgpack
@@ -41,13 +43,13 @@ class Stream:
 
     async def send(self, content: bytes, *, digest: bytes = b"", count: Callable[[int], None] = _ignore) -> None:
         """Write one message. `digest`: its sha256 where already known; `count` is told the bytes of each piece."""
-        await self._write(len(content).to_bytes(8, "big") + (digest or hashlib.sha256(content).digest()))
+        await self.write(len(content).to_bytes(8, "big") + (digest or hashlib.sha256(content).digest()))
         view = memoryview(content)
         for start in range(0, len(content), PIECE_BYTES):
             piece = view[start : start + PIECE_BYTES]
-            await self._write(piece)
+            await self.write(piece)
             count(len(piece))
-        await self._write(END_MARK)
+        await self.write(END_MARK)
 
     async def receive(
         self, *, at_most: int, patience_s: float | None = STALL_S, count: Callable[[int], None] = _ignore
@@ -57,10 +59,27 @@ class Stream:
         length, digest = int.from_bytes(header[:8], "big"), header[8:]
         if length > at_most:
             raise BrokenStream(f"a message of {length} bytes was announced, at most {at_most} are allowed")
-        content = await self._read_pieces(length, digest, count)
+        content, seen = io.BytesIO(), hashlib.sha256()  # grows with what comes, and gives it away without a copy
+        async for piece in self.pieces(length):
+            content.write(piece)
+            seen.update(piece)
+            count(len(piece))
+        if seen.digest() != digest:
+            raise BrokenStream("the content does not have the announced sha256")
+        return content.getvalue()
+
+    async def pieces(self, length: int) -> AsyncIterator[bytes]:
+        """`length` raw bytes as they come, then the end mark; every 256 KiB of them may take `stall_s`."""
+        loop, left = asyncio.get_running_loop(), length
+        while left:
+            of_piece, until_s = min(PIECE_BYTES, left), loop.time() + self._stall_s
+            left -= of_piece
+            while of_piece:
+                piece = await self._read_some(of_piece, until_s - loop.time())
+                of_piece -= len(piece)
+                yield piece
         if await self._read(len(END_MARK), self._stall_s) != END_MARK:
             raise BrokenStream("the message does not end where it should")
-        return content
 
     async def send_object(self, value: dict[str, Any]) -> None:
         await self.send(msgpack.packb(value))
@@ -85,34 +104,35 @@ class Stream:
         except OSError:
             return  # reset: ended as well
 
-    async def _read_pieces(self, length: int, digest: bytes, count: Callable[[int], None]) -> bytes:
-        content, seen = bytearray(length), hashlib.sha256()
-        for start in range(0, length, PIECE_BYTES):
-            piece = await self._read(min(PIECE_BYTES, length - start), self._stall_s)
-            content[start : start + len(piece)] = piece
-            seen.update(piece)
-            count(len(piece))
-        if seen.digest() != digest:
-            raise BrokenStream("the content does not have the announced sha256")
-        return bytes(content)
+    async def write(self, piece: bytes | memoryview) -> None:
+        """Write raw bytes, and wait until they are on their way."""
+        async with _in_time(self._stall_s, "nothing was taken"):
+            self._writer.write(piece)
+            await self._writer.drain()
+
+    async def _read_some(self, at_most: int, limit_s: float) -> bytes:
+        """What is there, or else comes first."""
+        async with _in_time(limit_s, "the rest of a piece did not come"):
+            piece = await self._reader.read(at_most)
+        if not piece:
+            raise BrokenStream("the stream ended early")
+        return piece
 
     async def _read(self, size: int, limit_s: float | None) -> bytes:
         try:
-            async with limit(limit_s):
+            async with _in_time(limit_s, "nothing came"):
                 return await self._reader.readexactly(size)
         except asyncio.IncompleteReadError as error:
             raise BrokenStream(f"the stream ended {size - len(error.partial)} bytes early") from error
-        except TimeoutError as error:
-            raise BrokenStream(f"nothing came for {limit_s:g} s") from error
-        except OSError as error:
-            raise BrokenStream(f"the stream was reset: {error}") from error
 
-    async def _write(self, piece: bytes | memoryview) -> None:
-        try:
-            async with limit(self._stall_s):
-                self._writer.write(piece)
-                await self._writer.drain()
-        except TimeoutError as error:
-            raise BrokenStream(f"nothing was taken for {self._stall_s:g} s") from error
-        except OSError as error:
-            raise BrokenStream(f"the stream was reset: {error}") from error
+
+@asynccontextmanager
+async def _in_time(limit_s: float | None, failure: str) -> AsyncIterator[None]:
+    """What goes wrong with one end of a stream, as BrokenStream."""
+    try:
+        async with limit(limit_s):
+            yield
+    except TimeoutError as error:
+        raise BrokenStream(f"{failure} for {limit_s:.3g} s") from error
+    except OSError as error:
+        raise BrokenStream(f"the stream was reset: {error}") from error

@@ -82,7 +82,7 @@ def test_a_stranger_may_not_pull(make: Make, tmp_path: Path) -> None:
             await stream.receive_object()
 
     try:
-        for protocol in ("payload", "confirm"):
+        for protocol in ("payload", "bulk", "confirm"):
             with pytest.raises(BrokenStream):
                 stranger.call(ask(f"outerloop/1/r/{protocol}"), timeout_s=30)
         stranger.call(ask("outerloop/1/r/members"), timeout_s=30)

@@ -1,0 +1,112 @@
+"""Whom to ask next for a content: of those who may hold it, whoever has done the least harm so far.
+
+First those who never gave wrong bytes, then whoever has wasted the least of this peer's time, then the caller's order.
+Wasted is the time that it was silent before a stream broke, and the pause after a stream that brought less than one
+piece. What is known of a holder outlives the content, so a frozen one costs one stall and not one for each content;
+giving a content whole clears it of wasted time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from outerloop.swarm.framing import PIECE_BYTES
+from outerloop.swarm.timeouts import GONE_AFTER_S, GONE_TRIES, RETRY_S
+from outerloop.swarm.transport import Unreachable
+
+logger = logging.getLogger(__name__)
+
+
+class Unobtainable(Exception):
+    """Nobody could give a content, or not in time; the message tells what became of each holder."""
+
+
+class Reputation:
+    """What this peer knows of others as givers. `wrong`: contents that a holder gave wrongly."""
+
+    def __init__(self) -> None:
+        self.wrong: Counter[str] = Counter()
+        self.wasted_s: defaultdict[str, float] = defaultdict(float)
+        self._lies: set[tuple[str, bytes]] = set()  # each cost the download of a whole content, so they stay few
+
+    def blame(self, holder: str, sha: bytes) -> None:
+        """A holder gave other bytes than those with this sha256. Once is enough: it is not asked for them again."""
+        if not self.lied(holder, sha):
+            self._lies.add((holder, sha))
+            self.wrong[holder] += 1
+            logger.warning("%s gave wrong bytes for %s; it is not asked for them again", holder, sha.hex()[:16])
+
+    def lied(self, holder: str, sha: bytes) -> bool:
+        return (holder, sha) in self._lies
+
+
+@dataclass
+class _Tries:
+    fruitless: int = 0  # in a row
+    failed_dials: int = 0  # in a row
+    undialled_since_s: float = 0.0
+    ready_at_s: float = 0.0
+    last_error: str = ""
+
+
+class Holders:
+    """The holders of one content, as long as it takes to get it."""
+
+    def __init__(self, names: Sequence[str], reputation: Reputation, sha: bytes) -> None:
+        self._reputation = reputation
+        self._sha = sha
+        self._tries = {name: _Tries() for name in names}
+        self._out: dict[str, str] = {}
+        for name in names:
+            if reputation.lied(name, sha):
+                self.leave_out(name, "gave wrong bytes")
+
+    def __str__(self) -> str:
+        errors = {name: tries.last_error for name, tries in self._tries.items() if tries.last_error}
+        return "; ".join(f"{name} {why}" for name, why in (errors | self._out).items()) or "no holder"
+
+    def next(self) -> str:
+        """Whom to ask. Raises Unobtainable when nobody is left."""
+        left = [name for name in self._tries if name not in self._out]
+        if not left:
+            raise Unobtainable(f"{self._sha.hex()[:16]}: {self}")
+        return min(left, key=lambda name: (self._reputation.wrong[name], self._reputation.wasted_s[name]))
+
+    def alternatives(self) -> bool:
+        """Whether there is more than one to ask."""
+        return len(self._tries) - len(self._out) > 1
+
+    async def pause(self) -> None:
+        """Wait until the next holder may be asked: attempts in vain are repeated with growing pauses."""
+        await asyncio.sleep(self._tries[self.next()].ready_at_s - asyncio.get_running_loop().time())
+
+    def leave_out(self, name: str, why: str) -> None:
+        """Do not ask this holder again for this content."""
+        self._out[name] = why
+
+    def failed(self, name: str, error: Exception, *, brought: int, silent_s: float) -> None:
+        """A stream broke after it had brought so many bytes, and had been silent for so long."""
+        tries = self._tries[name]
+        tries.last_error = str(error)
+        tries.fruitless = 0 if brought >= PIECE_BYTES else tries.fruitless + 1
+        pause_s = min(RETRY_S[0] * 2 ** (tries.fruitless - 1), RETRY_S[1]) if tries.fruitless else 0.0
+        tries.ready_at_s = asyncio.get_running_loop().time() + pause_s
+        self._reputation.wasted_s[name] += silent_s + pause_s
+        self._note_dial(name, tries, error)
+
+    def gave_all(self, name: str) -> None:
+        self._reputation.wasted_s[name] = 0.0
+
+    def _note_dial(self, name: str, tries: _Tries, error: Exception) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if not isinstance(error, Unreachable):
+            tries.failed_dials = 0
+            return
+        tries.undialled_since_s = tries.undialled_since_s if tries.failed_dials else now_s
+        tries.failed_dials += 1
+        if tries.failed_dials > GONE_TRIES and now_s - tries.undialled_since_s > GONE_AFTER_S:
+            self.leave_out(name, f"is gone ({error})")
