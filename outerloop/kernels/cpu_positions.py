@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outerloop.kernels import position_loops as loops
-from outerloop.kernels import positions
+from outerloop.kernels import elias_fano_loops, positions, rice_loops
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.threads import share
 
@@ -49,12 +48,12 @@ def rice_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
     rows, shape = Rows(count, chunk, k), (count, chunk, k)
     code = positions.lane_rows(rows), positions.rice_bits(rows)
     position, size_R = kept_of(position_M, rows), np.empty(positions.lane_count(rows), np.int64)
-    measure = partial(loops.rice_sizes, position, size_R, shape, *code)
+    measure = partial(rice_loops.sizes, position, size_R, shape, *code)
     positions.check_valid(all_of(measure, len(size_R), rows))
     border = borders(size_R)
     byte_B = torch.empty(int(border[-1]), dtype=torch.uint8)
     byte_B[: 2 * len(size_R)] = torch.from_numpy(size_R.astype("<u2").view(np.uint8))
-    write = partial(loops.rice_write, position, byte_B.numpy(), border, shape, *code)
+    write = partial(rice_loops.write, position, byte_B.numpy(), border, shape, *code)
     share(write, len(size_R), values=rows.kept)
     return byte_B
 
@@ -68,7 +67,7 @@ def rice_decode(byte_B: Tensor, count: int, chunk: int, k: int) -> tuple[Tensor,
     if size_R is None:
         return position_M.zero_(), torch.tensor(False)
     byte, border = byte_B.contiguous().numpy(), borders(size_R.numpy())
-    read = partial(loops.rice_read, byte, position_M.numpy(), border, shape, *code)
+    read = partial(rice_loops.read, byte, position_M.numpy(), border, shape, *code)
     return position_M, torch.tensor(all_of(read, len(size_R), rows))
 
 
@@ -78,7 +77,7 @@ def elias_fano_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Ten
     rows, low = Rows(count, chunk, k), positions.elias_fano_bits(Rows(count, chunk, k))
     size = positions.elias_fano_bytes(chunk, k, low)
     byte_B = torch.empty(sum(positions.block_bytes(rows)), dtype=torch.uint8)
-    write = partial(loops.elias_fano_write, kept_of(position_M, rows), byte_B.numpy(), (count, chunk, k), low, size)
+    write = partial(elias_fano_loops.write, kept_of(position_M, rows), byte_B.numpy(), (count, chunk, k), low, size)
     positions.check_valid(all_of(write, rows.rows, rows))
     return byte_B
 
@@ -92,5 +91,5 @@ def elias_fano_decode(byte_B: Tensor, count: int, chunk: int, k: int) -> tuple[T
     if byte_B.numel() != sum(positions.block_bytes(rows)):
         return position_M.zero_(), torch.tensor(False)
     byte = byte_B.contiguous().numpy()
-    read = partial(loops.elias_fano_read, byte, position_M.numpy(), (count, chunk, k), low, size)
+    read = partial(elias_fano_loops.read, byte, position_M.numpy(), (count, chunk, k), low, size)
     return position_M, torch.tensor(all_of(read, rows.rows, rows))
