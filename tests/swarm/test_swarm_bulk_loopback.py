@@ -21,7 +21,7 @@ def test_a_transfer_outlives_a_killed_holder(make: Make) -> None:
         Bulk(node, store, run="r2", allowed=asker.peer_id.__eq__, upload_bytes_per_s=cap)
         for node, store, cap in zip((asker, first, second), stores, (None, 4e6, None), strict=True)
     ]
-    sha = [store.put(content) for store in stores[1:]][0]
+    sha, _ = [store.put(content) for store in stores[1:]]
     for node, bulk in zip((first, second), bulks[1:], strict=True):
         node.call(bulk.serve(), timeout_s=10)
 
