@@ -55,6 +55,11 @@ def refuse(
             f" sync_every={schedule.sync_every}, and such a delay needs them:"
             f" type eager=true schedule.delay={schedule.sync_every}"
         )
+    if eager and not exchange.waits_for_all:
+        raise UserError(
+            "eager updates take it that every payload counts, and this exchange may go on without a late one:"
+            " type eager=false schedule.delay=0, or exchange=inprocess"
+        )
     if not exchange.agrees and announces(compress):
         raise UserError(
             "this compressor takes its positions from what all peers land alike, and this exchange gives every peer"

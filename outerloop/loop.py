@@ -3,9 +3,11 @@
     every H inner steps:   Δ = φ − θ  →  x = Δ + β e  →  compress  →  wire  →  exchange
     at landing:            ḡ = aggregate of all payloads, the own one decoded like the rest
                            e ← x − x̂;   φ ← method(φ, ḡ);   θ ← merge(φ, θ)
+    left out:              φ ← method(φ, ḡ);   θ ← φ − Δ,   so that Δ and e stay as they were
 
-Three properties hang on this order. A failed round is free: slow weights and residual move only at landing, and the
-next Δ carries what the failed round held. Replicas agree bit for bit: everyone sums the same bytes in the same order,
+Three properties hang on this order. A round that failed, or counted without this peer, is free: residual and progress
+move only at a landing that this peer's own payload was part of, and the next Δ carries what the round left behind.
+Replicas agree bit for bit: everyone sums the same bytes in the same order,
 and a 64-bit hash of the slow weights in each header shows when they do not. Nothing is lost: what was put in is what
 was sent plus what is held.
 """
@@ -17,6 +19,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import torch
@@ -57,6 +60,7 @@ class OuterLoop:
         state_dtype: "float32", or "float64" for slow weights that keep every bit of φ − θ (twice the memory).
         timeout_s: the longest that a landing waits for its exchange.
         seed: of every random choice of a compressor; equal on all peers.
+        rounds: how many the run has; a peer that was away does not skip beyond the last. None: there is no last.
 
     `doubts` holds a line for each setting that is allowed but unlikely to be meant.
 
@@ -79,6 +83,7 @@ class OuterLoop:
         state_dtype: str = "float32",
         timeout_s: float = 600.0,
         seed: int = 0,
+        rounds: int | None = None,
     ) -> None:
         compatibility.refuse(
             method=method, compress=compress, feedback=feedback, exchange=exchange, schedule=schedule, eager=eager
@@ -87,6 +92,7 @@ class OuterLoop:
         self.model, self.island, self.payload = model, Island(model), Payload(compress, seed=seed)
         self.method, self.feedback = method, feedback
         self.exchange, self.schedule, self.eager, self.timeout_s = exchange, schedule, eager, timeout_s
+        self.last_launch = None if rounds is None else schedule.inner_steps(rounds) - schedule.delay
         self.shared = exchange.agrees and method.shared and not eager
         dtype = STATE_DTYPES[state_dtype]
         self.slow = {name: p.detach().to(dtype, copy=True) for name, p in self.island.params.items()}
@@ -123,12 +129,29 @@ class OuterLoop:
         """Count one inner step of this many training samples; launch and land what is due. Raises ReplicasDiverged."""
         self.inner_step += 1
         self.samples += samples
+        missed = self.catch_up()
         due = self.schedule.due(self.inner_step)
         for round in due.launch:
-            self.in_flight[round] = flight = self.launch(round)
-            if self.eager and round.number == 0:
-                self.begin_eagerly(flight)
-        return [self.land(round) for round in due.land]
+            if not self.exchange.decided(round):
+                self.in_flight[round] = flight = self.launch(round)
+                if self.eager and round.number == 0:
+                    self.begin_eagerly(flight)
+        return missed + [self.land(round) for round in due.land if round in self.in_flight]
+
+    def catch_up(self) -> list[RoundReport]:
+        """Land what was decided while this peer was away, and skip the inner steps of that time.
+
+        `inner_step` is where the run stands, not how many steps this peer took: it goes on to the step after which the
+        round that is open now leaves.
+        """
+        reports = []
+        while missed := [r for r in self.schedule.due(self.inner_step).launch if self.exchange.decided(r)]:
+            self.in_flight |= {round: self.left_out(round) for round in missed}
+            reports += [self.land(round) for round in sorted(self.in_flight)]
+            if self.inner_step == self.last_launch:
+                break
+            self.inner_step = next(step for step in count(self.inner_step + 1) if self.schedule.due(step).launch)
+        return reports
 
     @torch.no_grad()
     def launch(self, round: Round) -> InFlight:
@@ -149,6 +172,11 @@ class OuterLoop:
         took_s, delta_norm = time.perf_counter() - began, math.sqrt(launched.squares)
         return InFlight(round, launched.offered, blob, pending, self.samples, took_s, delta_norm)
 
+    def left_out(self, round: Round) -> InFlight:
+        """A round that was decided without a message of this peer."""
+        offered = {name: self.slow[name] for name in self.schedule.fragment(round.fragment, list(self.slow))}
+        return InFlight(round, offered, b"", self.exchange.start(b"", round), samples=0, launch_s=0.0, delta_norm=0.0)
+
     @torch.no_grad()
     def land(self, round: Round) -> RoundReport:
         """Wait, then apply everything or nothing."""
@@ -161,13 +189,14 @@ class OuterLoop:
         except (RoundFailed, wire.BadMessage) as reason:
             return flight.report(self.slow_hash, wait_s=time.perf_counter() - began, failed=str(reason))
         combined = combined.to(self.device)
-        self.check_agreement(combined.messages)
+        self.check_agreement(combined.messages, flight)
         if self.eager:
             combined = self.refreshed(combined, flight)
-        squares = self.routes.land(combined, flight.offered)
+        counted = any((c.peer, c.blob) == (self.exchange.peer, flight.blob) for c in received)
+        squares = self.routes.land(combined, flight.offered, counted=counted)
         self.payload.landed(combined.messages, flight.offered)
         self.rehash(flight.offered)
-        self.samples -= flight.samples
+        self.samples -= flight.samples if counted else 0
         peers = tuple(m.header.peer for m in combined.messages)
         land_s = time.perf_counter() - began - waited_s
         return flight.report(self.slow_hash, wait_s=waited_s, peers=peers, land_s=land_s, mean_norm=math.sqrt(squares))
@@ -189,13 +218,12 @@ class OuterLoop:
         """The hashes of slow weights that have moved."""
         self.hashes |= {name: wire.tensors_hash({name: self.slow[name]}) for name in names}
 
-    def check_agreement(self, messages: list[wire.Message]) -> None:
-        """Where peers must hold equal slow weights, every header must carry the same hash of them."""
+    def check_agreement(self, messages: list[wire.Message], flight: InFlight) -> None:
+        """Where peers must hold equal slow weights, every header must carry the hash that this peer's have."""
         hashes = {m.header.peer: f"{m.header.slow:016x}" for m in messages}
+        hashes[self.exchange.peer] = f"{wire.joint_hash(self.hashes[name] for name in flight.offered):016x}"
         if self.shared and len(set(hashes.values())) > 1:
-            raise ReplicasDiverged(
-                f"slow weights differ between peers before round {messages[0].header.round}: {hashes}"
-            )
+            raise ReplicasDiverged(f"slow weights differ between peers before round {flight.round.number}: {hashes}")
 
     def leads(self, round: Round) -> bool:
         """Whether this peer says what holds in the next round: in turn, and only where all hear it before then."""

@@ -30,6 +30,10 @@ class RoundFailed(Exception):
     """A round did not complete. Nothing has moved, so the next round carries what this one held."""
 
 
+class Deserted(Exception):
+    """Too few peers were left to decide a round, for too long: the run ends here, and its checkpoints stay."""
+
+
 class Stopped(BaseException):
     """The run was asked to stop (Ctrl-C, or another worker failed). Not an error, so no `except Exception` takes it."""
 
@@ -194,7 +198,7 @@ class Pending(Protocol):
     """One exchange under way."""
 
     def wait(self, timeout_s: float) -> list[Contribution]:
-        """Every contribution that counts, the own one included. Raises RoundFailed."""
+        """Every contribution that counts; the own one may be left out. Raises RoundFailed, Deserted."""
         ...
 
 
@@ -209,17 +213,30 @@ class Exchange(Protocol):
     """How many peers the run has, valid after `join`."""
     agrees: bool
     """True when every peer of a round gets the same contributions, so slow weights stay equal."""
+    waits_for_all: bool
+    """True when what a peer launched always counts; False when the others may go on without it."""
+    came_late: bool
+    """Whether the run was under way when this peer joined, valid after `join`."""
+    alive: int
+    """How many peers the next round counts on, valid after `join`."""
     bytes_sent: int
     """Payload bytes that left this peer, every copy counted."""
     bytes_received: int
     """Payload bytes that reached this peer."""
 
-    def join(self) -> None:
-        """Wait until the run's peers are there. Raises UserError when they do not come."""
+    def join(self, first: Round = ...) -> None:
+        """Wait until the run's peers are there. Raises UserError when they do not come.
+
+        `first`: the round that this peer launches next, later than 0 after a restart.
+        """
+        ...
+
+    def decided(self, round: Round) -> bool:
+        """Whether the others have settled a round already, without waiting for what this peer would launch."""
         ...
 
     def start(self, blob: bytes, round: Round) -> Pending:
-        """Offer one wire message; returns at once."""
+        """Offer one wire message; returns at once. A round that is decided takes nothing in, but is handed out."""
         ...
 
     def once(self, round: Round, make: Callable[[], Made]) -> Made:
@@ -230,7 +247,7 @@ class Exchange(Protocol):
         ...
 
     def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Everybody's bytes of one meeting, own included, in peer-name order. Raises RoundFailed.
+        """The bytes of one meeting, own included, in peer-name order: everybody's who is alive. Raises RoundFailed.
 
         All peers must call it, each with the same rising numbers.
         """

@@ -161,15 +161,12 @@ def same_state(a, b):
     return a == b
 
 
-class Failing:
+class Failing(toy.Around):
     """An exchange whose rounds fail when it is told so, for all workers alike."""
 
     def __init__(self, inner, failing):
-        self.inner, self.failing = inner, failing
-        self.peer, self.agrees, self.rank, self.size = inner.peer, True, inner.rank, inner.size
-
-    def once(self, round, make):
-        return make()
+        super().__init__(inner)
+        self.failing = failing
 
     def start(self, blob, round):
         return NeverComes() if round.number in self.failing else self.inner.start(blob, round)
@@ -217,30 +214,18 @@ def test_a_failed_round_is_made_up_for_by_the_next():
     toy.run_workers(1, work)
 
 
-class Garbled:
+class Garbled(toy.Around):
     """An exchange that changes one byte of a peer's message."""
 
-    def __init__(self, inner):
-        self.inner, self.peer, self.agrees = inner, inner.peer, True
-        self.rank, self.size = inner.rank, inner.size
-
     def start(self, blob, round):
-        pending = self.inner.start(blob, round)
-        return GarbledPending(pending)
-
-    def once(self, round, make):
-        return make()
+        return toy.Changed(self.inner.start(blob, round), one_byte_changed)
 
 
-class GarbledPending:
-    def __init__(self, pending):
-        self.pending = pending
-
-    def wait(self, timeout_s):
-        *rest, last = self.pending.wait(timeout_s)
-        broken = bytearray(last.blob)
-        broken[len(broken) // 2] ^= 1
-        return [*rest, Contribution(last.peer, last.round, bytes(broken))]
+def one_byte_changed(messages):
+    *rest, last = messages
+    broken = bytearray(last.blob)
+    broken[len(broken) // 2] ^= 1
+    return [*rest, Contribution(last.peer, last.round, bytes(broken))]
 
 
 def test_a_garbled_payload_fails_the_round_whole():
@@ -369,27 +354,19 @@ def test_a_loaded_state_moves_to_the_slow_weights_device():
     assert moved["a"][0].is_meta and moved["a"][1]["b"][0].is_meta and moved["a"][1]["b"][1:] == (3, "x")
 
 
-class Replayed:
+class Replayed(toy.Around):
     """An exchange that hands out last round's messages again, or one peer's under another's name."""
 
     def __init__(self, inner, change):
-        self.inner, self.change, self.peer, self.agrees = inner, change, inner.peer, True
-        self.rank, self.size, self.seen = inner.rank, inner.size, []
+        super().__init__(inner)
+        self.change, self.seen = change, []
 
     def start(self, blob, round):
-        return Changed(self.inner.start(blob, round), self)
+        return toy.Changed(self.inner.start(blob, round), self.changed)
 
-    def once(self, round, make):
-        return make()
-
-
-class Changed:
-    def __init__(self, pending, exchange):
-        self.pending, self.exchange = pending, exchange
-
-    def wait(self, timeout_s):
-        self.exchange.seen.append(self.pending.wait(timeout_s))
-        return self.exchange.change(self.exchange.seen)
+    def changed(self, messages):
+        self.seen.append(messages)
+        return self.change(self.seen)
 
 
 def replay(seen):

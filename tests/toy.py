@@ -51,6 +51,29 @@ def inner_step(net, optimizer, worker, step):
     optimizer.step()
 
 
+class Around:
+    """An exchange around another one, to change what it does. What is made of a round is made by each worker."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def once(self, round, make):
+        return make()
+
+
+class Changed:
+    """A round whose messages are changed on their way."""
+
+    def __init__(self, pending, change):
+        self.pending, self.change = pending, change
+
+    def wait(self, timeout_s):
+        return self.change(self.pending.wait(timeout_s))
+
+
 def run_workers(size: int, work: Callable[[InProcess], object], make: Callable[..., InProcess] = InProcess) -> list:
     """Call `work(exchange)` in one thread a worker; their results in order. A failing worker fails the test.
 

@@ -15,6 +15,8 @@ from typing import Any
 from outerloop import rng
 from outerloop.types import Contribution, Made, Round, Stopped, UserError
 
+FIRST = Round(0)
+
 
 class Hub:
     """What the workers of one process share: the turn, and the messages of the rounds under way.
@@ -73,16 +75,27 @@ class InProcess:
     """
 
     agrees = True
+    waits_for_all = True
+    came_late = False
 
     def __init__(self, *, hub: Hub, rank: int) -> None:
         self.hub, self.rank, self.size, self.peer = hub, rank, hub.size, name_of(rank)
         self.bytes_sent = self.bytes_received = 0
         self.random = rng.get_state()
 
-    def join(self) -> None:
+    @property
+    def alive(self) -> int:
+        """All: a thread cannot be lost alone."""
+        return self.size
+
+    def join(self, first: Round = FIRST) -> None:
         """Wait for the first turn. Raises Stopped."""
         with self.hub.changed:
             self.take_turn()
+
+    def decided(self, round: Round) -> bool:
+        """Never: a round waits for everybody."""
+        return False
 
     def partners(self, round: Round) -> list[int]:
         """Whose messages this worker gets in a round, its own included: everybody's."""

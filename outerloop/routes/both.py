@@ -79,12 +79,20 @@ class Routes:
         kept = self.fused.combine(messages, fused)
         return Combined(messages, self.plain.combine(messages, {name: like[name] for name in plain}), kept)
 
-    def land(self, combined: Combined, offered: Tensors) -> float:
-        """Residual, slow and fast weights move; returns Σ ḡ²."""
+    def land(self, combined: Combined, offered: Tensors, *, counted: bool) -> float:
+        """Residual, slow and fast weights move; returns Σ ḡ².
+
+        Not `counted`: the round came to be without what this peer offered. The residual stays, and the fast weights are
+        carried along with the slow ones, so that the next Δ = φ − θ is this one to rounding.
+        """
+        fast = {} if counted else self.island.read(list(offered), "weights")
+        delta = {name: self.slow[name] - x for name, x in fast.items()}
         slow = {name: self.slow[name] for name in combined.kept}
-        squares = self.plain.land(combined.mean, combined.messages, offered, self.slow)
-        squares += self.fused.land(combined.kept, combined.messages, slow, self.island.pick(slow))
-        self.write(combined.mean)
+        squares = self.plain.land(combined.mean, combined.messages, offered, self.slow, counted=counted)
+        squares += self.fused.land(combined.kept, combined.messages, slow, self.island.pick(slow), counted=counted)
+        if counted:
+            self.write(combined.mean)
+        self.island.write({name: self.slow[name] - x for name, x in delta.items()}, merge_local=0.0)
         return squares
 
     def write(self, names: Iterable[str]) -> None:

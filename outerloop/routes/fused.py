@@ -86,18 +86,20 @@ class Fused:
             combined[name] = Kept(position_PM, value_PM)
         return combined
 
-    def land(self, combined: dict[str, Kept], messages: list[wire.Message], slow: Tensors, fast: Tensors) -> float:
-        """Residual, momentum, slow and fast weights in one pass; returns Σ ḡ²."""
+    def land(
+        self, combined: dict[str, Kept], messages: list[wire.Message], slow: Tensors, fast: Tensors, *, counted: bool
+    ) -> float:
+        """Momentum, slow and fast weights in one pass, and the residual if this peer's message `counted`; Σ ḡ²."""
         if not combined:
             return 0.0
         senders, number = [m.header.peer for m in messages], messages[0].header.round
-        own = senders.index(self.peer) if self.peer in senders else -1
+        own = senders.index(self.peer) if counted else -1
         step = self.method.sgd_step(next(iter(combined)))
         total = 0.0
         for name, kept in combined.items():
             x = slow[name]
             rows = self.topk(x).rows_at(x.numel(), self.payload.moment(number, name))
-            residual, beta = self.residual(name, like=x)
+            residual, beta = self.residual(name, like=x if counted else None)
             momentum = self.method.momentum_of(x) if step.momentum else None
             how = Landing(own, beta, rows.chunk, rows.k, self.by_senders, step.lr, step.momentum, step.nesterov)
             total += float(land(x, fast[name], residual, momentum, kept.position, kept.value, how))

@@ -50,18 +50,17 @@ class Plain:
             for name, x in like.items()
         }
 
-    def land(self, mean: Tensors, messages: list[wire.Message], offered: Tensors, slow: Tensors) -> float:
-        """Residual and slow weights move; returns Σ ḡ²."""
-        own = {name: self.payload.decode(m, name, offered[name]) for m in self.own_of(messages) for name in mean}
+    def land(
+        self, mean: Tensors, messages: list[wire.Message], offered: Tensors, slow: Tensors, *, counted: bool
+    ) -> float:
+        """Slow weights move, and the residual if this peer's message `counted`; returns Σ ḡ²."""
+        ours = [m for m in messages if m.header.peer == self.peer and counted]
+        own = {name: self.payload.decode(m, name, offered[name]) for m in ours for name in mean}
         for name, sent in own.items():
             self.feedback.keep(name, offered[name], sent)
         if mean:
             self.method.update(slow, mean, own)
         return squares(mean)
-
-    def own_of(self, messages: list[wire.Message]) -> list[wire.Message]:
-        """The message of this peer, if it counted."""
-        return [m for m in messages if m.header.peer == self.peer]
 
     def norm_of(self, message: wire.Message, like: Tensors) -> float:
         """Global L2 norm of one decoded message."""
