@@ -423,6 +423,9 @@ def test_header_tells_samples_and_hash():
     class Spy:
         peer, agrees, rank, size = "000", True, 0, 1
 
+        def decided(self, round):
+            return False
+
         def start(self, blob, round):
             sent.append(blob)
             return NeverComes()

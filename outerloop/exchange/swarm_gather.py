@@ -1,29 +1,32 @@
-"""Gather between the peers of a swarm: every payload to everybody, over the open internet if need be.
+"""Gather between the peers of a swarm: payloads to everybody, and a majority decides which of them a round is made of.
 
-A fixed number of peers; a round counts only if every member's payload reached every member. Who the members are and
-which rounds count is agreed in `outerloop.swarm`; here it becomes an Exchange. Known hole: a peer that dies between
-confirming to some and not to others can leave a round landed on one side only; the hash of the slow weights in the next
-round's headers shows it.
+Who is late or gone is not waited for beyond a grace, and no two peers ever land different rounds (swarm/agreement.py).
+Rounds of all fragments form one chain: round r of fragment f has place r * fragments + f.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, TimeoutError
+from pathlib import Path
 
 from outerloop.swarm.daemon import DaemonOptions
+from outerloop.swarm.disk import Folder
+from outerloop.swarm.fields import BadMessage
 from outerloop.swarm.identity import ensure_identity
+from outerloop.swarm.meetings import Meetings
 from outerloop.swarm.membership import Membership
-from outerloop.swarm.payloads import Payloads
 from outerloop.swarm.peer import Peer
 from outerloop.swarm.roster import Record, Roster, peer_name
-from outerloop.swarm.timeouts import DHT_S, LINGER_S
-from outerloop.swarm.unanimous import Unanimous
-from outerloop.types import Contribution, Made, Round, RoundFailed, UserError
+from outerloop.swarm.rounds import Rounds
+from outerloop.swarm.rules import Quorum, Rules
+from outerloop.swarm.timeouts import CALL_S, DHT_S, LINGER_S, MEET_S, TELL_S
+from outerloop.types import Contribution, Deserted, Made, Round, RoundFailed, UserError
 
-MEETINGS = 65535
-"""A fragment that no schedule has: meetings are rounds of it."""
+logger = logging.getLogger(__name__)
+FIRST = Round(0)
 
 
 class SwarmGather:
@@ -32,18 +35,27 @@ class SwarmGather:
     run               run id; peers with another one never meet
     peers             how many take part, this one included
     worker            index among the workers of this machine: they rank in this order
-    identity_path     file of this peer's key; made if absent; keep it and the peer keeps its name
+    identity_path     file of this peer's key; made if absent; keep it, and the folder that is made beside it for what
+                      was agreed on and for the payloads of the last rounds, and the peer can come back
     initial_peers     addresses of running peers, each enough; none: this peer is the first
     host, port        where to listen; port 0 takes a free one
     announce          addresses by which others reach this peer, if not those that it listens on
     open_internet     relays, hole punching and port mapping: for peers behind a NAT
     join_timeout_s    how long to wait for the others at the start
-    deadline_s        a round that takes longer has failed
+    quorum            whom a round waits for beyond the grace: "majority", "all", or no more than "min_peers"
+    min_peers         fewer never make a round; None: 2, or 1 in a run of one
+    min_fraction      of the peers that are counted on, 0 .. 1: fewer do not close a round before its deadline
+    grace_s           how long a round waits for the slower ones once it has enough
+    deadline_s        how long a round waits for enough of them after its first payload; then min_peers are enough
+    absent_rounds     who missed so many rounds in a row is not counted on any more, until it comes back
+    fragments         of the schedule
     fingerprint       hash of all settings that must be equal on every peer
     max_blob_bytes    largest payload that is sent, or accepted from a peer
+    tell              told, in one line, what a round that takes long is waiting for
     """
 
     agrees = True
+    waits_for_all = False
 
     def __init__(
         self,
@@ -58,10 +70,26 @@ class SwarmGather:
         announce: Sequence[str] = (),
         open_internet: bool = False,
         join_timeout_s: float = 120.0,
+        quorum: Quorum = "majority",
+        min_peers: int | None = None,
+        min_fraction: float = 0.0,
+        grace_s: float = 3.0,
         deadline_s: float = 120.0,
+        absent_rounds: int = 2,
+        fragments: int = 1,
         fingerprint: str = "",
         max_blob_bytes: int = 1 << 30,
+        tell: Callable[[str], None] = logger.warning,
     ) -> None:
+        rules = Rules(
+            peers=peers,
+            quorum=quorum,
+            min_peers=min_peers,
+            min_fraction=min_fraction,
+            grace_s=grace_s,
+            deadline_s=deadline_s,
+            absent_rounds=absent_rounds,
+        )
         options = DaemonOptions(
             identity_path=ensure_identity(identity_path),
             host=host,
@@ -72,15 +100,29 @@ class SwarmGather:
         )
         self._join_timeout_s = join_timeout_s
         self._max_blob_bytes = max_blob_bytes
+        self._fragments = fragments
+        self._tell = tell
         self._pending: list[_Pending] = []
         self._closed = False
         self._node = Peer(options)
         self.peer = peer_name(worker, self._node.peer_id)
         own = Record(self.peer, self._node.addresses, fingerprint, time.time())
         self._roster = Roster(self._node.dht, run=run, own=own)
-        self._members = Membership(self._node, self._roster, run=run, peers=peers, own=own)
-        self._payloads = Payloads(self._node, self._members, run=run, max_blob_bytes=max_blob_bytes, wait_s=deadline_s)
-        self._rounds = Unanimous(self._node, self._members, self._payloads, run=run, deadline_s=deadline_s)
+        self._members = Membership(
+            self._node, self._roster, run=run, peers=peers, own=own, remembers=lambda sitting: self._remembers(sitting)
+        )
+        self._rounds = Rounds(
+            self._node,
+            run=run,
+            own=self.peer,
+            names=lambda: self._members.names,
+            disk=Folder(Path(identity_path).with_suffix(".rounds")),
+            rules=rules,
+            max_blob_bytes=max_blob_bytes,
+        )
+        self._meetings = Meetings(
+            self._node, run=run, own=self.peer, allowed=self._members.__contains__, max_bytes=max_blob_bytes
+        )
         try:
             self._node.call(self._appear(), timeout_s=2 * DHT_S)
         except BaseException:
@@ -102,22 +144,41 @@ class SwarmGather:
         return len(self._members.names)
 
     @property
+    def alive(self) -> int:
+        """Of the members, those that the next round counts on."""
+        return len(self._rounds.roster)
+
+    @property
+    def came_late(self) -> bool:
+        return self._members.came_late
+
+    @property
     def bytes_sent(self) -> int:
         """Payload bytes that left this peer, every copy counted."""
-        return self._payloads.bytes_sent
+        return self._rounds.bytes_sent
 
     @property
     def bytes_received(self) -> int:
-        return self._payloads.bytes_received
+        return self._rounds.bytes_received
 
-    def join(self) -> None:
-        """Wait until all peers are there and see the same members. Raises UserError, telling who is missing."""
+    def join(self, first: Round = FIRST) -> None:
+        """Wait until all peers are there and see the same members, or go back among those who go on without this one.
+
+        Raises UserError, telling who is missing.
+        """
         self._node.call(self._members.form(timeout_s=self._join_timeout_s), timeout_s=self._join_timeout_s + DHT_S)
+        self._node.call(self._begin(self._place(first)), timeout_s=CALL_S)
+
+    def decided(self, round: Round) -> bool:
+        """Whether a majority has settled a round. Raises UserError when this peer has missed too much."""
+        return self._node.call(self._decided(self._place(round)), timeout_s=CALL_S)
 
     def start(self, blob: bytes, round: Round) -> _Pending:
         if len(blob) > self._max_blob_bytes:
             raise UserError(f"a payload has {len(blob)} bytes; type exchange.max_blob_bytes={len(blob)} on every peer")
-        pending = _Pending(self._node.spawn(self._rounds.gather(round, blob)), self._rounds, round)
+        place = self._place(round)
+        gather = self._node.spawn(self._gather(place, blob, round))
+        pending = _Pending(gather, lambda: self._rounds.waits_for(place), self._tell)
         self._pending = [*(one for one in self._pending if not one.done()), pending]
         return pending
 
@@ -126,8 +187,10 @@ class SwarmGather:
         return make()
 
     def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """A gather beside the rounds of training."""
-        return self.start(blob, Round(number, MEETINGS)).wait(timeout_s)
+        """Those that are counted on, without who is gone or does not come."""
+        meeting = self._meetings.meet(number, blob, self._rounds.roster)
+        met = self._node.call(meeting, timeout_s=MEET_S + CALL_S)
+        return [Contribution(name, Round(number), content) for name, content in met.items()]
 
     def close(self, *, linger: bool = True) -> None:
         """Drop what is not decided, give the others what they still need, then leave. Idempotent."""
@@ -138,40 +201,71 @@ class SwarmGather:
             for pending in self._pending:
                 pending.drop()
             if linger:
-                self._node.call(self._rounds.linger(), timeout_s=2 * LINGER_S)
+                self._node.call(self._meetings.linger(), timeout_s=2 * LINGER_S)
             self._node.call(self._roster.withdraw(), timeout_s=DHT_S)
         finally:
             self._node.close()
 
     def abort(self) -> None:
-        """Leave at once (Ctrl-C): the record is withdrawn, the others' rounds fail."""
+        """Leave at once (Ctrl-C): the record is withdrawn, the others go on."""
         self.close(linger=False)
 
     async def _appear(self) -> None:
         """Answer first, then be seen."""
-        for part in (self._members, self._payloads, self._rounds):
+        for part in (self._members, self._rounds, self._meetings):
             await part.serve()
         await self._roster.publish()
+
+    async def _begin(self, place: int) -> None:
+        members = self._members
+        memory = self._rounds.remembered(run=members.sitting) if members.came_late else None
+        if memory is not None:
+            self._rounds.go_on(memory)
+        else:
+            await self._rounds.begin(run=members.sitting, roster=members.names.values(), number=place)
+
+    async def _decided(self, place: int) -> bool:
+        return self._rounds.decided(place)
+
+    async def _gather(self, place: int, blob: bytes, round: Round) -> list[Contribution]:
+        if not self._rounds.decided(place):
+            await self._rounds.offer(place, blob)
+        return [Contribution(name, round, content) for name, content in await self._rounds.outcome(place)]
+
+    def _remembers(self, sitting: str) -> bool:
+        try:
+            return self._rounds.remembered(run=sitting) is not None
+        except BadMessage:
+            return False
+
+    def _place(self, round: Round) -> int:
+        return round.number * self._fragments + round.fragment
 
 
 class _Pending:
     """One round under way in the network thread."""
 
-    def __init__(self, future: Future[list[Contribution]], rounds: Unanimous, round: Round) -> None:
+    def __init__(
+        self, future: Future[list[Contribution]], waits_for: Callable[[], str], tell: Callable[[str], None]
+    ) -> None:
         self._future = future
-        self._rounds = rounds
-        self._round = round
+        self._waits_for = waits_for
+        self._tell = tell
 
     def wait(self, timeout_s: float) -> list[Contribution]:
+        """Raises Deserted when the others do not decide the round in time, RoundFailed when this peer leaves."""
+        until_s = time.monotonic() + timeout_s
         try:
-            return self._future.result(timeout_s)
-        except TimeoutError:
-            reason = self._rounds.waits_for(self._round, timeout_s)
-            if self._future.cancel():  # from now on this peer answers no
-                raise RoundFailed(reason) from None
-            return self._future.result()  # it was decided in this very moment
+            while True:
+                try:
+                    return self._future.result(min(TELL_S, until_s - time.monotonic()))
+                except TimeoutError:
+                    reason = self._waits_for()
+                if time.monotonic() >= until_s:
+                    raise Deserted(f"no round for {timeout_s:g} s; {reason}")
+                self._tell(f"waiting: {reason}")
         except CancelledError:
-            raise RoundFailed(f"round {self._round.number} was dropped: this peer is leaving") from None
+            raise RoundFailed("the round was dropped: this peer is leaving") from None
 
     def done(self) -> bool:
         return self._future.done()

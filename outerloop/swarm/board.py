@@ -1,40 +1,40 @@
-"""A notice board: what this peer says about each round. Who asks too early waits; who asks too late is told so."""
+"""A notice board: what this peer says about each number. Who asks too early waits; who asks too late is told so."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Generic, TypeVar
 
-from outerloop.types import Round
-
 T = TypeVar("T")
 
 
 class Board(Generic[T]):
-    """Round -> value, awaitable; only the last `keep` rounds of each fragment stay."""
+    """Number -> value, awaitable; only the last `keep` values stay."""
 
     def __init__(self, *, keep: int) -> None:
         self._keep = keep
-        self._said: dict[int, dict[int, T]] = {}  # fragment -> round number -> value
+        self._said: dict[int, T] = {}
+        self._over = -1  # nothing more will be said about numbers up to this one
         self._news = asyncio.Event()
 
-    def post(self, round: Round, value: T) -> list[T]:
-        """Say it, and forget what is too old; what was forgotten."""
-        said = self._said.setdefault(round.fragment, {})
-        said[round.number] = value
-        forgotten = [said.pop(number) for number in sorted(said)[: -self._keep]]
+    def post(self, number: int, value: T) -> None:
+        """Say it; nothing will be said any more about earlier numbers."""
+        self._said[number] = value
+        for old in sorted(self._said)[: -self._keep]:
+            del self._said[old]
+        self.over(number - 1)
+
+    def over(self, number: int) -> None:
+        """Nothing more will be said about this number and earlier ones."""
+        self._over = max(self._over, number)
         self._news.set()
         self._news = asyncio.Event()
-        return forgotten
 
-    def get(self, round: Round) -> T | None:
-        return self._said.get(round.fragment, {}).get(round.number)
+    def get(self, number: int) -> T | None:
+        return self._said.get(number)
 
-    async def read(self, round: Round) -> T | None:
-        """The value, as soon as there is one. None: there never will be, a later round of the fragment is here."""
-        while (value := self.get(round)) is None and not self._is_past(round):
+    async def read(self, number: int) -> T | None:
+        """The value, as soon as there is one; None: there never will be. The caller sets the limit in time."""
+        while (value := self.get(number)) is None and number > self._over:
             await self._news.wait()
         return value
-
-    def _is_past(self, round: Round) -> bool:
-        return any(number > round.number for number in self._said.get(round.fragment, {}))

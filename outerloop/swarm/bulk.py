@@ -15,12 +15,13 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
+from outerloop.swarm.disk import Buffer
 from outerloop.swarm.framing import END_MARK, PIECE_BYTES, BrokenStream, Stream
 from outerloop.swarm.holders import Holders, Reputation, Unobtainable
 from outerloop.swarm.pace import Pace
 from outerloop.swarm.partial import Partial
-from outerloop.swarm.store import Store
 from outerloop.swarm.timeouts import BUSY_S, STALL_S, limit
 from outerloop.swarm.transport import Request, Transport, Unreachable
 from outerloop.types import UserError
@@ -28,6 +29,14 @@ from outerloop.types import UserError
 logger = logging.getLogger(__name__)
 TRANSFERS_AT_ONCE = 8
 SHA_BYTES = 32
+
+
+class Source(Protocol):
+    """What is given."""
+
+    def get(self, sha: bytes) -> Buffer | None:
+        """The content with this sha256, if it is held."""
+        ...
 
 
 def _ignore(arrived: int, length: int) -> None:
@@ -56,7 +65,7 @@ class Bulk:
     def __init__(
         self,
         transport: Transport,
-        store: Store,
+        store: Source,
         *,
         run: str,
         allowed: Callable[[str], bool],
@@ -89,8 +98,9 @@ class Bulk:
     ) -> bytes:
         """The content with this sha256 and length (bytes) from any of `holders` (peer ids), tried in turn.
 
-        `sha` and `length` may be what a peer told. `progress` is told the bytes that are here and the length, at every
-        step. Raises Unobtainable: more than `at_most` bytes, nobody has it, or not here after `timeout_s`.
+        More may be appended to `holders` meanwhile. `sha` and `length` may be what a peer told. `progress` is told the
+        bytes that are here and the length, at every step. Raises Unobtainable: more than `at_most` bytes, nobody has it,
+        or not here after `timeout_s`.
         """
         get = _Get(Partial(sha, length), Holders(holders, self.reputation, sha), progress)
         if not 0 <= length <= at_most:

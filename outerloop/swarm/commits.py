@@ -3,7 +3,8 @@
     digest of commit r = sha256(DOMAIN | msgpack of its map, keys in the order below)
     parent of commit r = digest of commit r - 1, so one digest names the whole history
 
-The chain begins with commit -1, genesis: no participants, the first roster, and a parent that names the run.
+The chain begins with genesis, the commit before its first round: no participants, the first roster, and a parent that
+names the run. A run that was resumed as a whole begins another chain, at the round where it goes on.
 """
 
 from __future__ import annotations
@@ -37,27 +38,25 @@ GENESIS = -1
 
 @dataclass(frozen=True, order=True)
 class Participant:
-    """One payload of a round: whose it is, its sha256, and how many training samples stand behind it."""
+    """One payload of a round: whose it is, its sha256 and its size."""
 
     peer: str
     digest: bytes
     size_bytes: int
-    samples: int
 
     def to_list(self) -> list[Any]:
-        return [self.peer, self.digest, self.size_bytes, self.samples]
+        return [self.peer, self.digest, self.size_bytes]
 
     @staticmethod
     def from_list(value: Any) -> Participant:
         """Raises BadMessage."""
-        if type(value) is not list or len(value) != 4:
-            raise BadMessage(f"a participant is [peer, sha256, bytes, samples]; came {quote(value)}")
-        peer, sha256, size_bytes, samples = value
+        if type(value) is not list or len(value) != 3:
+            raise BadMessage(f"a participant is [peer, sha256, bytes]; came {quote(value)}")
+        peer, sha256, size_bytes = value
         return Participant(
             peer_id(peer, "a participant's peer"),
             digest(sha256, "a participant's payload"),
             whole(size_bytes, "a payload's size in bytes", most=MAX_AMOUNT),
-            whole(samples, "a payload's samples", most=MAX_AMOUNT),
         )
 
 
@@ -105,10 +104,10 @@ class Commit:
         )
 
 
-def genesis(run: str, roster: Iterable[str]) -> Commit:
-    """The commit before round 0: its roster decides round 0. Raises BadMessage for a roster that cannot be."""
+def genesis(run: str, roster: Iterable[str], *, first: int = 0) -> Commit:
+    """The commit before round `first`, which its roster decides. Raises BadMessage for a roster that cannot be."""
     parent = hashlib.sha256(DOMAIN + run.encode()).digest()
-    return Commit(GENESIS, parent, 0, (), peer_ids(sorted(set(roster)), "the first roster's peers", least=1))
+    return Commit(first - 1, parent, 0, (), peer_ids(sorted(set(roster)), "the first roster's peers", least=1))
 
 
 def majority(roster: tuple[str, ...]) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 MAX_PEERS = 1024
 MAX_NUMBER = 1 << 40  # rounds
 MAX_VIEW = 1 << 31
-MAX_AMOUNT = 1 << 62  # bytes of a payload, training samples
+MAX_AMOUNT = 1 << 62  # bytes of a payload
 PEER_ID = re.compile(r"[0-9A-Za-z_.-]{1,128}")
 QUOTED = 40  # characters of a bad value that a message shows
 

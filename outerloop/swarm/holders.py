@@ -54,16 +54,15 @@ class _Tries:
 
 
 class Holders:
-    """The holders of one content, as long as it takes to get it."""
+    """The holders of one content, as long as it takes to get it. `names` may grow meanwhile."""
 
     def __init__(self, names: Sequence[str], reputation: Reputation, sha: bytes) -> None:
         self._reputation = reputation
         self._sha = sha
-        self._tries = {name: _Tries() for name in names}
+        self._names = names
+        self._tries: dict[str, _Tries] = {}
         self._out: dict[str, str] = {}
-        for name in names:
-            if reputation.lied(name, sha):
-                self.leave_out(name, "gave wrong bytes")
+        self._meet()
 
     def __str__(self) -> str:
         errors = {name: tries.last_error for name, tries in self._tries.items() if tries.last_error}
@@ -71,6 +70,7 @@ class Holders:
 
     def next(self) -> str:
         """Whom to ask. Raises Unobtainable when nobody is left."""
+        self._meet()
         left = [name for name in self._tries if name not in self._out]
         if not left:
             raise Unobtainable(f"{self._sha.hex()[:16]}: {self}")
@@ -100,6 +100,14 @@ class Holders:
 
     def gave_all(self, name: str) -> None:
         self._reputation.wasted_s[name] = 0.0
+
+    def _meet(self) -> None:
+        """Those that were named since."""
+        for name in self._names:
+            if name not in self._tries:
+                self._tries[name] = _Tries()
+                if self._reputation.lied(name, self._sha):
+                    self.leave_out(name, "gave wrong bytes")
 
     def _note_dial(self, name: str, tries: _Tries, error: Exception) -> None:
         now_s = asyncio.get_running_loop().time()

@@ -1,44 +1,69 @@
 """Membership of a run: which peers take part, and the same sorted list of them everywhere, so that all agree on ranks.
 
 The members are the first `peers` of the roster in the order of joining. A roster is only what a peer happens to see, so
-each one asks every other member for the list that *it* sees; when all lists are equal the swarm has formed, and its
-members stay fixed for the run.
+each one asks every other for the list that *it* sees; when all lists are equal the swarm has formed. The list, with the
+times of joining, names the sitting: what is agreed on holds in it alone. A run that is resumed as a whole forms anew;
+who is restarted while others go on, and remembers their sitting, is back in it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from outerloop.swarm.framing import BrokenStream, Stream
-from outerloop.swarm.roster import Record, Roster
+from outerloop.swarm.roster import Record, Roster, id_of
 from outerloop.swarm.timeouts import FORM_POLL_S, VIEW_S, limit
 from outerloop.swarm.transport import Request, Transport, Unreachable
 from outerloop.types import UserError
 
+Members = list[list[Any]]
+"""[name, time of joining] of each, in the order of names."""
+
 
 class Membership:
-    """`names`: peer id -> name of every member, in the order of names; final once `form` has returned."""
+    """`names`: peer id -> name of every member, in the order of names; final once `form` has returned.
 
-    def __init__(self, transport: Transport, roster: Roster, *, run: str, peers: int, own: Record) -> None:
+    `sitting` is final then, too, and `came_late`: whether it was under way. `remembers` says whether this peer has been
+    in a sitting before.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        roster: Roster,
+        *,
+        run: str,
+        peers: int,
+        own: Record,
+        remembers: Callable[[str], bool] = lambda sitting: False,
+    ) -> None:
         self._transport = transport
         self._roster = roster
+        self._run = run
+        self._remembers = remembers
         self._protocol = f"outerloop/1/{run}/members"
         self._peers = peers
         self._own = own
         self._silent: set[str] = set()
         self._records: list[Record] = []
-        self.names: dict[str, str] = {own.peer_id: own.name}
+        self._members: Members = [[own.name, own.joined]]
+        self._others_formed: Members = []
+        self._formed = False
+        self.came_late = False
 
     def __contains__(self, peer_id: str) -> bool:
         return peer_id in self.names
 
     @property
-    def others(self) -> dict[str, str]:
-        """The members after this one, then those before it: nobody is everybody's first."""
-        members = list(self.names.items())
-        own = list(self.names).index(self._own.peer_id)
-        return dict(members[own + 1 :] + members[:own])
+    def names(self) -> dict[str, str]:
+        return {id_of(name): name for name, _ in self._members}
+
+    @property
+    def sitting(self) -> str:
+        return sitting_of(self._run, self._members)
 
     async def serve(self) -> None:
         """Tell anybody which members this peer sees: the roster is public already."""
@@ -55,36 +80,48 @@ class Membership:
         except TimeoutError as error:
             raise UserError(self._what_is_missing(timeout_s)) from error
 
-    async def view_of(self, peer_id: str) -> list[str] | None:
-        """The names that a peer sees; None when it is slow to tell. Raises Unreachable."""
-        try:
-            async with limit(VIEW_S), self._transport.open_stream(peer_id, self._protocol) as stream:
-                await stream.send_object({})
-                return list((await stream.receive_object()).get("names", []))
-        except (BrokenStream, TimeoutError, TypeError):
-            return None
-
     async def _tell(self, remote: str, request: Request, stream: Stream) -> None:
-        await stream.send_object({"names": list(self.names.values())})
+        await stream.send_object({"members": self._members, "formed": self._formed})
         await stream.ended()
 
     async def _agreed(self) -> bool:
         self._records = await self._roster.read()
         await self._refuse_other_settings()
         first = sorted(self._records, key=lambda record: (record.joined, record.name))[: self._peers]
-        self.names = {record.peer_id: record.name for record in sorted(first, key=lambda record: record.name)}
-        if len(self.names) < self._peers or self._own.peer_id not in self.names:
-            return False
-        self._silent = set(self.others.values())
-        await asyncio.gather(*map(self._hear, self.others))
-        return not self._silent
+        self._members = sorted([record.name, record.joined] for record in first)
+        self._silent = {name for name, _ in self._members} - {self._own.name}
+        others = [record for record in self._records if record.name != self._own.name]
+        await asyncio.gather(*map(self._hear, others))
+        if self._others_formed:
+            self._come_late()
+        elif len(self._members) == self._peers and self._own.peer_id in self and not self._silent:
+            self._formed = True
+        return self._formed
 
-    async def _hear(self, peer_id: str) -> None:
+    async def _hear(self, other: Record) -> None:
+        """What another one sees; nobody who is slow, still starting, or dead and not yet expired is waited for."""
         try:
-            if await self.view_of(peer_id) == list(self.names.values()):
-                self._silent.discard(self.names[peer_id])
-        except Unreachable:
-            pass  # still starting, or dead and not yet expired: the next look at the roster will tell
+            async with limit(VIEW_S), self._transport.open_stream(other.peer_id, self._protocol) as stream:
+                await stream.send_object({})
+                told = await stream.receive_object()
+        except (BrokenStream, TimeoutError, Unreachable):
+            return
+        if told.get("members") == self._members:
+            self._silent.discard(other.name)
+        elif told.get("formed") and _well_formed(told.get("members")):
+            self._others_formed = told["members"]
+
+    def _come_late(self) -> None:
+        """Others have formed: back among them, or wait until this peer sees what they see. Raises UserError."""
+        members, self._others_formed = self._others_formed, []
+        if self._remembers(sitting_of(self._run, members)):
+            self._members, self._formed, self.came_late = members, True, True
+        elif [self._own.name, self._own.joined] not in members:
+            raise UserError(
+                f"run {self._run} is under way with {', '.join(name for name, _ in members)}, and {self._own.name} is"
+                " not known there: a new peer cannot join later in this version; start all again, or type another"
+                " exchange.run"
+            )
 
     async def _refuse_other_settings(self) -> None:
         for record in self._records:
@@ -103,6 +140,17 @@ class Membership:
         if len(self._records) > self._peers:
             return f"{there}, too many; the run has as many as it began with. Type exchange.peers={len(self._records)}"
         return f"{there}, but these do not answer: {', '.join(sorted(self._silent))}; can they be reached from here?"
+
+
+def sitting_of(run: str, members: Members) -> str:
+    """A name that no other sitting of the run has."""
+    return f"{run}/{hashlib.sha256(repr(members).encode()).hexdigest()[:16]}"
+
+
+def _well_formed(members: Any) -> bool:
+    return isinstance(members, list) and all(
+        isinstance(one, list) and list(map(type, one)) == [str, float] for one in members
+    )
 
 
 def _list(records: Sequence[Record]) -> str:

@@ -38,9 +38,9 @@ class Memory:
     accepted: Accepted | None = None
 
     @staticmethod
-    def first(*, run: str, peer: str, roster: Iterable[str]) -> Memory:
-        """Of a peer that is there from the beginning."""
-        return Memory(run, peer, (Decided(genesis(run, roster), ()),))
+    def first(*, run: str, peer: str, roster: Iterable[str], number: int = 0) -> Memory:
+        """Of a peer that is there from the beginning, when round `number` is the first."""
+        return Memory(run, peer, (Decided(genesis(run, roster, first=number), ()),))
 
     @staticmethod
     def joining(*, run: str, peer: str, head: Decided) -> Memory:

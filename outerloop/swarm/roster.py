@@ -35,11 +35,16 @@ class Record:
 
     @property
     def peer_id(self) -> str:
-        return self.name.partition("-")[2]
+        return id_of(self.name)
 
 
 def peer_name(worker: int, peer_id: str) -> str:
     return f"{worker:03d}-{peer_id}"
+
+
+def id_of(name: str) -> str:
+    """The peer id in a name, which streams are opened to and prove."""
+    return name.partition("-")[2]
 
 
 class Roster:

@@ -1,29 +1,82 @@
-"""What this peer holds for others, by the sha256 of its bytes."""
+"""The payloads of the last rounds, on disk: what this peer holds for others and for its own landing.
+
+    <round>-<sha256>-<peer>.payload
+
+An accept says "its payloads can be had from me", so a payload is safe before anybody hears that it is held, and is
+found again after a crash.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import logging
+import re
+
+from outerloop.swarm.commits import Participant
+from outerloop.swarm.disk import Buffer, Disk
+
+logger = logging.getLogger(__name__)
+NAME = re.compile(r"(\d+)-([0-9a-f]{64})-(.+)\.payload")
 
 
 class Store:
-    """sha256 -> content. Content that was put twice stays until it was dropped twice."""
+    """Round and participant -> content."""
 
-    def __init__(self) -> None:
-        self._held: dict[bytes, bytes] = {}
-        self._times: dict[bytes, int] = {}
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._files = {key: name for name in disk.names() if (key := _key(disk, name)) is not None}
 
-    def put(self, content: bytes) -> bytes:
-        """Hold `content`; its sha256, by which others ask for it."""
-        sha = hashlib.sha256(content).digest()
-        self._held[sha] = content
-        self._times[sha] = self._times.get(sha, 0) + 1
-        return sha
+    def __contains__(self, key: tuple[int, Participant]) -> bool:
+        return key in self._files
 
-    def drop(self, sha: bytes) -> None:
-        """Take one `put` back; a transfer under way still ends."""
-        self._times[sha] -= 1
-        if not self._times[sha]:
-            del self._times[sha], self._held[sha]
+    def of(self, number: int) -> list[Participant]:
+        """What is held of a round, in the order of peers."""
+        return sorted(one for held, one in self._files if held == number)
 
-    def get(self, sha: bytes) -> bytes | None:
-        return self._held.get(sha)
+    def since(self, number: int) -> list[tuple[int, Participant]]:
+        """What is held of this round and later ones."""
+        return sorted(key for key in self._files if key[0] >= number)
+
+    async def put(self, number: int, one: Participant, content: bytes) -> None:
+        """Hold a content, which is what `one` says; safe when this returns."""
+        name = f"{number:012d}-{one.digest.hex()}-{one.peer}.payload"
+        await self._disk.write(name, content)
+        self._files[number, one] = name
+
+    def read(self, number: int, one: Participant) -> bytes:
+        return bytes(self._disk.read(self._files[number, one]))
+
+    def get(self, sha: bytes) -> Buffer | None:
+        """The content with this sha256, of whatever round."""
+        found = next((name for (_, one), name in self._files.items() if one.digest == sha), None)
+        return None if found is None else self._disk.read(found)
+
+    def forget_before(self, number: int) -> None:
+        """Remove what is of earlier rounds; a transfer under way still ends."""
+        for key in [key for key in self._files if key[0] < number]:
+            self._disk.remove(self._files.pop(key))
+
+    def clear(self) -> None:
+        """Remove everything: it is of another chain."""
+        for name in self._files.values():
+            self._disk.remove(name)
+        self._files = {}
+
+
+def participant(peer: str, content: bytes) -> Participant:
+    """What a payload is called in a commit."""
+    return Participant(peer, hashlib.sha256(content).digest(), len(content))
+
+
+def _key(disk: Disk, name: str) -> tuple[int, Participant] | None:
+    """What a file holds; a damaged one is removed."""
+    found = NAME.fullmatch(name)
+    if found is None:
+        return None
+    content = disk.read(name)
+    one = Participant(found[3], hashlib.sha256(content).digest(), len(content))
+    if one.digest.hex() == found[2]:
+        return int(found[1]), one
+    logger.warning("payload %s is damaged: removed, it will be fetched again", name)
+    disk.remove(name)
+    return None

@@ -29,6 +29,16 @@ RETRY_S = 0.1, 2.0  # first and longest pause between two attempts at a peer
 GONE_AFTER_S = 6.0  # a peer is gone when every dial failed for this long: libp2p really dials once in 5 s
 GONE_TRIES = 3  # ... and when more than this many dials failed
 
+SEND_S = 10.0  # one ballot; the next view makes up for it
+POLL_S = 60.0  # asking a peer for its payload, which it may not have yet; then asked again
+PULL_S = 600.0  # one payload, over however slow a link: holders that stall are found sooner
+HISTORY_S = 30.0  # the commits that were missed
+LEAD_S = 5.0  # a leader that could propose and does not is given up after this; twice as long in each later view
+ASK_S = 5.0  # a peer that is not counted on asks this often to be
+CALL_S = 30.0  # the training thread asks the network thread for something that is at hand
+MEET_S = 60.0  # who is alive and does not come to a meeting for this long is not waited for
+TELL_S = 10.0  # a round that takes longer is told about, and again after each time as long
+
 LINGER_S = 10.0  # how long a finished peer stays for those that have not got everything yet
 
 

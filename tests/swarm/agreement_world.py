@@ -22,7 +22,7 @@ Act = Callable[[Agreement], list[Output]]
 
 
 def payload(peer: str, number: int) -> Participant:
-    return Participant(peer, hashlib.sha256(f"{peer} {number}".encode()).digest(), 10, 1)
+    return Participant(peer, hashlib.sha256(f"{peer} {number}".encode()).digest(), 10)
 
 
 @dataclass

@@ -295,7 +295,7 @@ def commits(*presence: str, roster: str = "abc") -> list[Commit]:
     """A history in which these were present, one after the other."""
     history = [Commit(-1, bytes(32), 0, (), tuple(roster))]
     for number, present in enumerate(presence):
-        participants = tuple(Participant(peer, bytes(32), 1, 1) for peer in present)
+        participants = tuple(Participant(peer, bytes(32), 1) for peer in present)
         history.append(Commit(number, history[-1].digest, 0, participants, tuple(roster)))
     return history
 
@@ -319,7 +319,7 @@ def commits(*presence: str, roster: str = "abc") -> list[Commit]:
     ],
 )
 def test_the_next_roster(history: list[Commit], present: str, asked: str, absent_rounds: int, roster: str) -> None:
-    participants = [Participant(peer, bytes(32), 1, 1) for peer in present]
+    participants = [Participant(peer, bytes(32), 1) for peer in present]
     assert "".join(next_roster(history, participants, asked, absent_rounds=absent_rounds)) == roster
 
 

@@ -1,0 +1,63 @@
+"""Files that outlive a crash: each is there whole or not at all, and synced before anybody is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+from pathlib import Path
+from typing import Protocol
+
+Buffer = bytes | mmap.mmap
+
+
+class Disk(Protocol):
+    """Named contents; `Folder` is the real one, a dictionary is enough for tests."""
+
+    def names(self) -> list[str]: ...
+
+    def read(self, name: str) -> Buffer:
+        """A content, which stays readable when it is removed meanwhile. Raises FileNotFoundError."""
+        ...
+
+    async def write(self, name: str, content: bytes) -> None:
+        """Returns when it is safe."""
+        ...
+
+    def remove(self, name: str) -> None: ...
+
+
+class Folder:
+    """A folder of files. They are written in a thread beside the loop: a disk may be slow, and others are served."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.mkdir(parents=True, exist_ok=True)
+
+    def names(self) -> list[str]:
+        return [file.name for file in self._path.iterdir() if not file.name.startswith(".")]
+
+    def read(self, name: str) -> Buffer:
+        """Mapped, not copied: what is given to others passes no memory of this process."""
+        with (self._path / name).open("rb") as file:
+            empty = os.fstat(file.fileno()).st_size == 0
+            return b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    async def write(self, name: str, content: bytes) -> None:
+        await asyncio.to_thread(self._write, name, content)
+
+    def remove(self, name: str) -> None:
+        (self._path / name).unlink(missing_ok=True)
+
+    def _write(self, name: str, content: bytes) -> None:
+        temporary = self._path / f".{name}"
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self._path / name)
+        folder = os.open(self._path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

@@ -1,0 +1,71 @@
+"""Ballots of the agreement on their way: one stream each, at most once, none waiting for another.
+
+{} | one message of ballots.py ->   <- the end of the stream
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+import msgpack
+
+from outerloop.swarm.ballots import MAX_MESSAGE_BYTES, Message, from_map, to_map
+from outerloop.swarm.fields import BadMessage
+from outerloop.swarm.framing import BrokenStream, Stream
+from outerloop.swarm.roster import id_of
+from outerloop.swarm.timeouts import SEND_S, limit
+from outerloop.swarm.transport import Request, Transport, Unreachable
+
+logger = logging.getLogger(__name__)
+
+
+class Post:
+    """Sends ballots, and hands those that come to `receive` with the name of who sent them."""
+
+    def __init__(
+        self, transport: Transport, *, run: str, names: Callable[[], Mapping[str, str]],
+        receive: Callable[[str, Message], None],
+    ) -> None:  # fmt: skip
+        self._transport = transport
+        self._protocol = f"outerloop/1/{run}/ballot"
+        self._names = names
+        self._receive = receive
+        self._sending: set[asyncio.Task[None]] = set()
+
+    async def serve(self) -> None:
+        await self._transport.serve(self._protocol, allowed=lambda peer: peer in self._names(), handler=self._take)
+
+    def send(self, to: str, message: Message) -> None:
+        """On its way at once; what becomes of it nobody hears."""
+        task = asyncio.create_task(self._send(to, message))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _send(self, to: str, message: Message) -> None:
+        try:
+            async with limit(SEND_S), self._transport.open_stream(id_of(to), self._protocol) as stream:
+                await stream.send_object({})
+                await send_message(stream, message)
+                await stream.ended()
+        except (BrokenStream, Unreachable, TimeoutError) as error:
+            logger.debug("%s to %s was lost: %s", type(message).__name__, to, error)
+
+    async def _take(self, remote: str, request: Request, stream: Stream) -> None:
+        message = await receive_message(stream)
+        self._receive(self._names()[remote], message)
+
+
+async def send_message(stream: Stream, message: Message) -> None:
+    await stream.send(msgpack.packb(to_map(message)))
+
+
+async def receive_message(stream: Stream) -> Message:
+    """Raises BrokenStream, also for what is no message."""
+    try:
+        return from_map(msgpack.unpackb(await stream.receive(at_most=MAX_MESSAGE_BYTES)))
+    except BadMessage as error:
+        raise BrokenStream(str(error)) from error
+    except ValueError as error:  # every way in which msgpack refuses bytes is one
+        raise BrokenStream(f"unreadable ballot: {error}") from error

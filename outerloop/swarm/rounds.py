@@ -1,0 +1,332 @@
+"""The rounds of a run as they happen: the agreement (agreement.py) with a network, a disk and a clock.
+
+    an event    a ballot came, a payload lies here, a timer is over, commits were fetched
+    the machine says what follows from it; that is carried out in order, and only then comes the next event
+    then a look at the round: whom to ask for payloads, which timers begin
+
+    own payload -> store -> holds ...  Apply(commit) -> all its payloads -> store -> the contributions of the round
+
+The network side runs ahead of the trainer: it votes and follows the chain while the trainer computes or sleeps, and
+keeps every round until the trainer has taken it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+from outerloop.swarm.agreement import Agreement
+from outerloop.swarm.ballots import Decided, Message
+from outerloop.swarm.bulk import Bulk
+from outerloop.swarm.commits import Commit, Participant
+from outerloop.swarm.disk import Disk
+from outerloop.swarm.framing import BrokenStream
+from outerloop.swarm.history import History
+from outerloop.swarm.memory import ROUNDS_KEPT, Memory
+from outerloop.swarm.outputs import Apply, Behind, Output, Refused, Save, Send, Want
+from outerloop.swarm.payloads import Payloads
+from outerloop.swarm.post import Post
+from outerloop.swarm.pulls import Pulls
+from outerloop.swarm.rules import Rules
+from outerloop.swarm.store import Store, participant
+from outerloop.swarm.timeouts import ASK_S, RETRY_S
+from outerloop.swarm.timers import Event, Timers
+from outerloop.swarm.transport import Transport, Unreachable
+from outerloop.swarm.waiting import waiting_for
+from outerloop.types import UserError
+
+logger = logging.getLogger(__name__)
+MEMORY = "agreement"
+"""The file of the agreement's memory, beside the payloads."""
+NETWORK_ERRORS = (BrokenStream, Unreachable, TimeoutError)
+
+
+class Rounds:
+    """One peer's rounds. `names` are peer ids and names of who may take part, `own` is this peer's name.
+
+    `refused` counts, by peer, what was said here and could not be taken.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        run: str,
+        own: str,
+        names: Callable[[], dict[str, str]],
+        disk: Disk,
+        rules: Rules,
+        max_blob_bytes: int,
+    ) -> None:
+        def allowed(peer_id: str) -> bool:
+            return peer_id in names()
+
+        self._own = own
+        self._rules = rules
+        self._disk = disk
+        self._store = Store(disk)
+        self._bulk = Bulk(transport, self._store, run=run, allowed=allowed)
+        self._pulls = Pulls(self._bulk, self._store, max_bytes=max_blob_bytes, held=self._holds)
+        self._payloads = Payloads(transport, run=run, allowed=allowed)
+        self._history = History(transport, run=run, allowed=allowed, since=self._since)
+        self._post = Post(transport, run=run, names=names, receive=self._receive)
+        self._timers = Timers(self._happens, grace_s=rules.grace_s, deadline_s=rules.deadline_s)
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._of_round: list[asyncio.Task[None]] = []
+        self._commits: dict[int, Commit] = {}
+        self._catching_up: asyncio.Task[None] | None = None
+        self._machine: Agreement | None = None
+        self._looked_at = -1
+        self._landed: int | None = None  # the last round that the trainer has taken; None: it has not said yet
+        self._broken: BaseException | None = None
+        self._news = asyncio.Event()
+        self.refused: Counter[str] = Counter()
+
+    @property
+    def bytes_sent(self) -> int:
+        """Payload bytes, every copy counted."""
+        return self._bulk.bytes_sent
+
+    @property
+    def bytes_received(self) -> int:
+        return self._bulk.bytes_received
+
+    @property
+    def roster(self) -> tuple[str, ...]:
+        """The names of the peers that decide the round at hand."""
+        return self._agreement.memory.roster
+
+    @property
+    def _agreement(self) -> Agreement:
+        assert self._machine is not None, "the rounds have not begun"
+        return self._machine
+
+    # what the exchange asks for
+
+    async def serve(self) -> None:
+        """Answer, from now on; ballots wait until the rounds begin."""
+        for part in (self._bulk, self._payloads, self._history, self._post):
+            await part.serve()
+
+    def remembered(self, *, run: str) -> Memory | None:
+        """What this peer saved in this run, if it did. Raises BadMessage when it is damaged or of another run."""
+        if MEMORY not in self._disk.names():
+            return None
+        return Memory.from_bytes(bytes(self._disk.read(MEMORY)), run=run, peer=self._own)
+
+    async def begin(self, *, run: str, roster: Iterable[str], number: int) -> None:
+        """A chain begins, with this round; what is left of another one goes."""
+        self._store.clear()
+        memory = Memory.first(run=run, peer=self._own, roster=roster, number=number)
+        await self._disk.write(MEMORY, memory.to_bytes())
+        self.go_on(memory)
+
+    def go_on(self, memory: Memory) -> None:
+        """Take part, from what this peer remembers; it is on disk."""
+        self._commits = {one.commit.number: one.commit for one in memory.log if one.acceptors}
+        rules = self._rules
+        self._machine = Agreement(memory, closing=rules.closing, absent_rounds=rules.absent_rounds)
+        for number, one in self._store.since(memory.number):
+            self._holds(number, one)
+            if one.peer == self._own:
+                self._payloads.own.post(number, one)
+        self._look()
+        self._spawn(self._live())
+
+    async def offer(self, number: int, blob: bytes) -> None:
+        """This peer's payload of a round; what it has said about the round in an earlier life stays."""
+        one = participant(self._own, blob)
+        if self._payloads.own.get(number) is None and number >= self._agreement.number:
+            await self._store.put(number, one, blob)
+            self._payloads.own.post(number, one)
+            self._holds(number, one)
+
+    def decided(self, number: int) -> bool:
+        """Whether a round came to something already. Raises UserError when this peer is too far behind to know what."""
+        self._check()
+        if number < self._agreement.number and number not in self._commits:
+            raise _too_far(number)
+        return number < self._agreement.number
+
+    async def outcome(self, number: int) -> list[tuple[str, bytes]]:
+        """Who took part and with which payload, in the order of names, as soon as all of it lies here."""
+        while not self.decided(number) or not self._complete(self._commits[number]):
+            await self._news.wait()
+        commit = self._commits[number]
+        contents = [(one.peer, self._store.read(number, one)) for one in commit.participants]
+        self._landed = number
+        self._forget()
+        return contents
+
+    def waits_for(self, number: int) -> str:
+        """Why a round has no outcome yet, in one line."""
+        machine = self._agreement
+        if number >= machine.number:
+            return waiting_for(machine)
+        missing = [one.peer for one in self._commits[number].participants if (number, one) not in self._store]
+        return f"round {number}: decided, payloads of {', '.join(missing)} are not here yet"
+
+    def close(self) -> None:
+        """Stop; what is on disk stays."""
+        self._timers.clear()
+        for task in [*self._tasks, *self._of_round]:
+            task.cancel()
+
+    # events, one after the other
+
+    def _happens(self, event: Event) -> None:
+        self._events.put_nowait(event)
+
+    def _holds(self, number: int, one: Participant) -> None:
+        self._happens(lambda machine: machine.holds(number, one))
+        self._tell()
+
+    def _receive(self, sender: str, message: Message) -> None:
+        self._happens(lambda machine: machine.receive(sender, message))
+
+    async def _live(self) -> None:
+        while True:
+            event = await self._events.get()
+            try:
+                for output in event(self._agreement):
+                    await self._carry_out(output)
+                self._look()
+            except Exception as error:  # a disk that is full, say: who waits for a round is told
+                self._broken = error
+                self._tell()
+                raise
+
+    async def _carry_out(self, output: Output) -> None:
+        if isinstance(output, Save):
+            await self._disk.write(MEMORY, output.memory.to_bytes())
+        elif isinstance(output, Send):
+            self._post.send(output.to, output.message)
+        elif isinstance(output, Apply):
+            self._commits[output.commit.number] = output.commit
+            self._pulls.drop_all_but(output.commit.number, output.commit.participants)
+            self._spawn(self._complete_it(output.commit))
+            self._tell()
+        elif isinstance(output, Want):
+            for one in output.participants:
+                self._pulls.start(output.number, one, self._holders(one, first=output.holder))
+        elif isinstance(output, Behind):
+            self._catch_up(output.peer)
+        elif isinstance(output, Refused):
+            self.refused[output.sender] += 1
+            logger.warning("%s said what cannot be taken: %s", output.sender, output.reason)
+
+    def _look(self) -> None:
+        """At the round at hand: it may be another one."""
+        machine = self._agreement
+        if machine.number != self._looked_at:
+            self._looked_at = machine.number
+            self._timers.clear()
+            self._payloads.own.over(machine.number - 1)
+            self._forget()
+            for task in self._of_round:
+                task.cancel()
+            self._of_round = [asyncio.create_task(work) for work in self._work_of_round(machine)]
+        self._timers.look(machine)
+
+    def _work_of_round(self, machine: Agreement) -> list[Coroutine[Any, Any, None]]:
+        if not machine.votes:
+            return [self._ask_admission()]
+        return [self._gather(machine.number, peer) for peer in machine.memory.roster if peer != self._own]
+
+    # what goes on beside
+
+    async def _gather(self, number: int, peer: str) -> None:
+        """One peer's payload of the round at hand, however often it takes to ask; ends with the round at the latest."""
+        pause_s = RETRY_S[0]
+        while True:
+            try:
+                one = await self._payloads.ask(peer, number)
+                if one is None:
+                    self._catch_up(peer)
+                else:
+                    await asyncio.wait([self._pulls.start(number, one, [peer])])
+                    if (number, one) in self._store:
+                        return
+            except NETWORK_ERRORS as error:
+                logger.debug("round %d: %s does not tell its payload: %s", number, peer, error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_S[1])
+
+    async def _ask_admission(self) -> None:
+        """This peer is not counted on: it says that it is there, until it is."""
+        while True:
+            self._happens(lambda machine: machine.ask())
+            await asyncio.sleep(ASK_S)
+
+    async def _complete_it(self, commit: Commit) -> None:
+        """Get what a commit names and is not here: from its owner, or from anybody who has accepted it."""
+        while not self._complete(commit):
+            missing = [one for one in commit.participants if (commit.number, one) not in self._store]
+            await asyncio.wait([self._pulls.start(commit.number, one, self._holders(one)) for one in missing])
+            await asyncio.sleep(0 if self._complete(commit) else RETRY_S[1])
+        self._tell()
+
+    def _catch_up(self, peer: str) -> None:
+        """Another one is ahead: get the commits in between, once at a time."""
+        if self._catching_up is None or self._catching_up.done():
+            self._catching_up = self._spawn(self._fetch_commits(peer))
+
+    async def _fetch_commits(self, peer: str) -> None:
+        number, too_short = self._agreement.number, False
+        for source in dict.fromkeys([peer, *self.roster]):
+            try:
+                found = await self._history.ask(source, number - 1) if source != self._own else []
+            except NETWORK_ERRORS as error:
+                logger.debug("%s does not tell the commits since %d: %s", source, number, error)
+                continue
+            for decided in found or ():
+                self._receive(source, decided)
+            if found:
+                return
+            too_short |= found is None
+        if too_short:
+            self._broken = _too_far(number)
+            self._tell()
+
+    # small things
+
+    def _since(self, number: int) -> tuple[Decided, ...] | None:
+        return None if self._machine is None else self._machine.commits_since(number)
+
+    def _holders(self, one: Participant, first: str = "") -> Iterable[str]:
+        return [peer for peer in dict.fromkeys([first, one.peer, *self.roster]) if peer not in ("", self._own)]
+
+    def _complete(self, commit: Commit) -> bool:
+        return all((commit.number, one) in self._store for one in commit.participants)
+
+    def _forget(self) -> None:
+        """Rounds that nobody can ask for any more and the trainer has taken."""
+        if self._landed is not None:
+            first = min(self._agreement.number - ROUNDS_KEPT, self._landed + 1)
+            self._store.forget_before(first)
+            self._commits = {number: commit for number, commit in self._commits.items() if number >= first}
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise self._broken
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _too_far(number: int) -> UserError:
+    return UserError(
+        f"this peer stands at round {number}, and the others are further than their logs reach back: the state must be"
+        " downloaded, which this version cannot; resume from a newer checkpoint, or start all again"
+    )

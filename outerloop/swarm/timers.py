@@ -1,0 +1,61 @@
+"""The timers of one round: grace, deadline, and the patience with the leader of each view.
+
+    grace      begins when as many payloads are here as are enough at its end: who is slower than most is waited for
+    deadline   begins with the first payload
+    patience   begins when a leader could have proposed, doubles from view to view
+
+All are counted from what this peer sees, never from a clock of others. A round in which nobody is ready yet has none:
+inner steps take as long as they take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable
+
+from outerloop.swarm.agreement import Agreement
+from outerloop.swarm.leading import candidates
+from outerloop.swarm.outputs import Output
+from outerloop.swarm.timeouts import LEAD_S
+
+Event = Callable[[Agreement], list[Output]]
+LAST_DOUBLING = 3  # payloads go on coming from view to view, so that a view need not be as long as they take
+
+
+class Timers:
+    """`act` gets the event of each timer that is over."""
+
+    def __init__(self, act: Callable[[Event], None], *, grace_s: float, deadline_s: float) -> None:
+        self._act = act
+        self._grace_s = grace_s
+        self._deadline_s = deadline_s
+        self._running: dict[Hashable, asyncio.TimerHandle] = {}
+
+    def clear(self) -> None:
+        """The round is over."""
+        for handle in self._running.values():
+            handle.cancel()
+        self._running = {}
+
+    def look(self, machine: Agreement) -> None:
+        """Start what begins now; what runs already goes on."""
+        number, view = machine.number, machine.view
+        here, roster = len(candidates(machine.memory, machine.payloads)), len(machine.memory.roster)
+        if here:
+            self._start("deadline", self._deadline_s, lambda m: m.deadline(number))
+        if here >= machine.closing.needed(roster, grace=True, deadline=False):
+            self._start("grace", self._grace_s, lambda m: m.grace(number))
+        if machine.votes and awaits_its_leader(machine, here, roster):
+            patience_s = LEAD_S * 2 ** min(view, LAST_DOUBLING)
+            self._start(("view", view), patience_s, lambda m: m.timeout(number, view))
+
+    def _start(self, key: Hashable, after_s: float, event: Event) -> None:
+        if key not in self._running:
+            self._running[key] = asyncio.get_running_loop().call_later(after_s, self._act, event)
+
+
+def awaits_its_leader(machine: Agreement, here: int, roster: int) -> bool:
+    """Whether it is the leader's turn: a later view, a proposal that is under way, or payloads enough for one."""
+    gathering = machine.gathering
+    under_way = machine.view > 0 or gathering.proposal is not None or machine.memory.accepted is not None
+    return under_way or machine.closing.closes(here, roster, grace=gathering.grace, deadline=gathering.deadline)
