@@ -47,10 +47,8 @@ class Node:
         self.landed_s: dict[int, float] = {}
         self.error: Exception | None = None
         self.life = 0
-        self.frozen = asyncio.Event()
-        self.frozen.set()
 
-    async def start(self) -> None:
+    async def appear(self) -> None:
         self.life += 1
         self.rounds = Rounds(
             MemoryTransport(self.network, self.id),
@@ -62,6 +60,8 @@ class Node:
             max_blob_bytes=1 << 20,
         )
         await self.rounds.serve()
+
+    async def start(self) -> None:
         memory = self.rounds.remembered(run=RUN)
         if memory is None:
             await self.rounds.begin(run=RUN, roster=self.names.values(), number=0)
@@ -100,6 +100,7 @@ class Node:
     async def restart(self) -> None:
         """From its disk; the trainer's checkpoint is as new as can be."""
         self.network.cut.discard(self.id)
+        await self.appear()
         await self.start()
 
 
@@ -125,6 +126,8 @@ class Swarm:
         return self.nodes[letter]
 
     async def start(self) -> Swarm:
+        for node in self.nodes.values():
+            await node.appear()
         for node in self.nodes.values():
             await node.start()
         return self
