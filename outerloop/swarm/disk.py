@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Protocol
 
-Buffer = bytes | mmap.mmap
+Buffer = bytes | mmap.mmap | memoryview
 
 
 class Disk(Protocol):

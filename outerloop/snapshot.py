@@ -1,0 +1,64 @@
+"""A tree of tensors and plain values as bytes and back: what all replicas hold alike, for a peer that joins late.
+
+    {"slow": {name: tensor}, "method": ..., ...}  ->  safetensors: the tensors in the order of the tree, and the tree
+
+Canonical: equal trees give equal bytes on every peer, so that a joiner can take each piece of them from another one.
+Dictionaries go by sorted keys; tuples come back as lists. Nothing in the bytes is executed.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+TREE = "tree"
+"""The name of the tree, as JSON in uint8, among the tensors, whose names are numbers."""
+
+
+def pack(tree: Any) -> bytes:
+    """A tree of dicts (keys str or int), lists, tensors, strings, numbers, None. Raises TypeError on others."""
+    tensors: list[Tensor] = []
+    text = json.dumps(plain(tree, tensors), separators=(",", ":")).encode()
+    named = {str(i): x.detach().cpu().contiguous() for i, x in enumerate(tensors)}
+    return save(named | {TREE: torch.frombuffer(bytearray(text), dtype=torch.uint8)})
+
+
+def unpack(data: bytes) -> Any:
+    """The tree. Raises ValueError when these are not bytes of `pack`."""
+    try:
+        named = load(data)
+        tree = json.loads(named.pop(TREE).numpy().tobytes())
+        return whole(tree, named)
+    except Exception as error:  # safetensors' own errors derive from Exception alone
+        raise ValueError(f"not a snapshot: {error}") from error
+
+
+def plain(tree: Any, tensors: list[Tensor]) -> Any:
+    """The tree as JSON takes it: {"map": pairs} for a dictionary, {"tensor": its number} for a tensor."""
+    if isinstance(tree, Tensor):
+        tensors.append(tree)
+        return {"tensor": len(tensors) - 1}
+    if isinstance(tree, dict):
+        keys = sorted(tree, key=lambda key: (type(key).__name__, key))
+        if not all(type(key) in (str, int) for key in keys):
+            raise TypeError(f"keys are str or int; came {keys}")
+        return {"map": [[key, plain(tree[key], tensors)] for key in keys]}
+    if isinstance(tree, list | tuple):
+        return [plain(one, tensors) for one in tree]
+    if tree is None or isinstance(tree, str | int | float):
+        return tree
+    raise TypeError(f"a snapshot holds no {type(tree).__name__}")
+
+
+def whole(tree: Any, named: dict[str, Tensor]) -> Any:
+    """The inverse of `plain`."""
+    if isinstance(tree, dict):
+        ((kind, value),) = tree.items()
+        if kind == "tensor":
+            return named[str(value)]
+        return {key: whole(one, named) for key, one in value}
+    return [whole(one, named) for one in tree] if isinstance(tree, list) else tree

@@ -1,0 +1,128 @@
+"""A state on its way here: the manifest that most donors name, then its chunks from all of these donors at once.
+
+What arrived is kept on disk until all is here, so a download that was broken off goes on where it was as long as the
+state stays the same one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from outerloop.swarm.bulk import Bulk
+from outerloop.swarm.disk import Buffer, Disk
+from outerloop.swarm.donor import content_of, protocol_of
+from outerloop.swarm.fields import BadMessage, digest, whole
+from outerloop.swarm.framing import BrokenStream
+from outerloop.swarm.holders import Unobtainable
+from outerloop.swarm.manifest import Manifest, most_bytes
+from outerloop.swarm.timeouts import DONATE_S, PULL_S, limit
+from outerloop.swarm.transport import Transport, Unreachable
+
+logger = logging.getLogger(__name__)
+Progress = Callable[[int, int], None]
+Named = tuple[bytes, int]
+"""sha256 and bytes of a manifest."""
+
+
+class Download:
+    """Gets states of at most `at_most` bytes; `disk` is for nothing but their chunks."""
+
+    def __init__(self, transport: Transport, *, run: str, disk: Disk, at_most: int) -> None:
+        self._transport = transport
+        self._protocol = protocol_of(run)
+        self._disk = disk
+        self._at_most = at_most
+        self._bulk = Bulk(transport, _Nothing(), run=content_of(run), allowed=lambda peer_id: False)
+
+    @property
+    def bytes_received(self) -> int:
+        return self._bulk.bytes_received
+
+    async def get(self, number: int, donors: Sequence[str], progress: Progress) -> tuple[Manifest, bytes]:
+        """The state as of this commit from those of `donors` (peer ids) that give it.
+
+        `progress` is told the bytes that are here and the size. Raises Unobtainable, BadMessage.
+        """
+        answers = await asyncio.gather(*(self._ask(donor, number) for donor in donors))
+        (sha, length), holders = _most(answers)
+        told = await self._bulk.get(sha, length, holders, at_most=most_bytes(self._at_most), timeout_s=PULL_S)
+        manifest = Manifest.from_bytes(told)
+        if manifest.number != number or manifest.size_bytes > self._at_most:
+            raise Unobtainable(f"a state of {manifest.size_bytes} bytes as of commit {manifest.number} was named")
+        return manifest, await self._chunks(manifest, holders, progress)
+
+    async def _ask(self, donor: str, number: int) -> tuple[Named, str] | None:
+        """What a donor names, and who it is; None: it gives nothing."""
+        try:
+            async with limit(DONATE_S), self._transport.open_stream(donor, self._protocol) as stream:
+                await stream.send_object({"number": number})
+                told = await stream.receive_object(patience_s=DONATE_S)
+            sha, length = told["manifest"]
+            return (digest(sha, "a manifest"), whole(length, "its bytes", most=most_bytes(self._at_most))), donor
+        except (BrokenStream, Unreachable, TimeoutError, BadMessage, KeyError, TypeError, ValueError) as error:
+            logger.warning("%s gives no state as of commit %d: %r", donor, number, error)
+            return None
+
+    async def _chunks(self, manifest: Manifest, holders: list[str], progress: Progress) -> bytes:
+        self._forget_all_but(manifest)
+        here = 0
+
+        async def one(i: int) -> bytes:
+            nonlocal here
+            first = i % len(holders)  # every chunk asks another holder first
+            content = await self._chunk(manifest, i, holders[first:] + holders[:first])
+            here += len(content)
+            progress(here, manifest.size_bytes)
+            return content
+
+        tasks = [asyncio.create_task(one(i)) for i in range(len(manifest.chunks))]
+        try:
+            content = b"".join(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+        for name in self._disk.names():
+            self._disk.remove(name)
+        return content
+
+    async def _chunk(self, manifest: Manifest, i: int, holders: list[str]) -> bytes:
+        """From the disk if it came before, else from a holder."""
+        sha, length = manifest.chunks[i], manifest.length_of(i)
+        if sha.hex() in self._disk.names():
+            content = bytes(self._disk.read(sha.hex()))
+            if hashlib.sha256(content).digest() == sha:
+                return content
+        content = await self._bulk.get(sha, length, holders, at_most=length, timeout_s=PULL_S)
+        await self._disk.write(sha.hex(), content)
+        return content
+
+    def _forget_all_but(self, manifest: Manifest) -> None:
+        """Chunks of an older state that never was complete."""
+        needed = {sha.hex() for sha in manifest.chunks}
+        for name in self._disk.names():
+            if name not in needed:
+                self._disk.remove(name)
+
+
+class _Nothing:
+    """This side gives nothing."""
+
+    def get(self, sha: bytes) -> Buffer | None:
+        return None
+
+
+def _most(answers: Sequence[tuple[Named, str] | None]) -> tuple[Named, list[str]]:
+    """What the most donors name, and those donors. Raises Unobtainable when nobody names anything."""
+    donors: defaultdict[Named, list[str]] = defaultdict(list)
+    for answer in answers:
+        if answer is not None:
+            donors[answer[0]].append(answer[1])
+    if not donors:
+        raise Unobtainable(f"none of {len(answers)} peers gives its state")
+    if len(donors) > 1:
+        logger.warning("donors name different states: %s", sorted(donors.values(), key=len))
+    return max(donors.items(), key=lambda named: (len(named[1]), named[0]))

@@ -1,0 +1,72 @@
+"""What a snapshot of the run's state is made of: data only, a name for every 4 MiB of it.
+
+    sha256 of the manifest's bytes -> the sha256 of every chunk, and the commit that the state is as of
+
+Peers that hold equal states have equal manifests, so one name stands for all of them as holders.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import msgpack
+
+from outerloop.swarm.fields import MAX_AMOUNT, MAX_NUMBER, BadMessage, digest, fields, quote, whole
+
+CHUNK_BYTES = 4 << 20
+FIELDS = ("number", "head", "size_bytes", "chunks")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """`number` and `head`: of the commit after whose landing the state was copied. `chunks`: sha256 of each."""
+
+    number: int
+    head: bytes
+    size_bytes: int
+    chunks: tuple[bytes, ...]
+
+    @staticmethod
+    def of(content: bytes, *, number: int, head: bytes) -> Manifest:
+        chunks = (hashlib.sha256(one).digest() for one in cut(content))
+        return Manifest(number, head, len(content), tuple(chunks))
+
+    def length_of(self, chunk: int) -> int:
+        """Bytes of a chunk; the last one may be shorter."""
+        return min(CHUNK_BYTES, self.size_bytes - chunk * CHUNK_BYTES)
+
+    def to_bytes(self) -> bytes:
+        return msgpack.packb([self.number, self.head, self.size_bytes, b"".join(self.chunks)])
+
+    @staticmethod
+    def from_bytes(content: bytes) -> Manifest:
+        """Raises BadMessage."""
+        try:
+            value = msgpack.unpackb(content)
+        except ValueError as error:
+            raise BadMessage(f"the manifest is unreadable: {error}") from error
+        if not isinstance(value, list) or len(value) != len(FIELDS):
+            raise BadMessage(f"a manifest is [{', '.join(FIELDS)}]; came {quote(value)}")
+        found = fields(dict(zip(FIELDS, value, strict=True)), "a manifest", FIELDS)
+        size_bytes = whole(found["size_bytes"], "a state's size in bytes", most=MAX_AMOUNT)
+        names = found["chunks"]
+        if type(names) is not bytes or len(names) != 32 * -(-size_bytes // CHUNK_BYTES):
+            raise BadMessage(f"a manifest of {size_bytes} bytes does not name every chunk of {CHUNK_BYTES}")
+        return Manifest(
+            whole(found["number"], "a manifest's commit", most=MAX_NUMBER),
+            digest(found["head"], "a manifest's head"),
+            size_bytes,
+            tuple(names[start : start + 32] for start in range(0, len(names), 32)),
+        )
+
+
+def cut(content: bytes) -> list[memoryview]:
+    """The chunks of a content, not copied."""
+    view = memoryview(content)
+    return [view[start : start + CHUNK_BYTES] for start in range(0, len(content), CHUNK_BYTES)]
+
+
+def most_bytes(size_bytes: int) -> int:
+    """What the manifest of a state of at most so many bytes can take."""
+    return 128 + 32 * -(-size_bytes // CHUNK_BYTES)

@@ -1,0 +1,186 @@
+"""State for late comers: from all donors at once, the same for whoever asks; a donor's death costs its open chunks."""
+
+import asyncio
+import random
+
+import pytest
+from gather_scene import MemoryDisk
+from memory_network import MemoryNetwork, MemoryTransport
+from virtual_clock import now_s, run
+
+from outerloop.swarm.donor import Donor
+from outerloop.swarm.download import Download
+from outerloop.swarm.fields import BadMessage
+from outerloop.swarm.holders import Unobtainable
+from outerloop.swarm.manifest import CHUNK_BYTES, Manifest
+from outerloop.swarm.timeouts import STATE_KEPT_S
+
+HEAD = b"h" * 32
+SIZES = [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES + 5]
+MOST = 1 << 26
+
+
+def state(size, seed=0):
+    return random.Random(seed).randbytes(size)
+
+
+async def donors(network, names):
+    made = {
+        name: Donor(MemoryTransport(network, name), run="r", allowed=lambda peer: peer != "stranger") for name in names
+    }
+    for donor in made.values():
+        await donor.serve()
+    return made
+
+
+def joiner(network, disk=None, *, name="j", at_most=MOST):
+    return Download(
+        MemoryTransport(network, name), run="r", disk=MemoryDisk() if disk is None else disk, at_most=at_most
+    )
+
+
+async def land(donor, number, content, *, after_s=0.0):
+    """What the trainer does at a landing."""
+    await asyncio.sleep(after_s)
+    wanted = donor.wants(number)
+    donor.landed(number, copied=wanted)
+    if wanted:
+        donor.hold(content, Manifest.of(content, number=number, head=HEAD))
+
+
+def ignore(here, size):
+    pass
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_size_comes_whole_from_all_donors(size):
+    async def scene():
+        network, content, seen = MemoryNetwork(delay_s=(0.001, 0.01)), state(size), []
+        made, disk = await donors(network, "abc"), MemoryDisk()
+        get = asyncio.create_task(
+            joiner(network, disk).get(5, list(made), lambda here, size: seen.append((here, size)))
+        )
+        for number in (4, 5, 6):
+            await asyncio.gather(
+                *(land(donor, number, content, after_s=1 + i) for i, donor in enumerate(made.values()))
+            )
+        manifest, came = await get
+        assert came == content and (manifest.number, manifest.head) == (5, HEAD) and not disk
+        assert seen == sorted(seen) and (not size or seen[-1] == (size, size))
+        gave = [donor.bytes_sent for donor in made.values()]
+        assert sum(gave) == size + len(manifest.to_bytes())
+        assert size <= 2 * CHUNK_BYTES or min(gave) >= CHUNK_BYTES // 2, "all donors give"
+
+    run(scene())
+
+
+def test_a_link_that_all_donors_share_out_is_filled():
+    """Three donors of 1 MB/s each, a joiner of 100: near to three times as fast as one."""
+
+    async def scene():
+        network, content = MemoryNetwork(), state(24 * CHUNK_BYTES // 4)
+        network.bytes_s |= {"a": 1e6, "b": 1e6, "c": 1e6, "j": 1e8}
+        made = await donors(network, "abc")
+        get = asyncio.create_task(joiner(network).get(0, list(made), ignore))
+        await asyncio.gather(*(land(donor, 0, content, after_s=0.1) for donor in made.values()))
+        began = now_s()
+        await get
+        assert now_s() - began < len(content) / 3e6 / 0.6, "60 % of what the links can do"
+
+    run(scene())
+
+
+def test_a_donor_that_dies_costs_its_open_chunks():
+    async def scene():
+        network, content = MemoryNetwork(), state(8 * CHUNK_BYTES)
+        network.bytes_s |= {"a": 4e6, "b": 4e6}
+        made, at = await donors(network, "ab"), joiner(network)
+        get = asyncio.create_task(at.get(0, list(made), ignore))
+        await asyncio.gather(*(land(donor, 0, content, after_s=0.1) for donor in made.values()))
+        await asyncio.sleep(4)
+        network.kill("a")
+        assert (await get)[1] == content
+        assert at.bytes_received <= len(content) + 8 * CHUNK_BYTES + 1000, "chunks that were open, at most eight"
+
+    run(scene())
+
+
+def test_a_broken_off_download_goes_on_where_it_was():
+    async def scene():
+        network, content, disk = MemoryNetwork(), state(6 * CHUNK_BYTES), MemoryDisk()
+        network.bytes_s["a"] = 4e6
+        made = await donors(network, "a")
+        first = asyncio.create_task(joiner(network, disk).get(0, ["a"], ignore))
+        await land(made["a"], 0, content, after_s=0.1)
+        while len(disk) < 3:
+            await asyncio.sleep(0.1)
+        first.cancel()
+        here, again = len(disk), joiner(network, disk)
+        disk["0" * 64] = b"a chunk of an older state"
+        assert (await again.get(0, ["a"], ignore))[1] == content
+        assert again.bytes_received <= (6 - here) * CHUNK_BYTES + 1000 and not disk
+
+    run(scene())
+
+
+def test_who_asks_for_what_is_past_hears_so_and_the_copy_does_not_stay_for_ever():
+    async def scene():
+        network, content = MemoryNetwork(), state(10)
+        made = await donors(network, "a")
+        await land(made["a"], 7, content)
+        with pytest.raises(Unobtainable, match="none of 1 peers gives"):
+            await joiner(network).get(7, ["a"], ignore)
+        assert now_s() < 1
+        get = asyncio.create_task(joiner(network).get(8, ["a"], ignore))
+        await land(made["a"], 8, content, after_s=1)
+        assert (await get)[1] == content
+        assert (await joiner(network, name="k").get(8, ["a"], ignore))[1] == content, "a second joiner has it at once"
+        await asyncio.sleep(STATE_KEPT_S + 1)
+        with pytest.raises(Unobtainable):
+            await joiner(network).get(8, ["a"], ignore)
+
+    run(scene())
+
+
+def test_the_state_of_most_donors_is_taken():
+    async def scene():
+        network = MemoryNetwork()
+        made = await donors(network, "abc")
+        get = asyncio.create_task(joiner(network).get(0, list(made), ignore))
+        for name, seed in zip("abc", (1, 2, 2), strict=True):
+            await land(made[name], 0, state(100, seed), after_s=0.1)
+        assert (await get)[1] == state(100, 2) and not made["a"].bytes_sent
+
+    run(scene())
+
+
+def test_strangers_get_nothing_and_too_much_is_refused_before_it_comes():
+    async def scene():
+        network, content = MemoryNetwork(), state(3 * CHUNK_BYTES)
+        made = await donors(network, "a")
+        for who, at_most in (("stranger", MOST), ("j", 2 * CHUNK_BYTES)):
+            get = asyncio.create_task(joiner(network, name=who, at_most=at_most).get(0, ["a"], ignore))
+            await asyncio.sleep(0.1)
+            if who == "j":
+                await land(made["a"], 0, content)
+            with pytest.raises(Unobtainable):
+                await get
+        assert made["a"].bytes_sent < 1000
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [b"", b"\xc1", b"\x90", Manifest(0, HEAD, 5, ()).to_bytes(), Manifest(0, b"short", 0, ()).to_bytes()],
+    ids=["empty", "no msgpack", "no fields", "no chunks", "no head"],
+)
+def test_a_manifest_that_is_none_is_refused(broken):
+    with pytest.raises(BadMessage):
+        Manifest.from_bytes(broken)
+
+
+def test_a_manifest_comes_back():
+    manifest = Manifest.of(state(2 * CHUNK_BYTES + 1), number=3, head=HEAD)
+    assert Manifest.from_bytes(manifest.to_bytes()) == manifest and len(manifest.chunks) == 3
+    assert [manifest.length_of(i) for i in range(3)] == [CHUNK_BYTES, CHUNK_BYTES, 1]
