@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,10 @@ from outerloop.inner.trainer import Trainer, autocast_of, pick_device
 from outerloop.inner.worker import Event, Plan, Worker
 from outerloop.loop import OuterLoop
 from outerloop.lr import warmup_cosine
-from outerloop.types import Exchange, UserError
+from outerloop.types import Exchange, Round, Schedule, UserError
+
+RULES = ("quorum", "min_peers", "min_fraction", "absent_rounds")
+"""Of the exchange: may change when a run is resumed, but only on all machines."""
 
 
 def make(node: DictConfig, **runtime: Any) -> Any:
@@ -48,6 +52,7 @@ def fingerprint(config: DictConfig) -> str:
     """Hash of what must be equal on every machine of a run: everything but the place, the data and the local counts."""
     local = ("workers", "data", "eval", "checkpoint")
     shared = {key: value for key, value in comparable(config).items() if key.split(".")[0] not in local}
+    shared |= {rule: config.exchange.get(rule) for rule in RULES}
     return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -82,6 +87,7 @@ def outer_of(config: DictConfig, model: Module, exchange: Exchange) -> OuterLoop
         state_dtype=config.state_dtype,
         timeout_s=config.round_timeout_s,
         seed=config.seed,
+        rounds=config.rounds,
     )
 
 
@@ -138,7 +144,7 @@ def run_worker(
 ) -> None:
     """One worker from joining to its last event; the first one hands in the model."""
     corpus = make(config.data)
-    exchange.join()
+    exchange.join(next_launch(make(config.schedule), resume_step or 0))
     trainer = trainer_of(config, corpus, exchange, index)
     windows = corpus.validation(seq_len=config.inner.seq_len, sequences=config.eval.sequences)
     worker = Worker(
@@ -155,6 +161,11 @@ def run_worker(
     worker.run()
     if index == 0:
         export_hf(trainer.model, trainer.outer.slow, corpus.tokenizer(), run_dir / "hf")
+
+
+def next_launch(schedule: Schedule, inner_step: int) -> Round:
+    """The first round that leaves after `inner_step`."""
+    return next(due.launch[0] for step in count(inner_step + 1) if (due := schedule.due(step)).launch)
 
 
 def plan_of(config: DictConfig, index: int, run_dir: Path, resume_step: int | None) -> Plan:

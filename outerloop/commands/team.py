@@ -22,7 +22,7 @@ from omegaconf import DictConfig
 from outerloop.commands.build import make, run_worker
 from outerloop.exchange.inprocess import Hub
 from outerloop.inner.worker import Event
-from outerloop.types import ReplicasDiverged, RoundFailed, Stopped, UserError
+from outerloop.types import Deserted, ReplicasDiverged, RoundFailed, Stopped, UserError
 
 LEAVE_S = 20
 """How long a worker process has to leave by itself before it is killed."""
@@ -43,7 +43,7 @@ class Team(Protocol):
 def error_event(index: int, error: BaseException) -> Event:
     """What a worker says when it cannot go on: the user's mistake or a known end in one line, else the whole trace."""
     kind = "user" if isinstance(error, UserError) else "crash"
-    known = isinstance(error, UserError | RoundFailed | ReplicasDiverged | FloatingPointError)
+    known = isinstance(error, UserError | RoundFailed | Deserted | ReplicasDiverged | FloatingPointError)
     text = str(error) if known else "".join(traceback.format_exception(error))
     return {"event": "error", "worker": index, "step": 0, "kind": kind, "text": text}
 

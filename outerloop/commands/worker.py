@@ -75,6 +75,7 @@ def joining(config: DictConfig, run_dir: Path, index: int, emit: Any) -> Exchang
         initial_peers=initial_peers,
         identity_path=str((run_dir / "workers" / str(index) / "identity.key").absolute()),
         fingerprint=fingerprint(config),
+        tell=lambda text: emit({"event": "status", "worker": index, "step": 0, "text": f"worker {index} {text}"}),
     )
     emit({"event": "address", "worker": index, "step": 0, "addresses": list(exchange.address)})
     return exchange

@@ -78,12 +78,13 @@ class Worker:
     def run(self) -> None:
         """From the start or the checkpoint to the last round.
 
-        Raises Stopped, RoundFailed after too many failures in a row, ReplicasDiverged, and UserError when the peers do
-        not begin at the same point.
+        Raises Stopped, RoundFailed after too many failures in a row, Deserted, ReplicasDiverged, and UserError when the
+        peers do not begin at the same point.
         """
         if self.plan.resume_step is not None:
             self.resume(self.plan.resume_step)
-        self.begin_together()
+        if not self.exchange.came_late:
+            self.begin_together()
         if self.plan.resume_step is None:
             self.evaluate(round_number=0)
         last = self.trainer.outer.schedule.inner_steps(self.plan.rounds)
@@ -94,7 +95,7 @@ class Worker:
             outer_s = sum(landed.launch_s + landed.wait_s + landed.land_s for landed in report.rounds)
             self.tell_step(report, time.perf_counter() - began - outer_s)
             for landed in report.rounds:
-                self.after_round(landed)
+                self.after_round(landed, now=landed is report.rounds[-1])
         self.finish()
         self.emit("done", slow_hash=f"{self.trainer.outer.slow_hash:016x}", peer=self.exchange.peer, **self.counters())
 
@@ -103,7 +104,7 @@ class Worker:
         outer = self.trainer.outer
         if not outer.shared:
             outer.settle(mean_and_spread(outer)[0])
-        states = self.meet()
+        states = {peer: state.split()[1] for peer, state in self.meet().items()}
         if len(set(states.values())) > 1:
             raise ReplicasDiverged(f"the peers ended with different slow weights: {states}")
 
@@ -125,13 +126,16 @@ class Worker:
         own = f"{self.step} {outer.slow_hash:016x}".encode()
         return {c.peer: c.blob.decode() for c in outer.meet(own)}
 
-    def after_round(self, report: RoundReport) -> None:
-        """Account, and evaluate and save when it is time: after the last fragment of a round has landed."""
+    def after_round(self, report: RoundReport, *, now: bool = True) -> None:
+        """Account, and evaluate and save when it is time: after the last fragment of a round has landed.
+
+        Not `now`: others have landed since, at once, because this peer was away; what there was to see is past.
+        """
         self.account(report)
-        if self.plan.keep_payload_rounds:
+        if self.plan.keep_payload_rounds and report.blob:
             folder = self.plan.run_dir / "workers" / str(self.plan.index) / "payloads"
             keep_payload(folder, report, rounds=self.plan.keep_payload_rounds)
-        if report.round.fragment < self.trainer.outer.schedule.fragments - 1:
+        if report.round.fragment < self.trainer.outer.schedule.fragments - 1 or not now:
             return
         done = report.round.number + 1
         if done == self.plan.rounds or is_due(done, self.plan.eval_every):
@@ -151,6 +155,9 @@ class Worker:
             fragment=report.round.fragment,
             failed=report.failed,
             peers=len(report.peers),
+            alive=self.exchange.alive,
+            expected=self.exchange.size,
+            took_part=self.exchange.peer in report.peers,
             payload_bytes=report.payload_bytes,
             launch_s=report.launch_s,
             wait_s=report.wait_s,

@@ -99,8 +99,8 @@ class Bulk:
         """The content with this sha256 and length (bytes) from any of `holders` (peer ids), tried in turn.
 
         More may be appended to `holders` meanwhile. `sha` and `length` may be what a peer told. `progress` is told the
-        bytes that are here and the length, at every step. Raises Unobtainable: more than `at_most` bytes, nobody has it,
-        or not here after `timeout_s`.
+        bytes that are here and the length, at every step. Raises Unobtainable: more than `at_most` bytes, nobody has
+        it, or not here after `timeout_s`.
         """
         get = _Get(Partial(sha, length), Holders(holders, self.reputation, sha), progress)
         if not 0 <= length <= at_most:

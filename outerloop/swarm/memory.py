@@ -118,7 +118,12 @@ def _log(value: Any) -> tuple[Decided, ...]:
     return tuple(log)
 
 
-@lru_cache(maxsize=4096)
 def leader(run: str, number: int, view: int, roster: tuple[str, ...]) -> str:
-    """The peer of the roster with the smallest sha256 of (run, round, view, peer)."""
-    return min(roster, key=lambda peer: hashlib.sha256(msgpack.packb([run, number, view, peer])).digest())
+    """All in turn, so that a dead one leads one view and not the next as well."""
+    return turns(run, number, roster)[view % len(roster)]
+
+
+@lru_cache(maxsize=64)
+def turns(run: str, number: int, roster: tuple[str, ...]) -> list[str]:
+    """The peers of the roster in the order of the sha256 of (run, round, peer): another one in each round."""
+    return sorted(roster, key=lambda peer: hashlib.sha256(msgpack.packb([run, number, peer])).digest())

@@ -88,6 +88,8 @@ class Peer:
                     await handler(remote, await stream.receive_object(), stream)
                 except (BrokenStream, TimeoutError) as error:
                     logger.debug("%s left %s: %s", remote, protocol, error)
+                except asyncio.CancelledError:
+                    return  # this peer is leaving; a cancelled handler would be logged as an error by asyncio
 
         assert self._p2p is not None
         await self._p2p.add_binary_stream_handler(protocol, answer)

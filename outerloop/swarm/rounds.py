@@ -80,6 +80,7 @@ class Rounds:
         self._commits: dict[int, Commit] = {}
         self._catching_up: asyncio.Task[None] | None = None
         self._machine: Agreement | None = None
+        self._open = 0  # the round after the last one whose commit is on disk
         self._looked_at = -1
         self._landed: int | None = None  # the last round that the trainer has taken; None: it has not said yet
         self._broken: BaseException | None = None
@@ -128,7 +129,7 @@ class Rounds:
     def go_on(self, memory: Memory) -> None:
         """Take part, from what this peer remembers; it is on disk."""
         self._commits = {one.commit.number: one.commit for one in memory.log if one.acceptors}
-        rules = self._rules
+        self._open, rules = memory.number, self._rules
         self._machine = Agreement(memory, closing=rules.closing, absent_rounds=rules.absent_rounds)
         for number, one in self._store.since(memory.number):
             self._holds(number, one)
@@ -148,9 +149,9 @@ class Rounds:
     def decided(self, number: int) -> bool:
         """Whether a round came to something already. Raises UserError when this peer is too far behind to know what."""
         self._check()
-        if number < self._agreement.number and number not in self._commits:
+        if number < self._open and number not in self._commits:
             raise _too_far(number)
-        return number < self._agreement.number
+        return number < self._open
 
     async def outcome(self, number: int) -> list[tuple[str, bytes]]:
         """Who took part and with which payload, in the order of names, as soon as all of it lies here."""
@@ -165,7 +166,7 @@ class Rounds:
     def waits_for(self, number: int) -> str:
         """Why a round has no outcome yet, in one line."""
         machine = self._agreement
-        if number >= machine.number:
+        if number >= self._open:
             return waiting_for(machine)
         missing = [one.peer for one in self._commits[number].participants if (number, one) not in self._store]
         return f"round {number}: decided, payloads of {', '.join(missing)} are not here yet"
@@ -207,6 +208,7 @@ class Rounds:
             self._post.send(output.to, output.message)
         elif isinstance(output, Apply):
             self._commits[output.commit.number] = output.commit
+            self._open = output.commit.number + 1
             self._pulls.drop_all_but(output.commit.number, output.commit.participants)
             self._spawn(self._complete_it(output.commit))
             self._tell()

@@ -15,7 +15,7 @@ from outerloop.swarm.daemon import DaemonOptions
 from outerloop.swarm.framing import BrokenStream
 from outerloop.swarm.identity import ensure_identity
 from outerloop.swarm.peer import Peer
-from outerloop.types import Contribution, Round, RoundFailed, UserError
+from outerloop.types import Contribution, Deserted, Round, UserError
 
 NOBODY = "12D3KooWK99VoVxNE7XzyBwXEzW7xhK7Gpv85r9F3V3fyKSUKPH5"
 WORKER = """
@@ -50,15 +50,81 @@ def test_three_peers_gather_and_leave_nothing_behind(make: Make) -> None:
     peers[0].close()
 
 
-def test_a_missing_member_fails_the_round_and_nothing_else(make: Make) -> None:
-    one, two = make(peers=2, deadline_s=1), make(peers=2, deadline_s=1)
+def test_a_round_goes_on_without_a_late_member_which_lands_it_as_well(make: Make) -> None:
+    trio = [make(peers=3, grace_s=0.3) for _ in range(3)]
+    together(trio, SwarmGather.join)
+    *early, late = trio
+    landed = [one.start(one.peer.encode(), Round(0)) for one in early]
+    assert [c.peer for c in landed[0].wait(30)] == [one.peer for one in early]
+    assert landed[0].wait(30) == landed[1].wait(30)
+    assert eventually(lambda: late.decided(Round(0)), limit_s=20) and not late.decided(Round(1))
+    assert late.start(b"", Round(0)).wait(30) == landed[0].wait(30)
+    again = [one.start(one.peer.encode(), Round(1)) for one in trio]
+    assert [c.peer for c in again[0].wait(30)] == [one.peer for one in trio] == [c.peer for c in again[2].wait(30)]
+
+
+def test_a_minority_is_told_what_it_waits_for_and_gives_up_in_the_end(make: Make) -> None:
+    said: list[str] = []
+    one, two = make(peers=2), make(peers=2)
     together([one, two], SwarmGather.join)
-    with pytest.raises(RoundFailed, match=f"no payload after 1 s from {two.peer}"):
-        one.start(b"alone", Round(0)).wait(30)
-    with pytest.raises(RoundFailed, match=f"{one.peer} failed it"):
-        two.start(b"late", Round(0)).wait(30)
+    two.abort()
+    pending = one.start(b"alone", Round(0))
+    pending._tell = said.append
+    with pytest.raises(Deserted, match=f"no round for 11 s; round 0.*{two.peer}"):
+        pending.wait(11)
+    assert len(said) == 1 and said[0].startswith("waiting: round 0")
     with pytest.raises(UserError, match="max_blob_bytes="):
         make(peers=2, max_blob_bytes=3).start(b"1234", Round(0))
+
+
+def test_meetings_do_not_wait_for_who_is_gone(make: Make) -> None:
+    trio = [make(peers=3) for _ in range(3)]
+    together(trio, SwarmGather.join)
+    trio[1].abort()
+    met = together([trio[0], trio[2]], lambda one: one.meet(one.peer.encode(), 1, 60))
+    assert [c.peer for c in met[0]] == [trio[0].peer, trio[2].peer] and met[0] == met[1]
+    began = time.monotonic()
+    together([trio[0], trio[2]], SwarmGather.close)
+    assert time.monotonic() - began < 5
+
+
+def test_who_comes_back_is_in_the_same_sitting_and_who_has_lost_its_memory_is_not(make: Make, tmp_path: Path) -> None:
+    trio = [make(peers=3, grace_s=0.2) for _ in range(3)]
+    together(trio, SwarmGather.join)
+    first = together(trio, lambda one: one.start(one.peer.encode(), Round(0)).wait(30))[0]
+    assert eventually(lambda: all(one.decided(Round(0)) for one in trio), limit_s=20)
+    trio[2].abort()
+    for number in (1, 2, 3):
+        pair = [one.start(b"y%d" % number, Round(number)) for one in trio[:2]]
+        assert len(pair[0].wait(30)) == 2 and pair[0].wait(30) == pair[1].wait(30)
+    back = make(peers=3, worker=2, identity_path=str(tmp_path / "identity2"))
+    back.join(Round(1))
+    assert back.came_late and back.rank == 2 and not trio[0].came_late
+    assert eventually(lambda: back.decided(Round(3)), limit_s=20)
+    assert back.start(b"", Round(3)).wait(30) == pair[0].wait(30) and back.start(b"", Round(0)).wait(30) == first
+    stranger = make(peers=3, worker=2)
+    with pytest.raises(UserError, match=r"is under way with .*000-.* a new peer cannot join later"):
+        stranger.join()
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ({"quorum": "most"}, r"exchange.quorum=most is one of majority, all, min_peers: type exchange.quorum=majority"),
+        ({"min_peers": 3}, r"exchange.min_peers=3 must be 1 .. peers=2: type exchange.min_peers=2"),
+        ({"min_fraction": 2.0}, r"min_fraction=2.0 must be 0 .. 1: type exchange.min_fraction=0.5"),
+        ({"min_fraction": 0.5, "quorum": "all"}, r"means nothing with quorum=all"),
+        ({"grace_s": -1.0}, r"grace_s=-1.0 must be 0 or more"),
+        (
+            {"grace_s": 5.0, "deadline_s": 2.0},
+            r"deadline_s=2.0 must be at least grace_s=5: type .*=5.0",
+        ),
+        ({"absent_rounds": 9}, r"absent_rounds=9 must be 1 .. 8"),
+    ],
+)
+def test_rules_that_cannot_be_are_told_in_one_line(make: Make, rules: dict[str, object], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        make(peers=2, **rules)
 
 
 def test_a_stranger_may_not_pull(make: Make, tmp_path: Path) -> None:
@@ -78,11 +144,11 @@ def test_a_stranger_may_not_pull(make: Make, tmp_path: Path) -> None:
 
     async def ask(protocol: str) -> None:
         async with stranger.open_stream(one.peer.partition("-")[2], protocol) as stream:
-            await stream.send_object({"number": 0, "fragment": 0})
+            await stream.send_object({"number": 0, "after": -1})
             await stream.receive_object()
 
     try:
-        for protocol in ("payload", "bulk", "confirm"):
+        for protocol in ("payload", "bulk", "ballot", "commits", "meeting"):
             with pytest.raises(BrokenStream):
                 stranger.call(ask(f"outerloop/1/r/{protocol}"), timeout_s=30)
         stranger.call(ask("outerloop/1/r/members"), timeout_s=30)

@@ -1,4 +1,4 @@
-"""Rounds over a network in memory and a virtual clock: who dies, freezes, lags or is cut off costs the others little."""
+"""Rounds in memory, on a virtual clock: who dies, freezes, lags or is cut off costs the others little."""
 
 import asyncio
 
