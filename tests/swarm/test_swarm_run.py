@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from swarm.loopback import eventually, runs
 
 from outerloop import checkpoint
@@ -140,6 +141,8 @@ def test_three_of_four_finish_when_the_first_is_killed(tmp_path: Path) -> None:
     assert max(row["round"] for row in rows(tmp_path / "run") if row["event"] == "validation") == 12
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_stopped_worker_is_left_out_and_catches_up(tmp_path: Path) -> None:
     process = start(tmp_path / "run", *FOUR[:1], "rounds=40", *FOUR[2:])
     assert eventually(lambda: rounds_done(tmp_path / "run") >= 2, limit_s=90)
@@ -157,25 +160,34 @@ def test_a_stopped_worker_is_left_out_and_catches_up(tmp_path: Path) -> None:
     assert own[-1]["took_part"] and own[-1]["peers"] == 4
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_machine_that_was_killed_comes_back_to_a_run_that_went_on(tmp_path: Path) -> None:
-    """Three machines of one worker; one of them is killed with all its processes and started again."""
-    shared = ["workers=1", "exchange.peers=3", "rounds=60", "eval.every=0", "checkpoint.every=1", "threads=1"]
-    first = start(tmp_path / "a", *shared, "exchange.grace_s=0.5")
+    """Three machines of one worker. One is killed with all its processes; a second one is stopped, so that the third
+    waits until the first is back."""
+    shared = ["workers=1", "exchange.peers=3", "rounds=20", "eval.every=0", "checkpoint.every=1", "threads=1"]
+    shared += ["exchange.grace_s=0.5", "schedule.sync_every=10"]
+    first = start(tmp_path / "a", *shared)
     assert first.stdout
     line = next(line for line in first.stdout if "exchange.initial_peers=" in line)
     address = re.search(r"exchange\.initial_peers=\[(\S+)\]", line)
     assert address, line
-    join = [*shared, "exchange.grace_s=0.5", f"exchange.initial_peers=[{address[1].split(',')[0]}]"]
+    join = [*shared, f"exchange.initial_peers=[{address[1].split(',')[0]}]"]
     second, third = start(tmp_path / "b", *join), start(tmp_path / "c", *join)
-    assert eventually(lambda: rounds_done(tmp_path / "c") >= 2, limit_s=90)
-    pids = family(third.pid)
-    for pid in sorted(pids):
+    assert eventually(lambda: rounds_done(tmp_path / "c") >= 2, limit_s=240)
+    assert eventually(lambda: checkpoint.newest_good(tmp_path / "c", 1)[0] is not None, limit_s=30)
+    for pid in sorted(family(third.pid)):
         os.kill(pid, signal.SIGKILL)
     third.communicate()
+    [stopped] = workers_of(family(second.pid))
+    os.kill(stopped, signal.SIGSTOP)
     third = start(tmp_path / "c", *join)
+    at = rounds_done(tmp_path / "a")
+    assert eventually(lambda: rounds_done(tmp_path / "a") >= at + 2, limit_s=240), "two of three go on"
+    os.kill(stopped, signal.SIGCONT)
     said = [process.communicate()[0] for process in (third, second, first)]
-    assert "going on after inner step" in said[0]
     assert [process.returncode for process in (third, second, first)] == [0, 0, 0], said
+    assert "going on after inner step" in said[0] and "waiting: round" in said[2]
     hashes = {json.loads((tmp_path / run / "summary.json").read_text())["slow_hash"][0] for run in "abc"}
     assert len(hashes) == 1
 
