@@ -67,8 +67,15 @@ def newest_good(run_dir: Path, workers: int) -> tuple[int | None, list[str]]:
 def seal(run_dir: Path, step: int) -> None:
     """Every local worker's state of this step is written, and so is what was measured up to it. Makes room, too."""
     write_atomically(generation(run_dir, step) / "sealed", b"")
-    for old in sealed(run_dir)[KEEP:]:
-        shutil.rmtree(generation(run_dir, old), ignore_errors=True)
+    oldest = sealed(run_dir)[:KEEP][-1]
+    for folder in (run_dir / "checkpoints").glob("step-*"):
+        if int(folder.name.removeprefix("step-")) < oldest:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def drop(run_dir: Path, step: int) -> None:
+    """Remove a generation that will not be sealed."""
+    shutil.rmtree(generation(run_dir, step), ignore_errors=True)
 
 
 def sealed(run_dir: Path) -> list[int]:

@@ -7,6 +7,8 @@ import pytest
 import torch
 import toy
 
+from outerloop.commands.shares import Shares
+from outerloop.inner.once import only_once
 from outerloop.inner.worker import Plan, Worker
 from outerloop.rounds import RoundReport
 from outerloop.types import ReplicasDiverged, Round, RoundFailed, UserError
@@ -97,3 +99,57 @@ def test_a_failed_round_is_not_saved():
         assert [event["event"] for event in events] == ["round", "round", "saved"]
 
     toy.run_workers(1, work)
+
+
+def test_of_rounds_that_landed_at_once_only_the_last_is_evaluated_and_saved():
+    def work(exchange):
+        events = []
+        worker = worker_of(exchange, events)
+        worker.plan = Plan(**{**vars(PLAN), "checkpoint_every": 1, "eval_every": 1})
+        worker.save = lambda: events.append({"event": "saved"})
+        worker.evaluate = lambda round_number: events.append({"event": f"eval {round_number}"})
+        for number in range(3):
+            worker.after_round(report(number, ""), now=number == 2)
+        assert [event["event"] for event in events] == ["round", "round", "round", "eval 3", "saved"]
+
+    toy.run_workers(1, work)
+
+
+def test_who_came_late_is_not_asked_where_it_begins():
+    class Late(toy.Around):
+        came_late = True
+
+    def work(exchange):
+        worker = worker_of(Late(exchange))
+        worker.plan = Plan(**{**vars(PLAN), "rounds": 0})
+        worker.evaluate = lambda round_number: None
+        worker.run()
+        assert worker.trainer.outer.meetings == 2
+
+    toy.run_workers(1, work)
+
+
+def share(worker, round, nats):
+    return {"event": "eval", "worker": worker, "step": 9, "round": round, "nats": nats, "predicted": 2, "tokens": 5,
+            "spread": None}  # fmt: skip
+
+
+def test_an_evaluation_is_whole_without_those_who_cannot_give_their_share():
+    shares = Shares(range(3))
+    assert shares.take(share(0, 4, 2.0)) == shares.take(share(1, 4, 4.0)) == []
+    assert shares.take({"event": "round", "worker": 2, "round": 4}) == []
+    [row] = shares.take({"event": "round", "worker": 2, "round": 5})
+    assert row == {"event": "validation", "step": 9, "round": 4, "tokens": 10, "val_loss": 1.5}
+    assert shares.take(share(0, 8, 2.0)) == shares.take(share(2, 8, 2.0)) == []
+    [row] = shares.take({"event": "died", "worker": 1})
+    assert row["val_loss"] == 1.0
+    assert shares.take(share(0, 9, 1.0)) == [] and len(shares.take(share(2, 9, 1.0))) == 1
+
+
+def test_one_of_several_does_it_and_another_one_when_it_failed(tmp_path):
+    with pytest.raises(OSError), only_once(tmp_path / "done", "a") as mine:
+        assert mine
+        raise OSError
+    for what, expected in [("a", True), ("a", False), ("b", True), ("b", False)]:
+        with only_once(tmp_path / "done", what) as mine:
+            assert mine == expected

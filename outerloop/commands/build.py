@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from outerloop.commands.rundir import comparable
 from outerloop.inner.data.corpus import Corpus
 from outerloop.inner.export import export_hf
+from outerloop.inner.once import only_once
 from outerloop.inner.trainer import Trainer, autocast_of, pick_device
 from outerloop.inner.worker import Event, Plan, Worker
 from outerloop.loop import OuterLoop
@@ -142,7 +143,7 @@ def run_worker(
     emit: Callable[[Event], None],
     check_stop: Callable[[], None],
 ) -> None:
-    """One worker from joining to its last event; the first one hands in the model."""
+    """One worker from joining to its last event; the first to come to the end hands in the model."""
     corpus = make(config.data)
     exchange.join(next_launch(make(config.schedule), resume_step or 0))
     trainer = trainer_of(config, corpus, exchange, index)
@@ -159,8 +160,9 @@ def run_worker(
         worker.emit("status", text=f"note: {doubt}")
     worker.emit("ready", params=sum(p.numel() for p in trainer.params), size=exchange.size)
     worker.run()
-    if index == 0:
-        export_hf(trainer.model, trainer.outer.slow, corpus.tokenizer(), run_dir / "hf")
+    with only_once(run_dir / ".model", f"{trainer.outer.slow_hash:016x}") as mine:
+        if mine:
+            export_hf(trainer.model, trainer.outer.slow, corpus.tokenizer(), run_dir / "hf")
 
 
 def next_launch(schedule: Schedule, inner_step: int) -> Round:

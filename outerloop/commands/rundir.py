@@ -33,7 +33,7 @@ MAY_DIFFER = (
 EXCHANGE_MUST_MATCH = ("exchange._target_", "exchange.peers", "exchange.group", "exchange.seed")
 """... but of the exchange only where and how the peers are reached."""
 
-LAST_WORDS = ("done", "left", "error")
+LAST_WORDS = ("done", "left", "error", "died")
 """Rows of an end that was none, because the run goes on."""
 
 

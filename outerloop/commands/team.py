@@ -1,7 +1,8 @@
 """The local workers of a run, as threads of this process or as processes of their own, behind one face.
 
-A team puts every event of its workers into one queue. A worker that cannot go on sends {"event": "error"}; `stop` asks
-the others to leave, and `join` sees that nobody stays behind.
+A team puts every event of its workers into one queue. A worker that cannot go on sends {"event": "error"}; of one that
+is gone without a word the team says {"event": "died"}. `stop` asks the others to leave, and `join` sees that nobody
+stays behind.
 """
 
 from __future__ import annotations
@@ -40,9 +41,17 @@ class Team(Protocol):
     def join(self) -> None: ...
 
 
+def died(index: int, how: str) -> Event:
+    """What is said of a worker that does not say anything any more."""
+    return {"event": "died", "worker": index, "step": 0, "text": f"worker {index} {how}"}
+
+
 def error_event(index: int, error: BaseException) -> Event:
-    """What a worker says when it cannot go on: the user's mistake or a known end in one line, else the whole trace."""
-    kind = "user" if isinstance(error, UserError) else "crash"
+    """What a worker says when it cannot go on: the user's mistake or a known end in one line, else the whole trace.
+
+    The kind "alone" is no worker's fault: the others were gone for too long.
+    """
+    kind = "user" if isinstance(error, UserError) else "alone" if isinstance(error, Deserted) else "crash"
     known = isinstance(error, UserError | RoundFailed | Deserted | ReplicasDiverged | FloatingPointError)
     text = str(error) if known else "".join(traceback.format_exception(error))
     return {"event": "error", "worker": index, "step": 0, "kind": kind, "text": text}
@@ -143,7 +152,7 @@ class ProcessTeam:
             self.events.put(error_event(index, error))
 
     def pass_on(self, index: int) -> None:
-        """Its events until its output ends; its silent death is an error."""
+        """Its events until its output ends, or that it died."""
         process, ended = self.processes[index], False
         assert process.stdout
         for line in process.stdout:
@@ -155,7 +164,7 @@ class ProcessTeam:
         code = process.wait()
         if not ended:
             log = self.run_dir / "workers" / str(index) / "log.txt"
-            self.events.put(error_event(index, RuntimeError(f"worker {index} ended with code {code}, see {log}")))
+            self.events.put(died(index, f"ended with code {code}, see {log}"))
 
     def tell_peers(self, addresses: list[str], indices: range) -> None:
         """Where to join."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import queue
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -16,7 +17,8 @@ from rich.console import Console
 from outerloop import checkpoint
 from outerloop.commands import build, rundir
 from outerloop.commands.rundir import RunDir
-from outerloop.commands.team import ProcessTeam, Team, ThreadTeam
+from outerloop.commands.shares import Shares
+from outerloop.commands.team import ProcessTeam, Team, ThreadTeam, died
 from outerloop.inner.worker import Event
 from outerloop.sinks.console import Terminal, readable_bytes
 from outerloop.sinks.jsonl import Jsonl
@@ -69,8 +71,12 @@ class Supervisor:
         self.terminal = Terminal(rounds=config.rounds, console=console)
         self.rows = Jsonl(run.path / "metrics.jsonl", earlier=earlier)
         self.sinks = [self.rows, self.terminal, *wandb_of(config, run.path)]
-        self.evals: dict[int, dict[int, Event]] = {}
+        self.shares = Shares(range(config.workers))
         self.saved: dict[int, set[int]] = {}
+        self.here = set(range(config.workers))
+        self.ready: set[int] = set()
+        self.died: set[int] = set()
+        self.done_s: float | None = None
 
     def work(self) -> None:
         """Start, follow, and see everyone out, whatever happens."""
@@ -87,27 +93,66 @@ class Supervisor:
 
     def follow(self, team: Team) -> None:
         """Until every worker has left. Raises what the first failing worker failed of."""
-        left = 0
-        while left < self.config.workers:
-            event = team.events.get()
-            if event["event"] == "error":
-                self.write(event)
-                raise (UserError if event["kind"] == "user" else WorkerCrashed)(event["text"])
-            if event["event"] == "saved":
-                self.take_saved(event)
-            if event["event"] == "address" and event["worker"] == 0 and not self.config.exchange.initial_peers:
-                self.tell_address(event["addresses"])
-            left += event["event"] == "left"
-            self.write(event)
-            if row := self.take_eval(event):
-                self.write(row)
+        while self.here:
+            for event in self.next_events(team):
+                self.take(event)
+
+    def next_events(self, team: Team) -> list[Event]:
+        """The next one. When a worker is done, the others have as long as a round may take to be done as well."""
+        if self.done_s is None:
+            return [team.events.get()]
+        try:
+            left_s = self.done_s + self.config.round_timeout_s - time.monotonic()
+            return [team.events.get(timeout=max(0.0, left_s))]
+        except queue.Empty:
+            return [died(worker, "did not come to the end with the others") for worker in sorted(self.here)]
+
+    def take(self, event: Event) -> None:
+        """Account for one event of a worker."""
+        worker, kind = event["worker"], event["event"]
+        if kind == "error" and event["kind"] == "alone" and self.done_s is not None:
+            event, kind = died(worker, event["text"]), "died"
+        self.write(event)
+        if kind == "error":
+            raise (UserError if event["kind"] == "user" else WorkerCrashed)(event["text"])
+        if kind == "ready":
+            self.ready.add(worker)
+        elif kind == "done":
+            self.done_s = time.monotonic()
+        elif kind == "died":
+            self.bury(event)
+        elif kind == "saved":
+            self.take_saved(event)
+        elif kind == "address" and worker == 0 and not self.config.exchange.initial_peers:
+            self.tell_address(event["addresses"])
+        if kind in ("left", "died"):
+            self.here.discard(worker)
+        for row in self.shares.take(event):
+            self.write(row)
+
+    def bury(self, event: Event) -> None:
+        """A worker is gone; the others go on if they can. Raises WorkerCrashed if not."""
+        self.died.add(event["worker"])
+        peers = self.config.exchange.peers
+        alive, least = peers - len(self.died), self.config.exchange.get("min_peers") or min(2, peers)
+        if len(self.ready) < self.config.workers:
+            raise WorkerCrashed(f"{event['text']}; the run had not begun")
+        if alive < least and self.done_s is None:
+            raise WorkerCrashed(f"{event['text']}; {alive} of {peers} peers cannot go on, it takes {least}")
 
     def take_saved(self, event: Event) -> None:
-        """Seal the generation that every local worker has saved; its rows go to disk first."""
+        """Seal the generation that every local worker has saved; its rows go to disk first.
+
+        Without a worker that died a generation is none that could be gone on from, and is not kept.
+        """
         who = self.saved.setdefault(event["step"], set())
         who.add(event["worker"])
-        if len(who) == self.config.workers:
-            del self.saved[event["step"]]
+        if not who >= self.here:
+            return
+        del self.saved[event["step"]]
+        if self.died:
+            checkpoint.drop(self.run.path, event["step"])
+        elif len(who) == self.config.workers:
             self.rows.sync()
             checkpoint.seal(self.run.path, event["step"])
 
@@ -128,25 +173,6 @@ class Supervisor:
         row["wall_s"] = round(time.monotonic() - self.began, 3)
         for sink in self.sinks:
             sink.write(row)
-
-    def take_eval(self, event: Event) -> Row | None:
-        """One worker's share of an evaluation; the whole when it was the last one's."""
-        if event["event"] != "eval":
-            return None
-        shares = self.evals.setdefault(event["round"], {})
-        shares[event["worker"]] = event
-        if len(shares) < self.config.workers:
-            return None
-        del self.evals[event["round"]]
-        predicted = sum(share["predicted"] for share in shares.values())
-        return {
-            "event": "validation",
-            "step": event["step"],
-            "round": event["round"],
-            "tokens": sum(share["tokens"] for share in shares.values()),
-            "val_loss": sum(share["nats"] for share in shares.values()) / predicted,
-            **({"spread": event["spread"]} if event["spread"] is not None else {}),
-        }
 
 
 def team_of(config: DictConfig, run: RunDir) -> Team:
@@ -203,3 +229,5 @@ def tell_results(summary: Row, run_dir: Path, console: Console) -> None:
         f"numbers          {run_dir / 'summary.json'}",
     ):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if summary["workers_died"]:
+        console.print(f"died             {summary['workers_died']} of this machine's workers", highlight=False)

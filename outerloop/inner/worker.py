@@ -83,7 +83,9 @@ class Worker:
         """
         if self.plan.resume_step is not None:
             self.resume(self.plan.resume_step)
-        if not self.exchange.came_late:
+        if self.exchange.came_late:
+            self.trainer.outer.meetings = 1  # the others have met at the start
+        else:
             self.begin_together()
         if self.plan.resume_step is None:
             self.evaluate(round_number=0)

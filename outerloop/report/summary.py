@@ -12,7 +12,8 @@ def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params
 
     `val_loss*` in nats a token; `bytes_sent_per_worker` counts every copy that left a worker;
     `bits_per_param_per_round` is one worker's payload, every byte of its message counted, over the parameters;
-    `ratio_to_fp32` says how many times smaller that is than 32 bits; `slow_hash` has one entry a worker.
+    `ratio_to_fp32` says how many times smaller that is than 32 bits; `slow_hash` has one entry a worker that came to
+    the end, `workers_died` are the others of this machine.
     """
     done = sorted((row for row in rows if row["event"] == "done"), key=lambda row: row["worker"])
     losses = [row["val_loss"] for row in rows if row["event"] == "validation"]
@@ -36,6 +37,7 @@ def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params
         "wall_s": wall_s,
         "tokens_per_s": tokens / wall_s,
         "slow_hash": [row["slow_hash"] for row in done],
+        "workers_died": sorted(row["worker"] for row in rows if row["event"] == "died"),
     }
 
 

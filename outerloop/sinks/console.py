@@ -30,6 +30,7 @@ class Terminal:
         self.now: dict[str, Any] = {"loss": None, "val_loss": None, "bytes_sent": 0, "peers": 0}
         self.first: dict[int, dict[str, Any]] = {}
         self.latest: dict[int, dict[str, Any]] = {}
+        self.shown = (0, -1)
         columns = [TextColumn("[bold]{task.completed}/{task.total}"), BarColumn(bar_width=10)]
         self.bar = Progress(
             *columns, TextColumn("{task.description}"), TimeRemainingColumn(compact=True), console=console
@@ -44,11 +45,12 @@ class Terminal:
         if row["event"] in ("step", "eval"):
             self.first.setdefault(row["worker"], row)
             self.latest[row["worker"]] = row
-        if row["event"] == "round" and row["worker"] == 0:
+        if row["event"] == "round" and (row["round"], row["fragment"]) > self.shown:
+            self.shown = row["round"], row["fragment"]
             self.show_round(row)
         if row["event"] == "validation":
             self.say(f"round {row['round']}/{self.rounds}  validation loss {row['val_loss']:.3f} nats")
-        if row["event"] == "status":
+        if row["event"] in ("status", "died"):
             self.say(row["text"])
 
     def show_round(self, row: dict[str, Any]) -> None:

@@ -3,12 +3,12 @@
 Of hivemind three layers are used, in one asyncio thread and without a fork: its libp2p daemon (streams whose sender is
 proven), its raw binary streams and its DHT. From the floor up:
 
-    identity  folder  thread  framing  board  timeouts      small parts without a network
-    daemon -> peer -> roster                                 one process of libp2p, one peer, who is there
-    store  pace  partial  holders -> bulk                    content by its hash, from whoever holds it
-    membership                                               who takes part: the same list everywhere
-    payloads                                                 bytes from their owner to everybody
-    unanimous                                                which rounds count
+    identity  folder  disk  thread  framing  board  timeouts    small parts without a network
+    daemon -> peer -> roster                                    one process of libp2p, one peer, who is there
+    pace  partial  holders -> bulk                              content by its hash, from whoever holds it
+    membership  meetings                                        who takes part, and a look at each other
+    agreement and its parts                                     what each round came to; no clock, no network
+    store  payloads  pulls  post  history  timers -> rounds     the same with both: payloads, ballots, commits
 
 Importing this package quiets hivemind: its log shows errors only (HIVEMIND_LOGLEVEL still rules), and its import keeps
 torch's way of sharing tensors with data loaders: hivemind would choose files, which a kill -9 leaves in /dev/shm.

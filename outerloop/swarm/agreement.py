@@ -82,7 +82,7 @@ class Agreement(Decree):
         return self._act()
 
     def timeout(self, number: int, view: int) -> list[Output]:
-        """A view took too long. Give the first more time than the deadline, and each later one more than the last."""
+        """A leader that could have proposed has not, for too long. Give each later one more time than the last."""
         if (number, view) == (self.number, self.view) and self.votes and view < MAX_VIEW:
             self._promise(view + 1)
         return self._act()
