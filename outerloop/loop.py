@@ -27,6 +27,7 @@ from torch.nn import Module
 
 from outerloop import compatibility, wire
 from outerloop.checkpoint import on_device
+from outerloop.inheritance import Inheritance, launch_step
 from outerloop.island import Island
 from outerloop.payload import Payload, leader, schema_of
 from outerloop.rounds import InFlight, RoundReport
@@ -38,6 +39,7 @@ from outerloop.types import (
     Exchange,
     Feedback,
     OuterMethod,
+    Outrun,
     ReplicasDiverged,
     Round,
     RoundFailed,
@@ -108,6 +110,7 @@ class OuterLoop:
             delay=schedule.delay,
             merge_local=merge_local,
         )
+        self.inheritance = Inheritance(self.island, self.slow, method=method, payload=self.payload)
         self.hashes: dict[str, int] = {}
         self.rehash(self.slow)
         self.inner_step = 0
@@ -126,9 +129,18 @@ class OuterLoop:
         return wire.joint_hash(self.hashes.values())
 
     def after_inner_step(self, samples: int) -> list[RoundReport]:
-        """Count one inner step of this many training samples; launch and land what is due. Raises ReplicasDiverged."""
+        """Count one inner step of this many training samples; launch and land what is due, or take over the others' state
+        when this peer was away for too long. Raises ReplicasDiverged."""
         self.inner_step += 1
         self.samples += samples
+        try:
+            return self.advance()
+        except Outrun as others:
+            self.take_over(*others.state(self.inheritance.most_bytes))
+            return []
+
+    def advance(self) -> list[RoundReport]:
+        """What is due after the inner step that was counted last."""
         missed = self.catch_up()
         due = self.schedule.due(self.inner_step)
         for round in due.launch:
@@ -152,6 +164,13 @@ class OuterLoop:
                 break
             self.inner_step = next(step for step in count(self.inner_step + 1) if self.schedule.due(step).launch)
         return reports
+
+    def take_over(self, round: Round, content: bytes) -> None:
+        """Go on from the others' state as of a round, as if that had just been launched."""
+        self.inheritance.take(content)
+        self.rehash(self.slow)
+        self.in_flight = {}
+        self.inner_step = launch_step(self.schedule, round)
 
     @torch.no_grad()
     def launch(self, round: Round) -> InFlight:
@@ -197,6 +216,7 @@ class OuterLoop:
         self.payload.landed(combined.messages, flight.offered)
         self.rehash(flight.offered)
         self.samples -= flight.samples if counted else 0
+        self.exchange.landed(round, self.inheritance.pack)
         peers = tuple(m.header.peer for m in combined.messages)
         land_s = time.perf_counter() - began - waited_s
         return flight.report(self.slow_hash, wait_s=waited_s, peers=peers, land_s=land_s, mean_norm=math.sqrt(squares))

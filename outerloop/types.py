@@ -34,6 +34,17 @@ class Deserted(Exception):
     """Too few peers were left to decide a round, for too long: the run ends here, and its checkpoints stay."""
 
 
+class Outrun(Exception):
+    """The others have decided more rounds without this peer than it can land one by one: it is to take over their state.
+
+    `state` gets it: the most bytes that it may have -> the round that it is as of, and `Inheritance.pack` there.
+    """
+
+    def __init__(self, state: Callable[[int], tuple[Round, bytes]]) -> None:
+        super().__init__("the others are too far ahead")
+        self.state = state
+
+
 class Stopped(BaseException):
     """The run was asked to stop (Ctrl-C, or another worker failed). Not an error, so no `except Exception` takes it."""
 
@@ -198,7 +209,7 @@ class Pending(Protocol):
     """One exchange under way."""
 
     def wait(self, timeout_s: float) -> list[Contribution]:
-        """Every contribution that counts; the own one may be left out. Raises RoundFailed, Deserted."""
+        """Every contribution that counts; the own one may be left out. Raises RoundFailed, Deserted, Outrun."""
         ...
 
 
@@ -232,7 +243,14 @@ class Exchange(Protocol):
         ...
 
     def decided(self, round: Round) -> bool:
-        """Whether the others have settled a round already, without waiting for what this peer would launch."""
+        """Whether the others have settled a round already, without waiting for what this peer would launch.
+
+        Raises Outrun.
+        """
+        ...
+
+    def landed(self, round: Round, state: Callable[[], bytes]) -> None:
+        """The replica has landed a round; `state` packs what all replicas hold alike, if others want it as of this."""
         ...
 
     def start(self, blob: bytes, round: Round) -> Pending:

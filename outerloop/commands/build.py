@@ -106,6 +106,7 @@ def trainer_of(config: DictConfig, corpus: Corpus, exchange: Exchange, index: in
         outer=outer,
         optimizer=checked_optimizer(config) if inner.optimizer else None,
         lr_factor=lr_factor_of(config, total_steps),
+        warmup_steps=inner.warmup_steps,
         accumulate=inner.accumulate,
         clip_norm=inner.clip_norm,
         precision=inner.precision,

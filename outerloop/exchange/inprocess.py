@@ -97,6 +97,9 @@ class InProcess:
         """Never: a round waits for everybody."""
         return False
 
+    def landed(self, round: Round, state: Callable[[], bytes]) -> None:
+        """Nobody comes late here."""
+
     def partners(self, round: Round) -> list[int]:
         """Whose messages this worker gets in a round, its own included: everybody's."""
         return list(range(self.size))

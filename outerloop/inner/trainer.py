@@ -45,7 +45,9 @@ class Trainer:
         stream: this worker's batches, (batch, seq_len + 1) int64.
         outer: told of every inner step.
         optimizer: (name, parameter) pairs -> inner optimizer; None when the outer optimizer does it all.
-        lr_factor: inner step (from 0) -> factor of the optimizer's learning rate.
+        lr_factor: inner step of the run (from 0) -> factor of the optimizer's learning rate.
+        warmup_steps: after so many of its own updates a worker may take all of that: one that comes late begins with
+            moments of nothing.
         accumulate: micro-batches a step.
         clip_norm: largest global L2 norm of the gradient; None for no limit.
         precision: "auto" takes bfloat16 autocast on CUDA devices that have it, float32 elsewhere.
@@ -59,6 +61,7 @@ class Trainer:
         outer: OuterLoop,
         optimizer: Callable[[Iterable[tuple[str, Parameter]]], Optimizer] | None,
         lr_factor: Callable[[int], float],
+        warmup_steps: int,
         accumulate: int,
         clip_norm: float | None,
         precision: str,
@@ -70,9 +73,10 @@ class Trainer:
         self.device = self.params[0].device
         self.optimizer = optimizer(list(outer.island.params.items())) if optimizer else None
         self.peak_lr = [group["lr"] for group in self.optimizer.param_groups] if self.optimizer else []
-        self.lr_factor, self.accumulate, self.clip_norm = lr_factor, accumulate, clip_norm
+        self.lr_factor, self.warmup_steps = lr_factor, max(1, warmup_steps)
+        self.accumulate, self.clip_norm = accumulate, clip_norm
         self.autocast = autocast_of(precision, self.device)
-        self.tokens = 0
+        self.tokens = self.updates = 0
 
     def step(self) -> StepReport:
         """One inner step, and whatever rounds fall due after it."""
@@ -99,7 +103,8 @@ class Trainer:
             return None
         if self.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self.params, self.clip_norm)
-        factor = self.lr_factor(self.outer.inner_step)
+        factor = min(self.lr_factor(self.outer.inner_step), (self.updates + 1) / self.warmup_steps)
+        self.updates += 1
         for group, peak in zip(self.optimizer.param_groups, self.peak_lr, strict=True):
             group["lr"] = peak * factor
         self.optimizer.step()
@@ -123,6 +128,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict() if self.optimizer else None,
             "stream": self.stream.state_dict(),
             "tokens": self.tokens,
+            "updates": self.updates,
             "outer": self.outer.state_dict(),
         }
 
@@ -132,7 +138,7 @@ class Trainer:
         if self.optimizer:
             self.optimizer.load_state_dict(state["optimizer"])
         self.stream.load_state_dict(state["stream"])
-        self.tokens = state["tokens"]
+        self.tokens, self.updates = state["tokens"], state["updates"]
         self.outer.load_state_dict(state["outer"])
 
 

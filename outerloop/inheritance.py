@@ -1,0 +1,73 @@
+"""What all replicas of a run hold alike, handed to one that comes late or was away for too long.
+
+    slow weights φ, the outer method's state, what was agreed on for the next round       -> bytes (snapshot.py) ->
+    φ, method and agreement become those;  θ ← φ_new + (θ − φ_old)
+
+So the pseudo-gradient Δ = φ − θ stays what it was, to rounding: nothing for a newcomer, and for one that was away what
+it has learned since its last round, which its next message carries. Its residual is its own and stays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from outerloop import snapshot
+from outerloop.island import Island
+from outerloop.payload import Payload
+from outerloop.types import OuterMethod, Round, Schedule, Tensors, UserError
+
+STATES = 4
+"""As many copies of the slow weights as a state may take: an outer Adam holds two beside them."""
+OVERHEAD_BYTES = 1 << 20
+
+
+class Inheritance:
+    """The shared part of one replica; `slow` and what the others hold are changed in place.
+
+    `most_bytes`: what a state of this run can have at most.
+    """
+
+    def __init__(self, island: Island, slow: Tensors, *, method: OuterMethod, payload: Payload) -> None:
+        self.island, self.slow, self.method, self.payload = island, slow, method, payload
+        self.most_bytes = OVERHEAD_BYTES + STATES * sum(x.numel() * x.itemsize for x in slow.values())
+
+    def pack(self) -> bytes:
+        """Equal bytes on all replicas that have landed the same rounds."""
+        return snapshot.pack(
+            {"slow": self.slow, "method": self.method.state_dict(), "agreed": self.payload.state_dict()}
+        )
+
+    @torch.no_grad()
+    def take(self, content: bytes) -> None:
+        """Become what `pack` gave elsewhere. Raises UserError, unchanged, when that is of another model."""
+        try:
+            state = snapshot.unpack(content)
+            self.check(state["slow"])
+            method, agreed = state["method"], state["agreed"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"the others' state does not fit: {error}; start with the settings of their run") from error
+        delta = {name: self.slow[name] - x for name, x in self.island.read(list(self.slow), "weights").items()}
+        for name, x in self.slow.items():
+            x.copy_(state["slow"][name])
+        self.method.load_state_dict(method)
+        self.payload.load_state_dict(agreed)
+        self.island.write({name: self.slow[name] - x for name, x in delta.items()}, merge_local=0.0)
+
+    def check(self, slow: Any) -> None:
+        """Raises ValueError naming what differs from the tensors here."""
+        if slow.keys() != self.slow.keys():
+            raise ValueError(f"only one side has {', '.join(sorted(slow.keys() ^ self.slow.keys()))}")
+        for name, x in self.slow.items():
+            there, here = slow[name], f"{x.dtype} {tuple(x.shape)}"
+            if (there.shape, there.dtype) != (x.shape, x.dtype):
+                raise ValueError(f"{name} is {there.dtype} {tuple(there.shape)} there and {here} here")
+            if not there.isfinite().all():
+                raise ValueError(f"{name} is not finite")
+
+
+def launch_step(schedule: Schedule, round: Round) -> int:
+    """The inner step after which a round leaves."""
+    last = schedule.inner_steps(round.number + 1)
+    return next(step for step in range(last, -1, -1) if round in schedule.due(step).launch)
