@@ -37,7 +37,7 @@ LEAD_S = 5.0  # a leader that could propose and does not is given up after this;
 ASK_S = 5.0  # a peer that is not counted on asks this often to be
 CALL_S = 30.0  # the training thread asks the network thread for something that is at hand
 MEET_S = 60.0  # who is alive and does not come to a meeting for this long is not waited for
-TELL_S = 10.0  # a round that takes longer is told about, and again after each time as long
+TELL_S = 10.0  # a round that takes longer is told about, and again after twice that, and so on
 
 LINGER_S = 10.0  # how long a finished peer stays for those that have not got everything yet
 
