@@ -254,16 +254,17 @@ class _Pending:
 
     def wait(self, timeout_s: float) -> list[Contribution]:
         """Raises Deserted when the others do not decide the round in time, RoundFailed when this peer leaves."""
-        until_s = time.monotonic() + timeout_s
+        until_s, pause_s = time.monotonic() + timeout_s, TELL_S
         try:
             while True:
                 try:
-                    return self._future.result(min(TELL_S, until_s - time.monotonic()))
+                    return self._future.result(min(pause_s, until_s - time.monotonic()))
                 except TimeoutError:
                     reason = self._waits_for()
                 if time.monotonic() >= until_s:
                     raise Deserted(f"no round for {timeout_s:g} s; {reason}")
                 self._tell(f"waiting: {reason}")
+                pause_s *= 2
         except CancelledError:
             raise RoundFailed("the round was dropped: this peer is leaving") from None
 

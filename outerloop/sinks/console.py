@@ -27,7 +27,7 @@ class Terminal:
 
     def __init__(self, *, rounds: int, console: Console) -> None:
         self.console, self.rounds = console, rounds
-        self.now: dict[str, Any] = {"loss": None, "val_loss": None, "bytes_sent": 0, "peers": 0}
+        self.now: dict[str, Any] = {"loss": None, "val_loss": None, "bytes_sent": 0, "peers": 0, "expected": 0}
         self.first: dict[int, dict[str, Any]] = {}
         self.latest: dict[int, dict[str, Any]] = {}
         self.shown = (0, -1)
@@ -67,7 +67,9 @@ class Terminal:
         losses = {"loss": self.now["loss"], "val": self.now["val_loss"]}
         loss = "  ".join(f"{name} {x:.3f}" for name, x in losses.items() if x is not None)
         sent = readable_bytes(self.now["bytes_sent"])
-        return f"{loss}  {self.tokens_per_s():,.0f} tokens/s  sent {sent}  {self.now['peers']} peers"
+        peers, expected = self.now["peers"], self.now["expected"]
+        there = f"{peers} of {expected}" if peers < expected else f"{peers}"
+        return f"{loss}  {self.tokens_per_s():,.0f} tokens/s  sent {sent}  {there} peers"
 
     def tokens_per_s(self) -> float:
         """Of all local workers together, over this sitting."""

@@ -155,9 +155,10 @@ class Rounds:
 
     async def outcome(self, number: int) -> list[tuple[str, bytes]]:
         """Who took part and with which payload, in the order of names, as soon as all of it lies here."""
-        while not self.decided(number) or not self._complete(self._commits[number]):
+        while not self.decided(number):
             await self._news.wait()
         commit = self._commits[number]
+        await self._complete_it(commit)
         contents = [(one.peer, self._store.read(number, one)) for one in commit.participants]
         self._landed = number
         self._forget()
@@ -171,12 +172,6 @@ class Rounds:
         missing = [one.peer for one in self._commits[number].participants if (number, one) not in self._store]
         return f"round {number}: decided, payloads of {', '.join(missing)} are not here yet"
 
-    def close(self) -> None:
-        """Stop; what is on disk stays."""
-        self._timers.clear()
-        for task in [*self._tasks, *self._of_round]:
-            task.cancel()
-
     # events, one after the other
 
     def _happens(self, event: Event) -> None:
@@ -184,7 +179,6 @@ class Rounds:
 
     def _holds(self, number: int, one: Participant) -> None:
         self._happens(lambda machine: machine.holds(number, one))
-        self._tell()
 
     def _receive(self, sender: str, message: Message) -> None:
         self._happens(lambda machine: machine.receive(sender, message))
@@ -219,7 +213,8 @@ class Rounds:
             self._catch_up(output.peer)
         elif isinstance(output, Refused):
             self.refused[output.sender] += 1
-            logger.warning("%s said what cannot be taken: %s", output.sender, output.reason)
+            times = self.refused[output.sender]
+            logger.warning("%s said what cannot be taken (%d times by now): %s", output.sender, times, output.reason)
 
     def _look(self) -> None:
         """At the round at hand: it may be another one."""
@@ -270,7 +265,6 @@ class Rounds:
             missing = [one for one in commit.participants if (commit.number, one) not in self._store]
             await asyncio.wait([self._pulls.start(commit.number, one, self._holders(one)) for one in missing])
             await asyncio.sleep(0 if self._complete(commit) else RETRY_S[1])
-        self._tell()
 
     def _catch_up(self, peer: str) -> None:
         """Another one is ahead: get the commits in between, once at a time."""

@@ -39,7 +39,7 @@ DONATE_S = 90.0  # a donor comes to the landing that a joiner waits for, and has
 STATE_KEPT_S = 600.0  # a copied state that nobody has asked for again for this long is dropped
 CALL_S = 30.0  # the training thread asks the network thread for something that is at hand
 MEET_S = 60.0  # who is alive and does not come to a meeting for this long is not waited for
-TELL_S = 10.0  # a round that takes longer is told about, and again after each time as long
+TELL_S = 10.0  # a round that takes longer is told about, and again after twice that, and so on
 
 LINGER_S = 10.0  # how long a finished peer stays for those that have not got everything yet
 

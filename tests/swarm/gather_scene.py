@@ -95,11 +95,14 @@ class Node:
     async def kill(self) -> None:
         self.network.kill(self.id)
         self.training.cancel()
-        self.rounds.close()
+        self.rounds._timers.clear()
+        for task in [*self.rounds._tasks, *self.rounds._of_round]:
+            task.cancel()
 
-    async def restart(self) -> None:
-        """From its disk; the trainer's checkpoint is as new as can be."""
+    async def restart(self, *, lost: int = 0) -> None:
+        """From its disk; the trainer's checkpoint lacks so many of the rounds that it had landed."""
         self.network.cut.discard(self.id)
+        self.landed = {number: one for number, one in self.landed.items() if number < self.done - lost}
         await self.appear()
         await self.start()
 

@@ -107,13 +107,14 @@ def test_two_halves_wait_and_none_goes_on_alone() -> None:
     run(scene())
 
 
-def test_a_restarted_peer_is_back_from_its_own_disk() -> None:
+@pytest.mark.parametrize("lost", [0, 3])
+def test_a_restarted_peer_is_back_from_its_own_disk(lost: int) -> None:
     async def scene() -> None:
         swarm = await Swarm("abcd").start()
-        await swarm.until("abcd", 3)
+        await swarm.until("abcd", 4)
         await swarm["c"].kill()
-        await swarm.until("abd", 6)
-        await swarm["c"].restart()
+        await swarm.until("abd", 7)
+        await swarm["c"].restart(lost=lost)
         await swarm.until("abcd", 10)
         assert swarm["a"].who(9) == "abcd"
         swarm.agree()
