@@ -129,8 +129,10 @@ class OuterLoop:
         return wire.joint_hash(self.hashes.values())
 
     def after_inner_step(self, samples: int) -> list[RoundReport]:
-        """Count one inner step of this many training samples; launch and land what is due, or take over the others' state
-        when this peer was away for too long. Raises ReplicasDiverged."""
+        """Count one inner step of this many training samples; launch and land what is due.
+
+        Takes over the others' state when this peer was away for too long. Raises ReplicasDiverged.
+        """
         self.inner_step += 1
         self.samples += samples
         try:
@@ -164,6 +166,14 @@ class OuterLoop:
                 break
             self.inner_step = next(step for step in count(self.inner_step + 1) if self.schedule.due(step).launch)
         return reports
+
+    def find_others(self) -> None:
+        """Before the first inner step of a peer that comes late: their state, if it cannot land what it missed."""
+        steps = count(self.inner_step + 1)
+        try:
+            self.exchange.decided(next(r for step in steps for r in self.schedule.due(step).launch))
+        except Outrun as others:
+            self.take_over(*others.state(self.inheritance.most_bytes))
 
     def take_over(self, round: Round, content: bytes) -> None:
         """Go on from the others' state as of a round, as if that had just been launched."""

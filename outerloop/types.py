@@ -35,7 +35,7 @@ class Deserted(Exception):
 
 
 class Outrun(Exception):
-    """The others have decided more rounds without this peer than it can land one by one: it is to take over their state.
+    """The others decided more rounds without this peer than it can land one by one: it is to take over their state.
 
     `state` gets it: the most bytes that it may have -> the round that it is as of, and `Inheritance.pack` there.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from collections.abc import Callable
 from functools import partial
 from itertools import count
@@ -97,11 +98,12 @@ def trainer_of(config: DictConfig, corpus: Corpus, exchange: Exchange, index: in
     inner = config.inner
     outer = outer_of(config, model_of(config, corpus).to(pick_device(inner.device, index)), exchange)
     total_steps = outer.schedule.inner_steps(config.rounds)
+    order = zlib.crc32(exchange.peer.encode()) if exchange.came_late else config.seed  # shares its text with a member
     torch.manual_seed(config.seed + 1 + exchange.rank)  # what is drawn while training differs by worker
     return Trainer(
         outer.model,
         stream=corpus.stream(
-            rank=exchange.rank, size=exchange.size, batch=inner.batch, seq_len=inner.seq_len, seed=config.seed
+            rank=exchange.rank, size=exchange.size, batch=inner.batch, seq_len=inner.seq_len, seed=order
         ),
         outer=outer,
         optimizer=checked_optimizer(config) if inner.optimizer else None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, TimeoutError
 from pathlib import Path
@@ -15,15 +16,16 @@ from pathlib import Path
 from outerloop.swarm.daemon import DaemonOptions
 from outerloop.swarm.disk import Folder
 from outerloop.swarm.fields import BadMessage
+from outerloop.swarm.handover import Handover
 from outerloop.swarm.identity import ensure_identity
 from outerloop.swarm.meetings import Meetings
 from outerloop.swarm.membership import Membership
 from outerloop.swarm.peer import Peer
-from outerloop.swarm.roster import Record, Roster, peer_name
-from outerloop.swarm.rounds import Rounds
+from outerloop.swarm.roster import Record, Roster, id_of, peer_name
+from outerloop.swarm.rounds import Rounds, TooFar
 from outerloop.swarm.rules import Quorum, Rules
-from outerloop.swarm.timeouts import CALL_S, DHT_S, LINGER_S, MEET_S, TELL_S
-from outerloop.types import Contribution, Deserted, Made, Round, RoundFailed, UserError
+from outerloop.swarm.timeouts import CALL_S, DHT_S, LINGER_S, MEET_S, STATE_S, TELL_S
+from outerloop.types import Contribution, Deserted, Made, Outrun, Round, RoundFailed, UserError
 
 logger = logging.getLogger(__name__)
 FIRST = Round(0)
@@ -115,13 +117,21 @@ class SwarmGather:
             self._node,
             run=run,
             own=self.peer,
-            names=lambda: self._members.names,
+            names=self._names,
             disk=Folder(Path(identity_path).with_suffix(".rounds")),
             rules=rules,
             max_blob_bytes=max_blob_bytes,
         )
         self._meetings = Meetings(
             self._node, run=run, own=self.peer, allowed=self._members.__contains__, max_bytes=max_blob_bytes
+        )
+        self._handover = Handover(
+            self._node,
+            self._rounds,
+            run=run,
+            own=self.peer,
+            allowed=lambda peer_id: peer_id in self._names(),
+            disk=Folder(Path(identity_path).with_suffix(".state")),
         )
         try:
             self._node.call(self._appear(), timeout_s=2 * DHT_S)
@@ -136,8 +146,9 @@ class SwarmGather:
 
     @property
     def rank(self) -> int:
-        """Place among the members, once joined."""
-        return list(self._members.names.values()).index(self.peer)
+        """Place among the members, once joined; who came late shares one with a member."""
+        members = list(self._members.names.values())
+        return members.index(self.peer) if self.peer in members else zlib.crc32(self.peer.encode()) % len(members)
 
     @property
     def size(self) -> int:
@@ -154,12 +165,12 @@ class SwarmGather:
 
     @property
     def bytes_sent(self) -> int:
-        """Payload bytes that left this peer, every copy counted."""
-        return self._rounds.bytes_sent
+        """Payload bytes that left this peer, and state for others, every copy counted."""
+        return self._rounds.bytes_sent + self._handover.bytes_sent
 
     @property
     def bytes_received(self) -> int:
-        return self._rounds.bytes_received
+        return self._rounds.bytes_received + self._handover.bytes_received
 
     def join(self, first: Round = FIRST) -> None:
         """Wait until all peers are there and see the same members, or go back among those who go on without this one.
@@ -170,15 +181,23 @@ class SwarmGather:
         self._node.call(self._begin(self._place(first)), timeout_s=CALL_S)
 
     def decided(self, round: Round) -> bool:
-        """Whether a majority has settled a round. Raises UserError when this peer has missed too much."""
-        return self._node.call(self._decided(self._place(round)), timeout_s=CALL_S)
+        """Whether a majority has settled a round. Raises Outrun when this peer has missed too much."""
+        try:
+            return self._node.call(self._decided(self._place(round)), timeout_s=CALL_S)
+        except TooFar:
+            raise Outrun(self._take_over) from None
+
+    def landed(self, round: Round, state: Callable[[], bytes]) -> None:
+        """Copied here, hashed and given beside the training."""
+        place = self._place(round)
+        self._node.spawn(self._handover.landed(place, state() if self._handover.wants(place) else None))
 
     def start(self, blob: bytes, round: Round) -> _Pending:
         if len(blob) > self._max_blob_bytes:
             raise UserError(f"a payload has {len(blob)} bytes; type exchange.max_blob_bytes={len(blob)} on every peer")
         place = self._place(round)
         gather = self._node.spawn(self._gather(place, blob, round))
-        pending = _Pending(gather, lambda: self._rounds.waits_for(place), self._tell)
+        pending = _Pending(gather, lambda: self._rounds.waits_for(place), self._tell, self._take_over)
         self._pending = [*(one for one in self._pending if not one.done()), pending]
         return pending
 
@@ -212,20 +231,41 @@ class SwarmGather:
 
     async def _appear(self) -> None:
         """Answer first, then be seen."""
-        for part in (self._members, self._rounds, self._meetings):
+        for part in (self._members, self._rounds, self._meetings, self._handover):
             await part.serve()
         await self._roster.publish()
 
     async def _begin(self, place: int) -> None:
         members = self._members
-        memory = self._rounds.remembered(run=members.sitting) if members.came_late else None
-        if memory is not None:
-            self._rounds.go_on(memory)
-        else:
+        if not members.came_late:
             await self._rounds.begin(run=members.sitting, roster=members.names.values(), number=place)
+
+        elif self._remembers(members.sitting) and (memory := self._rounds.remembered(run=members.sitting)):
+            self._rounds.go_on(memory)
 
     async def _decided(self, place: int) -> bool:
         return self._rounds.decided(place)
+
+    def _take_over(self, at_most: int) -> tuple[Round, bytes]:
+        """The others' state, however long it takes to come: people see how far it is."""
+        told_s = time.monotonic()
+
+        def progress(here: int, size: int) -> None:
+            nonlocal told_s
+            if here == size or time.monotonic() - told_s > TELL_S:
+                told_s = time.monotonic()
+                self._tell(f"state of the run: {here / 1e6:.1f} of {size / 1e6:.1f} MB are here")
+
+        self._tell("the others are far ahead: taking over the state of the run")
+        work = self._handover.take_over(
+            self._names().values(), sitting=self._members.sitting, at_most=at_most, progress=progress
+        )
+        place, content = self._node.call(work, timeout_s=STATE_S)
+        return Round(*divmod(place, self._fragments)), content
+
+    def _names(self) -> dict[str, str]:
+        """Peer id -> name of everybody who may take part: known here, or counted on by the others."""
+        return self._members.known | {id_of(name): name for name in self._rounds.peers}
 
     async def _gather(self, place: int, blob: bytes, round: Round) -> list[Contribution]:
         if not self._rounds.decided(place):
@@ -246,11 +286,16 @@ class _Pending:
     """One round under way in the network thread."""
 
     def __init__(
-        self, future: Future[list[Contribution]], waits_for: Callable[[], str], tell: Callable[[str], None]
+        self,
+        future: Future[list[Contribution]],
+        waits_for: Callable[[], str],
+        tell: Callable[[str], None],
+        take_over: Callable[[int], tuple[Round, bytes]],
     ) -> None:
         self._future = future
         self._waits_for = waits_for
         self._tell = tell
+        self._take_over = take_over
 
     def wait(self, timeout_s: float) -> list[Contribution]:
         """Raises Deserted when the others do not decide the round in time, RoundFailed when this peer leaves."""
@@ -265,6 +310,8 @@ class _Pending:
                     raise Deserted(f"no round for {timeout_s:g} s; {reason}")
                 self._tell(f"waiting: {reason}")
                 pause_s *= 2
+        except TooFar:
+            raise Outrun(self._take_over) from None
         except CancelledError:
             raise RoundFailed("the round was dropped: this peer is leaving") from None
 

@@ -85,9 +85,10 @@ class Worker:
             self.resume(self.plan.resume_step)
         if self.exchange.came_late:
             self.trainer.outer.meetings = 1  # the others have met at the start
+            self.trainer.outer.find_others()
         else:
             self.begin_together()
-        if self.plan.resume_step is None:
+        if self.step == 0:
             self.evaluate(round_number=0)
         last = self.trainer.outer.schedule.inner_steps(self.plan.rounds)
         while self.step < last:

@@ -29,40 +29,41 @@ Named = tuple[bytes, int]
 
 
 class Download:
-    """Gets states of at most `at_most` bytes; `disk` is for nothing but their chunks."""
+    """Gets states; `disk` is for nothing but their chunks."""
 
-    def __init__(self, transport: Transport, *, run: str, disk: Disk, at_most: int) -> None:
+    def __init__(self, transport: Transport, *, run: str, disk: Disk) -> None:
         self._transport = transport
         self._protocol = protocol_of(run)
         self._disk = disk
-        self._at_most = at_most
         self._bulk = Bulk(transport, _Nothing(), run=content_of(run), allowed=lambda peer_id: False)
 
     @property
     def bytes_received(self) -> int:
         return self._bulk.bytes_received
 
-    async def get(self, number: int, donors: Sequence[str], progress: Progress) -> tuple[Manifest, bytes]:
-        """The state as of this commit from those of `donors` (peer ids) that give it.
+    async def get(
+        self, number: int, donors: Sequence[str], progress: Progress, *, at_most: int
+    ) -> tuple[Manifest, bytes]:
+        """The state of at most so many bytes as of this commit from those of `donors` (peer ids) that give it.
 
         `progress` is told the bytes that are here and the size. Raises Unobtainable, BadMessage.
         """
-        answers = await asyncio.gather(*(self._ask(donor, number) for donor in donors))
+        answers = await asyncio.gather(*(self._ask(donor, number, most_bytes(at_most)) for donor in donors))
         (sha, length), holders = _most(answers)
-        told = await self._bulk.get(sha, length, holders, at_most=most_bytes(self._at_most), timeout_s=PULL_S)
+        told = await self._bulk.get(sha, length, holders, at_most=most_bytes(at_most), timeout_s=PULL_S)
         manifest = Manifest.from_bytes(told)
-        if manifest.number != number or manifest.size_bytes > self._at_most:
+        if manifest.number != number or manifest.size_bytes > at_most:
             raise Unobtainable(f"a state of {manifest.size_bytes} bytes as of commit {manifest.number} was named")
         return manifest, await self._chunks(manifest, holders, progress)
 
-    async def _ask(self, donor: str, number: int) -> tuple[Named, str] | None:
+    async def _ask(self, donor: str, number: int, at_most: int) -> tuple[Named, str] | None:
         """What a donor names, and who it is; None: it gives nothing."""
         try:
             async with limit(DONATE_S), self._transport.open_stream(donor, self._protocol) as stream:
                 await stream.send_object({"number": number})
                 told = await stream.receive_object(patience_s=DONATE_S)
             sha, length = told["manifest"]
-            return (digest(sha, "a manifest"), whole(length, "its bytes", most=most_bytes(self._at_most))), donor
+            return (digest(sha, "a manifest"), whole(length, "its bytes", most=at_most)), donor
         except (BrokenStream, Unreachable, TimeoutError, BadMessage, KeyError, TypeError, ValueError) as error:
             logger.warning("%s gives no state as of commit %d: %r", donor, number, error)
             return None

@@ -1,6 +1,7 @@
 """The commits that a peer missed, from another one's log.
 
 {after} ->   <- {commits: how many}, then each as a message of ballots.py;   {} when the log does not reach back
+{after: nil} asks for the newest one alone
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from outerloop.swarm.roster import id_of
 from outerloop.swarm.timeouts import HISTORY_S, limit
 from outerloop.swarm.transport import Request, Transport
 
-Since = Callable[[int], Sequence[Decided] | None]
+Since = Callable[[int | None], Sequence[Decided] | None]
 
 
 class History:
@@ -30,8 +31,11 @@ class History:
     async def serve(self) -> None:
         await self._transport.serve(self._protocol, allowed=self._allowed, handler=self._tell)
 
-    async def ask(self, peer: str, after: int) -> list[Decided] | None:
-        """The commits after this number, oldest first. Raises BrokenStream, Unreachable, TimeoutError."""
+    async def ask(self, peer: str, after: int | None) -> list[Decided] | None:
+        """The commits after this number, oldest first; None: the newest one.
+
+        Raises BrokenStream, Unreachable, TimeoutError.
+        """
         async with limit(HISTORY_S), self._transport.open_stream(id_of(peer), self._protocol) as stream:
             await stream.send_object({"after": after})
             count = (await stream.receive_object()).get("commits")
@@ -43,7 +47,7 @@ class History:
 
     async def _tell(self, remote: str, request: Request, stream: Stream) -> None:
         after = request.get("after")
-        if not isinstance(after, int):
+        if not isinstance(after, int | None):
             raise BrokenStream("a request without a number")
         found = self._since(after)
         await stream.send_object({} if found is None else {"commits": len(found)})

@@ -3,7 +3,8 @@
 The members are the first `peers` of the roster in the order of joining. A roster is only what a peer happens to see, so
 each one asks every other for the list that *it* sees; when all lists are equal the swarm has formed. The list, with the
 times of joining, names the sitting: what is agreed on holds in it alone. A run that is resumed as a whole forms anew;
-who is restarted while others go on, and remembers their sitting, is back in it.
+who is restarted while others go on, and remembers their sitting, is back in it. Who comes late is no member: the others
+know its name, and the agreement counts on it once it has the state.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from outerloop.swarm.framing import BrokenStream, Stream
-from outerloop.swarm.roster import Record, Roster, id_of
+from outerloop.swarm.roster import NAME, Record, Roster, id_of
 from outerloop.swarm.timeouts import FORM_POLL_S, VIEW_S, limit
 from outerloop.swarm.transport import Request, Transport, Unreachable
 from outerloop.types import UserError
@@ -52,14 +53,20 @@ class Membership:
         self._members: Members = [[own.name, own.joined]]
         self._others_formed: Members = []
         self._formed = False
+        self._late: dict[str, str] = {}  # peer id -> name of those who came when the sitting was under way
         self.came_late = False
 
     def __contains__(self, peer_id: str) -> bool:
-        return peer_id in self.names
+        return peer_id in self.known
 
     @property
     def names(self) -> dict[str, str]:
         return {id_of(name): name for name, _ in self._members}
+
+    @property
+    def known(self) -> dict[str, str]:
+        """Members, and who came late."""
+        return self._late | self.names
 
     @property
     def sitting(self) -> str:
@@ -81,7 +88,9 @@ class Membership:
             raise UserError(self._what_is_missing(timeout_s)) from error
 
     async def _tell(self, remote: str, request: Request, stream: Stream) -> None:
-        await stream.send_object({"members": self._members, "formed": self._formed})
+        if (name := _name(request.get("name"))) and id_of(name) == remote:
+            self._late[remote] = name
+        await stream.send_object({"members": self._members, "formed": self._formed, "late": list(self._late.values())})
         await stream.ended()
 
     async def _agreed(self) -> bool:
@@ -102,7 +111,7 @@ class Membership:
         """What another one sees; nobody who is slow, still starting, or dead and not yet expired is waited for."""
         try:
             async with limit(VIEW_S), self._transport.open_stream(other.peer_id, self._protocol) as stream:
-                await stream.send_object({})
+                await stream.send_object({"name": self._own.name})
                 told = await stream.receive_object()
         except (BrokenStream, TimeoutError, Unreachable):
             return
@@ -110,18 +119,14 @@ class Membership:
             self._silent.discard(other.name)
         elif told.get("formed") and _well_formed(told.get("members")):
             self._others_formed = told["members"]
+            late = told.get("late")
+            self._late |= {id_of(name): name for name in map(_name, late if isinstance(late, list) else ()) if name}
 
     def _come_late(self) -> None:
-        """Others have formed: back among them, or wait until this peer sees what they see. Raises UserError."""
+        """Others have formed: among them, as one that was there or as a new one, unless it is one of them just now."""
         members, self._others_formed = self._others_formed, []
-        if self._remembers(sitting_of(self._run, members)):
+        if [self._own.name, self._own.joined] not in members or self._remembers(sitting_of(self._run, members)):
             self._members, self._formed, self.came_late = members, True, True
-        elif [self._own.name, self._own.joined] not in members:
-            raise UserError(
-                f"run {self._run} is under way with {', '.join(name for name, _ in members)}, and {self._own.name} is"
-                " not known there: a new peer cannot join later in this version; start all again, or type another"
-                " exchange.run"
-            )
 
     async def _refuse_other_settings(self) -> None:
         for record in self._records:
@@ -145,6 +150,11 @@ class Membership:
 def sitting_of(run: str, members: Members) -> str:
     """A name that no other sitting of the run has."""
     return f"{run}/{hashlib.sha256(repr(members).encode()).hexdigest()[:16]}"
+
+
+def _name(value: object) -> str:
+    """A peer's name, or nothing."""
+    return value if isinstance(value, str) and NAME.fullmatch(value) else ""
 
 
 def _well_formed(members: Any) -> bool:

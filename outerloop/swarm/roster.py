@@ -22,6 +22,7 @@ from outerloop.swarm.timeouts import DHT_S, ROSTER_EXPIRY_S, ROSTER_REFRESH_S, S
 
 logger = logging.getLogger(__name__)
 WITHDRAWN: dict[str, Any] = {}
+NAME = re.compile(r"\d{3}-\w+", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def _parse(peer_id: Any, value: Any) -> Record | None:
     """A stranger's bytes -> a record, or None when it is withdrawn or malformed."""
     try:
         record = Record(**value)
-        well_formed = re.fullmatch(r"\d{3}-\w+", record.name) and record.peer_id == peer_id
+        well_formed = NAME.fullmatch(record.name) and record.peer_id == peer_id
         typed = isinstance(record.fingerprint, str) and isinstance(record.joined, float)
     except (TypeError, AttributeError):
         return None

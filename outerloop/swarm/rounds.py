@@ -44,6 +44,10 @@ MEMORY = "agreement"
 NETWORK_ERRORS = (BrokenStream, Unreachable, TimeoutError)
 
 
+class TooFar(Exception):
+    """The others' logs do not reach back to where this peer stands: it needs their state."""
+
+
 class Rounds:
     """One peer's rounds. `names` are peer ids and names of who may take part, `own` is this peer's name.
 
@@ -71,7 +75,7 @@ class Rounds:
         self._bulk = Bulk(transport, self._store, run=run, allowed=allowed)
         self._pulls = Pulls(self._bulk, self._store, max_bytes=max_blob_bytes, held=self._holds)
         self._payloads = Payloads(transport, run=run, allowed=allowed)
-        self._history = History(transport, run=run, allowed=allowed, since=self._since)
+        self.history = History(transport, run=run, allowed=allowed, since=self._since)
         self._post = Post(transport, run=run, names=names, receive=self._receive)
         self._timers = Timers(self._happens, grace_s=rules.grace_s, deadline_s=rules.deadline_s)
         self._events: asyncio.Queue[Event] = asyncio.Queue()
@@ -79,6 +83,7 @@ class Rounds:
         self._of_round: list[asyncio.Task[None]] = []
         self._commits: dict[int, Commit] = {}
         self._catching_up: asyncio.Task[None] | None = None
+        self._away = False  # the trainer does not have the state yet that the chain here begins with
         self._machine: Agreement | None = None
         self._open = 0  # the round after the last one whose commit is on disk
         self._looked_at = -1
@@ -102,6 +107,16 @@ class Rounds:
         return self._agreement.memory.roster
 
     @property
+    def peers(self) -> tuple[str, ...]:
+        """The same; before the rounds have begun nobody."""
+        return () if self._machine is None else self.roster
+
+    def head_of(self, number: int) -> bytes | None:
+        """The digest of a commit; None when it is forgotten."""
+        commit = self._commits.get(number)
+        return None if commit is None else commit.digest
+
+    @property
     def _agreement(self) -> Agreement:
         assert self._machine is not None, "the rounds have not begun"
         return self._machine
@@ -110,7 +125,7 @@ class Rounds:
 
     async def serve(self) -> None:
         """Answer, from now on; ballots wait until the rounds begin."""
-        for part in (self._bulk, self._payloads, self._history, self._post):
+        for part in (self._bulk, self._payloads, self.history, self._post):
             await part.serve()
 
     def remembered(self, *, run: str) -> Memory | None:
@@ -138,6 +153,25 @@ class Rounds:
         self._look()
         self._spawn(self._live())
 
+    async def go_on_from(self, decided: Decided, *, run: str) -> None:
+        """Follow the chain from a commit whose state is on its way here. Raises UserError: it cannot."""
+        number = decided.commit.number
+        self._away, self._landed, self._commits, self._open, self._broken = True, number, {}, number + 1, None
+        if self._machine is not None:
+            self._happens(lambda machine: machine.skip_to(decided))
+            return
+        try:
+            memory = Memory.joining(run=run, peer=self._own, head=decided)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        self._store.clear()
+        await self._disk.write(MEMORY, memory.to_bytes())
+        self.go_on(memory)
+
+    def arrived(self) -> None:
+        """The trainer has the state: this peer can be counted on."""
+        self._away = False
+
     async def offer(self, number: int, blob: bytes) -> None:
         """This peer's payload of a round; what it has said about the round in an earlier life stays."""
         one = participant(self._own, blob)
@@ -147,18 +181,22 @@ class Rounds:
             self._holds(number, one)
 
     def decided(self, number: int) -> bool:
-        """Whether a round came to something already. Raises UserError when this peer is too far behind to know what."""
+        """Whether a round came to something already. Raises TooFar when this peer is too far behind to know what."""
         self._check()
+        if self._machine is None:
+            raise TooFar
         if number < self._open and number not in self._commits:
-            raise _too_far(number)
+            raise TooFar
         return number < self._open
 
     async def outcome(self, number: int) -> list[tuple[str, bytes]]:
-        """Who took part and with which payload, in the order of names, as soon as all of it lies here."""
+        """Who took part and with which payload, in the order of names, once all of it lies here. Raises TooFar."""
         while not self.decided(number):
             await self._news.wait()
         commit = self._commits[number]
         await self._complete_it(commit)
+        if not self._complete(commit):
+            raise TooFar
         contents = [(one.peer, self._store.read(number, one)) for one in commit.participants]
         self._landed = number
         self._forget()
@@ -231,7 +269,7 @@ class Rounds:
 
     def _work_of_round(self, machine: Agreement) -> list[Coroutine[Any, Any, None]]:
         if not machine.votes:
-            return [self._ask_admission()]
+            return [self._come_in()]
         return [self._gather(machine.number, peer) for peer in machine.memory.roster if peer != self._own]
 
     # what goes on beside
@@ -253,15 +291,21 @@ class Rounds:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_S[1])
 
-    async def _ask_admission(self) -> None:
-        """This peer is not counted on: it says that it is there, until it is."""
+    async def _come_in(self) -> None:
+        """This peer is not counted on: it looks where the others are, or says that it is there, until it is."""
         while True:
-            self._happens(lambda machine: machine.ask())
+            if self._away:
+                self._catch_up(self.roster[0])
+            else:
+                self._happens(lambda machine: machine.ask())
             await asyncio.sleep(ASK_S)
 
     async def _complete_it(self, commit: Commit) -> None:
-        """Get what a commit names and is not here: from its owner, or from anybody who has accepted it."""
-        while not self._complete(commit):
+        """Get what a commit names and is not here: from its owner, or from anybody who has accepted it.
+
+        In vain once nobody keeps it any more.
+        """
+        while not self._complete(commit) and self._agreement.number <= commit.number + ROUNDS_KEPT:
             missing = [one for one in commit.participants if (commit.number, one) not in self._store]
             await asyncio.wait([self._pulls.start(commit.number, one, self._holders(one)) for one in missing])
             await asyncio.sleep(0 if self._complete(commit) else RETRY_S[1])
@@ -275,7 +319,7 @@ class Rounds:
         number, too_short = self._agreement.number, False
         for source in dict.fromkeys([peer, *self.roster]):
             try:
-                found = await self._history.ask(source, number - 1) if source != self._own else []
+                found = await self.history.ask(source, number - 1) if source != self._own else []
             except NETWORK_ERRORS as error:
                 logger.debug("%s does not tell the commits since %d: %s", source, number, error)
                 continue
@@ -285,13 +329,15 @@ class Rounds:
                 return
             too_short |= found is None
         if too_short:
-            self._broken = _too_far(number)
+            self._broken = TooFar()
             self._tell()
 
     # small things
 
-    def _since(self, number: int) -> tuple[Decided, ...] | None:
-        return None if self._machine is None else self._machine.commits_since(number)
+    def _since(self, number: int | None) -> tuple[Decided, ...] | None:
+        if self._machine is None:
+            return None
+        return self._machine.memory.log[-1:] if number is None else self._machine.commits_since(number)
 
     def _holders(self, one: Participant, first: str = "") -> Iterable[str]:
         return [peer for peer in dict.fromkeys([first, one.peer, *self.roster]) if peer not in ("", self._own)]
@@ -319,10 +365,3 @@ class Rounds:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-def _too_far(number: int) -> UserError:
-    return UserError(
-        f"this peer stands at round {number}, and the others are further than their logs reach back: the state must be"
-        " downloaded, which this version cannot; resume from a newer checkpoint, or start all again"
-    )

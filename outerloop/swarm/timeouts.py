@@ -36,6 +36,7 @@ HISTORY_S = 30.0  # the commits that were missed
 LEAD_S = 5.0  # a leader that could propose and does not is given up after this; twice as long in each later view
 ASK_S = 5.0  # a peer that is not counted on asks this often to be
 DONATE_S = 90.0  # a donor comes to the landing that a joiner waits for, and has copied its state; longer than POLL_S
+STATE_S = 24 * 3600.0  # taking over the state of a run, over however slow a link
 STATE_KEPT_S = 600.0  # a copied state that nobody has asked for again for this long is dropped
 CALL_S = 30.0  # the training thread asks the network thread for something that is at hand
 MEET_S = 60.0  # who is alive and does not come to a meeting for this long is not waited for

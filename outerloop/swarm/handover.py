@@ -1,0 +1,123 @@
+"""The state of a run from those who have it to one that comes late, or was away for too long.
+
+the newest commit h that anybody knows   ->   its roster is asked for the state as of commit h + 1 (donor.py)
+commit h + 1 is decided                  ->   the newcomer follows the chain from there, and keeps what comes
+the state is here (download.py)          ->   its trainer goes on from that, and lands what has come meanwhile
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from outerloop.swarm.ballots import Decided
+from outerloop.swarm.disk import Disk
+from outerloop.swarm.donor import Donor
+from outerloop.swarm.download import Download, Progress
+from outerloop.swarm.fields import BadMessage
+from outerloop.swarm.framing import BrokenStream
+from outerloop.swarm.holders import Unobtainable
+from outerloop.swarm.manifest import Manifest
+from outerloop.swarm.roster import id_of
+from outerloop.swarm.rounds import Rounds
+from outerloop.swarm.timeouts import RETRY_S
+from outerloop.swarm.transport import Transport, Unreachable
+
+logger = logging.getLogger(__name__)
+
+
+class Handover:
+    """Both sides of it. `own`: this peer's name; `disk`: for chunks alone."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        rounds: Rounds,
+        *,
+        run: str,
+        own: str,
+        allowed: Callable[[str], bool],
+        disk: Disk,
+    ) -> None:
+        self._rounds = rounds
+        self._own = own
+        self._donor = Donor(transport, run=run, allowed=allowed)
+        self._download = Download(transport, run=run, disk=disk)
+
+    @property
+    def bytes_sent(self) -> int:
+        """Every copy counts."""
+        return self._donor.bytes_sent
+
+    @property
+    def bytes_received(self) -> int:
+        return self._download.bytes_received
+
+    async def serve(self) -> None:
+        await self._donor.serve()
+
+    def wants(self, number: int) -> bool:
+        """Whether somebody waits for the state as of this commit; for the trainer's thread."""
+        return self._donor.wants(number)
+
+    async def landed(self, number: int, content: bytes | None) -> None:
+        """The trainer has landed a commit, and copied its state if that was wanted."""
+        head = self._rounds.head_of(number)
+        self._donor.landed(number, copied=content is not None and head is not None)
+        if content is not None and head is not None:
+            self._donor.hold(content, await asyncio.to_thread(Manifest.of, content, number=number, head=head))
+
+    async def take_over(
+        self, peers: Iterable[str], *, sitting: str, at_most: int, progress: Progress
+    ) -> tuple[int, bytes]:
+        """The commit that counts as landed from now on, and the state of at most so many bytes as of it.
+
+        `peers`: names of those who may know of the run. Tries until it succeeds: the caller limits the time.
+        """
+        others = [peer for peer in peers if peer != self._own]
+        while True:
+            newest = max(await self._all_newest(others), key=lambda one: one.commit.number)
+            number, donors = newest.commit.number + 1, [peer for peer in newest.commit.roster if peer != self._own]
+            ids = list(map(id_of, donors))
+            getting = asyncio.create_task(self._download.get(number, ids, progress, at_most=at_most))
+            try:
+                decided = await self._decided(number, donors, getting)
+                await self._rounds.go_on_from(decided, run=sitting)
+                manifest, content = await getting
+                if manifest.head == decided.commit.digest:
+                    self._rounds.arrived()
+                    return number, content
+                logger.warning("the state that was given is of another history; asking again")
+            except (Unobtainable, BadMessage) as error:
+                logger.warning("no state as of commit %d: %s; asking for a later one", number, error)
+            finally:
+                getting.cancel()
+            await asyncio.sleep(RETRY_S[1])
+
+    async def _all_newest(self, peers: Sequence[str]) -> list[Decided]:
+        """The newest commit of everybody who answers, at least one."""
+        while True:
+            answers = await asyncio.gather(*(self._ask(peer, None) for peer in peers))
+            if known := [one for answer in answers for one in answer]:
+                return known
+            await asyncio.sleep(RETRY_S[1])
+
+    async def _decided(self, number: int, peers: Sequence[str], getting: asyncio.Task) -> Decided:
+        """A commit, as soon as one of them knows it. Raises what `getting` failed of: then nobody needs it."""
+        while True:
+            for peer in peers:
+                for one in await self._ask(peer, number - 1):
+                    if one.commit.number == number:
+                        return one
+            await asyncio.wait([getting], timeout=RETRY_S[1])
+            if getting.done():
+                getting.result()
+
+    async def _ask(self, peer: str, after: int | None) -> Sequence[Decided]:
+        """What a peer knows, nothing when it does not answer."""
+        try:
+            return await self._rounds.history.ask(peer, after) or ()
+        except (BrokenStream, Unreachable, TimeoutError) as error:
+            logger.debug("%s does not tell its commits: %s", peer, error)
+            return ()
