@@ -303,9 +303,9 @@ class Rounds:
     async def _complete_it(self, commit: Commit) -> None:
         """Get what a commit names and is not here: from its owner, or from anybody who has accepted it.
 
-        In vain once nobody keeps it any more.
+        In vain once the others are so far that nobody keeps it any more.
         """
-        while not self._complete(commit) and self._agreement.number <= commit.number + ROUNDS_KEPT:
+        while not self._complete(commit) and self._broken is None:
             missing = [one for one in commit.participants if (commit.number, one) not in self._store]
             await asyncio.wait([self._pulls.start(commit.number, one, self._holders(one)) for one in missing])
             await asyncio.sleep(0 if self._complete(commit) else RETRY_S[1])
@@ -328,7 +328,7 @@ class Rounds:
             if found:
                 return
             too_short |= found is None
-        if too_short:
+        if too_short and number >= self._open:  # not moved on meanwhile
             self._broken = TooFar()
             self._tell()
 
