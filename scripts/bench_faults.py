@@ -10,7 +10,7 @@ About every `every` seconds, drawn from the seed, one of them suffers a fault:
     freeze      SIGSTOP to all of its processes for 5 to 40 s, then SIGCONT
     interrupt   Ctrl-C; started again 2 to 10 s later
 
-At least a majority is always left alone. Faults stop ten rounds before the end, then all finish. First the same run
+At least a majority is always left alone. Faults stop a minute before the end, then all finish. First the same run
 without faults (--calm FILE takes one that was measured already). The learning rate stays constant, so that losses can
 be compared at equal contributed tokens: the sum over rounds of those who took part.
 
@@ -38,8 +38,8 @@ from pathlib import Path
 from typing import Any
 
 POLL_S = 0.2
-CALM_ROUNDS = 10
-"""Without faults, at the end."""
+CALM_S = 60
+"""Without faults, at the end: who is down must be back before the others have finished and left."""
 COMMON = ["exchange=swarm_gather", "workers=1", "inner.lr_floor=1.0", "threads=1", "log_every=1000000"]
 Row = dict[str, Any]
 
@@ -146,7 +146,7 @@ class Swarm:
             self.recover()
             self.strike()
             if time.monotonic() - max(self.first_seen.values()) > self.args.patience:
-                raise TimeoutError(f"no round for {self.args.patience:g} s; see {self.machines[0].folder.parent}")
+                raise TimeoutError(f"nothing for {self.args.patience:g} s; see {self.machines[0].folder.parent}")
             time.sleep(POLL_S)
 
     def until(self, condition: Any, *, limit_s: float) -> None:
@@ -182,7 +182,7 @@ class Swarm:
     def strike(self) -> None:
         """The next fault, when it is time and a majority would be left."""
         now = time.monotonic()
-        if not self.kinds or now < self.next_fault or max(self.first_seen) > self.args.rounds - CALM_ROUNDS:
+        if not self.kinds or now < self.next_fault or self.left_s() < CALM_S:
             return
         self.next_fault = now + self.random.uniform(0.75, 1.25) * self.args.every
         whole = [machine for machine in self.machines if self.trains(machine)]
@@ -198,6 +198,12 @@ class Swarm:
         elif victim.process is not None:
             victim.process.send_signal(signal.SIGINT)
         victim.down_until = now + (self.random.uniform(5, 40) if kind == "freeze" else self.random.uniform(2, 10))
+
+    def left_s(self) -> float:
+        """Seconds to the end at the pace of the last rounds."""
+        seen = [self.first_seen[number] for number in sorted(self.first_seen)[-20:]]
+        usual = statistics.median(b - a for a, b in pairwise(seen)) if len(seen) > 1 else 0.0
+        return usual * (self.args.rounds - max(self.first_seen))
 
     def trains(self, machine: Machine) -> bool:
         """Whether it is up and has landed one of the last rounds."""
