@@ -10,7 +10,7 @@ import outerloop
 ROOT = Path(outerloop.__file__).parent
 FLOORS = [
     {"types"},
-    {"kernels", "rng", "lr"},
+    {"kernels", "rng", "lr", "dealing"},
     {"compress", "feedback", "wire", "island", "schedule", "checkpoint", "swarm"},
     {"methods", "exchange", "aggregate", "payload", "rounds", "compatibility"},
     {"routes"},
