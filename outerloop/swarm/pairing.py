@@ -36,12 +36,15 @@ class Alone:
 
 
 class Pairing:
-    """One peer's part, one round after another. `round`: the one it is ready with; None: not in the pool."""
+    """One peer's part, one round after another. `round`: the one it is ready with; None: not in the pool.
+
+    `partners` may be set later than construction: notices come as soon as others know their partners.
+    """
 
     def __init__(self, peer: str, partners: Partners, *, draw: random.Random) -> None:
         self.peer = peer
+        self.partners = partners
         self.round: Round | None = None
-        self._partners = partners
         self._draw = draw
         self._ready: dict[str, Round] = {}
         self._engaged: str | None = None
@@ -52,7 +55,7 @@ class Pairing:
         """This peer enters the pool."""
         assert self.round is None, "one round at a time"
         self.round, self._tired = round, False
-        return None if self._partners.of(round) else Alone()
+        return None if self.partners.of(round) else Alone()
 
     def heard(self, peer: str, round: Round | None) -> None:
         """A peer says that it is ready with this round, or (None) that it is not."""
@@ -63,7 +66,7 @@ class Pairing:
 
     def turn(self) -> Propose | None:
         """A moment has come to propose."""
-        return self._propose(self._partners.preferred(self._candidates()))
+        return self._propose(self.partners.preferred(self._candidates()))
 
     def asked(self, peer: str, round: Round) -> bool:
         """A peer proposes a pair. True: accepted, the two are paired until `met` or `broke`."""
@@ -103,7 +106,7 @@ class Pairing:
     def met(self) -> None:
         """The pair is done on this side."""
         assert self._engaged is not None and self._paired
-        self._partners.met(self._engaged)
+        self.partners.met(self._engaged)
 
     def leave(self) -> None:
         """This peer leaves the pool, in a pair, alone, or because the round was given up."""
@@ -114,7 +117,7 @@ class Pairing:
 
     def _may_meet(self, peer: str, round: Round) -> bool:
         own = self.round
-        return own is not None and self._partners.fit(own, round) and peer in self._partners.of(own)
+        return own is not None and self.partners.fit(own, round) and peer in self.partners.of(own)
 
     def _propose(self, candidates: list[str]) -> Propose | None:
         if self._engaged is not None or not candidates:

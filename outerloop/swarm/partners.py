@@ -1,8 +1,8 @@
 """Whom a peer may meet in a gossip round, and when two rounds fit each other. Names of peers are their peer ids.
 
-    Drawn        anybody who is ready with the same fragment, but not again one of the last few partners: peers of equal
-                 speed that met once would be ready together again, and meet for ever
-    Dealt        one partner a round, from a deal that all know: for runs that shall come out the same again
+Drawn        anybody who is ready with the same fragment, but not again one of the last few partners: peers of equal
+             speed that met once would be ready together again, and meet for ever
+Dealt        one partner a round, from a deal that all know: for runs that shall come out the same again
 """
 
 from __future__ import annotations

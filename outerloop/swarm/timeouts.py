@@ -29,6 +29,13 @@ RETRY_S = 0.1, 2.0  # first and longest pause between two attempts at a peer
 GONE_AFTER_S = 6.0  # a peer is gone when every dial failed for this long: libp2p really dials once in 5 s
 GONE_TRIES = 3  # ... and when more than this many dials failed
 
+NOTICE_S = 5.0  # telling one peer whether this one is ready for a pair
+UNHEARD_S = 10.0  # a peer that could not be told is told again after this
+ANSWER_S = 5.0  # a proposal is answered at once, so whoever takes longer is frozen or gone
+TURN_S = 0.2  # mean pause between two moments at which a ready peer may propose: notices of one moment get there in it
+DOUBT_S = 30.0  # asking a partner for its last word before going on without it
+PROBE_S = 1.0  # pause between two looks whether those that a meeting waits for are still there
+
 LINGER_S = 10.0  # how long a finished peer stays for those that have not got everything yet
 
 
