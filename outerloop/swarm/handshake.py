@@ -105,20 +105,22 @@ def token_of(request: Request) -> bytes:
 async def as_proposer(stream: Stream, pull: Coroutine[Any, Any, bytes], pledge: Pledge) -> None:
     """From acceptance to the last word, told in `pledge`. Raises BrokenStream, and what `pull` raises."""
     async with _both(pull, _hear(stream, "applied")) as (mine, word):
-        await _busy_until(stream, mine, beside=word)
+        await busy_until(stream, mine, beside=word)
         if word.done():
             return  # the other one gave up: it cannot have decided anything else yet
         pledge.blob = mine.result()
         await stream.send_object({"have": True})
-        await _busy_until(stream, word, beside=mine)
+        await busy_until(stream, word, beside=mine)
         pledge.applied = word.result()
 
 
 async def as_acceptor(stream: Stream, pull: Coroutine[Any, Any, bytes]) -> bytes:
     """The other's payload, once both have both: what is left is to decide. Raises as above."""
     async with _both(pull, _hear(stream, "have")) as (mine, word):
-        await _busy_until(stream, mine, beside=word)
-        await _busy_until(stream, word, beside=mine)
+        await busy_until(stream, mine, beside=word)
+        await busy_until(stream, word, beside=mine)
+        if not word.result():
+            raise BrokenStream("the other one gave up")
         return mine.result()
 
 
@@ -143,12 +145,12 @@ async def _both(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _busy_until(stream: Stream, wanted: asyncio.Task[Any], *, beside: asyncio.Task[Any]) -> None:
+async def busy_until(stream: Stream, wanted: asyncio.Task[Any], *, beside: asyncio.Task[Any]) -> None:
     """Wait for one task, saying that this peer is busy. The first of the two that fails ends it."""
     while not wanted.done():
+        if beside.done():
+            beside.result()
         waiting = [task for task in (wanted, beside) if not task.done()]
         done, _ = await asyncio.wait(waiting, timeout=BUSY_S, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
         if not done:
             await stream.send_object({"busy": True})
