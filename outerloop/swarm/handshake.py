@@ -145,12 +145,12 @@ async def _both(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def busy_until(stream: Stream, wanted: asyncio.Task[Any], *, beside: asyncio.Task[Any]) -> None:
-    """Wait for one task, saying that this peer is busy. The first of the two that fails ends it."""
+async def busy_until(stream: Stream, wanted: asyncio.Future[Any], *, beside: asyncio.Future[Any] | None = None) -> None:
+    """Wait until `wanted` is done, saying that this peer is busy. Raises what fails `beside` it."""
     while not wanted.done():
-        if beside.done():
+        if beside is not None and beside.done():
             beside.result()
-        waiting = [task for task in (wanted, beside) if not task.done()]
+        waiting = [one for one in (wanted, beside) if one is not None and not one.done()]
         done, _ = await asyncio.wait(waiting, timeout=BUSY_S, return_when=asyncio.FIRST_COMPLETED)
         if not done:
             await stream.send_object({"busy": True})
