@@ -209,6 +209,8 @@ class Exchange(Protocol):
     """How many peers the run has, valid after `join`."""
     agrees: bool
     """True when every peer of a round gets the same contributions, so slow weights stay equal."""
+    lockstep: bool
+    """True when all peers are in the same round at the same time, so that they can meet in the middle of a run."""
     bytes_sent: int
     """Payload bytes that left this peer, every copy counted."""
     bytes_received: int
@@ -234,6 +236,10 @@ class Exchange(Protocol):
 
         All peers must call it, each with the same rising numbers.
         """
+        ...
+
+    def counters(self) -> dict[str, float]:
+        """What else it has counted since it began; names carry their units."""
         ...
 
     def close(self) -> None:

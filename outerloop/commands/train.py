@@ -145,7 +145,7 @@ class Supervisor:
             "round": event["round"],
             "tokens": sum(share["tokens"] for share in shares.values()),
             "val_loss": sum(share["nats"] for share in shares.values()) / predicted,
-            **({"spread": event["spread"]} if event["spread"] is not None else {}),
+            **{name: event[name] for name in ("spread", "replicas") if name in event},
         }
 
 

@@ -44,6 +44,7 @@ class SwarmGather:
     """
 
     agrees = True
+    lockstep = True
 
     def __init__(
         self,
@@ -128,6 +129,10 @@ class SwarmGather:
     def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
         """A gather beside the rounds of training."""
         return self.start(blob, Round(number, MEETINGS)).wait(timeout_s)
+
+    def counters(self) -> dict[str, float]:
+        """Nothing else."""
+        return {}
 
     def close(self, *, linger: bool = True) -> None:
         """Drop what is not decided, give the others what they still need, then leave. Idempotent."""

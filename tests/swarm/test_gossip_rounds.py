@@ -115,7 +115,9 @@ def test_a_partner_that_freezes_in_the_pair_costs_one_stall(when: str) -> None:
         network = MemoryNetwork(delay_s=(0.5, 0.5))
         one, two = await gather(network, 2)
         rounds = [asyncio.create_task(member.round(b"x" * 10_000, inner_s=60.0)) for member in (one, two)]
-        while not ((seat := one.gossip._seat) and one.gossip._pairing._engaged and (seat.paired_s or when == "proposed")):
+        while not (
+            (seat := one.gossip._seat) and one.gossip._pairing._engaged and (seat.paired_s or when == "proposed")
+        ):
             await asyncio.sleep(0.05)
         network.freeze("p1")
         began_s = now_s()
