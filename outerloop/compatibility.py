@@ -42,7 +42,7 @@ def refuse(
     if method.shared and not exchange.agrees:
         raise UserError(
             "this exchange gives every peer other contributions, and this method needs equal ones:"
-            " type method=noloco, or exchange=inprocess"
+            " type method=noloco, or exchange=swarm_gather (inprocess: workers as threads)"
         )
     if method.sends == "weights" and (feedback.remembers or sparse(compress)):
         raise UserError(
