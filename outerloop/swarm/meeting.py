@@ -155,10 +155,9 @@ class Meeting:
             self._collecting[number] = asyncio.create_task(self._collect(number))
 
     async def _collect(self, number: int) -> None:
-        others = [peer for peer in self._members.names if peer != self._transport.peer_id]
         try:
             async with limit(self._wait_s):
-                await asyncio.gather(*(self._wait_for(number, peer) for peer in others))
+                await asyncio.gather(*(self._wait_for(number, peer) for peer in self._members.names))
         except TimeoutError:
             logger.warning("a meeting goes on without those who did not come in %g s", self._wait_s)
         if not self._list(number).done():
@@ -170,7 +169,7 @@ class Meeting:
         """Until a peer has brought something, knows a list already, or answers no more."""
         while peer not in self._brought[number] and not self._list(number).done():
             try:
-                told = await self._probe_long(peer, number)
+                told = await self._probe_long(peer, number) if peer != self._transport.peer_id else {}
             except (PeerGone, TimeoutError):
                 logger.warning("a meeting goes on without %s, which does not answer", self._members.names[peer])
                 return
