@@ -19,11 +19,11 @@ from outerloop.swarm.roster import Record
 from outerloop.swarm.store import Store
 from outerloop.types import Contribution, Round
 
-BETA = 0.7
+ALPHA, BETA = 0.5, 0.7
 
 
 class Member:
-    """One peer; `weights` φ and momentum δ of NoLoCo, each a few numbers, with α = .5 and γ = β."""
+    """One peer; φ (`weights`) and δ (`momentum`) of NoLoCo, each a few numbers, with γ = β."""
 
     def __init__(self, network: MemoryNetwork, names: list[str], index: int, *, deadline_s: float = 120.0) -> None:
         self.name = names[index]
@@ -43,6 +43,7 @@ class Member:
         self.partners: list[str] = []
         self.weights = [self.draw.gauss(0, 1) for _ in range(8)]
         self.momentum = [0.0] * 8
+        self.trained = [0.0] * 8  # Σ of all inner steps
 
     async def serve(self) -> None:
         await self.bulk.serve()
@@ -58,7 +59,9 @@ class Member:
         while now_s() < until_s:
             began_s = now_s()
             await asyncio.sleep(inner_s * self.draw.uniform(0.9, 1.1))
-            theta = [x + self.draw.gauss(0, noise) if noise else x for x in self.weights]
+            steps = [self.draw.gauss(0, noise) if noise else 0.0 for _ in self.weights]
+            self.trained = [sum(pair) for pair in zip(self.trained, steps, strict=True)]
+            theta = [x + step for x, step in zip(self.weights, steps, strict=True)]
             self.land(await self.round(struct.pack("8d", *theta), now_s() - began_s))
 
     async def round(self, blob: bytes, inner_s: float = 1.0) -> list[Contribution]:
@@ -72,7 +75,7 @@ class Member:
         thetas = [struct.unpack("8d", one.blob) for one in landed]
         for i, phi in enumerate(self.weights):
             mean = sum(theta[i] for theta in thetas) / len(thetas)
-            self.momentum[i] = 0.5 * self.momentum[i] + BETA * (mean - phi)
+            self.momentum[i] = ALPHA * self.momentum[i] + BETA * (mean - phi)
             self.weights[i] = phi + self.momentum[i]
 
 
@@ -94,5 +97,11 @@ def spread(members: list[Member]) -> float:
     return (sum(squares) / len(squares)) ** 0.5
 
 
-def mean(members: list[Member]) -> list[float]:
-    return [sum(column) / len(column) for column in zip(*(member.weights for member in members), strict=True)]
+def kept(members: list[Member]) -> list[float]:
+    """Σ over peers of φ + α/(1 − α) δ − β/(1 − α) Σ inner steps: no pair and no solo step moves it, at any speeds.
+
+    A pair's two impulses β (mean θ − φ) add up to β times the mean of the two inner steps, twice; each goes on to move
+    its peer by 1/(1 − α) of itself, in as many rounds of its own as that takes.
+    """
+    momentum, step = ALPHA / (1 - ALPHA), BETA / (1 - ALPHA)
+    return [sum(m.weights[i] + momentum * m.momentum[i] - step * m.trained[i] for m in members) for i in range(8)]
