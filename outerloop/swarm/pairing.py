@@ -22,6 +22,9 @@ from dataclasses import dataclass
 from outerloop.swarm.partners import Partners
 from outerloop.types import Round
 
+LATELY = 4
+"""Own rounds after which a silent peer counts as gone, or as so slow that it may as well."""
+
 
 @dataclass(frozen=True)
 class Propose:
@@ -47,6 +50,8 @@ class Pairing:
         self.round: Round | None = None
         self._draw = draw
         self._ready: dict[str, Round] = {}
+        self._heard: dict[str, int] = {}  # peer -> in which of the own rounds it was heard last
+        self._rounds = 0
         self._engaged: str | None = None
         self._paired = False
         self._tired = False
@@ -55,10 +60,12 @@ class Pairing:
         """This peer enters the pool."""
         assert self.round is None, "one round at a time"
         self.round, self._tired = round, False
+        self._rounds += 1
         return None if self.partners.of(round) else Alone()
 
     def heard(self, peer: str, round: Round | None) -> None:
         """A peer says that it is ready with this round, or (None) that it is not."""
+        self._heard[peer] = self._rounds
         if round is None:
             self._ready.pop(peer, None)
         else:
@@ -66,7 +73,8 @@ class Pairing:
 
     def turn(self) -> Propose | None:
         """A moment has come to propose."""
-        return self._propose(self.partners.preferred(self._candidates()))
+        around = sum(last > self._rounds - LATELY for last in self._heard.values())
+        return self._propose(self.partners.preferred(self._candidates(), around=around))
 
     def asked(self, peer: str, round: Round) -> bool:
         """A peer proposes a pair. True: accepted, the two are paired until `met` or `broke`."""

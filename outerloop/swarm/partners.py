@@ -28,8 +28,8 @@ class Partners(Protocol):
         """Whether two peers in these rounds may meet."""
         ...
 
-    def preferred(self, ready: Collection[str]) -> list[str]:
-        """Those of `ready` that it would rather meet, in order of ids."""
+    def preferred(self, ready: Collection[str], *, around: int) -> list[str]:
+        """Those of `ready` that it would rather meet, in order of ids. `around`: how many others were heard lately."""
         ...
 
     def met(self, peer: str) -> None:
@@ -38,11 +38,11 @@ class Partners(Protocol):
 
 
 class Drawn:
-    """`others`: all peers but this one. Of few peers fewer are remembered, so that half of them stay to draw from."""
+    """`others`: all peers but this one. Half of those around always stay to draw from, so of few fewer are left out."""
 
     def __init__(self, others: Sequence[str]) -> None:
         self._others = sorted(others)
-        self._recent: deque[str] = deque(maxlen=min(REMEMBERED, len(others) // 2))
+        self._recent: deque[str] = deque(maxlen=REMEMBERED)
 
     def of(self, round: Round) -> Sequence[str]:
         return self._others
@@ -50,8 +50,9 @@ class Drawn:
     def fit(self, own: Round, theirs: Round) -> bool:
         return own.fragment == theirs.fragment
 
-    def preferred(self, ready: Collection[str]) -> list[str]:
-        return sorted(set(ready) - set(self._recent))
+    def preferred(self, ready: Collection[str], *, around: int) -> list[str]:
+        left_out = list(self._recent)[-min(REMEMBERED, around // 2) :] if around > 1 else []
+        return sorted(set(ready) - set(left_out))
 
     def met(self, peer: str) -> None:
         self._recent.append(peer)
@@ -72,7 +73,7 @@ class Dealt:
     def fit(self, own: Round, theirs: Round) -> bool:
         return own == theirs
 
-    def preferred(self, ready: Collection[str]) -> list[str]:
+    def preferred(self, ready: Collection[str], *, around: int) -> list[str]:
         return sorted(ready)
 
     def met(self, peer: str) -> None:

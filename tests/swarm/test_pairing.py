@@ -86,6 +86,8 @@ def test_who_is_gone_is_asked_again_only_after_a_new_notice() -> None:
 
 def test_tired_it_takes_anybody_and_then_a_solo_step() -> None:
     one = ready()
+    for peer in "acde":
+        one.heard(peer, None)
     for peer in ("c", "d"):
         assert one.asked(peer, FIRST)
         one.met()
@@ -105,13 +107,29 @@ def test_tired_in_a_pair_it_waits_for_the_outcome() -> None:
     assert one.broke("c") == Alone()
 
 
-@pytest.mark.parametrize(("size", "remembered"), [(2, 0), (3, 1), (4, 1), (5, 2), (7, 3), (8, 3), (64, 3)])
-def test_the_last_partners_are_left_out_but_never_more_than_half(size: int, remembered: int) -> None:
-    others = [f"p{index:02}" for index in range(size - 1)]
+@pytest.mark.parametrize(("around", "left_out"), [(0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (6, 3), (7, 3), (63, 3)])
+def test_the_last_partners_are_left_out_but_never_more_than_half(around: int, left_out: int) -> None:
+    others = [f"p{index:02}" for index in range(63)]
     partners = Drawn(others)
     for peer in others:
         partners.met(peer)
-    assert partners.preferred(others) == others[: len(others) - remembered]
+    assert partners.preferred(others, around=around) == others[: 63 - left_out]
+
+
+def test_of_two_that_are_left_each_is_good_enough_for_the_other() -> None:
+    one = ready("b", "acde")
+    for peer in "acde":
+        one.heard(peer, None)
+    met = []
+    for number in range(8):
+        one.heard("c", FIRST)
+        if one.turn() == Propose("c"):
+            assert one.agreed("c")
+            one.met()
+            met.append(number)
+        one.leave()
+        one.ready(FIRST)
+    assert met == [0, 4, 5, 6, 7], "for LATELY rounds the others may still come"
 
 
 def test_dealt_partners_are_mutual_and_meet_in_the_same_round_only() -> None:
