@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, TimeoutError
 
+from outerloop.swarm.assembly import Assembly
 from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.gossip import Gossip
-from outerloop.swarm.meeting import Meeting
 from outerloop.swarm.partners import Dealt, Drawn, Partners
 from outerloop.swarm.patience import Patience
 from outerloop.swarm.presence import Presence
@@ -90,7 +90,7 @@ class SwarmGossip:
         self._bulk = Bulk(self._node, store, run=run, allowed=self._members.__contains__)
         parts = self._node, self._members, store, self._bulk
         self._gossip = Gossip(*parts, run=run, deadline_s=deadline_s, max_blob_bytes=max_blob_bytes)
-        self._meeting = Meeting(*parts, run=run, wait_s=meeting_s, max_blob_bytes=max_blob_bytes)
+        self._assembly = Assembly(*parts, run=run, wait_s=meeting_s, max_blob_bytes=max_blob_bytes)
         self._meeting_s = meeting_s
         try:
             self._node.call(self._appear(), timeout_s=2 * DHT_S)
@@ -151,7 +151,7 @@ class SwarmGossip:
     def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
         """Everybody's bytes who comes within `meeting_s`; not the own ones when this peer is later than that."""
         try:
-            return self._node.call(self._meeting.meet(number, blob), timeout_s=timeout_s + 2 * self._meeting_s)
+            return self._node.call(self._assembly.meet(number, blob), timeout_s=timeout_s + 2 * self._meeting_s)
         except TimeoutError as error:
             raise RoundFailed(f"meeting {number} did not end") from error
 
@@ -164,7 +164,7 @@ class SwarmGossip:
             for pending in self._pending:
                 pending.drop()
             if linger:
-                self._node.call(self._meeting.linger(), timeout_s=self._meeting_s + 2 * LINGER_S)
+                self._node.call(self._assembly.linger(), timeout_s=self._meeting_s + 2 * LINGER_S)
         finally:
             self._presence.end()
 
@@ -174,7 +174,7 @@ class SwarmGossip:
 
     async def _appear(self) -> None:
         """Answer first, then be seen."""
-        for part in (self._bulk, self._gossip, self._meeting):
+        for part in (self._bulk, self._gossip, self._assembly):
             await part.serve()
         await self._presence.appear()
 

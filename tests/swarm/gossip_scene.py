@@ -15,11 +15,22 @@ from outerloop.swarm.gossip import Gossip
 from outerloop.swarm.membership import Membership
 from outerloop.swarm.partners import Dealt, Drawn
 from outerloop.swarm.patience import Patience
-from outerloop.swarm.roster import Record
 from outerloop.swarm.store import Store
 from outerloop.types import Contribution, Round
 
 ALPHA, BETA = 0.5, 0.7
+
+
+class Names(dict[str, str]):
+    """A membership that is known from the start."""
+
+    @property
+    def names(self) -> dict[str, str]:
+        return self
+
+
+def members_of(names: list[str]) -> Membership:
+    return cast(Membership, Names({name.partition("-")[2]: name for name in names}))
 
 
 class Member:
@@ -27,11 +38,9 @@ class Member:
 
     def __init__(self, network: MemoryNetwork, names: list[str], index: int, *, deadline_s: float = 120.0) -> None:
         self.name = names[index]
-        own = Record(self.name, ["/ip4/1"], "same", 0.0)
-        link = MemoryTransport(network, own.peer_id)
-        self.peer_id, self.store = own.peer_id, Store()
-        self.members = Membership(link, cast(Any, None), run="r", peers=len(names), own=own)
-        self.members.names = {name.partition("-")[2]: name for name in names}
+        self.members, self.store = members_of(names), Store()
+        self.peer_id = list(self.members.names)[index]
+        link = MemoryTransport(network, self.peer_id)
         self.bulk = Bulk(link, self.store, run="r", allowed=self.members.__contains__)
         self.gossip = Gossip(
             link, self.members, self.store, self.bulk,

@@ -1,4 +1,4 @@
-"""A meeting: everybody's bytes to everybody, when peers come at times of their own and some never do.
+"""An assembly: everybody's bytes to everybody, when peers come at times of their own and some never do.
 
 The first member in the order of names collects; the others bring it what they have and are handed out who is in:
 
@@ -42,8 +42,8 @@ Brought = dict[str, tuple[bytes, int]]
 """Peer id -> sha256 and length of what it brought."""
 
 
-class Meeting:
-    """One peer's part in the meetings of a run, which have rising numbers.
+class Assembly:
+    """One peer's part in the assemblies of a run, which have rising numbers.
 
     wait_s           how long a collector waits for the others after the first has come
     max_blob_bytes   largest content that is taken from another
@@ -64,7 +64,7 @@ class Meeting:
         self._members = membership
         self._store = store
         self._bulk = bulk
-        self._protocol = f"outerloop/1/{run}/meeting"
+        self._protocol = f"outerloop/1/{run}/assembly"
         self._wait_s = wait_s
         self._max_blob_bytes = max_blob_bytes
         self._brought: defaultdict[int, Brought] = defaultdict(dict)
@@ -159,7 +159,7 @@ class Meeting:
             async with limit(self._wait_s):
                 await asyncio.gather(*(self._wait_for(number, peer) for peer in self._members.names))
         except TimeoutError:
-            logger.warning("a meeting goes on without those who did not come in %g s", self._wait_s)
+            logger.warning("an assembly goes on without those who did not come in %g s", self._wait_s)
         if not self._list(number).done():
             brought = dict(self._brought[number])
             blobs = await self._get_all(brought, [])
@@ -171,7 +171,7 @@ class Meeting:
             try:
                 told = await self._probe_long(peer, number) if peer != self._transport.peer_id else {}
             except (PeerGone, TimeoutError):
-                logger.warning("a meeting goes on without %s, which does not answer", self._members.names[peer])
+                logger.warning("an assembly goes on without %s, which does not answer", self._members.names[peer])
                 return
             if "met" in told:
                 self._adopt(number, self._list_from(told))
@@ -219,9 +219,9 @@ class Meeting:
             entries = [items(entry, "an entry") for entry in items(told["met"], "met")]
             met = {str(peer): _entry(sha, length) for peer, sha, length in entries}
         except ValueError as error:
-            raise BrokenStream(f"not a list of a meeting: {error}") from error
+            raise BrokenStream(f"not a list of an assembly: {error}") from error
         if not met.keys() <= self._members.names.keys():
-            raise BrokenStream("a meeting with others than the members")
+            raise BrokenStream("an assembly with others than the members")
         return met
 
 

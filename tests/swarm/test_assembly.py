@@ -1,18 +1,17 @@
-"""Meetings at the end of a run: whoever is left gets the same bytes, whoever is dead, frozen or late."""
+"""Assemblies at the end of a run: whoever is left gets the same bytes, whoever is dead, frozen or late."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import cast
 
 import pytest
+from gossip_scene import members_of
 from memory_network import MemoryNetwork, MemoryTransport
 from virtual_clock import now_s, run
 
+from outerloop.swarm.assembly import Assembly
 from outerloop.swarm.bulk import Bulk
-from outerloop.swarm.meeting import Meeting
-from outerloop.swarm.membership import Membership
-from outerloop.swarm.roster import Record
 from outerloop.swarm.store import Store
 from outerloop.types import Contribution
 
@@ -22,17 +21,15 @@ SIZE = 300_000
 class Member:
     def __init__(self, network: MemoryNetwork, names: list[str], index: int, *, wait_s: float) -> None:
         self.blob = bytes([index]) * SIZE
-        own = Record(names[index], ["/ip4/1"], "same", 0.0)
-        link, self.store = MemoryTransport(network, own.peer_id), Store()
-        self.members = Membership(link, cast(Any, None), run="r", peers=len(names), own=own)
-        self.members.names = {name.partition("-")[2]: name for name in names}
+        self.members = members_of(names)
+        link, self.store = MemoryTransport(network, list(self.members.names)[index]), Store()
         self.bulk = Bulk(link, self.store, run="r", allowed=self.members.__contains__)
-        self.meeting = Meeting(link, self.members, self.store, self.bulk, run="r", wait_s=wait_s, max_blob_bytes=SIZE)
+        self.assembly = Assembly(link, self.members, self.store, self.bulk, run="r", wait_s=wait_s, max_blob_bytes=SIZE)
 
     async def meet(self, after_s: float = 0.0) -> list[Contribution]:
         await asyncio.sleep(after_s)
-        met = await self.meeting.meet(1, self.blob)
-        await self.meeting.linger()
+        met = await self.assembly.meet(1, self.blob)
+        await self.assembly.linger()
         return met
 
 
@@ -41,7 +38,7 @@ async def gather(network: MemoryNetwork, size: int, *, wait_s: float = 600.0) ->
     members = [Member(network, names, index, wait_s=wait_s) for index in range(size)]
     for member in members:
         await member.bulk.serve()
-        await member.meeting.serve()
+        await member.assembly.serve()
     return members
 
 
@@ -99,7 +96,7 @@ def test_who_comes_too_late_gets_what_the_others_got() -> None:
     async def scene() -> None:
         members = await gather(MemoryNetwork(delay_s=(0.01, 0.1)), 3, wait_s=50.0)
         met = await asyncio.gather(
-            members[0].meet(), members[1].meet(), members[2].meeting.meet(1, b""), return_exceptions=True
+            members[0].meet(), members[1].meet(), members[2].assembly.meet(1, b""), return_exceptions=True
         )
         assert [len(cast(list[Contribution], one)) for one in met] == [3, 3, 3]
 
@@ -107,7 +104,7 @@ def test_who_comes_too_late_gets_what_the_others_got() -> None:
 
     async def late() -> None:
         members = await gather(MemoryNetwork(delay_s=(0.01, 0.1)), 3, wait_s=50.0)
-        early = [asyncio.create_task(one.meeting.meet(1, one.blob)) for one in members[:2]]
+        early = [asyncio.create_task(one.assembly.meet(1, one.blob)) for one in members[:2]]
         assert [who(met) for met in await asyncio.gather(*early)] == [[0, 1]] * 2 and now_s() < 55
         assert who(await members[2].meet()) == [0, 1]
 
