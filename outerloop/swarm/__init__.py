@@ -9,6 +9,10 @@ proven), its raw binary streams and its DHT. From the floor up:
     membership                                               who takes part: the same list everywhere
     payloads                                                 bytes from their owner to everybody
     unanimous                                                which rounds count
+    partners -> pairing  patience                            gossip: who meets whom, and how long a peer waits for it
+    notices  handshake -> gossip                             ... who is ready, and how a pair ends alike
+    assembly                                                 everybody's bytes to whoever is left, at the end
+    presence                                                 a peer with its record and the members it sees
 
 Importing this package quiets hivemind: its log shows errors only (HIVEMIND_LOGLEVEL still rules), and its import keeps
 torch's way of sharing tensors with data loaders: hivemind would choose files, which a kill -9 leaves in /dev/shm.
