@@ -28,6 +28,7 @@ def summary_of(run_dir: Path) -> dict[str, Any]:
         (["exchange=swarm_gossip"], "gives every peer other contributions.*: type method=noloco, or exchange="),
         (["recipe=diloco", "exchange=swarm_gossip"], "type method=noloco"),
         (["recipe=noloco", "exchange=swarm_gossip", "compress=topk"], "neither sparse nor remembered: type"),
+        (["recipe=sparta", "exchange=swarm_gossip"], "draws anew every round.*: type compress=identity"),
         (["method=noloco", "compress=identity", "exchange=swarm_gossip", "feedback=ef"], "type feedback=none"),
     ],
 )
