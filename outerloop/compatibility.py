@@ -60,7 +60,7 @@ def refuse(
             "this compressor takes its positions from what all peers land alike, and this exchange gives every peer"
             " other contributions: type compress=randomk, or exchange=inprocess"
         )
-    if redraws(compress) and not exchange.lockstep:
+    if not (exchange.agrees or exchange.lockstep) and redraws(compress):
         raise UserError(
             "this compressor draws anew every round, and peers of this exchange meet in rounds of different numbers:"
             " type compress=identity, or exchange=inprocess_gossip"
