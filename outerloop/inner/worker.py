@@ -111,6 +111,9 @@ class Worker:
         """The mean of all replicas that are left is the run's model, and what its last evaluation is of."""
         mean, spread, replicas = mean_and_spread(self.trainer.outer)
         self.trainer.outer.settle(mean)
+        if self.plan.index == 0:
+            told = f"the model is the mean of {replicas} of {self.exchange.size} replicas, {spread:.2g} apart"
+            self.emit("status", text=told)
         self.tell_validation(self.plan.rounds, mean, spread=spread, replicas=replicas)
 
     def begin_together(self) -> None:

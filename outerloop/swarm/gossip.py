@@ -157,10 +157,10 @@ class Gossip:
         finally:
             if pledge.bound:
                 self._doubts.add((to, pledge.token))
-        if pledge.theirs is None:
-            self._do(seat, self._pairing.turned_down(to, ready=pledge.ready))
-        else:
-            self._end(seat, to, pledge.theirs, pledge.blob if pledge.applied else None)
+            if pledge.theirs is not None:
+                self._end(seat, to, pledge.theirs, pledge.blob if pledge.applied else None)
+            elif self._seat is seat:
+                self._do(seat, self._pairing.turned_down(to, ready=pledge.ready))
 
     async def _offer(self, seat: _Seat, to: str, pledge: Pledge) -> None:
         try:
@@ -168,9 +168,10 @@ class Gossip:
                 await stream.send_object({"token": pledge.token, **seat.offer.to_map()})
                 answer = await stream.receive_object(patience_s=ANSWER_S)
                 pledge.ready = bool(answer.get("ready"))
-                if "sha" in answer and self._pairing.agreed(to):
-                    seat.paired_s, pledge.theirs = _now_s(), Offer.from_map(answer)
-                    await as_proposer(stream, self._pull(to, pledge.theirs), pledge)
+                theirs = Offer.from_map(answer) if "sha" in answer else None
+                if theirs is not None and self._pairing.agreed(to):
+                    seat.paired_s, pledge.theirs = _now_s(), theirs
+                    await as_proposer(stream, self._pull(to, theirs), pledge)
         except LOST as error:
             logger.debug("%s was lost as a partner: %s", to, error)
 

@@ -6,10 +6,12 @@ import asyncio
 
 import pytest
 from gossip_scene import Member, gather, kept, spread
-from memory_network import MemoryNetwork
+from memory_network import MemoryNetwork, MemoryTransport
 from virtual_clock import now_s, run
 
 from outerloop.dealing import group_of
+from outerloop.swarm.framing import Stream
+from outerloop.swarm.transport import Request
 from outerloop.types import Contribution, Round
 
 
@@ -157,6 +159,23 @@ def test_a_lost_last_word_is_asked_for_and_only_a_long_silence_is_one_sided(
         landed = await asyncio.gather(*(one.round(b"y", inner_s=60.0) for one in members))
         assert list(map(len, landed)) == [2, 2]
         assert sum(one.gossip.one_sided_rounds for one in members) == one_sided
+
+    run(scene())
+
+
+@pytest.mark.parametrize("answer", [{"sha": b"short"}, {"sha": bytes(32), "length": -1}, {"ready": 3}, {}])
+def test_an_acceptor_that_answers_nonsense_costs_a_solo_step(answer: dict[str, object]) -> None:
+    async def scene() -> None:
+        network = MemoryNetwork()
+        one, _ = await gather(network, 2)
+
+        async def nonsense(remote: str, request: Request, stream: Stream) -> None:
+            await stream.send_object(answer)
+            await stream.ended()
+
+        await MemoryTransport(network, "p1").serve("outerloop/1/r/pair", allowed=lambda peer_id: True, handler=nonsense)
+        one.gossip._heard("p1", Round(0))
+        assert len(await one.round(b"x", inner_s=40.0)) == 1 and now_s() < 11
 
     run(scene())
 
