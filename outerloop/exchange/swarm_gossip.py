@@ -122,9 +122,10 @@ class SwarmGossip:
         return self._bulk.bytes_received
 
     def counters(self) -> dict[str, float]:
-        """Rounds without a partner; pairs that counted for the other alone; seconds in the pool without a partner."""
+        """See Gossip. Many dropped pairs: `deadline_s` is too short for the payload, or peers die."""
         return {
             "solo_rounds": self._gossip.solo_rounds,
+            "dropped_pairs": self._gossip.dropped_pairs,
             "one_sided_rounds": self._gossip.one_sided_rounds,
             "idle_s": self._gossip.idle_s,
         }

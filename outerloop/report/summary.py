@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 Row = dict[str, Any]
+GOSSIP_COUNTS = ("solo_rounds", "dropped_pairs", "one_sided_rounds")
 
 
 def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params: int) -> Row:
@@ -13,7 +14,7 @@ def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params
     `val_loss*` in nats a token; `bytes_sent_per_worker` counts every copy that left a worker;
     `bits_per_param_per_round` is one worker's payload, every byte of its message counted, over the parameters;
     `ratio_to_fp32` says how many times smaller that is than 32 bits; `slow_hash` has one entry a worker.
-    Of gossip: `spread` between the last `replicas`; rounds of this machine's workers that were solo or one-sided.
+    Of gossip: `spread` between the last `replicas`; counts over this machine's workers.
     """
     done = sorted((row for row in rows if row["event"] == "done"), key=lambda row: row["worker"])
     validations = [row for row in rows if row["event"] == "validation"]
@@ -39,7 +40,7 @@ def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params
         "tokens_per_s": tokens / wall_s,
         "slow_hash": [row["slow_hash"] for row in done],
         **{name: validations[-1][name] for name in ("spread", "replicas") if name in validations[-1]},
-        **{name: sum(row[name] for row in done) for name in ("solo_rounds", "one_sided_rounds") if name in done[0]},
+        **{name: sum(row[name] for row in done) for name in GOSSIP_COUNTS if name in done[0]},
         **({"idle_s": mean(row["idle_s"] for row in done)} if "idle_s" in done[0] else {}),
     }
 

@@ -57,8 +57,8 @@ class Gossip:
     deadline_s       the longest that a pair may take from the proposal to the last word
     max_blob_bytes   largest payload that is taken from a partner
 
-    `solo_rounds`, `one_sided_rounds` (this peer dropped a pair that the other one applied; counted when it hears so)
-    and `idle_s` (in the pool without a partner) count since the beginning.
+    Since the beginning: `solo_rounds`; `dropped_pairs`, which began and came to nothing; of these `one_sided_rounds`,
+    which the other one applied, counted when this peer hears so; `idle_s`, seconds in the pool without a partner.
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class Gossip:
         self._seat: _Seat | None = None
         self._pairing = Pairing(transport.peer_id, Drawn(()), draw=self._draw)
         self.solo_rounds = 0
+        self.dropped_pairs = 0
         self.one_sided_rounds = 0
         self.idle_s = 0.0
 
@@ -173,7 +174,7 @@ class Gossip:
                     seat.paired_s, pledge.theirs = _now_s(), theirs
                     await as_proposer(stream, self._pull(to, theirs), pledge)
         except LOST as error:
-            logger.debug("%s was lost as a partner: %s", to, error)
+            self._tell_loss(to, error, paired=pledge.theirs is not None)
 
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
         """A proposal has come."""
@@ -197,7 +198,7 @@ class Gossip:
                 await stream.send_object(seat.offer.to_map())
                 blob = await as_acceptor(stream, self._pull(remote, theirs))
         except LOST as error:
-            logger.debug("%s was lost as a partner: %s", remote, error)
+            self._tell_loss(remote, error, paired=True)
             return None
         open_still = self._seat is seat and not seat.met.done()
         return blob if self._verdicts.decide(remote, token, applied=open_still) else None
@@ -208,10 +209,15 @@ class Gossip:
             return
         if blob is None:
             seat.paired_s = 0.0
+            self.dropped_pairs += 1
             self._do(seat, self._pairing.broke(partner))
         else:
             self._pairing.met()
             seat.met.set_result(Contribution(self._members.names[partner], theirs.round, blob))
+
+    def _tell_loss(self, partner: str, error: Exception, *, paired: bool) -> None:
+        why = str(error) or f"not done in {self._deadline_s:g} s (exchange.deadline_s)"
+        logger.log(logging.WARNING if paired else logging.DEBUG, "%s was lost as a partner: %s", partner, why)
 
     def _pull(self, owner: str, offer: Offer) -> Coroutine[Any, Any, bytes]:
         return self._bulk.get(

@@ -125,6 +125,7 @@ def test_a_partner_that_freezes_in_the_pair_costs_one_stall(when: str) -> None:
         began_s = now_s()
         assert len(await rounds[0]) == 1
         assert now_s() - began_s < 75, "at most a silent stream, the question for the last word, and its own patience"
+        assert one.gossip.dropped_pairs == (when == "pulling")
         rounds[1].cancel()
 
     run(scene())
