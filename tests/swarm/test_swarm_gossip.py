@@ -73,8 +73,6 @@ def test_random_pairs_of_different_rounds_then_one_leaves_and_the_others_go_on(m
     began_s = time.monotonic()
     landed = [one.wait(60) for one in [peer.start(b"x", Round(20)) for peer in peers[1:]]]
     assert list(map(len, landed)) == [2, 2] and time.monotonic() - began_s < 10
-    met = together(peers[1:], lambda peer: peer.meet(peer.peer.encode(), 1, 30))  # type: ignore[arg-type]
-    assert [[one.peer for one in each] for each in met] == [[peer.peer for peer in peers[1:]]] * 2
 
 
 def test_options_and_limits_are_checked(make_gossip: Make) -> None:
