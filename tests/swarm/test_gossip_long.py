@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 
 import pytest
 from gossip_scene import Member, gather, kept, spread
@@ -49,15 +50,13 @@ def test_in_a_bad_network_hardly_a_pair_is_one_sided_and_each_is_counted() -> No
         draw, until_s = random.Random(0), 4 * 3600.0
         network = MemoryNetwork(seed=0, delay_s=(0.01, 0.5), break_chance=0.02)
         members = await gather(network, 8)
-        sides: dict[frozenset[tuple[str, Round]], int] = {}
+        sides: Counter[frozenset[tuple[str, Round]]] = Counter()
 
         async def work(member: Member) -> None:
             while now_s() < until_s:
                 await asyncio.sleep(member.draw.uniform(5, 25))
                 landed = await member.round(member.name.encode(), inner_s=15.0)
-                if len(landed) == 2:
-                    key = frozenset((one.peer, one.round) for one in landed)
-                    sides[key] = sides.get(key, 0) + 1
+                sides[frozenset((one.peer, one.round) for one in landed)] += len(landed) == 2
 
         async def harm() -> None:
             while now_s() < until_s - 600:
@@ -73,7 +72,39 @@ def test_in_a_bad_network_hardly_a_pair_is_one_sided_and_each_is_counted() -> No
         await asyncio.gather(harm(), *map(work, members))
         one_sided = sum(count == 1 for count in sides.values())
         counted = sum(one.gossip.one_sided_rounds for one in members)
-        return one_sided, counted, len(sides)
+        return one_sided, counted, sum(count > 0 for count in sides.values())
 
     one_sided, counted, pairs = run(scene(), limit_s=1e6)
     assert pairs > 1000 and one_sided == counted <= 0.001 * pairs
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_is_cut_off_in_the_middle_of_pairs_again_and_again_counts_every_one_sided_one(seed: int) -> None:
+    """Messages take seconds, so pairs take long; two that are in one cannot reach each other for 150 s."""
+
+    async def scene() -> tuple[int, int]:
+        draw, until_s = random.Random(seed), 3600.0
+        network = MemoryNetwork(seed=seed, delay_s=(0.5, 3.0), break_chance=0.02)
+        members = await gather(network, 8)
+        sides: Counter[frozenset[tuple[str, Round]]] = Counter()
+
+        async def work(member: Member) -> None:
+            while now_s() < until_s:
+                await asyncio.sleep(member.draw.uniform(5, 25))
+                landed = await member.round(member.name.encode(), inner_s=60.0)
+                sides[frozenset((one.peer, one.round) for one in landed)] += len(landed) == 2
+
+        async def harm() -> None:
+            while now_s() < until_s - 600:
+                if paired := [one for one in members if one.gossip._seat and one.gossip._seat.paired_s]:
+                    one = draw.choice(paired)
+                    network.part(one.peer_id, one.gossip._pairing._engaged or "")
+                    await asyncio.sleep(150)
+                    network.heal()
+                await asyncio.sleep(draw.uniform(5, 20))
+
+        await asyncio.gather(harm(), *map(work, members))
+        return sum(count == 1 for count in sides.values()), sum(one.gossip.one_sided_rounds for one in members)
+
+    one_sided, counted = run(scene(), limit_s=1e6)
+    assert one_sided == counted > 0
