@@ -10,7 +10,7 @@ proven), its raw binary streams and its DHT. From the floor up:
     payloads                                                 bytes from their owner to everybody
     unanimous                                                which rounds count
     partners -> pairing  patience                            gossip: who meets whom, and how long a peer waits for it
-    notices  handshake -> gossip                             ... who is ready, and how a pair ends alike
+    notices  handshake -> verdicts -> gossip                 ... who is ready, and how a pair ends alike
     assembly                                                 everybody's bytes to whoever is left, at the end
     presence                                                 a peer with its record and the members it sees
 

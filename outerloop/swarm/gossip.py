@@ -1,8 +1,8 @@
 """Gossip rounds over the network: into the ready pool, a pair or a solo step, out again. No barrier, no leader.
 
-Who meets whom is decided in pairing.py, how a pair gets its payloads and ends alike in handshake.py, who is ready is
-told in notices.py; here their events and their time meet. Whatever goes wrong with a partner, frozen or gone, costs one
-limit in time, and ends in another pair or a solo step.
+Who meets whom is decided in pairing.py, how a pair gets its payloads and ends alike in handshake.py and verdicts.py,
+who is ready is told in notices.py; here their events and their time meet. Whatever goes wrong with a partner, frozen or
+gone, costs one limit in time, and ends in another pair or a solo step.
 
 The two of a pair may be in rounds of different numbers: every contribution carries the round of its own sender.
 """
@@ -18,21 +18,22 @@ from typing import Any
 
 from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.framing import BrokenStream, Stream
-from outerloop.swarm.handshake import Offer, Pledge, Verdicts, as_acceptor, as_proposer, token_of
+from outerloop.swarm.handshake import Offer, Pledge, as_acceptor, as_proposer, token_of
 from outerloop.swarm.holders import Unobtainable
 from outerloop.swarm.membership import Membership
 from outerloop.swarm.notices import Notices
 from outerloop.swarm.pairing import Alone, Pairing, Propose
 from outerloop.swarm.partners import Drawn, Partners
 from outerloop.swarm.store import Store
-from outerloop.swarm.timeouts import ANSWER_S, DOUBT_S, TURN_S, VIEW_S, limit
-from outerloop.swarm.transport import PeerGone, Request, Transport, Unreachable, persist
+from outerloop.swarm.timeouts import ANSWER_S, TURN_S, limit
+from outerloop.swarm.transport import Request, Transport, Unreachable
+from outerloop.swarm.verdicts import Verdicts
 from outerloop.types import Contribution, Round
 
 logger = logging.getLogger(__name__)
 TOLD = 16  # members that are told of a peer's readiness, drawn anew each round: notices stay few in a large swarm
 TURNS = 8  # at least so many on average before a peer is tired
-LOST = (BrokenStream, Unreachable, Unobtainable, PeerGone, TimeoutError)
+LOST = (BrokenStream, Unreachable, Unobtainable, TimeoutError)
 """The ways in which a partner can be lost."""
 
 
@@ -77,27 +78,28 @@ class Gossip:
         self._members = membership
         self._store = store
         self._bulk = bulk
-        self._protocols = f"outerloop/1/{run}/pair", f"outerloop/1/{run}/verdict"
+        self._protocol = f"outerloop/1/{run}/pair"
         self._deadline_s = deadline_s
         self._max_blob_bytes = max_blob_bytes
         self._draw = draw or random.Random()
         self._notices = Notices(transport, run=run, allowed=membership.__contains__, hear=self._heard)
         self._line = asyncio.Lock()
-        self._verdicts = Verdicts()
-        self._doubts: set[tuple[str, bytes]] = set()
-        self._asking: set[asyncio.Task[None]] = set()
+        self._verdicts = Verdicts(transport, run=run, allowed=membership.__contains__)
         self._seat: _Seat | None = None
         self._pairing = Pairing(transport.peer_id, Drawn(()), draw=self._draw)
         self.solo_rounds = 0
         self.dropped_pairs = 0
-        self.one_sided_rounds = 0
         self.idle_s = 0.0
+
+    @property
+    def one_sided_rounds(self) -> int:
+        return self._verdicts.one_sided
 
     async def serve(self) -> None:
         """Answer from now on; before `begin` every proposal is turned down."""
         await self._notices.serve()
-        for protocol, handler in zip(self._protocols, (self._answer, self._tell_verdict), strict=True):
-            await self._transport.serve(protocol, allowed=self._members.__contains__, handler=handler)
+        await self._verdicts.serve()
+        await self._transport.serve(self._protocol, allowed=self._members.__contains__, handler=self._answer)
 
     def begin(self, partners: Partners) -> None:
         """The members are known, and so are the partners."""
@@ -154,10 +156,10 @@ class Gossip:
         try:
             await self._offer(seat, to, pledge)
             if pledge.bound:
-                pledge.applied = await self._last_word(to, pledge.token)
+                pledge.applied = await self._verdicts.last_word(to, pledge.token)
         finally:
             if pledge.bound:
-                self._doubts.add((to, pledge.token))
+                self._verdicts.doubt(to, pledge.token)
             if pledge.theirs is not None:
                 self._end(seat, to, pledge.theirs, pledge.blob if pledge.applied else None)
             elif self._seat is seat:
@@ -165,7 +167,7 @@ class Gossip:
 
     async def _offer(self, seat: _Seat, to: str, pledge: Pledge) -> None:
         try:
-            async with limit(self._deadline_s), self._transport.open_stream(to, self._protocols[0]) as stream:
+            async with limit(self._deadline_s), self._transport.open_stream(to, self._protocol) as stream:
                 await stream.send_object({"token": pledge.token, **seat.offer.to_map()})
                 answer = await stream.receive_object(patience_s=ANSWER_S)
                 pledge.ready = bool(answer.get("ready"))
@@ -224,39 +226,9 @@ class Gossip:
             offer.sha, offer.length, [owner], at_most=self._max_blob_bytes, timeout_s=self._deadline_s
         )
 
-    async def _last_word(self, acceptor: str, token: bytes) -> bool | None:
-        """Whether a pair counts whose last word was lost. None: nobody can tell, so it does not."""
-        try:
-            async with limit(DOUBT_S):
-                return await persist(lambda: self._ask_verdict(acceptor, token), peer=acceptor)
-        except LOST:
-            return None
-
-    async def _ask_verdict(self, acceptor: str, token: bytes) -> bool:
-        async with limit(VIEW_S), self._transport.open_stream(acceptor, self._protocols[1]) as stream:
-            await stream.send_object({"token": token})
-            return bool((await stream.receive_object()).get("applied"))
-
-    async def _tell_verdict(self, remote: str, request: Request, stream: Stream) -> None:
-        await stream.send_object({"applied": self._verdicts.decide(remote, token_of(request), applied=False)})
-        await stream.ended()
-
     def _heard(self, peer: str, round: Round | None) -> None:
-        """A notice: also a sign of life from a partner that left a doubt."""
         self._pairing.heard(peer, round)
-        for doubt in [doubt for doubt in self._doubts if doubt[0] == peer]:
-            _keep(self._asking, self._clear_up(doubt))
-
-    async def _clear_up(self, doubt: tuple[str, bytes]) -> None:
-        """Count a pair that the other one applied and this one did not."""
-        try:
-            one_sided = await self._ask_verdict(*doubt)
-        except LOST:
-            return
-        if doubt in self._doubts:
-            self._doubts.discard(doubt)
-            self.one_sided_rounds += one_sided
-            logger.warning("pair with %s: applied there %s, here not", doubt[0], one_sided)
+        self._verdicts.heard(peer)
 
 
 def _keep(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:

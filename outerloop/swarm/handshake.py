@@ -8,9 +8,8 @@
                                                     it has, and the other one has: decided, the pair counts
                                                     <- {applied: true}
 
-    the last word was lost:    {token} ->   <- {applied}       on streams of their own, until one is answered
-
-Who is asked before it has decided decides no. So the two part ways only when the acceptor decides, and then cannot be
+A proposer that loses the last word asks for it on other streams (verdicts.py), and who is asked before it has decided
+decides no. So the two part ways only when the acceptor decides, and then cannot be
 reached for as long as the proposer asks. The proposer keeps such a doubt, and asks when it hears of the other again.
 """
 
@@ -18,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -31,7 +29,6 @@ from outerloop.swarm.transport import Request
 from outerloop.types import Round
 
 TOKEN_BYTES = 8
-VERDICTS_KEPT = 1000
 
 
 @dataclass(frozen=True)
@@ -78,20 +75,6 @@ class Pledge:
     def bound(self) -> bool:
         """Only the acceptor knows whether the pair counts."""
         return self.blob is not None and self.applied is None
-
-
-class Verdicts:
-    """What an acceptor decided on its last pairs. The first word on each stands."""
-
-    def __init__(self) -> None:
-        self._decided: OrderedDict[tuple[str, bytes], bool] = OrderedDict()
-
-    def decide(self, proposer: str, token: bytes, *, applied: bool) -> bool:
-        """Whether the pair counts, from now on for ever."""
-        verdict = self._decided.setdefault((proposer, token), applied)
-        while len(self._decided) > VERDICTS_KEPT:
-            self._decided.popitem(last=False)
-        return verdict
 
 
 def token_of(request: Request) -> bytes:
