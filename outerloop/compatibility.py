@@ -1,7 +1,7 @@
 """Which points of the product make sense: refused or warned about when a run is put together, with what to type.
 
-Nothing here knows an algorithm by name: parts say what they are (`shared`, `sends`, `agrees`, `remembers`), and codecs
-are asked by trying them on a small gaussian tensor.
+Nothing here knows an algorithm by name: parts say what they are (`shared`, `sends`, `agrees`, `lockstep`,
+`remembers`), and codecs are asked by trying them on a small gaussian tensor.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def refuse(
     if method.shared and not exchange.agrees:
         raise UserError(
             "this exchange gives every peer other contributions, and this method needs equal ones:"
-            " type method=noloco, or exchange=inprocess"
+            " type method=noloco, or exchange=swarm_gather (inprocess: workers as threads)"
         )
     if method.sends == "weights" and (feedback.remembers or sparse(compress)):
         raise UserError(
@@ -64,6 +64,11 @@ def refuse(
         raise UserError(
             "this compressor takes its positions from what all peers land alike, and this exchange gives every peer"
             " other contributions: type compress=randomk, or exchange=inprocess"
+        )
+    if not (exchange.agrees or exchange.lockstep) and redraws(compress):
+        raise UserError(
+            "this compressor draws anew every round, and peers of this exchange meet in rounds of different numbers:"
+            " type compress=identity, or exchange=inprocess_gossip"
         )
     if eager and announces(compress):
         raise UserError(
@@ -90,6 +95,15 @@ def announces(compress: Compressor) -> bool:
     """Whether a leader tells the others something for the next round."""
     x, moment = probe()
     return "next" in compress.encode(x, replace(moment, leads=True))
+
+
+def redraws(compress: Compressor) -> bool:
+    """Whether what comes back of the same values depends on the round's draw."""
+    x, moment = probe()
+    first, other = (
+        compress.decode(compress.encode(x, at), x.shape, at) for at in (moment, replace(moment, seed=moment.seed + 1))
+    )
+    return not torch.equal(first, other)
 
 
 def probe() -> tuple[torch.Tensor, Moment]:

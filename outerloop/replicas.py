@@ -14,8 +14,8 @@ AS_THEY_ARE = Payload(Identity(), seed=0)
 
 
 @torch.no_grad()
-def mean_and_spread(outer: OuterLoop) -> tuple[Tensors, float]:
-    """The mean of all peers' slow weights, and their spread. All peers must call it. Raises RoundFailed.
+def mean_and_spread(outer: OuterLoop) -> tuple[Tensors, float, int]:
+    """The mean of all peers' slow weights, their spread, how many peers. All must call it. Raises RoundFailed.
 
     Spread: the root mean square, over all weights, of the standard deviation between peers.
     """
@@ -32,7 +32,7 @@ def mean_and_spread(outer: OuterLoop) -> tuple[Tensors, float]:
         stacked = torch.stack([slow[name] for slow in all_slow])
         mean[name] = stacked.mean(0)
         variance += float(stacked.var(0, unbiased=False).sum())
-    return mean, (variance / sum(x.numel() for x in mean.values())) ** 0.5
+    return mean, (variance / sum(x.numel() for x in mean.values())) ** 0.5, len(met)
 
 
 def weights_of(blob: bytes, like: Tensors) -> Tensors:

@@ -230,6 +230,8 @@ class Exchange(Protocol):
     """Whether the run was under way when this peer joined, valid after `join`."""
     alive: int
     """How many peers the next round counts on, valid after `join`."""
+    lockstep: bool
+    """True when all peers are in the same round at the same time, so that they can meet in the middle of a run."""
     bytes_sent: int
     """Payload bytes that left this peer, every copy counted."""
     bytes_received: int
@@ -269,6 +271,10 @@ class Exchange(Protocol):
 
         All peers must call it, each with the same rising numbers.
         """
+        ...
+
+    def counters(self) -> dict[str, float]:
+        """What else it has counted since it began; names carry their units."""
         ...
 
     def close(self) -> None:

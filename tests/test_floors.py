@@ -10,7 +10,7 @@ import outerloop
 ROOT = Path(outerloop.__file__).parent
 FLOORS = [
     {"types"},
-    {"kernels", "rng", "lr"},
+    {"kernels", "rng", "lr", "dealing"},
     {"compress", "feedback", "wire", "island", "schedule", "checkpoint", "swarm"},
     {"methods", "exchange", "aggregate", "payload", "rounds", "compatibility"},
     {"routes"},
@@ -93,3 +93,9 @@ def test_the_agreement_knows_no_network_and_no_clock(name):
     modules = {node.module for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)}
     inside = {module for module in modules if module and module.startswith("outerloop")}
     assert inside <= {f"outerloop.swarm.{one}" for one in AGREEMENT.split()}
+
+
+@pytest.mark.parametrize("name", ["pairing", "partners", "patience"])
+def test_who_meets_whom_knows_no_network_and_no_clock(name):
+    pure = "__future__ collections dataclasses random statistics typing outerloop"
+    assert packages(ROOT / "swarm" / f"{name}.py") <= set(pure.split())

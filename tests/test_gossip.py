@@ -146,7 +146,8 @@ def test_mean_and_spread_of_replicas_by_hand():
             for p in net.parameters():
                 p.fill_(1.0 + 2.0 * exchange.rank)
         outer = toy.outer(net, exchange)
-        mean, spread = mean_and_spread(outer)
+        mean, spread, replicas = mean_and_spread(outer)
+        assert replicas == 2
         outer.settle(mean)
         return spread, outer.slow_hash, {float(p.detach().mean()) for p in net.parameters()}
 

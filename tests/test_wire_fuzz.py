@@ -166,5 +166,5 @@ class Meeting:
 def test_weights_that_do_not_fit_fail_the_meeting(parts):
     with pytest.raises(RoundFailed, match="weights that do not fit: payload of b, tensor w"):
         replicas.mean_and_spread(Meeting(parts))
-    mean, spread = replicas.mean_and_spread(Meeting({"value": torch.full((3,), 3.0)}))
+    mean, spread, _ = replicas.mean_and_spread(Meeting({"value": torch.full((3,), 3.0)}))
     assert mean["w"].tolist() == [2.0] * 3 and spread == 1.0

@@ -9,15 +9,16 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from hydra.errors import InstantiationException
-from hydra.utils import instantiate
+from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from outerloop import compatibility
 from outerloop.commands.rundir import comparable
 from outerloop.inner.data.corpus import Corpus
 from outerloop.inner.export import export_hf
@@ -192,8 +193,12 @@ def plan_of(config: DictConfig, index: int, run_dir: Path, resume_step: int | No
 
 def check_parts(config: DictConfig) -> None:
     """Make everything that is cheap to make, so that a mistake is answered before anything is written or started."""
-    for axis in ("method", "compress", "feedback", "aggregate", "schedule"):
-        make(config[axis])
+    make(config.aggregate)
+    compatibility.refuse(
+        **{axis: make(config[axis]) for axis in ("method", "compress", "feedback", "schedule")},
+        exchange=cast(Exchange, get_class(config.exchange._target_)),  # what it says of itself, all of its kind say
+        eager=config.eager,
+    )
     if config.inner.optimizer:
         checked_optimizer(config)
     autocast_of(config.inner.precision, pick_device(config.inner.device, 0))

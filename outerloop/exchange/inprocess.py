@@ -77,6 +77,7 @@ class InProcess:
     agrees = True
     waits_for_all = True
     came_late = False
+    lockstep = True
 
     def __init__(self, *, hub: Hub, rank: int) -> None:
         self.hub, self.rank, self.size, self.peer = hub, rank, hub.size, name_of(rank)
@@ -142,6 +143,10 @@ class InProcess:
             self.hub.wait_for(key, ranks)
             self.take_turn()
             return self.hub.fetch(key, self.rank, ranks)
+
+    def counters(self) -> dict[str, float]:
+        """Nothing else."""
+        return {}
 
     def take_turn(self) -> None:
         """Wait until nobody computes, then bring the own random state. Call with `changed` held."""

@@ -5,8 +5,7 @@ NoLoCo (arXiv 2506.10911) deals pairs. What does not fill a group stays a smalle
 
 from __future__ import annotations
 
-import random
-
+from outerloop.dealing import group_of
 from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.types import Round, UserError
 
@@ -33,7 +32,4 @@ class InProcessGossip(InProcess):
 
     def partners(self, round: Round) -> list[int]:
         """This worker's group of the round, in order of rank."""
-        ranks = list(range(self.size))
-        random.Random(f"{self.seed} {round.number} {round.fragment}").shuffle(ranks)
-        first = ranks.index(self.rank) // self.group * self.group
-        return sorted(ranks[first : first + self.group])
+        return group_of(self.rank, size=self.size, group=self.group, seed=self.seed, round=round)

@@ -58,6 +58,7 @@ class SwarmGather:
 
     agrees = True
     waits_for_all = False
+    lockstep = True
 
     def __init__(
         self,
@@ -210,6 +211,10 @@ class SwarmGather:
         meeting = self._meetings.meet(number, blob, self._rounds.roster)
         met = self._node.call(meeting, timeout_s=MEET_S + CALL_S)
         return [Contribution(name, Round(number), content) for name, content in met.items()]
+
+    def counters(self) -> dict[str, float]:
+        """Nothing else."""
+        return {}
 
     def close(self, *, linger: bool = True) -> None:
         """Drop what is not decided, give the others what they still need, then leave. Idempotent."""

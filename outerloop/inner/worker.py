@@ -17,7 +17,7 @@ from outerloop import checkpoint, rng
 from outerloop.inner.trainer import StepReport, Trainer
 from outerloop.replicas import mean_and_spread
 from outerloop.rounds import RoundReport
-from outerloop.types import Exchange, ReplicasDiverged, RoundFailed, UserError
+from outerloop.types import Exchange, ReplicasDiverged, RoundFailed, Tensors, UserError
 
 Event = dict[str, Any]
 
@@ -104,15 +104,29 @@ class Worker:
 
     def finish(self) -> None:
         """One model comes out: the mean where replicas differ, and proof that they are equal where they must be."""
-        outer = self.trainer.outer
-        if not outer.shared:
-            outer.settle(mean_and_spread(outer)[0])
+        if not self.trainer.outer.shared:
+            self.become_one()
+            return
         states = {peer: state.split()[1] for peer, state in self.meet().items()}
         if len(set(states.values())) > 1:
             raise ReplicasDiverged(f"the peers ended with different slow weights: {states}")
 
+    def become_one(self) -> None:
+        """The mean of all replicas that are left is the run's model, and what its last evaluation is of."""
+        mean, spread, replicas = mean_and_spread(self.trainer.outer)
+        self.trainer.outer.settle(mean)
+        if self.plan.index == 0:
+            told = f"the model is the mean of {replicas} of {self.exchange.size} replicas, {spread:.2g} apart"
+            self.emit("status", text=told)
+        self.tell_validation(self.plan.rounds, mean, spread=spread, replicas=replicas)
+
     def begin_together(self) -> None:
-        """All peers, on whatever machine, must begin at the same inner step and with the same slow weights."""
+        """All peers, on whatever machine, must begin at the same inner step and with the same slow weights.
+
+        Without lockstep each goes on from where it is.
+        """
+        if not self.exchange.lockstep:
+            return
         states = self.meet()
         steps = {peer: int(state.split()[0]) for peer, state in states.items()}
         if len(set(steps.values())) > 1:
@@ -141,7 +155,9 @@ class Worker:
         if report.round.fragment < self.trainer.outer.schedule.fragments - 1 or not now:
             return
         done = report.round.number + 1
-        if done == self.plan.rounds or is_due(done, self.plan.eval_every):
+        if done < self.plan.rounds and is_due(done, self.plan.eval_every):
+            self.evaluate(round_number=done)
+        if done == self.plan.rounds and self.trainer.outer.shared:
             self.evaluate(round_number=done)
         if not report.failed and (done == self.plan.rounds or is_due(done, self.plan.checkpoint_every)):
             self.save()
@@ -161,6 +177,7 @@ class Worker:
             alive=self.exchange.alive,
             expected=self.exchange.size,
             took_part=self.exchange.peer in report.peers,
+            **self.partners(report),
             payload_bytes=report.payload_bytes,
             launch_s=report.launch_s,
             wait_s=report.wait_s,
@@ -173,6 +190,10 @@ class Worker:
         if self.failed_in_a_row >= self.plan.max_failed_rounds:
             raise RoundFailed(f"{self.failed_in_a_row} rounds in a row did not complete, the last one: {report.failed}")
 
+    def partners(self, report: RoundReport) -> dict[str, list[str]]:
+        """Whom this worker met, where that differs from worker to worker."""
+        return {} if self.exchange.agrees else {"partners": [x for x in report.peers if x != self.exchange.peer]}
+
     def tell_step(self, report: StepReport, step_s: float) -> None:
         """One line for the log, every `log_every` inner steps."""
         if self.step % self.plan.log_every == 0:
@@ -182,13 +203,21 @@ class Worker:
     def evaluate(self, *, round_number: int) -> None:
         """The global model on this worker's share of the validation set, as a sum of nats.
 
-        Where replicas differ, the global model is their mean, and `spread` says how far apart they are.
+        Where replicas differ, the global model is their mean, and `spread` says how far apart they are. Without
+        lockstep the mean waits for the end, and until then each worker tells of its own replica.
         """
         outer = self.trainer.outer
-        weights, spread = (outer.slow, None) if outer.shared else mean_and_spread(outer)
+        if outer.shared or not self.exchange.lockstep:
+            self.tell_validation(round_number, outer.slow)
+        else:
+            mean, spread, replicas = mean_and_spread(outer)
+            self.tell_validation(round_number, mean, spread=spread, replicas=replicas)
+
+    def tell_validation(self, round_number: int, weights: Tensors, **replicas: float) -> None:
+        """These weights on this worker's share."""
         nats = self.trainer.evaluate(self.validation, weights, batch=self.plan.eval_batch)
         tokens = self.validation[:, 1:].numel()
-        self.emit("eval", round=round_number, nats=nats, predicted=tokens, tokens=self.trainer.tokens, spread=spread)
+        self.emit("eval", round=round_number, nats=nats, predicted=tokens, tokens=self.trainer.tokens, **replicas)
 
     def save(self) -> None:
         """This worker's whole state; the parent seals the generation when all local workers have saved."""
@@ -206,10 +235,12 @@ class Worker:
 
     def counters(self) -> dict[str, Any]:
         """Totals since the run began, earlier sittings included."""
-        return self.totals | {
-            "bytes_sent": self.base["bytes_sent"] + self.exchange.bytes_sent,
-            "bytes_received": self.base["bytes_received"] + self.exchange.bytes_received,
+        counted = {
+            "bytes_sent": self.exchange.bytes_sent,
+            "bytes_received": self.exchange.bytes_received,
+            **self.exchange.counters(),
         }
+        return self.totals | {name: self.base.get(name, 0) + count for name, count in counted.items()}
 
     def emit(self, event: str, **fields: Any) -> None:
         """Send one event on its way."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 Row = dict[str, Any]
+GOSSIP_COUNTS = ("solo_rounds", "dropped_pairs", "one_sided_rounds")
 
 
 def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params: int) -> Row:
@@ -13,10 +14,12 @@ def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params
     `val_loss*` in nats a token; `bytes_sent_per_worker` counts every copy that left a worker;
     `bits_per_param_per_round` is one worker's payload, every byte of its message counted, over the parameters;
     `ratio_to_fp32` says how many times smaller that is than 32 bits; `slow_hash` has one entry a worker that came to
-    the end, `workers_died` are the others of this machine.
+    the end, `workers_died` are the others of this machine. Of gossip: `spread` between the last `replicas`; counts over
+    this machine's workers.
     """
     done = sorted((row for row in rows if row["event"] == "done"), key=lambda row: row["worker"])
-    losses = [row["val_loss"] for row in rows if row["event"] == "validation"]
+    validations = [row for row in rows if row["event"] == "validation"]
+    losses = [row["val_loss"] for row in validations]
     tokens = sum(last_tokens(rows, row["worker"]) for row in done)
     wall_s = rows[-1]["wall_s"]
     bits = 8 * done[0]["payload_bytes"] / rounds / params
@@ -38,6 +41,9 @@ def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params
         "tokens_per_s": tokens / wall_s,
         "slow_hash": [row["slow_hash"] for row in done],
         "workers_died": sorted(row["worker"] for row in rows if row["event"] == "died"),
+        **{name: validations[-1][name] for name in ("spread", "replicas") if name in validations[-1]},
+        **{name: sum(row[name] for row in done) for name in GOSSIP_COUNTS if name in done[0]},
+        **({"idle_s": mean(row["idle_s"] for row in done)} if "idle_s" in done[0] else {}),
     }
 
 

@@ -9,6 +9,11 @@ proven), its raw binary streams and its DHT. From the floor up:
     membership  meetings                                        who takes part, and a look at each other
     agreement and its parts                                     what each round came to; no clock, no network
     store  payloads  pulls  post  history  timers -> rounds     the same with both: payloads, ballots, commits
+    manifest -> donor  download -> handover                     the state of the run, for who comes late
+    partners -> pairing  patience                               gossip: who meets whom, and how long a peer waits
+    notices  handshake -> verdicts -> gossip                    ... who is ready, and how a pair ends alike
+    assembly                                                    everybody's bytes to whoever is left, at the end
+    presence                                                    a peer with its record and the members it sees
 
 Importing this package quiets hivemind: its log shows errors only (HIVEMIND_LOGLEVEL still rules), and its import keeps
 torch's way of sharing tensors with data loaders: hivemind would choose files, which a kill -9 leaves in /dev/shm.

@@ -41,6 +41,12 @@ STATE_KEPT_S = 600.0  # a copied state that nobody has asked for again for this 
 CALL_S = 30.0  # the training thread asks the network thread for something that is at hand
 MEET_S = 60.0  # who is alive and does not come to a meeting for this long is not waited for
 TELL_S = 10.0  # a round that takes longer is told about, and again after twice that, and so on
+NOTICE_S = 5.0  # telling one peer whether this one is ready for a pair
+UNHEARD_S = 10.0  # a peer that could not be told is told again after this
+ANSWER_S = 5.0  # a proposal is answered at once, so whoever takes longer is frozen or gone
+TURN_S = 0.2  # mean pause between two moments at which a ready peer may propose: notices of one moment get there in it
+DOUBT_S = 30.0  # asking a partner for its last word before going on without it
+PROBE_S = 1.0  # pause between two looks whether those that an assembly waits for are still there
 
 LINGER_S = 10.0  # how long a finished peer stays for those that have not got everything yet
 

@@ -10,8 +10,8 @@ from typing import Any
 from memory_network import MemoryNetwork, MemoryTransport
 
 from outerloop.swarm.bulk import Bulk
+from outerloop.swarm.contents import Contents
 from outerloop.swarm.framing import END_MARK, Stream
-from outerloop.swarm.store import Store
 from outerloop.swarm.transport import Request
 
 PROTOCOL = "outerloop/1/r/bulk"
@@ -30,7 +30,7 @@ class Node:
     """A peer that holds content and asks for it."""
 
     def __init__(self, network: MemoryNetwork, name: str, *, upload_bytes_per_s: float | None = None) -> None:
-        self.store = Store()
+        self.store = Contents()
         self.bulk = Bulk(
             MemoryTransport(network, name),
             self.store,

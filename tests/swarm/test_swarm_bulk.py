@@ -12,9 +12,9 @@ from memory_network import MemoryNetwork, MemoryTransport
 from memory_pipe import WINDOW_BYTES
 from virtual_clock import now_s, run
 
+from outerloop.swarm.contents import Contents
 from outerloop.swarm.framing import PIECE_BYTES, BrokenStream, Stream
 from outerloop.swarm.holders import Unobtainable
-from outerloop.swarm.store import Store
 from outerloop.swarm.timeouts import GONE_AFTER_S, STALL_S
 from outerloop.swarm.transport import Request
 from outerloop.types import UserError
@@ -393,7 +393,7 @@ def test_a_strange_answer_is_survived(answer: dict[str, object], rest: bytes) ->
 
 
 def test_content_put_twice_is_dropped_twice() -> None:
-    store = Store()
+    store = Contents()
     sha = store.put(b"same")
     assert store.put(b"same") == sha == sha_of(b"same")
     store.drop(sha)

@@ -55,10 +55,10 @@ def run(work: Coroutine[Any, Any, T], *, limit_s: float = 3600) -> T:
 
 
 async def _cancel_the_rest() -> None:
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    while tasks := asyncio.all_tasks() - {asyncio.current_task()}:  # some begin others on their way out
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
     await asyncio.get_running_loop().shutdown_asyncgens()
 
 

@@ -1,0 +1,15 @@
+"""The workers of a round dealt into random groups: the same deal for all who know the seed, so nobody has to ask."""
+
+from __future__ import annotations
+
+import random
+
+from outerloop.types import Round
+
+
+def group_of(rank: int, *, size: int, group: int, seed: int, round: Round) -> list[int]:
+    """The ranks, ascending and the own one included, that meet in a round. What does not fill a group stays smaller."""
+    ranks = list(range(size))
+    random.Random(f"{seed} {round.number} {round.fragment}").shuffle(ranks)
+    first = ranks.index(rank) // group * group
+    return sorted(ranks[first : first + group])

@@ -1,0 +1,253 @@
+"""Gossip between the peers of a swarm: pairs that find each other when they are ready, no collective and no barrier.
+
+A peer meets one random other a round, or takes a solo step when nobody is ready within a part of its own inner time.
+What a round is, and how pairs end alike, is in `outerloop.swarm` (gossip.py, pairing.py, handshake.py); here it becomes
+an Exchange. The two of a pair may be in rounds of different numbers: each contribution carries its sender's own.
+
+Members are those that were there at the start. One that dies is met no more, and costs its partner of the moment one
+limit in time; the run's final average is of those that are left.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future, TimeoutError
+
+from outerloop.swarm.assembly import Assembly
+from outerloop.swarm.bulk import Bulk
+from outerloop.swarm.contents import Contents
+from outerloop.swarm.gossip import Gossip
+from outerloop.swarm.partners import Dealt, Drawn, Partners
+from outerloop.swarm.patience import Patience
+from outerloop.swarm.presence import Presence
+from outerloop.swarm.timeouts import DHT_S, LINGER_S
+from outerloop.types import Contribution, Made, Round, RoundFailed, UserError
+
+logger = logging.getLogger(__name__)
+FIRST = Round(0)
+
+
+class SwarmGossip:
+    """Exchange between `peers` peers of one run. Construction starts this peer; `join` waits for the others.
+
+    run, peers, worker, identity_path, initial_peers, host, port, announce, open_internet, join_timeout_s, fingerprint,
+    max_blob_bytes    as for SwarmGather
+    pairing           "random": with whoever is ready; "scheduled": dealt from the seed, the same in every run
+    seed              of scheduled pairs; equal on all peers
+    patience          how long to wait for a partner, as a part of the own inner time
+    least_patience_s  ... and at least
+    most_patience_s   ... and at most
+    deadline_s        a pair that takes longer is dropped; a scheduled partner is waited for this long
+    meeting_s         how long those that are done wait for the others before the final average
+    tell              told, in one line, what this peer waits for
+    """
+
+    agrees = False
+    waits_for_all = False
+    came_late = False
+    lockstep = False
+
+    def __init__(
+        self,
+        *,
+        run: str,
+        peers: int,
+        worker: int = 0,
+        identity_path: str,
+        initial_peers: Sequence[str] = (),
+        host: str = "127.0.0.1",
+        port: int = 0,
+        announce: Sequence[str] = (),
+        open_internet: bool = False,
+        join_timeout_s: float = 120.0,
+        pairing: str = "random",
+        seed: int = 0,
+        patience: float = 0.25,
+        least_patience_s: float = 1.0,
+        most_patience_s: float = 300.0,
+        deadline_s: float = 120.0,
+        meeting_s: float = 600.0,
+        fingerprint: str = "",
+        max_blob_bytes: int = 1 << 30,
+        tell: Callable[[str], None] = logger.info,
+    ) -> None:
+        if pairing not in ("random", "scheduled"):
+            raise UserError(f"exchange.pairing={pairing!r} is not one of random, scheduled")
+        self._patience = Patience(patience, least_s=least_patience_s, most_s=most_patience_s)
+        self._scheduled_wait_s = deadline_s if pairing == "scheduled" else None
+        self._seed, self._join_timeout_s, self._max_blob_bytes = seed, join_timeout_s, max_blob_bytes
+        self._pending: list[_Pending] = []
+        self._closed = False
+        self._clock = _Clock()
+        self._presence = Presence(
+            run=run,
+            peers=peers,
+            worker=worker,
+            identity_path=identity_path,
+            initial_peers=initial_peers,
+            host=host,
+            port=port,
+            announce=announce,
+            open_internet=open_internet,
+            fingerprint=fingerprint,
+        )
+        self.peer = self._presence.name
+        self._node, self._members, store = self._presence.node, self._presence.members, Contents()
+        self._bulk = Bulk(self._node, store, run=run, allowed=self._members.__contains__)
+        parts = self._node, self._members, store, self._bulk
+        self._gossip = Gossip(*parts, run=run, deadline_s=deadline_s, max_blob_bytes=max_blob_bytes)
+        self._assembly = Assembly(*parts, run=run, wait_s=meeting_s, max_blob_bytes=max_blob_bytes)
+        self._meeting_s, self._tell = meeting_s, tell
+        try:
+            self._node.call(self._appear(), timeout_s=2 * DHT_S)
+        except BaseException:
+            self.abort()
+            raise
+
+    @property
+    def address(self) -> list[str]:
+        """Full multiaddrs of this peer; each is what others type as initial peer."""
+        return self._node.addresses
+
+    @property
+    def rank(self) -> int:
+        """Place among the members, once joined."""
+        return list(self._members.names.values()).index(self.peer)
+
+    @property
+    def size(self) -> int:
+        return len(self._members.names)
+
+    @property
+    def bytes_sent(self) -> int:
+        """Payload bytes that left this peer, every copy counted."""
+        return self._bulk.bytes_sent
+
+    @property
+    def bytes_received(self) -> int:
+        return self._bulk.bytes_received
+
+    def counters(self) -> dict[str, float]:
+        """See Gossip. Many dropped pairs: `deadline_s` is too short for the payload, or peers die."""
+        return {
+            "solo_rounds": self._gossip.solo_rounds,
+            "dropped_pairs": self._gossip.dropped_pairs,
+            "one_sided_rounds": self._gossip.one_sided_rounds,
+            "idle_s": self._gossip.idle_s,
+        }
+
+    @property
+    def alive(self) -> int:
+        """All members: who is gone shows only when it is met."""
+        return self.size
+
+    def join(self, first: Round = FIRST) -> None:
+        """Wait until all peers are there and see the same members. Raises UserError, telling who is missing."""
+        self._presence.form(timeout_s=self._join_timeout_s)
+        self._node.call(self._begin(), timeout_s=DHT_S)
+        self._clock.begin()
+
+    def decided(self, round: Round) -> bool:
+        """Never: what others do does not settle anything here."""
+        return False
+
+    def landed(self, round: Round, state: Callable[[], bytes]) -> None:
+        """Replicas differ: there is nothing that all hold alike."""
+
+    def start(self, blob: bytes, round: Round) -> _Pending:
+        if len(blob) > self._max_blob_bytes:
+            raise UserError(f"a payload has {len(blob)} bytes; type exchange.max_blob_bytes={len(blob)} on every peer")
+        own_s = self._patience.after(self._clock.inner_s())
+        patience_s = own_s if self._scheduled_wait_s is None else self._scheduled_wait_s
+        pending = _Pending(self._node.spawn(self._gossip.meet(round, blob, patience_s=patience_s)), self._clock, round)
+        self._pending = [*(one for one in self._pending if not one.done()), pending]
+        return pending
+
+    def once(self, round: Round, make: Callable[[], Made]) -> Made:
+        """A process of its own: made here."""
+        return make()
+
+    def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
+        """Everybody's bytes who comes within `meeting_s`; not the own ones when this peer is later than that."""
+        self._tell(f"at the end: the others have {self._meeting_s:g} s to come")
+        try:
+            return self._node.call(self._assembly.meet(number, blob), timeout_s=timeout_s + 2 * self._meeting_s)
+        except TimeoutError as error:
+            raise RoundFailed(f"meeting {number} did not end") from error
+
+    def close(self, *, linger: bool = True) -> None:
+        """Drop what is not decided, give the others what they still need, then leave. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            for pending in self._pending:
+                pending.drop()
+            if linger:
+                self._node.call(self._assembly.linger(), timeout_s=self._meeting_s + 2 * LINGER_S)
+        finally:
+            self._presence.end()
+
+    def abort(self) -> None:
+        """Leave at once (Ctrl-C): the record is withdrawn, partners of the moment go on alone."""
+        self.close(linger=False)
+
+    async def _appear(self) -> None:
+        """Answer first, then be seen."""
+        for part in (self._bulk, self._gossip, self._assembly):
+            await part.serve()
+        await self._presence.appear()
+
+    async def _begin(self) -> None:
+        self._gossip.begin(self._partners())
+
+    def _partners(self) -> Partners:
+        peers = list(self._members.names)
+        if self._scheduled_wait_s is not None:
+            return Dealt(peers, self._node.peer_id, seed=self._seed)
+        return Drawn([peer for peer in peers if peer != self._node.peer_id])
+
+
+class _Clock:
+    """Seconds of work between two rounds: those that the trainer spent waiting for a round are left out."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        self._since_s, self.waited_s = time.monotonic(), 0.0
+
+    def inner_s(self) -> float:
+        """Since the last call."""
+        inner_s = time.monotonic() - self._since_s - self.waited_s
+        self.begin()
+        return inner_s
+
+
+class _Pending:
+    """One round under way in the network thread."""
+
+    def __init__(self, future: Future[list[Contribution]], clock: _Clock, round: Round) -> None:
+        self._future = future
+        self._clock = clock
+        self._round = round
+
+    def wait(self, timeout_s: float) -> list[Contribution]:
+        began_s = time.monotonic()
+        try:
+            return self._future.result(timeout_s)
+        except TimeoutError:
+            self._future.cancel()
+            raise RoundFailed(f"round {self._round.number}: no partner and no solo step in {timeout_s:g} s") from None
+        except CancelledError:
+            raise RoundFailed(f"round {self._round.number} was dropped: this peer is leaving") from None
+        finally:
+            self._clock.waited_s += time.monotonic() - began_s
+
+    def done(self) -> bool:
+        return self._future.done()
+
+    def drop(self) -> None:
+        self._future.cancel()

@@ -1,0 +1,65 @@
+"""A peer's presence in a run: its daemon and network thread, its record in the roster, and the members it sees."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from outerloop.swarm.daemon import DaemonOptions
+from outerloop.swarm.identity import ensure_identity
+from outerloop.swarm.membership import Membership
+from outerloop.swarm.peer import Peer
+from outerloop.swarm.roster import Record, Roster, peer_name
+from outerloop.swarm.timeouts import DHT_S
+
+
+class Presence:
+    """Construction starts the peer; others see it after `appear`, and it sees them after `form`.
+
+    Takes the options of the swarm's exchanges, with their meaning.
+    """
+
+    def __init__(
+        self,
+        *,
+        run: str,
+        peers: int,
+        worker: int,
+        identity_path: str,
+        initial_peers: Sequence[str],
+        host: str,
+        port: int,
+        announce: Sequence[str],
+        open_internet: bool,
+        fingerprint: str,
+    ) -> None:
+        self.node = Peer(
+            DaemonOptions(
+                identity_path=ensure_identity(identity_path),
+                host=host,
+                port=port,
+                announce=tuple(announce),
+                initial_peers=tuple(initial_peers),
+                open_internet=open_internet,
+            )
+        )
+        self.name = peer_name(worker, self.node.peer_id)
+        own = Record(self.name, self.node.addresses, fingerprint, time.time())
+        self._roster = Roster(self.node.dht, run=run, own=own)
+        self.members = Membership(self.node, self._roster, run=run, peers=peers, own=own)
+
+    async def appear(self) -> None:
+        """Be seen. Whatever this peer answers to must be served by now."""
+        await self.members.serve()
+        await self._roster.publish()
+
+    def form(self, *, timeout_s: float) -> None:
+        """Wait until all peers are there and see the same members. Raises UserError, telling who is missing."""
+        self.node.call(self.members.form(timeout_s=timeout_s), timeout_s=timeout_s + DHT_S)
+
+    def end(self) -> None:
+        """Withdraw the record, end the network thread and the daemon."""
+        try:
+            self.node.call(self._roster.withdraw(), timeout_s=DHT_S)
+        finally:
+            self.node.close()

@@ -1,0 +1,83 @@
+"""Whole runs with exchange=swarm_gossip: scheduled pairs against threads, a machine that dies, who may not gossip."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from swarm.test_swarm_run import family, gone, rounds_done, rows, start
+
+from outerloop.commands import build, config
+from outerloop.types import UserError
+
+GOSSIP = ["recipe=noloco", "exchange=swarm_gossip", "threads=1"]
+
+
+def summary_of(run_dir: Path) -> dict[str, Any]:
+    return json.loads((run_dir / "summary.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["exchange=swarm_gossip"], "gives every peer other contributions.*: type method=noloco, or exchange="),
+        (["recipe=diloco", "exchange=swarm_gossip"], "type method=noloco"),
+        (["recipe=noloco", "exchange=swarm_gossip", "compress=topk"], "neither sparse nor remembered: type"),
+        (["recipe=sparta", "exchange=swarm_gossip"], "draws anew every round.*: type compress=identity"),
+        (["method=noloco", "compress=identity", "exchange=swarm_gossip", "feedback=ef"], "type feedback=none"),
+    ],
+)
+def test_what_cannot_gossip_is_refused_before_anything_starts(overrides: list[str], said: str) -> None:
+    with pytest.raises(UserError, match=said) as error:
+        build.check_parts(config.load(overrides))
+    assert "\n" not in str(error.value)
+    build.check_parts(config.load(GOSSIP))
+
+
+def test_pairing_and_seed_belong_to_the_fingerprint_patience_does_not() -> None:
+    plain = build.fingerprint(config.load(GOSSIP))
+    assert build.fingerprint(config.load([*GOSSIP, "exchange.patience=0.5", "exchange.meeting_s=9"])) == plain
+    assert build.fingerprint(config.load([*GOSSIP, "exchange.pairing=scheduled"])) != plain
+
+
+@pytest.mark.slow
+def test_scheduled_pairs_over_the_swarm_equal_threads_bit_for_bit(tmp_path: Path) -> None:
+    small = ["workers=3", "rounds=4", "eval.every=0"]
+    for name, exchange in (("swarm", ["exchange.pairing=scheduled"]), ("threads", ["exchange=inprocess_gossip"])):
+        process = start(tmp_path / name, *GOSSIP, *exchange, *small)
+        said, _ = process.communicate()
+        assert process.returncode == 0, said
+    swarm, threads = summary_of(tmp_path / "swarm"), summary_of(tmp_path / "threads")
+    for key in ("slow_hash", "val_loss", "spread", "replicas"):
+        assert swarm[key] == threads[key], key
+    assert swarm["solo_rounds"] == 4 and swarm["one_sided_rounds"] == 0
+
+
+@pytest.mark.slow
+def test_a_machine_that_dies_costs_the_others_no_round(tmp_path: Path) -> None:
+    """Two machines, one of two workers and one of one. The second is killed whole: the first ends with its own two."""
+    common = [*GOSSIP, "exchange.peers=3", "rounds=40", "schedule.sync_every=8", "eval.every=0", "log_every=8"]
+    first = start(tmp_path / "a", *common, "workers=2")
+    assert first.stdout
+    line = next(line for line in first.stdout if "exchange.initial_peers=" in line)
+    address = re.search(r"exchange\.initial_peers=\[(\S+?)[\],]", line)
+    assert address, line
+    second = start(tmp_path / "b", *common, "workers=1", f"exchange.initial_peers=[{address[1]}]")
+    while rounds_done(tmp_path / "b") < 3:
+        assert second.poll() is None, second.communicate()[0]
+    pids = family(second.pid)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    second.communicate()
+    assert gone(pids)
+    said, _ = first.communicate()
+    assert first.returncode == 0, said
+    summary = summary_of(tmp_path / "a")
+    assert summary["replicas"] == 2 and summary["rounds_failed"] == 0 and len(set(summary["slow_hash"])) == 1
+    partners = [row["partners"] for row in rows(tmp_path / "a") if row["event"] == "round"]
+    assert len(partners) == 80 and any(partners) and sum(not one for one in partners) == summary["solo_rounds"]
