@@ -11,7 +11,6 @@ from memory_network import MemoryNetwork, MemoryTransport
 
 from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.framing import END_MARK, Stream
-from outerloop.swarm.store import Store
 from outerloop.swarm.transport import Request
 
 PROTOCOL = "outerloop/1/r/bulk"
@@ -26,11 +25,19 @@ def sha_of(content: bytes) -> bytes:
     return hashlib.sha256(content).digest()
 
 
+class Shelf(dict[bytes, bytes]):
+    """Content by its sha256."""
+
+    def put(self, content: bytes) -> bytes:
+        self[sha_of(content)] = content
+        return sha_of(content)
+
+
 class Node:
     """A peer that holds content and asks for it."""
 
     def __init__(self, network: MemoryNetwork, name: str, *, upload_bytes_per_s: float | None = None) -> None:
-        self.store = Store()
+        self.store = Shelf()
         self.bulk = Bulk(
             MemoryTransport(network, name),
             self.store,

@@ -14,7 +14,6 @@ from virtual_clock import now_s, run
 
 from outerloop.swarm.framing import PIECE_BYTES, BrokenStream, Stream
 from outerloop.swarm.holders import Unobtainable
-from outerloop.swarm.store import Store
 from outerloop.swarm.timeouts import GONE_AFTER_S, STALL_S
 from outerloop.swarm.transport import Request
 from outerloop.types import UserError
@@ -392,16 +391,6 @@ def test_a_strange_answer_is_survived(answer: dict[str, object], rest: bytes) ->
     run(scene())
 
 
-def test_content_put_twice_is_dropped_twice() -> None:
-    store = Store()
-    sha = store.put(b"same")
-    assert store.put(b"same") == sha == sha_of(b"same")
-    store.drop(sha)
-    assert store.get(sha) == b"same"
-    store.drop(sha)
-    assert store.get(sha) is None
-
-
 def test_the_same_content_for_several_at_once_and_dropped_under_way() -> None:
     async def scene() -> None:
         network, content = MemoryNetwork(), some_bytes(3_000_000)
@@ -409,7 +398,7 @@ def test_the_same_content_for_several_at_once_and_dropped_under_way() -> None:
         network.bytes_s["b"] = 1_000_000
         getting = asyncio.gather(*(a.get(content, ["b"]) for _ in range(3)))
         await asyncio.sleep(1)
-        b.store.drop(sha_of(content))
+        del b.store[sha_of(content)]
         assert await getting == [content] * 3
         with pytest.raises(Unobtainable, match="b does not have it"):
             await a.get(content, ["b"])

@@ -4,19 +4,18 @@ import os
 import signal
 
 import pytest
-from bulk_scene import some_bytes
+from bulk_scene import Shelf, some_bytes
 from loopback import Make
 
 from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.holders import Unobtainable
-from outerloop.swarm.store import Store
 
 SIZE = 16_000_000
 
 
 def test_a_transfer_outlives_a_killed_holder(make: Make) -> None:
     asker, first, second = (make(peers=3)._node for _ in range(3))
-    content, stores = some_bytes(SIZE), [Store(), Store(), Store()]
+    content, stores = some_bytes(SIZE), [Shelf(), Shelf(), Shelf()]
     bulks = [
         Bulk(node, store, run="r2", allowed=asker.peer_id.__eq__, upload_bytes_per_s=cap)
         for node, store, cap in zip((asker, first, second), stores, (None, 4e6, None), strict=True)
