@@ -17,6 +17,18 @@ def test_every_recipe_composes_and_builds(recipe):
         build.make(settings[axis])
 
 
+def test_the_swarm_knows_how_many_fragments_a_round_has():
+    streaming = config.load(["recipe=streaming_diloco", "schedule.fragments=3", "exchange=swarm_gather"])
+    assert streaming.exchange.fragments == 3 and config.load(["recipe=sparseloco"]).exchange.fragments == 1
+
+
+def test_all_machines_must_close_rounds_by_the_same_rules_but_a_run_may_go_on_with_others():
+    ours, theirs = config.load([]), config.load(["exchange.min_peers=3", "exchange.grace_s=9"])
+    assert build.fingerprint(ours) != build.fingerprint(theirs)
+    assert build.fingerprint(ours) == build.fingerprint(config.load(["exchange.grace_s=9"]))
+    assert rundir.comparable(ours) == rundir.comparable(theirs)
+
+
 def test_the_command_line_wins_over_the_recipe_and_that_over_the_axis():
     assert config.load(["recipe=diloco"]).schedule.sync_every == 100
     assert config.load(["recipe=diloco", "schedule.sync_every=7"]).schedule.sync_every == 7

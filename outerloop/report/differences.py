@@ -29,7 +29,9 @@ NOT_TRAINED = [
     "exchange.announce",
     "exchange.open_internet",
     "exchange.join_timeout_s",
+    "exchange.grace_s",
     "exchange.deadline_s",
+    "exchange.fragments",
     "exchange.fingerprint",
     "exchange.max_blob_bytes",
 ]

@@ -29,10 +29,6 @@ class Store:
     def __contains__(self, key: tuple[int, Participant]) -> bool:
         return key in self._files
 
-    def of(self, number: int) -> list[Participant]:
-        """What is held of a round, in the order of peers."""
-        return sorted(one for held, one in self._files if held == number)
-
     def since(self, number: int) -> list[tuple[int, Participant]]:
         """What is held of this round and later ones."""
         return sorted(key for key in self._files if key[0] >= number)
