@@ -10,10 +10,10 @@ import outerloop
 ROOT = Path(outerloop.__file__).parent
 FLOORS = [
     {"types"},
-    {"kernels", "rng", "lr", "dealing"},
+    {"kernels", "rng", "lr", "dealing", "snapshot"},
     {"compress", "feedback", "wire", "island", "schedule", "checkpoint", "swarm"},
     {"methods", "exchange", "aggregate", "payload", "rounds", "compatibility"},
-    {"routes"},
+    {"routes", "inheritance"},
     {"loop"},
     {"replicas"},
     {"inner", "report", "sinks"},

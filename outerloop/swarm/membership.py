@@ -115,7 +115,7 @@ class Membership:
                 told = await stream.receive_object()
         except (BrokenStream, TimeoutError, Unreachable):
             return
-        if told.get("members") == self._members:
+        if told.get("members") == self._members and self._own.peer_id in self.names:
             self._silent.discard(other.name)
         elif told.get("formed") and _well_formed(told.get("members")):
             self._others_formed = told["members"]

@@ -5,6 +5,7 @@ import shutil
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from outerloop.swarm.daemon import DaemonOptions
 from outerloop.swarm.framing import BrokenStream
 from outerloop.swarm.identity import ensure_identity
 from outerloop.swarm.peer import Peer
-from outerloop.types import Contribution, Deserted, Round, UserError
+from outerloop.types import Contribution, Deserted, Outrun, Round, UserError
 
 NOBODY = "12D3KooWK99VoVxNE7XzyBwXEzW7xhK7Gpv85r9F3V3fyKSUKPH5"
 WORKER = """
@@ -80,7 +81,7 @@ def test_a_minority_is_told_what_it_waits_for_and_gives_up_in_the_end(
         make(peers=2, max_blob_bytes=3).start(b"1234", Round(0))
 
 
-def test_who_comes_back_is_in_the_same_sitting_and_who_has_lost_its_memory_is_not(make: Make, tmp_path: Path) -> None:
+def test_who_comes_back_is_in_the_same_sitting(make: Make, tmp_path: Path) -> None:
     trio = [make(peers=3, grace_s=0.2) for _ in range(3)]
     together(trio, SwarmGather.join)
     first = together(trio, lambda one: one.start(one.peer.encode(), Round(0)).wait(30))[0]
@@ -94,9 +95,32 @@ def test_who_comes_back_is_in_the_same_sitting_and_who_has_lost_its_memory_is_no
     assert back.came_late and back.rank == 2 and not trio[0].came_late
     assert eventually(lambda: back.decided(Round(3)), limit_s=20)
     assert back.start(b"", Round(3)).wait(30) == pair[0].wait(30) and back.start(b"", Round(0)).wait(30) == first
-    stranger = make(peers=3, worker=2)
-    with pytest.raises(UserError, match=r"is under way with .*000-.* a new peer cannot join later"):
-        stranger.join()
+
+
+def test_a_newcomer_takes_over_the_state_and_is_counted_on(make: Make) -> None:
+    trio, wanted = [make(peers=3, grace_s=0.2) for _ in range(3)], []
+    together(trio, SwarmGather.join)
+    together(trio, lambda one: one.start(b"x", Round(0)).wait(30))
+    newcomer = make(peers=3, grace_s=0.2)
+    newcomer.join()
+    assert newcomer.came_late and newcomer.size == 3 and newcomer.rank in range(3)
+    with pytest.raises(Outrun) as far:
+        newcomer.decided(Round(0))
+    with ThreadPoolExecutor(1) as thread:
+        taking = thread.submit(far.value.state, 1 << 20)
+        assert eventually(lambda: all(one._handover.wants(1) for one in trio), limit_s=20)
+        for number in (1, 2):
+            together(trio, lambda one, number=number: one.start(b"%d" % number, Round(number)).wait(30))
+            for one in trio:
+                one.landed(Round(number), lambda number=number: wanted.append(number) or b"state %d" % number)
+        assert taking.result(60) == (Round(1), b"state 1") and wanted == [1, 1, 1]
+    assert eventually(lambda: newcomer.decided(Round(2)), limit_s=20)
+    assert [c.blob for c in newcomer.start(b"", Round(2)).wait(30)] == [b"2"] * 3
+    for number in range(3, 13):
+        all_four = together([*trio, newcomer], lambda one, number=number: one.start(b"y", Round(number)).wait(60))
+        if len(all_four[0]) == 4:
+            break
+    assert all(landed == all_four[0] for landed in all_four) and newcomer.peer in {c.peer for c in all_four[0]}
 
 
 @pytest.mark.parametrize(
