@@ -25,6 +25,7 @@ from outerloop.feedback.none import NoFeedback
 from outerloop.feedback.storage import Float32
 from outerloop.kernels.land import Landing, land
 from outerloop.kernels.select import select
+from outerloop.kernels.threads import each
 from outerloop.methods.outer_optimizer import OuterOptimizer
 from outerloop.payload import Payload, blaming, on
 from outerloop.routes.plain import Launched, Plain, finite
@@ -78,13 +79,21 @@ class Fused:
 
     def combine(self, messages: list[wire.Message], like: Tensors) -> dict[str, Kept]:
         """Positions and values of all peers in name order. Raises BadMessage; changes nothing."""
-        combined = {}
-        for name, x in like.items():
-            topk = self.topk(x)
-            sent = [decode_kept(self.payload, topk, m, name, x) for m in messages]
-            position_PM, value_PM = (torch.stack(column) for column in zip(*sent, strict=True))
-            combined[name] = Kept(position_PM, value_PM)
+        combined = {name: self.room(messages, name, x) for name, x in like.items()}
+
+        def decode(row: int) -> None:
+            for name, x in like.items():
+                position_M, value_M = decode_kept(self.payload, self.topk(x), messages[row], name, x)
+                combined[name].position[row], combined[name].value[row] = position_M, value_M
+
+        each(decode, range(len(messages)), values=sum(kept.value.numel() for kept in combined.values()))
         return combined
+
+    def room(self, messages: list[wire.Message], name: str, x: Tensor) -> Kept:
+        """Empty, for what all peers kept of a tensor."""
+        moment = self.payload.moment(messages[0].header.round, name)
+        shape = len(messages), self.topk(x).rows_at(x.numel(), moment).kept
+        return Kept(x.new_empty(shape, dtype=torch.int32), x.new_empty(shape))
 
     def land(self, combined: dict[str, Kept], messages: list[wire.Message], slow: Tensors, fast: Tensors) -> float:
         """Residual, momentum, slow and fast weights in one pass; returns Σ ḡ²."""
