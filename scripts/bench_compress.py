@@ -265,7 +265,7 @@ def templar_feedback(codec: Any, k: int, piece: Piece) -> tuple:
     """Their launch: decay and add, compress, decompress, subtract; in a copy of the buffer."""
     buffer = piece.residual * BETA
     buffer.add_(piece.slow - piece.fast)
-    rows_CL = buffer[: piece.rows.whole * CHUNK].view(-1, CHUNK)
+    rows_CL = buffer[: len(buffer) // CHUNK * CHUNK].view(-1, CHUNK)
     sent = codec.compress(rows_CL, k)
     rows_CL.sub_(codec.decompress(rows_CL, *sent))
     return sent

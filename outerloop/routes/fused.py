@@ -25,7 +25,6 @@ from outerloop.feedback.none import NoFeedback
 from outerloop.feedback.storage import Float32
 from outerloop.kernels.land import Landing, land
 from outerloop.kernels.select import select
-from outerloop.kernels.threads import each
 from outerloop.methods.outer_optimizer import OuterOptimizer
 from outerloop.payload import Payload, blaming, on
 from outerloop.routes.plain import Launched, Plain, finite
@@ -79,14 +78,11 @@ class Fused:
 
     def combine(self, messages: list[wire.Message], like: Tensors) -> dict[str, Kept]:
         """Positions and values of all peers in name order. Raises BadMessage; changes nothing."""
-        combined = {name: self.room(messages, name, x) for name, x in like.items()}
-
-        def decode(row: int) -> None:
-            for name, x in like.items():
-                position_M, value_M = decode_kept(self.payload, self.topk(x), messages[row], name, x)
-                combined[name].position[row], combined[name].value[row] = position_M, value_M
-
-        each(decode, range(len(messages)), values=sum(kept.value.numel() for kept in combined.values()))
+        combined = {}
+        for name, x in like.items():
+            kept = combined[name] = self.room(messages, name, x)
+            for row, message in enumerate(messages):
+                kept.position[row], kept.value[row] = decode_kept(self.payload, self.topk(x), message, name, x)
         return combined
 
     def room(self, messages: list[wire.Message], name: str, x: Tensor) -> Kept:
