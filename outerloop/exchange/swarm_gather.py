@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, TimeoutError
+from dataclasses import replace
 
 from outerloop.swarm.daemon import DaemonOptions
 from outerloop.swarm.identity import ensure_identity
@@ -18,6 +19,7 @@ from outerloop.swarm.membership import Membership
 from outerloop.swarm.payloads import Payloads
 from outerloop.swarm.peer import Peer
 from outerloop.swarm.roster import Record, Roster, peer_name
+from outerloop.swarm.status import Status
 from outerloop.swarm.timeouts import DHT_S, LINGER_S
 from outerloop.swarm.unanimous import Unanimous
 from outerloop.types import Contribution, Made, Round, RoundFailed, UserError
@@ -128,6 +130,11 @@ class SwarmGather:
     def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
         """A gather beside the rounds of training."""
         return self.start(blob, Round(number, MEETINGS)).wait(timeout_s)
+
+    def show(self, status: Status) -> None:
+        """Let others see how this peer does, in its roster record; the bytes are filled in here."""
+        counted = replace(status, bytes_sent=self.bytes_sent, bytes_received=self.bytes_received)
+        self._node.spawn(self._roster.show(counted))
 
     def close(self, *, linger: bool = True) -> None:
         """Drop what is not decided, give the others what they still need, then leave. Idempotent."""

@@ -19,6 +19,7 @@ DHT_S = 10.0  # one read or write of the roster; hivemind gives up on a frozen n
 
 ROSTER_EXPIRY_S = 60.0  # a peer that stopped refreshing its record is forgotten after this
 ROSTER_REFRESH_S = 20.0  # three chances to refresh before the record expires
+ROSTER_LEAST_S = 5.0  # a record is not written more often than this, whatever news there is
 VIEW_S = 5.0  # asking one peer which members it sees
 FORM_POLL_S = 0.1, 1.0  # first and longest pause between two looks at the roster while the swarm forms
 
@@ -28,6 +29,9 @@ BUSY_S = 10.0  # who queues for a transfer is told so this often: silence for ST
 RETRY_S = 0.1, 2.0  # first and longest pause between two attempts at a peer
 GONE_AFTER_S = 6.0  # a peer is gone when every dial failed for this long: libp2p really dials once in 5 s
 GONE_TRIES = 3  # ... and when more than this many dials failed
+
+MEASURE_S = 20.0  # one probe: a few round trips and 1 MiB each way, so 1 Mbit/s just passes
+WATCH_S = 2.0  # pause between two looks of an observer at the roster
 
 LINGER_S = 10.0  # how long a finished peer stays for those that have not got everything yet
 
