@@ -25,6 +25,7 @@ from hivemind.utils.multiaddr import Multiaddr
 from outerloop.swarm.daemon import Daemon, DaemonOptions, launch, unreachable
 from outerloop.swarm.folder import SocketFolder
 from outerloop.swarm.framing import BrokenStream, Stream
+from outerloop.swarm.probe import Probes
 from outerloop.swarm.thread import NetworkThread
 from outerloop.swarm.timeouts import DHT_S, OPEN_S, START_S, STOP_S, limit
 from outerloop.swarm.transport import Handler, Unreachable
@@ -109,6 +110,15 @@ class Peer:
         visible = [str(address) for address in await self._p2p.get_visible_maddrs()]
         self.addresses = sorted(visible, key=lambda address: "/127.0.0.1/" in address)
         self.dht = await _enter_dht(self._p2p, self._options)
+        if not self._options.observer:
+            await Probes(self, seen=self._seen).serve()
+
+    async def _seen(self, peer_id: str) -> str:
+        """The address at the other end of a connection to a peer; empty when there is none any more."""
+        assert self._p2p is not None
+        async with limit(STOP_S):
+            connected = await self._p2p.list_peers()
+        return next((str(one.addrs[0]) for one in connected if one.peer_id.to_base58() == peer_id and one.addrs), "")
 
     async def _shut(self) -> None:
         if hasattr(self, "dht"):
@@ -135,6 +145,7 @@ async def _enter_dht(p2p: P2P, options: DaemonOptions) -> DHTNode:
             return await DHTNode.create(
                 p2p=p2p,
                 initial_peers=list(options.initial_peers) or None,
+                client_mode=options.observer,
                 strict=not options.open_internet,  # behind a NAT nobody can call back until a hole is punched
             )
     except ValidationError as error:
