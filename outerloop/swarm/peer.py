@@ -111,9 +111,9 @@ class Peer:
         self.addresses = sorted(visible, key=lambda address: "/127.0.0.1/" in address)
         self.dht = await _enter_dht(self._p2p, self._options)
         if not self._options.observer:
-            await Probes(self, seen=self._seen).serve()
+            await Probes(self, seen=self.seen_at).serve()
 
-    async def _seen(self, peer_id: str) -> str:
+    async def seen_at(self, peer_id: str) -> str:
         """The address at the other end of a connection to a peer; empty when there is none any more."""
         assert self._p2p is not None
         async with limit(STOP_S):
