@@ -127,8 +127,8 @@ def rate(bytes_per_s: float) -> str:
 def clock(found: Measured) -> Finding:
     """Theirs against ours."""
     ahead_s, sure_s = found.clock_ahead_s, found.round_trip_s / 2
-    where = "behind" if ahead_s > 0 else "ahead"
-    said = f"this machine's is {abs(ahead_s):.3g} s {where} of the peer's, give or take {sure_s:.1g} s"
+    where = "behind" if ahead_s > 0 else "ahead of"
+    said = f"this machine's is {abs(ahead_s):.3f} s {where} the peer's, give or take {sure_s:.3f} s"
     good = abs(ahead_s) <= CLOCK_S
     todo = "" if good else f"set the clock (NTP): peers more than {CLOCK_S:.0f} s apart refuse each other"
     return Finding("clock", good, said, todo)

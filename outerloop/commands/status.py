@@ -28,8 +28,8 @@ WIDE = 180
 """Columns of a table that goes to a file or a pipe."""
 
 DESCRIPTION = """\
-Shows the peers of a running swarm: the last round of each, its loss, speed and bytes, and who took part in the newest
-round. It looks on: it is in no roster, in no round, and nobody dials it. Ctrl-C ends it, the run goes on."""
+Shows the peers of a running swarm: the last round of each, how many took part in it ("no": it failed for this peer),
+loss, speed and bytes. It looks on: it is in no roster and in no round. Ctrl-C ends it, the run goes on."""
 
 EXAMPLES = """\
 examples
@@ -95,12 +95,11 @@ def page(run: str, seen: Seen) -> Group:
 
 
 def headline(run: str, seen: Seen) -> str:
-    """How many are there, and who was in the newest round."""
-    newest = max((record.status.round for record, _ in seen if record.status), default=0)
-    if not newest:
-        return f"run {run}: {len(seen)} peers, no round yet"
-    took_part = sum(bool(s and s.round == newest and s.peers) for s in (record.status for record, _ in seen))
-    return f"run {run}: {len(seen)} peers, {took_part} of them took part in round {newest}"
+    """How many are there, and how many made the newest round; who told before that round may have been in it."""
+    rounds = [(status.round, status.peers) for status in (record.status for record, _ in seen) if status]
+    newest, took_part = max(rounds, default=(0, 0))
+    last = f"{took_part} took part in round {newest}" if newest else "no round yet"
+    return f"run {run}: {len(seen)} peers, {last}"
 
 
 def table(seen: Seen) -> Table:

@@ -145,7 +145,7 @@ async def launch(options: DaemonOptions, folder: Path) -> Daemon:
 def unreachable(initial_peers: Sequence[str]) -> UserError:
     return UserError(
         f"no initial peer answers at {', '.join(initial_peers)}; is it running, and are host and port open? "
-        "Type exchange.initial_peers=[...] with the address that a running peer printed"
+        "Type the address that a running peer printed, in a run as exchange.initial_peers=[...]"
     )
 
 

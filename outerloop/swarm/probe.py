@@ -100,27 +100,31 @@ async def measure(transport: Transport, peer_id: str) -> Measured:
 
 async def _ping(stream: Stream) -> tuple[float, float]:
     """Round trip, and how far the other clock is ahead if both ways took as long."""
-    began_s, here = time.perf_counter(), time.time()
+    began_s, here = _now_s(), time.time()
     await stream.send_object({})
     clock = (await stream.receive_object()).get("clock")
-    round_trip_s = time.perf_counter() - began_s
+    round_trip_s = _now_s() - began_s
     if not isinstance(clock, float) or not math.isfinite(clock):
         raise BrokenStream("a probe was answered without a time")
     return round_trip_s, clock - here - round_trip_s / 2
 
 
 async def _up(stream: Stream, count: int, round_trip_s: float) -> float:
-    began_s = time.perf_counter()
+    began_s = _now_s()
     await _give(stream, count)
     await stream.receive_object()
-    return _rate(count, time.perf_counter() - began_s - round_trip_s)
+    return _rate(count, _now_s() - began_s - round_trip_s)
 
 
 async def _down(stream: Stream, count: int, round_trip_s: float) -> float:
-    began_s = time.perf_counter()
+    began_s = _now_s()
     await stream.send_object({})
     await _take(stream, count)
-    return _rate(count, time.perf_counter() - began_s - round_trip_s)
+    return _rate(count, _now_s() - began_s - round_trip_s)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _rate(count: int, took_s: float) -> float:
