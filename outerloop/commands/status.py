@@ -99,7 +99,7 @@ def headline(run: str, seen: Seen) -> str:
     rounds = [(status.round, status.peers) for status in (record.status for record, _ in seen) if status]
     newest, took_part = max(rounds, default=(0, 0))
     last = f"{took_part} took part in round {newest}" if newest else "no round yet"
-    return f"run {run}: {len(seen)} peers, {last}"
+    return f"run {run}: {len(seen)} peer{'s' * (len(seen) != 1)}, {last}"
 
 
 def table(seen: Seen) -> Table:
