@@ -48,6 +48,7 @@ class Peer:
         self._folder = SocketFolder()
         self._daemon: Daemon | None = None
         self._p2p: P2P | None = None
+        self._opened = asyncio.Event()  # or given up, with everything tidied away
         self._thread: NetworkThread | None = NetworkThread("outerloop-swarm")
         try:
             self.call(self._open(), timeout_s=START_S + DHT_S)
@@ -104,6 +105,12 @@ class Peer:
             thread.call(self._shut(), timeout_s=4 * STOP_S)
 
     async def _open(self) -> None:
+        try:
+            await self._start()
+        finally:
+            self._opened.set()
+
+    async def _start(self) -> None:
         self._daemon = await launch(self._options, self._folder.path)
         self._p2p = await _attach(self._daemon, self._folder.path)
         self.peer_id = self._p2p.peer_id.to_base58()
@@ -121,6 +128,7 @@ class Peer:
         return next((str(one.addrs[0]) for one in connected if one.peer_id.to_base58() == peer_id and one.addrs), "")
 
     async def _shut(self) -> None:
+        await _bounded(self._opened.wait())
         if hasattr(self, "dht"):
             await _bounded(self.dht.shutdown())
         if self._p2p is not None:
@@ -156,7 +164,7 @@ async def _enter_dht(p2p: P2P, options: DaemonOptions) -> DHTNode:
         raise unreachable(options.initial_peers) from error
 
 
-async def _bounded(step: Awaitable[None]) -> None:
+async def _bounded(step: Awaitable[object]) -> None:
     """One step of a shutdown. Without its daemon hivemind would wait for ever, so the next step is the second plan."""
     try:
         async with limit(STOP_S):

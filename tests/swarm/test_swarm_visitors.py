@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from loopback import Make, eventually, runs
 
 from outerloop.commands import main, network
 from outerloop.swarm import folder, roster
+from outerloop.swarm.peer import Peer
 from outerloop.swarm.status import Status
 
 Command = Callable[..., tuple[int, str, str]]
@@ -67,6 +70,25 @@ def test_ctrl_c_in_the_midst_leaves_nothing(monkeypatch: pytest.MonkeyPatch, out
     code, out, err = outerloop("doctor")
     assert code == 130 and "✓ daemon" in out and err == "\nstopped\n"
     assert left_here() <= before
+
+
+@pytest.mark.parametrize("pressed_s", [0.0, 0.03, 0.1, 0.2])
+def test_ctrl_c_while_the_daemon_starts_leaves_nothing(
+    pressed_s: float, monkeypatch: pytest.MonkeyPatch, outerloop: Command
+) -> None:
+    def call(self: Peer, work: Coroutine[Any, Any, Any], *, timeout_s: float) -> None:
+        starting = self.spawn(work)
+        time.sleep(pressed_s)
+        starting.cancel()
+        raise KeyboardInterrupt
+
+    complaints: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", complaints.append)
+    monkeypatch.setattr(Peer, "call", call)
+    before = left_here()
+    assert outerloop("doctor")[0] == 130
+    gc.collect()
+    assert left_here() <= before and not complaints
 
 
 def test_status_shows_two_live_peers_and_is_not_seen(
