@@ -7,12 +7,12 @@ import sys
 import time
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from outerloop.commands.inspect import table_of
 from outerloop.commands.parser import Parser
 from outerloop.sinks.console import readable_bytes
 from outerloop.swarm.daemon import check_addresses
@@ -104,15 +104,14 @@ def headline(run: str, seen: Seen) -> str:
 
 def table(seen: Seen) -> Table:
     """One row a peer. What strangers wrote has been bounded, and is of one line each."""
-    out = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("peer", "address"):
-        out.add_column(name, no_wrap=True)
-    for name in ("round", "took part", "loss", "tokens/s", "sent", "received", "commit", "told"):
-        out.add_column(name, justify="right", no_wrap=True)
-    for record, age_s in seen:
-        cells = (name_of(record), address_of(record), *numbers(record.status or Status()), f"{age_s:.0f} s ago")
-        out.add_row(*map(Text, cells))
-    return out
+    return table_of(
+        ["peer", "address"],
+        ["round", "took part", "loss", "tokens/s", "sent", "received", "commit", "told"],
+        [
+            [name_of(one), address_of(one), *numbers(one.status or Status()), f"{age_s:.0f} s ago"]
+            for one, age_s in seen
+        ],
+    )
 
 
 def name_of(record: Record) -> str:

@@ -5,6 +5,7 @@ proven), its raw binary streams and its DHT. From the floor up:
 
     identity  folder  thread  framing  board  timeouts      small parts without a network
     daemon -> peer -> roster                                 one process of libp2p, one peer, who is there
+    status  probe  visitor                                   for those who look on and take no part
     store  pace  partial  holders -> bulk                    content by its hash, from whoever holds it
     membership                                               who takes part: the same list everywhere
     payloads                                                 bytes from their owner to everybody
