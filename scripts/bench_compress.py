@@ -41,26 +41,34 @@ from numba import njit
 from safetensors.torch import load_file
 from torch import Tensor
 
+from outerloop import wire
+from outerloop.aggregate.senders import Senders
 from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
-from outerloop.kernels.land import Landing, land
+from outerloop.feedback.ef import ErrorFeedback
 from outerloop.kernels.select import offer, select
 from outerloop.kernels.threads import share
-from outerloop.types import Moment
+from outerloop.methods.outer_optimizer import OuterOptimizer
+from outerloop.payload import Payload
+from outerloop.routes.fused import Fused, Kept
+from outerloop.routes.plain import Plain
+from outerloop.types import Parts
 
 CHUNK, BETA, PIECE = 4096, 0.95, 1 << 22
-NOW = Moment(round=10**6, seed=0)
+ROUND = 10**6
 Row = dict[str, Any]
 
 
-@njit(nogil=True, fastmath=True)
+@njit(nogil=True)
 def read_three(slow, fast, residual, first, last, out):
-    """The bytes of a launch."""
-    total = np.float32(0)
-    for i in range(first, last):
-        total += (slow[i] - fast[i]) + residual[i]
-    out[0] = total
+    """The bytes of a launch, into 64 sums side by side: one alone would wait for its own additions."""
+    lanes = np.zeros(64, np.float32)
+    for block in range(first, last - 63, 64):
+        x, y, z = slow[block : block + 64], fast[block : block + 64], residual[block : block + 64]
+        for lane in range(64):
+            lanes[lane] += (x[lane] - y[lane]) + z[lane]
+    out[0] = lanes.sum()
 
 
 @njit(nogil=True)
@@ -74,37 +82,17 @@ def write_three(slow, fast, residual, first, last):
 
 
 class Piece:
-    """One tensor: its state, and what every peer sent of it."""
+    """One tensor and its state."""
 
-    def __init__(self, topk: TopK, noises: list[Tensor], generator: torch.Generator) -> None:
-        residual, *others = noises
-        self.topk, self.residual = topk, residual
+    def __init__(self, residual: Tensor, generator: torch.Generator) -> None:
+        self.residual, self.sink = residual, np.zeros(1, np.float32)
         self.slow = torch.randn(len(residual), generator=generator)
         self.fast = self.slow.clone()
-        self.rows = topk.rows_at(len(residual), NOW)
-        self.sent = [topk.encode(x, NOW) for x in others]
-        self.kept = self.decode()
-
-    def launch(self) -> dict[str, Tensor]:
-        """slow, fast, residual -> the parts of one payload."""
-        position_M, value_M, _ = select(self.slow, self.fast, self.residual, BETA, CHUNK, self.topk.k)
-        return self.topk.pack(position_M, value_M, self.rows, NOW)
-
-    def decode(self) -> tuple[Tensor, Tensor]:
-        """All payloads -> positions and values (P, M)."""
-        both = [self.topk.unpack(parts, self.rows, NOW) for parts in self.sent]
-        position, value = zip(*both, strict=True)
-        return torch.stack(position), torch.stack(value)
-
-    def land(self, kept: tuple[Tensor, Tensor]) -> None:
-        """All payloads into the three."""
-        how = Landing(0, BETA, CHUNK, self.topk.k, by_senders=True, lr=1.0, mu=0.0, nesterov=False)
-        land(self.slow, self.fast, self.residual, None, *kept, how)
 
     def bare_launch(self) -> None:
         """The bytes of a launch."""
-        arrays, out = [x.numpy() for x in (self.slow, self.fast, self.residual)], np.zeros(1, np.float32)
-        share(lambda a, b: read_three(*arrays, a, b, out), len(self.slow), values=len(self.slow))
+        arrays = [x.numpy() for x in (self.slow, self.fast, self.residual)]
+        share(lambda a, b: read_three(*arrays, a, b, self.sink), len(self.slow), values=len(self.slow))
 
     def bare_land(self) -> None:
         """The bytes of a landing."""
@@ -113,28 +101,61 @@ class Piece:
 
 
 class Case:
-    """One model's worth of tensors, PIECE values each."""
+    """One model's worth of tensors, PIECE values each, on the route that a training run takes."""
 
     def __init__(self, kind: str, params: int, k: int, payloads: int, real: Tensor | None) -> None:
         generator = torch.Generator().manual_seed(0)
         self.topk = TopK(chunk=CHUNK, k=k, values=TwoBit(chunk=None), index=Rice())
-        sizes = [min(PIECE, params - start) for start in range(0, params, PIECE)]
-        self.payloads, self.params = payloads, params
-        self.pieces = [
-            Piece(self.topk, [noise(kind, size, generator, real) for _ in range(payloads + 1)], generator)
-            for size in sizes
-        ]
-        self.quality = quality(self.pieces)
+        self.payloads, self.params, self.peers = payloads, params, [f"peer{i}" for i in range(payloads)]
+        sizes = {f"piece{start:012d}": min(PIECE, params - start) for start in range(0, params, PIECE)}
+        self.pieces = {name: Piece(noise(kind, n, generator, real), generator) for name, n in sizes.items()}
+        self.slow = {name: piece.slow for name, piece in self.pieces.items()}
+        self.fast = {name: piece.fast for name, piece in self.pieces.items()}
+        self.route = self.fused()
+        self.messages = [self.message(peer, kind, generator, real) for peer in self.peers]
+        self.combined = self.combine()
+        self.quality = quality(self)
+
+    def fused(self) -> Fused:
+        """Top-k, error feedback, mean over senders, plain SGD."""
+        feedback, payload = ErrorFeedback(beta=BETA), Payload(self.topk, seed=0)
+        for name, piece in self.pieces.items():
+            feedback.residual.put(name, piece.residual)
+        method = OuterOptimizer(optimizer=partial(torch.optim.SGD, lr=1.0, momentum=0.0))
+        method.init(self.slow)
+        plain = Plain(method=method, feedback=feedback, aggregate=Senders(), payload=payload, peer=self.peers[0])
+        return Fused(plain, delay=0, merge_local=0.0)
+
+    def message(self, peer: str, kind: str, generator: torch.Generator, real: Tensor | None) -> wire.Message:
+        """What one peer sends, of noise of its own."""
+        header = wire.Header(round=ROUND, fragment=0, samples=1, schema=0, slow=0, peer=peer)
+        x = {name: noise(kind, len(slow), generator, real) for name, slow in self.slow.items()}
+        return wire.Message(header, {name: self.route.payload.encode(ROUND, name, x[name], leads=False) for name in x})
+
+    def launch(self) -> dict[str, Parts]:
+        """slow, fast, residual -> one payload."""
+        return self.route.launch(ROUND, self.slow, self.fast).parts
+
+    def combine(self) -> dict[str, Kept]:
+        """All payloads -> positions and values."""
+        return self.route.combine(self.messages, self.slow)
+
+    def apply(self) -> None:
+        """Positions and values into residual, slow and fast weights."""
+        self.route.land(self.combined, self.messages, self.slow, self.fast)
+
+    def decode_apply(self) -> None:
+        """All payloads into the three."""
+        self.route.land(self.combine(), self.messages, self.slow, self.fast)
 
     def step(self) -> None:
         """A whole outer step but for the network."""
-        self.each(Piece.launch)
-        for piece in self.pieces:
-            piece.land(piece.decode())
+        self.launch()
+        self.decode_apply()
 
     def each(self, work: Callable[[Piece], Any]) -> None:
         """One piece after the other."""
-        for piece in self.pieces:
+        for piece in self.pieces.values():
             work(piece)
 
 
@@ -167,18 +188,19 @@ def measure(case: Case, kind: str, threads: int, repeats: int, peers: dict[str, 
     torch.set_num_threads(threads)
     row = {"params": case.params, "threads": threads, "kind": kind, "k": case.topk.k, "payloads": case.payloads}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    copies = [torch.empty_like(piece.slow) for piece in case.pieces]
+    copies = [torch.empty_like(piece.slow) for piece in case.pieces.values()]
     ours: dict[str, Callable[[], Any]] = {
-        "copy": lambda: [copy.copy_(piece.slow) for copy, piece in zip(copies, case.pieces, strict=True)],
+        "copy": lambda: [copy.copy_(piece.slow) for copy, piece in zip(copies, case.pieces.values(), strict=True)],
         "bare_launch": lambda: case.each(Piece.bare_launch),
         "bare_land": lambda: case.each(Piece.bare_land),
-        "launch": lambda: case.each(Piece.launch),
-        "decode": lambda: case.each(Piece.decode),
-        "decode_apply": lambda: case.each(lambda piece: piece.land(piece.decode())),
+        "launch": case.launch,
+        "decode": case.combine,
+        "apply": case.apply,
+        "decode_apply": case.decode_apply,
         "step": case.step,
     }
     s = medians(ours | {name: partial(side, case) for name, side in peers.items()}, repeats)
-    bare, entries = s["bare_launch"] + s["bare_land"], case.payloads * sum(piece.rows.kept for piece in case.pieces)
+    bare, entries = s["bare_launch"] + s["bare_land"], sum(kept.value.numel() for kept in case.combined.values())
     row |= case.quality
     row |= {
         "memory_gb_per_s": 8e-9 * case.params / s["copy"],
@@ -194,26 +216,27 @@ def measure(case: Case, kind: str, threads: int, repeats: int, peers: dict[str, 
     return row | {f"{name}_over_ours": s[name] / s[side] for name, side in ours_for.items()}
 
 
-def quality(pieces: list[Piece]) -> Row:
+def quality(case: Case) -> Row:
     """Bits and error of this peer's payload."""
-    index = bits = kept = params = 0
+    index = bits = kept = 0
     error = whole = 0.0
-    for piece in pieces:
-        parts = piece.launch()
+    for name, parts in case.launch().items():
+        piece, moment = case.pieces[name], case.route.payload.moment(ROUND, name)
         x = offer(piece.slow, piece.fast, piece.residual, BETA)
-        _, value_M, _ = select(x, None, None, 0.0, CHUNK, piece.topk.k)
-        _, decoded_M = piece.topk.unpack(parts, piece.rows, NOW)
+        _, value_M, _ = select(x, None, None, 0.0, CHUNK, case.topk.k)
+        _, decoded_M = case.topk.unpack(parts, case.topk.rows_at(len(x), moment), moment)
         index += 8 * parts["index"].numel()
         bits += 8 * sum(part.numel() * part.itemsize for part in parts.values())
-        kept, params, k = kept + piece.rows.kept, params + len(x), piece.topk.k
+        kept += len(value_M)
         error += float((decoded_M - value_M).double().square().sum())
         whole += float(value_M.double().square().sum())
+    k = case.topk.k
     bound = (math.lgamma(CHUNK + 1) - math.lgamma(k + 1) - math.lgamma(CHUNK - k + 1)) / math.log(2) / k
     return {
         "index_bits": index / kept,
         "index_over_bound": index / kept / bound,
         "bits_per_value": bits / kept,
-        "bits_per_param": bits / params,
+        "bits_per_param": bits / case.params,
         "relative_error": (error / whole) ** 0.5,
     }
 
@@ -230,28 +253,27 @@ def peer_sides(folder: Path | None) -> dict[str, Callable[[Case], Any]]:
         sys.modules["tplr"] = stub
         templar = importlib.import_module("compress")
         codec = templar.TopKCompressor(use_quantization=True, quantization_bins=4, quantization_range=6)
-        sides["templar_feedback"] = lambda case: case.each(partial(templar_feedback, codec))
-        sides["templar_step"] = lambda case: case.each(partial(templar_step, codec))
+        sides["templar_feedback"] = lambda case: case.each(partial(templar_feedback, codec, case.topk.k))
+        sides["templar_step"] = lambda case: case.each(partial(templar_step, codec, case.topk.k, case.payloads))
     if (folder / "demo" / "demo.py").exists():
         demo = importlib.import_module("demo").CompressDCT()
-        sides["demo_compress"] = lambda case: case.each(partial(demo_compress, demo))
+        sides["demo_compress"] = lambda case: case.each(partial(demo_compress, demo, case.topk.k))
     return sides
 
 
-def templar_feedback(codec: Any, piece: Piece) -> tuple:
+def templar_feedback(codec: Any, k: int, piece: Piece) -> tuple:
     """Their launch: decay and add, compress, decompress, subtract; in a copy of the buffer."""
     buffer = piece.residual * BETA
     buffer.add_(piece.slow - piece.fast)
-    rows_CL = buffer[: piece.rows.whole * CHUNK].view(-1, CHUNK)
-    sent = codec.compress(rows_CL, piece.topk.k)
+    rows_CL = buffer[: len(buffer) // CHUNK * CHUNK].view(-1, CHUNK)
+    sent = codec.compress(rows_CL, k)
     rows_CL.sub_(codec.decompress(rows_CL, *sent))
     return sent
 
 
-def templar_step(codec: Any, piece: Piece) -> None:
+def templar_step(codec: Any, k: int, peers: int, piece: Piece) -> None:
     """Their whole outer step: the launch above, all payloads decompressed together, SGD, and a copy back."""
-    index, value, shape, total, quantized = templar_feedback(codec, piece)
-    peers = len(piece.sent)
+    index, value, shape, total, quantized = templar_feedback(codec, k, piece)
     mean = codec.batch_decompress(
         torch.empty(shape), [index] * peers, [value] * peers, shape, total, [quantized] * peers
     )
@@ -259,10 +281,10 @@ def templar_step(codec: Any, piece: Piece) -> None:
     piece.fast.copy_(piece.slow)
 
 
-def demo_compress(codec: Any, piece: Piece) -> None:
+def demo_compress(codec: Any, k: int, piece: Piece) -> None:
     """Their local step without the cosine transform: top-k of every block and its decompression."""
-    x_CL = piece.residual[: piece.rows.whole * CHUNK].view(-1, CHUNK)
-    codec.decompress(x_CL, *codec.compress(x_CL, piece.topk.k))
+    x_CL = piece.residual[: len(piece.residual) // CHUNK * CHUNK].view(-1, CHUNK)
+    codec.decompress(x_CL, *codec.compress(x_CL, k))
 
 
 def hivemind_fp16(piece: Piece) -> None:

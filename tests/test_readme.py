@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from outerloop.commands import main
+from outerloop.exchange.swarm_gather import SwarmGather
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -19,6 +20,7 @@ COMMANDS = [
 ]
 TRAIN = [command[1:] for command in COMMANDS if command[0] == "scripts/train.sh"]
 INSPECT = [command[1:] for command in COMMANDS if command[1:2] == ["inspect"]]
+VISIT = [command[1:] for command in COMMANDS if command[1:2] in (["doctor"], ["status"])]
 SMALL = {
     "exchange": "inprocess",
     "workers": "2",
@@ -64,6 +66,21 @@ def test_inspect_commands_run(tmp_path, monkeypatch, capsys):
         assert main.main() == 0
         assert "checksum ok" in capsys.readouterr().out
     assert INSPECT
+
+
+def test_doctor_and_status_commands_run(tmp_path, monkeypatch, capsys):
+    """With any port, and at the address of a peer that runs here."""
+    peer = SwarmGather(run="default", peers=1, identity_path=str(tmp_path / "identity"))
+    try:
+        for arguments in VISIT:
+            here = [peer.address[0] if "/ip4/" in argument else argument.replace("4242", "0") for argument in arguments]
+            monkeypatch.setattr(sys, "argv", ["outerloop", *here])
+            assert main.main() == 0
+        out = capsys.readouterr().out
+        assert "✓ daemon" in out and "run default: 1 peer" in out
+    finally:
+        peer.abort()
+    assert len(VISIT) == 2
 
 
 def test_every_recipe_has_its_command():

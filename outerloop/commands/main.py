@@ -1,6 +1,7 @@
 """`outerloop`: the command line. One word says what to do, the rest goes to that command.
 
-Exit codes: 0 done, 2 the user's mistake (one line), 1 anything else, 130 stopped by Ctrl-C.
+Exit codes: 0 done, 2 the user's mistake (one line), 1 anything else (doctor: something is not well), 130 stopped by
+Ctrl-C.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ outerloop {version}: train one model on machines that are far apart.
   outerloop train --cfg [option=value ...] show the whole configuration and do nothing
   outerloop report DIR ...                 compare runs: table, figures, one page (report --help says more)
   outerloop inspect FILE                   what one payload of keep_payload_rounds=2 holds (inspect --help says more)
+  outerloop doctor [--peer ADDR]           can this machine take part, and what to do if not
+  outerloop status ADDR                    the peers of a running swarm, live
 
 Options most used (train --cfg shows all)
   recipe=      {recipe}   which paper's method, as one setting
@@ -92,7 +95,29 @@ def inspect(arguments: list[str]) -> int:
     return run(arguments)
 
 
-COMMANDS = {"train": train, "report": report, "inspect": inspect, "worker": worker}
+def doctor(arguments: list[str]) -> int:
+    """`outerloop doctor`."""
+    from outerloop.commands.doctor import main as run
+
+    return run(arguments)
+
+
+def status(arguments: list[str]) -> int:
+    """`outerloop status`."""
+    from outerloop.commands.status import main as run
+
+    return run(arguments)
+
+
+COMMANDS = {
+    "train": train,
+    "report": report,
+    "inspect": inspect,
+    "doctor": doctor,
+    "status": status,
+    "worker": worker,
+}
+GOES_ON = "; the same command with the same run_dir goes on from the last checkpoint"
 
 
 def main() -> int:
@@ -107,13 +132,14 @@ def main() -> int:
         return 0
     try:
         if word not in COMMANDS:
-            raise UserError(f"{word!r} is not a command: outerloop has train, report and inspect: type outerloop train")
+            known = ", ".join(name for name in COMMANDS if name != "worker")
+            raise UserError(f"{word!r} is not a command: outerloop has {known}: type outerloop train")
         return COMMANDS[word](rest)
     except UserError as mistake:
         print(f"outerloop: {mistake}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\nstopped; the same command with the same run_dir goes on from the last checkpoint", file=sys.stderr)
+        print(f"\nstopped{GOES_ON if word == 'train' else ''}", file=sys.stderr)
         return 130
     except Exception as error:
         if type(error).__name__ != "WorkerCrashed":

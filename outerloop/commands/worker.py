@@ -20,7 +20,8 @@ from omegaconf import DictConfig, OmegaConf
 from outerloop.commands.build import fingerprint, make, run_worker
 from outerloop.commands.team import error_event
 from outerloop.inner.worker import Event
-from outerloop.types import Exchange, Stopped
+from outerloop.sinks.shown import Shown
+from outerloop.types import Stopped
 
 
 def main(arguments: list[str]) -> int:
@@ -37,16 +38,22 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, leave)
     config = OmegaConf.load(run_dir / "config.yaml")
     assert isinstance(config, DictConfig)
-    exchange: Exchange | None = None
+    exchange: Any = None
     try:
         exchange = joining(config, run_dir, index, emit)
+        shown = Shown(exchange.show)
+
+        def tell(event: Event) -> None:
+            emit(event)
+            shown.write(event)
+
         run_worker(
             config,
             index=index,
             run_dir=run_dir,
             resume_step=resume_step,
             exchange=exchange,
-            emit=emit,
+            emit=tell,
             check_stop=lambda: None,
         )
         exchange.close()
@@ -63,7 +70,7 @@ def main(arguments: list[str]) -> int:
             exchange.abort()
 
 
-def joining(config: DictConfig, run_dir: Path, index: int, emit: Any) -> Exchange:
+def joining(config: DictConfig, run_dir: Path, index: int, emit: Any) -> Any:
     """The exchange of this worker, its address told; then the watch over standard input begins."""
     first = index == 0 and not config.exchange.initial_peers
     initial_peers = [] if first else peers_from(sys.stdin.readline())

@@ -46,8 +46,16 @@ class TwoBit:
         group = group_length(self.chunk, count, moment)
         if level_G2.shape != (-(-count // group), 2) or level_G2.dtype != torch.bfloat16:
             raise ValueError(f"levels {tuple(level_G2.shape)} do not fit {count} values in groups of {group}")
-        if not (level_G2.isfinite().all() and (level_G2 >= 0).all()):
+        if not all_magnitudes(level_G2):
             raise ValueError("a level is negative or not finite")
         if parts["code"].dtype != torch.uint8 or parts["code"].shape != (packed_bytes(count, 2),):
             raise ValueError(f"{parts['code'].numel()} bytes cannot hold {count} codes of 2 bits")
         return two_bit_decode(parts["code"], level_G2, count, group).view(shape)
+
+
+def all_magnitudes(level_G2: Tensor) -> bool:
+    """Whether no bfloat16 is negative or not finite: as integers these are below 0, or from infinity's 0x7F80 on."""
+    if not level_G2.numel():
+        return True
+    lowest, highest = level_G2.view(torch.int16).aminmax()
+    return int(lowest) >= 0 and int(highest) < 0x7F80

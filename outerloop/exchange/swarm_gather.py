@@ -11,6 +11,7 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, TimeoutError
+from dataclasses import replace
 from pathlib import Path
 
 from outerloop.swarm.daemon import DaemonOptions
@@ -24,6 +25,7 @@ from outerloop.swarm.peer import Peer
 from outerloop.swarm.roster import Record, Roster, id_of, peer_name
 from outerloop.swarm.rounds import Rounds, TooFar
 from outerloop.swarm.rules import Quorum, Rules
+from outerloop.swarm.status import Status
 from outerloop.swarm.timeouts import CALL_S, DHT_S, LINGER_S, MEET_S, STATE_S, TELL_S
 from outerloop.types import Contribution, Deserted, Made, Outrun, Round, RoundFailed, UserError
 
@@ -215,6 +217,13 @@ class SwarmGather:
     def counters(self) -> dict[str, float]:
         """Nothing else."""
         return {}
+
+    def show(self, status: Status) -> None:
+        """Let others see how this peer does, in its roster record; the bytes are filled in here."""
+        counted = replace(
+            status, bytes_sent=self.bytes_sent, bytes_received=self.bytes_received, commit=self._rounds.head
+        )
+        self._node.spawn(self._roster.show(counted))
 
     def close(self, *, linger: bool = True) -> None:
         """Drop what is not decided, give the others what they still need, then leave. Idempotent."""

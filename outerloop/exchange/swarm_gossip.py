@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, TimeoutError
+from dataclasses import replace
 
 from outerloop.swarm.assembly import Assembly
 from outerloop.swarm.bulk import Bulk
@@ -22,6 +23,7 @@ from outerloop.swarm.gossip import Gossip
 from outerloop.swarm.partners import Dealt, Drawn, Partners
 from outerloop.swarm.patience import Patience
 from outerloop.swarm.presence import Presence
+from outerloop.swarm.status import Status
 from outerloop.swarm.timeouts import DHT_S, LINGER_S
 from outerloop.types import Contribution, Made, Round, RoundFailed, UserError
 
@@ -146,6 +148,8 @@ class SwarmGossip:
     def join(self, first: Round = FIRST) -> None:
         """Wait until all peers are there and see the same members. Raises UserError, telling who is missing."""
         self._presence.form(timeout_s=self._join_timeout_s)
+        if self.peer not in self._members.names.values():
+            raise UserError("this gossip run is under way without this peer, and takes no new ones: type exchange.run=")
         self._node.call(self._begin(), timeout_s=DHT_S)
         self._clock.begin()
 
@@ -176,6 +180,11 @@ class SwarmGossip:
             return self._node.call(self._assembly.meet(number, blob), timeout_s=timeout_s + 2 * self._meeting_s)
         except TimeoutError as error:
             raise RoundFailed(f"meeting {number} did not end") from error
+
+    def show(self, status: Status) -> None:
+        """Let others see how this peer does, in its roster record; the bytes are filled in here."""
+        counted = replace(status, bytes_sent=self.bytes_sent, bytes_received=self.bytes_received)
+        self._node.spawn(self._presence.roster.show(counted))
 
     def close(self, *, linger: bool = True) -> None:
         """Drop what is not decided, give the others what they still need, then leave. Idempotent."""

@@ -48,6 +48,6 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorates a loop: compiled for the types of its arguments when it is first called with them, or loaded."""
     before, config.CACHE_DIR = config.CACHE_DIR, str(FOLDER or "")
     try:
-        return njit(nogil=True, cache=FOLDER is not None)(function)
+        return njit(nogil=True, error_model="numpy", cache=FOLDER is not None)(function)
     finally:
         config.CACHE_DIR = before

@@ -12,12 +12,15 @@ import torch
 from torch import Tensor
 
 from outerloop.kernels.arrays import LINE, array_of, convert, prefetch, sum_of_squares
+from outerloop.kernels.bit_loops import ONE, reaching, trailing_zeros
 from outerloop.kernels.compiled import compiled
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.select import select
 from outerloop.kernels.threads import share
 
 GROUP = 16
+WORD = 64
+"""Magnitudes that are held against a bound together: a bit each."""
 
 
 @select.kernel("CPU")
@@ -104,16 +107,20 @@ def find_near(size, n, bound, near, slow, fast, residual, ahead):
     Nothing here waits for memory, so this is when the next chunk, at `ahead`, is asked for: 1.4 times the whole speed.
     """
     m = 0
-    for block in range(0, n, LINE):
-        if ahead + block < slow.size:
-            prefetch(slow, ahead + block)
+    for block in range(0, n - WORD + 1, WORD):
+        for line in range(ahead + block, min(ahead + block + WORD, slow.size), LINE):
+            prefetch(slow, line)
             if fast.size:
-                prefetch(fast, ahead + block)
+                prefetch(fast, line)
             if residual.size:
-                prefetch(residual, ahead + block)
-        for i in range(block, min(n, block + LINE)):
-            near[m] = i
-            m += size[i] >= bound
+                prefetch(residual, line)
+        word = reaching(size, block, bound)
+        while word:
+            near[m] = block + trailing_zeros(word)
+            m, word = m + 1, word & (word - ONE)
+    for i in range(n // WORD * WORD, n):
+        near[m] = i
+        m += size[i] >= bound
     return m
 
 

@@ -62,10 +62,24 @@ def encode_groups(x, group, code, level, first, last):
 @compiled
 def decode_groups(code, level, group, x, first, last):
     """Groups first .. last."""
-    levels, table = np.empty((last - first, 2), np.float32), np.empty(4, np.float32)
+    levels = np.empty((last - first, 2), np.float32)
     convert(level[2 * first : 2 * last], levels.reshape(-1))
     for g in range(first, last):
         low, high = levels[g - first]
-        table[0], table[1], table[2], table[3] = low, high, -low, -high
-        for i in range(g * group, min(g * group + group, x.size)):
-            x[i] = table[(code[i >> 2] >> np.uint8(2 * (i & 3))) & 3]
+        start, stop = g * group, min(g * group + group, x.size)
+        whole = start + (stop - start) // 4 * 4 if start % 4 == 0 else start
+        byte, four = code[start // 4 : whole // 4], x[start:whole]
+        for j in range(byte.size):  # the four stores in one body fill vectors
+            four[4 * j] = value_of(byte[j], low, high)
+            four[4 * j + 1] = value_of(byte[j] >> np.uint8(2), low, high)
+            four[4 * j + 2] = value_of(byte[j] >> np.uint8(4), low, high)
+            four[4 * j + 3] = value_of(byte[j] >> np.uint8(6), low, high)
+        for i in range(whole, stop):
+            x[i] = value_of(code[i // 4] >> np.uint8(2 * (i % 4)), low, high)
+
+
+@compiled
+def value_of(bits, low, high):
+    """Of a code's two bits: the lower one tells the magnitude, the upper one is the sign."""
+    size = high if bits & 1 else low
+    return -size if bits & 2 else size

@@ -80,11 +80,16 @@ class Fused:
         """Positions and values of all peers in name order. Raises BadMessage; changes nothing."""
         combined = {}
         for name, x in like.items():
-            topk = self.topk(x)
-            sent = [decode_kept(self.payload, topk, m, name, x) for m in messages]
-            position_PM, value_PM = (torch.stack(column) for column in zip(*sent, strict=True))
-            combined[name] = Kept(position_PM, value_PM)
+            kept = combined[name] = self.room(messages, name, x)
+            for row, message in enumerate(messages):
+                kept.position[row], kept.value[row] = decode_kept(self.payload, self.topk(x), message, name, x)
         return combined
+
+    def room(self, messages: list[wire.Message], name: str, x: Tensor) -> Kept:
+        """Empty, for what all peers kept of a tensor."""
+        moment = self.payload.moment(messages[0].header.round, name)
+        shape = len(messages), self.topk(x).rows_at(x.numel(), moment).kept
+        return Kept(x.new_empty(shape, dtype=torch.int32), x.new_empty(shape))
 
     def land(
         self, combined: dict[str, Kept], messages: list[wire.Message], slow: Tensors, fast: Tensors, *, counted: bool

@@ -44,7 +44,7 @@ NO_BOOTSTRAP = "failed to connect to bootstrap peers"
 
 @dataclass(frozen=True, kw_only=True)
 class DaemonOptions:
-    """Where a peer listens, who it is, whom it knows."""
+    """Where a peer listens, who it is, whom it knows. `observer`: it asks the DHT and is not asked."""
 
     identity_path: Path
     host: str
@@ -52,10 +52,11 @@ class DaemonOptions:
     announce: Sequence[str]
     initial_peers: Sequence[str]
     open_internet: bool
+    observer: bool = False
 
     def __post_init__(self) -> None:
-        _check_addresses("initial_peers", self.initial_peers, must_name="p2p")
-        _check_addresses("announce", self.announce, must_name="tcp")
+        check_addresses("initial_peers", self.initial_peers, must_name="p2p")
+        check_addresses("announce", self.announce, must_name="tcp")
         try:
             ipaddress.ip_address(self.host)
         except ValueError as error:
@@ -64,7 +65,8 @@ class DaemonOptions:
             ) from error
 
 
-def _check_addresses(option: str, addresses: Sequence[str], *, must_name: str) -> None:
+def check_addresses(option: str, addresses: Sequence[str], *, must_name: str) -> None:
+    """Raises UserError for what is no multiaddr with that part."""
     for address in addresses:
         try:
             Multiaddr(address)[must_name]
@@ -143,7 +145,7 @@ async def launch(options: DaemonOptions, folder: Path) -> Daemon:
 def unreachable(initial_peers: Sequence[str]) -> UserError:
     return UserError(
         f"no initial peer answers at {', '.join(initial_peers)}; is it running, and are host and port open? "
-        "Type exchange.initial_peers=[...] with the address that a running peer printed"
+        "Type the address that a running peer printed, in a run as exchange.initial_peers=[...]"
     )
 
 
@@ -186,7 +188,7 @@ def arguments(options: DaemonOptions, control: str) -> list[str]:
         "listen": control,
         "id": options.identity_path,
         "hostAddrs": f"/{family}/{options.host}/tcp/{options.port}",
-        "dhtServer": 1,
+        "dhtClient" if options.observer else "dhtServer": 1,
         "connManager": 1,
         "idleTimeout": "30s",
         **dict.fromkeys(("relay", "autoRelay", "autonat", "natPortMap"), outside),

@@ -25,6 +25,7 @@ from hivemind.utils.multiaddr import Multiaddr
 from outerloop.swarm.daemon import Daemon, DaemonOptions, launch, unreachable
 from outerloop.swarm.folder import SocketFolder
 from outerloop.swarm.framing import BrokenStream, Stream
+from outerloop.swarm.probe import Probes
 from outerloop.swarm.thread import NetworkThread
 from outerloop.swarm.timeouts import DHT_S, OPEN_S, START_S, STOP_S, limit
 from outerloop.swarm.transport import Handler, Unreachable
@@ -47,6 +48,7 @@ class Peer:
         self._folder = SocketFolder()
         self._daemon: Daemon | None = None
         self._p2p: P2P | None = None
+        self._opened = asyncio.Event()  # or given up, with everything tidied away
         self._thread: NetworkThread | None = NetworkThread("outerloop-swarm")
         try:
             self.call(self._open(), timeout_s=START_S + DHT_S)
@@ -105,14 +107,30 @@ class Peer:
             thread.call(self._shut(), timeout_s=4 * STOP_S)
 
     async def _open(self) -> None:
+        try:
+            await self._start()
+        finally:
+            self._opened.set()
+
+    async def _start(self) -> None:
         self._daemon = await launch(self._options, self._folder.path)
         self._p2p = await _attach(self._daemon, self._folder.path)
         self.peer_id = self._p2p.peer_id.to_base58()
         visible = [str(address) for address in await self._p2p.get_visible_maddrs()]
         self.addresses = sorted(visible, key=lambda address: "/127.0.0.1/" in address)
         self.dht = await _enter_dht(self._p2p, self._options)
+        if not self._options.observer:
+            await Probes(self, seen=self.seen_at).serve()
+
+    async def seen_at(self, peer_id: str) -> str:
+        """The address at the other end of a connection to a peer; empty when there is none any more."""
+        assert self._p2p is not None
+        async with limit(STOP_S):
+            connected = await self._p2p.list_peers()
+        return next((str(one.addrs[0]) for one in connected if one.peer_id.to_base58() == peer_id and one.addrs), "")
 
     async def _shut(self) -> None:
+        await _bounded(self._opened.wait())
         if hasattr(self, "dht"):
             await _bounded(self.dht.shutdown())
         if self._p2p is not None:
@@ -137,6 +155,7 @@ async def _enter_dht(p2p: P2P, options: DaemonOptions) -> DHTNode:
             return await DHTNode.create(
                 p2p=p2p,
                 initial_peers=list(options.initial_peers) or None,
+                client_mode=options.observer,
                 strict=not options.open_internet,  # behind a NAT nobody can call back until a hole is punched
             )
     except ValidationError as error:
@@ -147,7 +166,7 @@ async def _enter_dht(p2p: P2P, options: DaemonOptions) -> DHTNode:
         raise unreachable(options.initial_peers) from error
 
 
-async def _bounded(step: Awaitable[None]) -> None:
+async def _bounded(step: Awaitable[object]) -> None:
     """One step of a shutdown. Without its daemon hivemind would wait for ever, so the next step is the second plan."""
     try:
         async with limit(STOP_S):

@@ -45,13 +45,13 @@ class Presence:
         )
         self.name = peer_name(worker, self.node.peer_id)
         own = Record(self.name, self.node.addresses, fingerprint, time.time())
-        self._roster = Roster(self.node.dht, run=run, own=own)
-        self.members = Membership(self.node, self._roster, run=run, peers=peers, own=own)
+        self.roster = Roster(self.node.dht, run=run, own=own)
+        self.members = Membership(self.node, self.roster, run=run, peers=peers, own=own)
 
     async def appear(self) -> None:
         """Be seen. Whatever this peer answers to must be served by now."""
         await self.members.serve()
-        await self._roster.publish()
+        await self.roster.publish()
 
     def form(self, *, timeout_s: float) -> None:
         """Wait until all peers are there and see the same members. Raises UserError, telling who is missing."""
@@ -60,6 +60,6 @@ class Presence:
     def end(self) -> None:
         """Withdraw the record, end the network thread and the daemon."""
         try:
-            self.node.call(self._roster.withdraw(), timeout_s=DHT_S)
+            self.node.call(self.roster.withdraw(), timeout_s=DHT_S)
         finally:
             self.node.close()

@@ -111,6 +111,11 @@ class Rounds:
         """The same; before the rounds have begun nobody."""
         return () if self._machine is None else self.roster
 
+    @property
+    def head(self) -> str:
+        """The digest of the last commit that is known here, in hex; empty before the rounds have begun."""
+        return "" if self._machine is None else self._machine.memory.head.digest.hex()
+
     def head_of(self, number: int) -> bytes | None:
         """The digest of a commit; None when it is forgotten."""
         commit = self._commits.get(number)

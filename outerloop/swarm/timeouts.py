@@ -19,6 +19,7 @@ DHT_S = 10.0  # one read or write of the roster; hivemind gives up on a frozen n
 
 ROSTER_EXPIRY_S = 60.0  # a peer that stopped refreshing its record is forgotten after this
 ROSTER_REFRESH_S = 20.0  # three chances to refresh before the record expires
+ROSTER_LEAST_S = 5.0  # a record is not written more often than this, whatever news there is
 VIEW_S = 5.0  # asking one peer which members it sees
 FORM_POLL_S = 0.1, 1.0  # first and longest pause between two looks at the roster while the swarm forms
 
@@ -47,6 +48,8 @@ ANSWER_S = 5.0  # a proposal is answered at once, so whoever takes longer is fro
 TURN_S = 0.2  # mean pause between two moments at which a ready peer may propose: notices of one moment get there in it
 DOUBT_S = 30.0  # asking a partner for its last word before going on without it
 PROBE_S = 1.0  # pause between two looks whether those that an assembly waits for are still there
+MEASURE_S = 20.0  # one probe: a few round trips and 1 MiB each way, so 1 Mbit/s just passes
+WATCH_S = 2.0  # pause between two looks of an observer at the roster
 
 LINGER_S = 10.0  # how long a finished peer stays for those that have not got everything yet
 

@@ -1,0 +1,138 @@
+"""`outerloop status`: the peers of a running swarm, seen by somebody who takes no part in it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from outerloop.commands.inspect import table_of
+from outerloop.commands.parser import Parser
+from outerloop.sinks.console import readable_bytes
+from outerloop.swarm.daemon import check_addresses
+from outerloop.swarm.roster import Record, read_roster
+from outerloop.swarm.status import Status
+from outerloop.swarm.timeouts import DHT_S, WATCH_S
+from outerloop.swarm.visitor import Visitor, visit
+from outerloop.types import UserError
+
+Seen = list[tuple[Record, float]]
+"""Records, with the age of what they tell in seconds."""
+WIDE = 180
+"""Columns of a table that goes to a file or a pipe."""
+
+DESCRIPTION = """\
+Shows the peers of a running swarm: the last round of each, how many took part in it ("no": it failed for this peer),
+loss, speed and bytes. It looks on: it is in no roster and in no round. Ctrl-C ends it, the run goes on."""
+
+EXAMPLES = """\
+examples
+  outerloop status /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo...           live; the address is what a peer printed
+  outerloop status /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... --once    once, and end
+  outerloop status /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... --run mine       with exchange.run=mine
+
+A peer tells of itself every 5 to 20 s, so the table is a little late; "told" says how old a line is. A peer that died
+without a word stays for a minute. What is shown is what peers claim: nothing proves it."""
+
+
+def parser() -> Parser:
+    """The options."""
+    out = Parser("status", example="outerloop status ADDR", description=DESCRIPTION, epilog=EXAMPLES)
+    out.add_argument("address", metavar="ADDR", help="of any running peer of the swarm")
+    out.add_argument("--run", default="default", metavar="NAME", help="its exchange.run (default: default)")
+    out.add_argument("--once", action="store_true", help="one table; also when the output is no terminal")
+    return out
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit code 0, also after Ctrl-C in the live table. Raises UserError."""
+    options = parser().parse_args(arguments)
+    check_addresses("status", [options.address], must_name="p2p")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside: the same clean way out as Ctrl-C
+    terminal = sys.stdout.isatty()
+    console = Console() if terminal else Console(width=WIDE)
+    with visit(initial_peers=[options.address]) as visitor:
+        if terminal and not options.once:
+            watch(visitor, options.run, console)
+        else:
+            console.print(page(options.run, present(look(visitor, options.run), options.run)))
+    return 0
+
+
+def watch(visitor: Visitor, run: str, console: Console) -> None:
+    """Until Ctrl-C."""
+    try:
+        with Live(page(run, look(visitor, run)), console=console, auto_refresh=False) as live:
+            while True:
+                time.sleep(WATCH_S)
+                live.update(page(run, look(visitor, run)), refresh=True)
+    except KeyboardInterrupt:
+        pass
+
+
+def look(visitor: Visitor, run: str) -> Seen:
+    """Who is there now, by name."""
+    found = visitor.call(read_roster(visitor.dht, run), timeout_s=2 * DHT_S)
+    return sorted(found, key=lambda seen: seen[0].name)
+
+
+def present(seen: Seen, run: str) -> Seen:
+    """The same, if there is anybody. Raises UserError."""
+    if not seen:
+        raise UserError(f"no peer of run {run!r} is there: type --run with the exchange.run of the swarm")
+    return seen
+
+
+def page(run: str, seen: Seen) -> Group:
+    """One line above the table of all peers."""
+    return Group(Text(headline(run, seen)), table(seen))
+
+
+def headline(run: str, seen: Seen) -> str:
+    """How many are there, and how many made the newest round; who told before that round may have been in it."""
+    rounds = [(status.round, status.peers) for status in (record.status for record, _ in seen) if status]
+    newest, took_part = max(rounds, default=(0, 0))
+    last = f"{took_part} took part in round {newest}" if newest else "no round yet"
+    return f"run {run}: {len(seen)} peer{'s' * (len(seen) != 1)}, {last}"
+
+
+def table(seen: Seen) -> Table:
+    """One row a peer. What strangers wrote has been bounded, and is of one line each."""
+    return table_of(
+        ["peer", "address"],
+        ["round", "took part", "loss", "tokens/s", "sent", "received", "commit", "told"],
+        [
+            [name_of(one), address_of(one), *numbers(one.status or Status()), f"{age_s:.0f} s ago"]
+            for one, age_s in seen
+        ],
+    )
+
+
+def name_of(record: Record) -> str:
+    """The index of the worker on its machine and the end of its id: the beginning is the same for all."""
+    return f"{record.name[:3]}-…{record.peer_id[-8:]}"
+
+
+def address_of(record: Record) -> str:
+    """The address that most can reach, without the peer id."""
+    return record.addresses[0].partition("/p2p/")[0] if record.addresses else ""
+
+
+def numbers(status: Status) -> list[str]:
+    """What a peer told, empty where it told nothing yet."""
+    took_part = f"{status.peers} peers" if status.peers else "no"
+    return [
+        str(status.round or ""),
+        took_part if status.round else "",
+        "" if status.loss is None else f"{status.loss:.4g}",
+        "" if status.tokens_per_s is None else f"{status.tokens_per_s:,.0f}",
+        readable_bytes(status.bytes_sent),
+        readable_bytes(status.bytes_received),
+        status.commit[:8],
+    ]

@@ -1,0 +1,63 @@
+"""A peer that only looks: an identity that is forgotten, its own loopback port, nothing left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from hivemind.p2p import P2PDaemonError, PeerID
+from hivemind.utils.multiaddr import Multiaddr
+
+from outerloop.swarm.daemon import DaemonOptions
+from outerloop.swarm.folder import SocketFolder
+from outerloop.swarm.identity import ensure_identity
+from outerloop.swarm.peer import Peer
+from outerloop.swarm.timeouts import OPEN_S, limit
+from outerloop.swarm.transport import Unreachable
+
+
+class Visitor(Peer):
+    """A peer that can dial one address instead of whatever leads to a peer id."""
+
+    async def dial(self, address: str) -> str:
+        """The id of the peer at this full address, proven. Raises Unreachable."""
+        assert self._p2p is not None
+        where, _, peer_id = address.rpartition("/p2p/")
+        try:
+            async with limit(OPEN_S):
+                await self._p2p._client.connect(PeerID.from_base58(peer_id), [Multiaddr(where)])
+        except TimeoutError as error:
+            raise Unreachable(f"no answer in {OPEN_S:.0f} s") from error
+        except (P2PDaemonError, OSError) as error:
+            raise Unreachable(str(error)) from error
+        return peer_id
+
+
+@contextmanager
+def visit(
+    *,
+    initial_peers: Sequence[str] = (),
+    host: str = "127.0.0.1",
+    port: int = 0,
+    announce: Sequence[str] = (),
+    observer: bool = True,
+) -> Iterator[Visitor]:
+    """A visitor for the length of a block. `observer`: it asks the DHT and is not asked. Raises UserError."""
+    folder = SocketFolder()  # the next peer removes it should this process be killed
+    try:
+        options = DaemonOptions(
+            identity_path=ensure_identity(folder.path / "identity.key"),
+            host=host,
+            port=port,
+            announce=announce,
+            initial_peers=initial_peers,
+            open_internet=False,
+            observer=observer,
+        )
+        visitor = Visitor(options)
+        try:
+            yield visitor
+        finally:
+            visitor.close()
+    finally:
+        folder.remove()

@@ -1,0 +1,119 @@
+"""Doctor and status against live peers, and that they leave nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loopback import Make, eventually, runs
+
+from outerloop.commands import main, network
+from outerloop.swarm import folder, roster
+from outerloop.swarm.peer import Peer
+from outerloop.swarm.status import Status
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def own_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sockets where no other test of this machine puts its own."""
+    monkeypatch.setattr(folder, "PREFIX", f"outerloop-visitors-{os.getpid()}-")
+
+
+def left_here() -> set[object]:
+    """Sockets' folders, and children of this process that run."""
+    children = Path(f"/proc/{os.getpid()}/task").glob("*/children")
+    pids = {int(pid) for file in children for pid in file.read_text().split()}
+    return {pid for pid in pids if runs(pid)} | set(Path("/tmp").glob(folder.PREFIX + "*"))
+
+
+@pytest.fixture
+def outerloop(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """A command: its exit code and what it printed."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["outerloop", *arguments])
+        code = main.main()
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+def test_doctor_against_a_live_peer(make: Make, outerloop: Command) -> None:
+    peer = make(peers=2)
+    before = left_here()
+    nobody = peer.address[0].rpartition("/")[0] + "/12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
+    code, out, _ = outerloop("doctor", "--peer", peer.address[0], "--peer", nobody)
+    lines = out.splitlines()
+    assert code == 1 and lines[-1] == "1 of these need something done", out
+    for line in ("daemon    p2pd started", "port      a second daemon", f"peer      {peer._node.peer_id}", "clock"):
+        assert any(said.startswith(f"✓ {line}") for said in lines), out
+    assert any(said.startswith("✗ peer") and "peer id mismatch" in said for said in lines), out
+    assert left_here() <= before
+
+
+def test_ctrl_c_in_the_midst_leaves_nothing(monkeypatch: pytest.MonkeyPatch, outerloop: Command) -> None:
+    def pressed(addresses: object) -> None:
+        assert left_here() > before
+        raise KeyboardInterrupt
+
+    before = left_here()
+    monkeypatch.setattr(network, "announced", pressed)
+    code, out, err = outerloop("doctor")
+    assert code == 130 and "✓ daemon" in out and err == "\nstopped\n"
+    assert left_here() <= before
+
+
+@pytest.mark.parametrize("pressed_s", [0.0, 0.03, 0.1, 0.2])
+def test_ctrl_c_while_the_daemon_starts_leaves_nothing(
+    pressed_s: float, monkeypatch: pytest.MonkeyPatch, outerloop: Command
+) -> None:
+    def call(self: Peer, work: Coroutine[Any, Any, Any], *, timeout_s: float) -> None:
+        starting = self.spawn(work)
+        time.sleep(pressed_s)
+        starting.cancel()
+        raise KeyboardInterrupt
+
+    complaints: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", complaints.append)
+    monkeypatch.setattr(Peer, "call", call)
+    before = left_here()
+    assert outerloop("doctor")[0] == 130
+    gc.collect()
+    assert left_here() <= before and not complaints
+
+
+def test_status_shows_two_live_peers_and_is_not_seen(
+    make: Make, outerloop: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roster, "ROSTER_LEAST_S", 0.1)
+    first, second = make(peers=2), make(peers=2)
+    first.show(Status(round=7, peers=2, loss=2.25, tokens_per_s=1000.0))
+    before = left_here()
+    seen: list[Any] = []
+
+    def told() -> bool:
+        seen[:] = outerloop("status", second.address[0], "--run", "r", "--once")
+        return " 7 " in seen[1]
+
+    assert eventually(told, limit_s=20)
+    code, out, _ = seen
+    assert code == 0 and "run r: 2 peers, 2 took part in round 7" in out, out
+    rows = [line.split() for line in out.splitlines() if "-…" in line]
+    assert [row[:7] for row in rows if row[0].startswith("000")] == [
+        [f"000-…{first._node.peer_id[-8:]}", first.address[0].partition("/p2p/")[0], "7", "2", "peers", "2.25", "1,000"]
+    ]
+    assert len(rows) == 2 and "ago" in rows[1]
+    assert len(first._node.call(first._roster.read(), timeout_s=10)) == 2, "an observer is in no roster"
+    began = time.monotonic()
+    code, _, err = outerloop("status", first.address[0], "--run", "other", "--once")
+    assert code == 2 and "exchange.run" in err and time.monotonic() - began < 10
+    assert left_here() <= before

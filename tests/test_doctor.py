@@ -1,0 +1,240 @@
+"""`outerloop doctor`: every line, well and not well, without a network."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import torch
+
+from outerloop.commands import doctor, machine, main, network
+from outerloop.commands.findings import Finding
+from outerloop.swarm.framing import BrokenStream
+from outerloop.swarm.probe import Measured
+from outerloop.swarm.transport import Unreachable
+from outerloop.types import UserError
+
+ID = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
+PEER = f"/ip4/192.0.2.9/tcp/9/p2p/{ID}"
+FOUND = Measured(round_trip_s=0.02, clock_ahead_s=0.1, up=1e6, down=2e6, seen="/ip4/192.0.2.2/tcp/5")
+
+
+def marks(findings: Iterator[Finding]) -> dict[str, bool | None]:
+    return {finding.what: finding.good for finding in findings}
+
+
+def test_a_line_says_it_in_one_line_whatever_it_holds() -> None:
+    line = Finding("peer", False, "it\nsaid \x1b[2J", "type this").line()
+    assert line == "✗ peer      it said  [2J: type this"
+    assert Finding("a", True, "b").line()[0] == "✓" and Finding("a", None, "b").line()[0] == "?"
+
+
+def test_versions_here_are_as_asked() -> None:
+    [finding] = machine.versions()
+    assert finding.good and f"torch {torch.__version__}" in finding.said and "hivemind 1.1.12" in finding.said
+
+
+@pytest.mark.parametrize(
+    ("asked", "good", "said"),
+    [
+        (["torch>=2.0"], True, "torch"),
+        (["torch>=99", "numba>=0.1"], False, "asked for is >=99"),
+        (["no-such-package>=1"], False, "is missing"),
+        (["no-such-package>=1; extra == 'hf'"], True, "python"),
+        (["torch>=99; extra == 'gpu'"], False, "asked for is >=99"),
+    ],
+)
+def test_versions_against_what_is_asked(
+    asked: list[str], good: bool, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata, "requires", lambda name: asked)
+    [finding] = machine.versions()
+    assert finding.good is good and said in finding.said and bool(finding.todo) is not good
+
+
+def test_versions_without_an_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> list[str]:
+        raise metadata.PackageNotFoundError
+
+    monkeypatch.setattr(metadata, "requires", missing)
+    [finding] = machine.versions()
+    assert finding.good is None and finding.todo
+
+
+@pytest.mark.parametrize(("python", "good"), [(">=3.10", True), (">=4", False)])
+def test_the_version_of_python(python: str, good: bool) -> None:
+    assert bool(list(machine.mismatch("python", python, "3.11.7"))) is not good
+
+
+def test_a_nightly_build_counts() -> None:
+    assert not list(machine.mismatch("torch", ">=2.6", "2.14.0.dev20261101+cpu"))
+
+
+@pytest.mark.parametrize(("free", "good"), [(1e9, False), (3e9, True)])
+def test_disk(free: float, good: bool) -> None:
+    finding = machine.disk(free)
+    assert finding.good is good and bool(finding.todo) is not good
+
+
+@pytest.mark.parametrize(
+    ("text", "good"),
+    [("MemAvailable:    500000 kB\n", False), ("MemTotal: 1 kB\nMemAvailable: 9000000 kB\n", True), ("", None)],
+)
+def test_memory(text: str, good: bool | None, tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text(text)
+    assert machine.memory(tmp_path / "meminfo").good is good
+    assert machine.memory(tmp_path / "none").good is None
+
+
+@pytest.mark.parametrize(("limit", "good"), [(256, False), (4096, True), (resource.RLIM_INFINITY, True)])
+def test_open_files(limit: int, good: bool) -> None:
+    finding = machine.open_files(limit)
+    assert finding.good is good and ("ulimit" in finding.todo) is not good
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_gpu_or_none(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (70_000_000_000, 80_000_000_000))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "H200")
+    assert machine.gpu().good is (True if there else None)
+    assert not there or machine.gpu().said == "H200, 70.0 GB of 80.0 GB free"
+
+
+@pytest.mark.parametrize(
+    ("address", "place"),
+    [
+        ("/ip4/127.0.0.1/tcp/1", network.THIS_MACHINE),
+        ("/ip6/::1/tcp/1", network.THIS_MACHINE),
+        ("/ip4/10.1.2.3/tcp/1", network.THIS_NETWORK),
+        ("/ip4/100.64.0.1/tcp/1", network.THIS_NETWORK),
+        ("/ip6/fe80::1/tcp/1", network.THIS_NETWORK),
+        ("/ip4/8.8.8.8/tcp/1", "public"),
+        ("/dns4/example.org/tcp/1", "name"),
+        (f"/ip4/8.8.8.8/tcp/1/p2p/{ID}/p2p-circuit", "relay"),
+    ],
+)
+def test_who_can_reach_an_address(address: str, place: str) -> None:
+    assert network.place_of(address) == place
+
+
+def test_addresses_that_others_cannot_reach_are_named() -> None:
+    local, private, public = (f"/ip4/{ip}/tcp/1/p2p/{ID}" for ip in ("127.0.0.1", "10.0.0.1", "8.8.8.8"))
+    assert "exchange.host=0.0.0.0" in network.announced([local]).todo
+    finding = network.announced([private, local])
+    assert finding.good is None and "exchange.announce" in finding.todo and "(this network only)" in finding.said
+    assert network.announced([public, local]).good is True
+
+
+def test_what_came_of_dialling() -> None:
+    fine, bad = {"/ip4/10.0.0.1/tcp/4242": ""}, {"/ip4/10.0.0.1/tcp/4242": "connection refused"}
+    assert network.reached(fine, []).good is True and "were not tested" in network.reached(fine, []).said
+    finding = network.reached(bad, [])
+    assert finding.good is False and "connection refused" in finding.said and "4242" in finding.todo
+    assert network.reached(bad, ["/ip4/10.0.0.1/tcp/4242"]).good is None, "a router may not let its inside back in"
+
+
+class FakeOwn:
+    """A daemon of our own that finds what it is told to find."""
+
+    addresses = (f"/ip4/192.0.2.2/tcp/4242/p2p/{ID}",)
+
+    def __init__(self, *answers: object) -> None:
+        self.answers = list(answers)
+
+    def dial(self, address: str) -> None: ...
+
+    def seen_at(self, peer_id: str) -> None: ...
+
+    def call(self, work: object, *, timeout_s: float) -> object:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+@pytest.fixture
+def local(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "measure", lambda transport, peer_id: None)
+    monkeypatch.setattr(network, "local_ip", lambda towards: "192.0.2.2")
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ([ID, FOUND, PEER], {"peer": True, "clock": True, "nat": True}),
+        ([Unreachable("all failed\n  * refused")], {"peer": False}),
+        ([ID, TimeoutError()], {"peer": None}),
+        ([ID, BrokenStream("ended early")], {"peer": None}),
+        ([ID, Measured(0.02, -3.5, None, None, ""), PEER], {"peer": True, "clock": False, "nat": None}),
+    ],
+)
+@pytest.mark.usefixtures("local")
+def test_a_peer(answers: list[object], expected: dict[str, bool | None]) -> None:
+    assert marks(network.asked(FakeOwn(*answers), PEER, [])) == expected
+
+
+def test_speed_is_called_what_it_is() -> None:
+    assert network.speed(FOUND) == "round trip 20.0 ms, at least 8 Mbit/s to it and 16 Mbit/s from it (1 MB each)"
+    assert "not measured" in network.speed(Measured(0.02, 0.0, None, None, ""))
+
+
+@pytest.mark.parametrize(("ahead_s", "good"), [(0.5, True), (-2.9, True), (3.1, False), (-60.0, False)])
+def test_clocks(ahead_s: float, good: bool) -> None:
+    finding = network.clock(Measured(0.02, ahead_s, None, None, ""))
+    assert finding.good is good and ("NTP" in finding.todo) is not good
+    assert ("behind" in finding.said) is (ahead_s > 0)
+
+
+def test_a_router_that_translates_is_found() -> None:
+    finding = network.nat("/ip4/198.51.100.7/tcp/999", "10.0.0.5", [], "4242")
+    assert finding.good is False and "exchange.announce=[/ip4/198.51.100.7/tcp/4242]" in finding.todo
+    assert network.nat("/ip4/198.51.100.7/tcp/999", "10.0.0.5", ["/ip4/198.51.100.7/tcp/4242"], "4242").good is True
+    assert network.nat("/ip4/10.0.0.5/tcp/999", "10.0.0.5", [], "4242").good is True
+    assert network.nat("", "10.0.0.5", [], "4242").good is None
+
+
+def test_the_address_that_packets_leave_from() -> None:
+    assert network.local_ip("127.0.0.1") == "127.0.0.1" and network.local_ip("") == ""
+
+
+@pytest.fixture
+def no_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def visit(**options: object) -> Iterator[None]:
+        raise UserError("p2pd did not start on 127.0.0.1:80: address already in use")
+        yield
+
+    monkeypatch.setattr(network, "visit", visit)
+
+
+@pytest.mark.usefixtures("no_daemon")
+def test_a_daemon_that_does_not_start_is_a_cross_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor.main(["--port", "80"]) == 1
+    out = capsys.readouterr().out.splitlines()
+    assert out[-2].startswith("✗ daemon    p2pd did not start") and "--port" in out[-2]
+    assert out[-1] == "1 of these need something done"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["--port", "70000"], "from 1 to 65535"),
+        (["--port", "x"], "type outerloop doctor"),
+        (["--host", "here"], "--host 0.0.0.0"),
+        (["--peer", "/ip4/192.0.2.9/tcp/9"], "/p2p/12D3Koo"),
+        (["--announce", "192.0.2.9"], "/ip4/192.0.2.1/tcp/4001"),
+        (["more"], "type outerloop doctor"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(
+    arguments: list[str], answer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["outerloop", "doctor", *arguments])
+    assert main.main() == 2
+    err = capsys.readouterr().err
+    assert answer in err and err.count("\n") == 1

@@ -1,0 +1,70 @@
+"""`outerloop status`: the table of a swarm, and how a worker's rows get into it."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from outerloop.commands import main, status
+from outerloop.sinks.shown import Shown
+from outerloop.swarm.roster import Record
+from outerloop.swarm.status import Status
+
+IDS = ["12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp", "12D3KooWQkrbANV9FKkcs48PRwK38ogmdpNNYPjyUK5n1Qy4VK5w"]
+
+
+def record(worker: int, told: Status | None) -> Record:
+    return Record(f"{worker:03d}-{IDS[worker]}", [f"/ip4/192.0.2.{worker}/tcp/4/p2p/{IDS[worker]}"], "f", 1.0, told)
+
+
+def printed(seen: status.Seen) -> list[str]:
+    console = Console(width=180)
+    with console.capture() as capture:
+        console.print(status.page("r", seen))
+    return capture.get().splitlines()
+
+
+def test_peers_are_shown_with_what_they_told() -> None:
+    told = Status(round=12, peers=2, loss=2.5, tokens_per_s=1234.5, bytes_sent=4_000_000, commit="0123456789")
+    lines = printed([(record(0, told), 3.2), (record(1, Status(round=11)), 61.0)])
+    assert lines[0] == "run r: 2 peers, 2 took part in round 12"
+    rows = [" ".join(line.split()) for line in lines]
+    first = "000-…vnc6iDEp /ip4/192.0.2.0/tcp/4 12 2 peers 2.5 1,234 4.0 MB 0 B 01234567 3 s ago"
+    assert first in rows and "001-…1Qy4VK5w /ip4/192.0.2.1/tcp/4 11 no 0 B 0 B 61 s ago" in rows
+
+
+def test_peers_that_told_nothing_yet_and_nobody_at_all() -> None:
+    assert printed([(record(0, None), 0.0)])[0] == "run r: 1 peer, no round yet"
+    assert printed([])[0] == "run r: 0 peers, no round yet"
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf"), 1e18, -1e-18])
+def test_any_number_has_a_width(loss: float) -> None:
+    told = Status(round=1 << 40, peers=1024, loss=loss, tokens_per_s=4e18, bytes_sent=1 << 62, bytes_received=1 << 62)
+    assert all(len(cell) <= 26 for cell in status.numbers(told))
+
+
+def test_a_workers_rows_become_its_status() -> None:
+    seen: list[Status] = []
+    sink = Shown(seen.append)
+    sink.write({"event": "ready"})
+    sink.write({"event": "step", "loss": 3.0, "tokens_per_s": 10.0})
+    sink.write({"event": "round", "round": 1, "failed": "", "peers": 4})
+    sink.write({"event": "round", "round": 2, "failed": "too late", "peers": 0})
+    assert seen == [
+        Status(loss=3.0, tokens_per_s=10.0),
+        Status(loss=3.0, tokens_per_s=10.0, round=1, peers=4),
+        Status(loss=3.0, tokens_per_s=10.0, round=2, peers=0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"), [([], "type outerloop status ADDR"), (["here"], "not a full address like /ip4/")]
+)
+def test_mistakes_are_one_line_and_exit_code_2(
+    arguments: list[str], answer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["outerloop", "status", *arguments])
+    assert main.main() == 2
+    err = capsys.readouterr().err
+    assert answer in err and err.count("\n") == 1
