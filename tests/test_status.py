@@ -49,8 +49,8 @@ def test_a_workers_rows_become_its_status() -> None:
     sink = Shown(seen.append)
     sink.write({"event": "ready"})
     sink.write({"event": "step", "loss": 3.0, "tokens_per_s": 10.0})
-    sink.write({"event": "round", "round": 1, "failed": "", "peers": 4})
-    sink.write({"event": "round", "round": 2, "failed": "too late", "peers": 0})
+    sink.write({"event": "round", "round": 1, "failed": "", "peers": 4, "took_part": True})
+    sink.write({"event": "round", "round": 2, "failed": "too late", "peers": 0, "took_part": False})
     assert seen == [
         Status(loss=3.0, tokens_per_s=10.0),
         Status(loss=3.0, tokens_per_s=10.0, round=1, peers=4),

@@ -21,9 +21,10 @@ from outerloop.swarm.handover import Handover
 from outerloop.swarm.identity import ensure_identity
 from outerloop.swarm.meetings import Meetings
 from outerloop.swarm.membership import Membership
+from outerloop.swarm.outcomes import TooFar
 from outerloop.swarm.peer import Peer
 from outerloop.swarm.roster import Record, Roster, id_of, peer_name
-from outerloop.swarm.rounds import Rounds, TooFar
+from outerloop.swarm.rounds import Rounds
 from outerloop.swarm.rules import Quorum, Rules
 from outerloop.swarm.status import Status
 from outerloop.swarm.timeouts import CALL_S, DHT_S, LINGER_S, MEET_S, STATE_S, TELL_S

@@ -24,9 +24,7 @@ class Shown:
         if row["event"] == "step":
             self.status = replace(self.status, loss=row["loss"], tokens_per_s=row["tokens_per_s"])
         elif row["event"] == "round":
-            self.status = replace(
-                self.status, round=row["round"], peers=0 if row["failed"] or not row["took_part"] else row["peers"]
-            )
+            self.status = replace(self.status, round=row["round"], peers=row["peers"] if row["took_part"] else 0)
         else:
             return
         self.show(self.status)

@@ -21,11 +21,12 @@ from typing import Any
 from outerloop.swarm.agreement import Agreement
 from outerloop.swarm.ballots import Decided, Message
 from outerloop.swarm.bulk import Bulk
-from outerloop.swarm.commits import Commit, Participant
+from outerloop.swarm.commits import Participant
 from outerloop.swarm.disk import Disk
 from outerloop.swarm.framing import BrokenStream
 from outerloop.swarm.history import History
-from outerloop.swarm.memory import ROUNDS_KEPT, Memory
+from outerloop.swarm.memory import Memory
+from outerloop.swarm.outcomes import Outcomes
 from outerloop.swarm.outputs import Apply, Behind, Output, Refused, Save, Send, Want
 from outerloop.swarm.payloads import Payloads
 from outerloop.swarm.post import Post
@@ -36,16 +37,11 @@ from outerloop.swarm.timeouts import ASK_S, RETRY_S
 from outerloop.swarm.timers import Event, Timers
 from outerloop.swarm.transport import Transport, Unreachable
 from outerloop.swarm.waiting import waiting_for
-from outerloop.types import UserError
 
 logger = logging.getLogger(__name__)
 MEMORY = "agreement"
 """The file of the agreement's memory, beside the payloads."""
 NETWORK_ERRORS = (BrokenStream, Unreachable, TimeoutError)
-
-
-class TooFar(Exception):
-    """The others' logs do not reach back to where this peer stands: it needs their state."""
 
 
 class Rounds:
@@ -74,6 +70,7 @@ class Rounds:
         self._store = Store(disk)
         self._bulk = Bulk(transport, self._store, run=run, allowed=allowed)
         self._pulls = Pulls(self._bulk, self._store, max_bytes=max_blob_bytes, held=self._holds)
+        self._outcomes = Outcomes(self._store, self._pulls, own=own)
         self._payloads = Payloads(transport, run=run, allowed=allowed)
         self.history = History(transport, run=run, allowed=allowed, since=self._since)
         self._post = Post(transport, run=run, names=names, receive=self._receive)
@@ -81,15 +78,10 @@ class Rounds:
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
         self._of_round: list[asyncio.Task[None]] = []
-        self._commits: dict[int, Commit] = {}
         self._catching_up: asyncio.Task[None] | None = None
         self._away = False  # the trainer does not have the state yet that the chain here begins with
         self._machine: Agreement | None = None
-        self._open = 0  # the round after the last one whose commit is on disk
         self._looked_at = -1
-        self._landed: int | None = None  # the last round that the trainer has taken; None: it has not said yet
-        self._broken: BaseException | None = None
-        self._news = asyncio.Event()
         self.refused: Counter[str] = Counter()
 
     @property
@@ -118,8 +110,7 @@ class Rounds:
 
     def head_of(self, number: int) -> bytes | None:
         """The digest of a commit; None when it is forgotten."""
-        commit = self._commits.get(number)
-        return None if commit is None else commit.digest
+        return self._outcomes.digest(number)
 
     @property
     def _agreement(self) -> Agreement:
@@ -148,8 +139,8 @@ class Rounds:
 
     def go_on(self, memory: Memory) -> None:
         """Take part, from what this peer remembers; it is on disk."""
-        self._commits = {one.commit.number: one.commit for one in memory.log if one.acceptors}
-        self._open, rules = memory.number, self._rules
+        self._outcomes.begin(memory)
+        rules = self._rules
         self._machine = Agreement(memory, closing=rules.closing, absent_rounds=rules.absent_rounds)
         for number, one in self._store.since(memory.number):
             self._holds(number, one)
@@ -160,8 +151,8 @@ class Rounds:
 
     async def go_on_from(self, decided: Decided, *, run: str) -> None:
         """Follow the chain from a commit whose state is on its way here. Raises UserError: it cannot."""
-        number = decided.commit.number
-        self._away, self._landed, self._commits, self._open, self._broken = True, number, {}, number + 1, None
+        self._away = True
+        self._outcomes.skip_to(decided.commit.number)
         if self._machine is not None:
             self._happens(lambda machine: machine.skip_to(decided))
             return
@@ -187,33 +178,15 @@ class Rounds:
 
     def decided(self, number: int) -> bool:
         """Whether a round came to something already. Raises TooFar when this peer is too far behind to know what."""
-        self._check()
-        if self._machine is None:
-            raise TooFar
-        if number < self._open and number not in self._commits:
-            raise TooFar
-        return number < self._open
+        return self._outcomes.decided(number)
 
     async def outcome(self, number: int) -> list[tuple[str, bytes]]:
         """Who took part and with which payload, in the order of names, once all of it lies here. Raises TooFar."""
-        while not self.decided(number):
-            await self._news.wait()
-        commit = self._commits[number]
-        await self._complete_it(commit)
-        if not self._complete(commit):
-            raise TooFar
-        contents = [(one.peer, self._store.read(number, one)) for one in commit.participants]
-        self._landed = number
-        self._forget()
-        return contents
+        return await self._outcomes.take(number)
 
     def waits_for(self, number: int) -> str:
         """Why a round has no outcome yet, in one line."""
-        machine = self._agreement
-        if number >= self._open:
-            return waiting_for(machine)
-        missing = [one.peer for one in self._commits[number].participants if (number, one) not in self._store]
-        return f"round {number}: decided, payloads of {', '.join(missing)} are not here yet"
+        return self._outcomes.lacks(number) or waiting_for(self._agreement)
 
     # events, one after the other
 
@@ -234,8 +207,7 @@ class Rounds:
                     await self._carry_out(output)
                 self._look()
             except Exception as error:  # a disk that is full, say: who waits for a round is told
-                self._broken = error
-                self._tell()
+                self._outcomes.fail(error)
                 raise
 
     async def _carry_out(self, output: Output) -> None:
@@ -244,11 +216,8 @@ class Rounds:
         elif isinstance(output, Send):
             self._post.send(output.to, output.message)
         elif isinstance(output, Apply):
-            self._commits[output.commit.number] = output.commit
-            self._open = output.commit.number + 1
-            self._pulls.drop_all_but(output.commit.number, output.commit.participants)
-            self._spawn(self._complete_it(output.commit))
-            self._tell()
+            self._outcomes.add(output.commit)
+            self._spawn(self._outcomes.complete(output.commit))
         elif isinstance(output, Want):
             for one in output.participants:
                 self._pulls.start(output.number, one, self._holders(one, first=output.holder))
@@ -266,7 +235,7 @@ class Rounds:
             self._looked_at = machine.number
             self._timers.clear()
             self._payloads.own.over(machine.number - 1)
-            self._forget()
+            self._outcomes.forget()
             for task in self._of_round:
                 task.cancel()
             self._of_round = [asyncio.create_task(work) for work in self._work_of_round(machine)]
@@ -305,16 +274,6 @@ class Rounds:
                 self._happens(lambda machine: machine.ask())
             await asyncio.sleep(ASK_S)
 
-    async def _complete_it(self, commit: Commit) -> None:
-        """Get what a commit names and is not here: from its owner, or from anybody who has accepted it.
-
-        In vain once the others are so far that nobody keeps it any more.
-        """
-        while not self._complete(commit) and self._broken is None:
-            missing = [one for one in commit.participants if (commit.number, one) not in self._store]
-            await asyncio.wait([self._pulls.start(commit.number, one, self._holders(one)) for one in missing])
-            await asyncio.sleep(0 if self._complete(commit) else RETRY_S[1])
-
     def _catch_up(self, peer: str) -> None:
         """Another one is ahead: get the commits in between, once at a time."""
         if self._catching_up is None or self._catching_up.done():
@@ -333,9 +292,8 @@ class Rounds:
             if found:
                 return
             too_short |= found is None
-        if too_short and number >= self._open:  # not moved on meanwhile
-            self._broken = TooFar()
-            self._tell()
+        if too_short:
+            self._outcomes.outrun(number)
 
     # small things
 
@@ -346,24 +304,6 @@ class Rounds:
 
     def _holders(self, one: Participant, first: str = "") -> Iterable[str]:
         return [peer for peer in dict.fromkeys([first, one.peer, *self.roster]) if peer not in ("", self._own)]
-
-    def _complete(self, commit: Commit) -> bool:
-        return all((commit.number, one) in self._store for one in commit.participants)
-
-    def _forget(self) -> None:
-        """Rounds that nobody can ask for any more and the trainer has taken."""
-        if self._landed is not None:
-            first = min(self._agreement.number - ROUNDS_KEPT, self._landed + 1)
-            self._store.forget_before(first)
-            self._commits = {number: commit for number, commit in self._commits.items() if number >= first}
-
-    def _check(self) -> None:
-        if self._broken is not None:
-            raise self._broken
-
-    def _tell(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

@@ -8,7 +8,7 @@ from virtual_clock import now_s, run
 
 from outerloop.swarm.board import Board
 from outerloop.swarm.memory import ROUNDS_KEPT
-from outerloop.swarm.rounds import TooFar
+from outerloop.swarm.outcomes import TooFar
 from outerloop.swarm.timeouts import LEAD_S
 
 QUICK_S = 2.0  # a round of peers that are all well, beyond the inner steps

@@ -1,0 +1,118 @@
+"""What the rounds came to, for the trainer to take: commits that are on disk, and every payload that they name.
+
+The agreement may be many rounds ahead of the trainer. A round stays here until the trainer has taken it, and as long as
+others may ask for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from outerloop.swarm.commits import Commit, Participant
+from outerloop.swarm.memory import ROUNDS_KEPT, Memory
+from outerloop.swarm.pulls import Pulls
+from outerloop.swarm.store import Store
+from outerloop.swarm.timeouts import RETRY_S
+
+
+class TooFar(Exception):
+    """The others' logs do not reach back to where this peer stands: it needs their state."""
+
+
+class Outcomes:
+    """`own` is this peer's name."""
+
+    def __init__(self, store: Store, pulls: Pulls, *, own: str) -> None:
+        self._store = store
+        self._pulls = pulls
+        self._own = own
+        self._commits: dict[int, Commit] = {}
+        self._open = 0  # the round after the last one whose commit is on disk
+        self._landed: int | None = None  # the last round that the trainer has taken; None: it has not said yet
+        self._broken: Exception | None = TooFar()  # until it is known where the chain begins
+        self._news = asyncio.Event()
+
+    def begin(self, memory: Memory) -> None:
+        """From what is remembered; genesis, which nobody accepted, is no round."""
+        self._commits = {one.commit.number: one.commit for one in memory.log if one.acceptors}
+        self._open, self._broken = memory.number, None
+
+    def add(self, commit: Commit) -> None:
+        """The next round came to this, and it is on disk."""
+        self._commits[commit.number] = commit
+        self._open = commit.number + 1
+        self._pulls.drop_all_but(commit.number, commit.participants)
+        self._tell()
+
+    def fail(self, error: Exception) -> None:
+        """There will be no more rounds here: who waits for one is told why."""
+        self._broken = error
+        self._tell()
+
+    def outrun(self, number: int) -> None:
+        """No log of the others reaches back to this round, where the chain here ended when they were asked."""
+        if number >= self._open:
+            self.fail(TooFar())
+
+    def skip_to(self, number: int) -> None:
+        """The trainer gets the state as of this commit, as if it had landed it."""
+        self._commits, self._open, self._landed, self._broken = {}, number + 1, number, None
+        self._tell()
+
+    def digest(self, number: int) -> bytes | None:
+        """Of a commit; None when it is forgotten."""
+        commit = self._commits.get(number)
+        return None if commit is None else commit.digest
+
+    def decided(self, number: int) -> bool:
+        """Whether a round came to something already. Raises TooFar when this peer is too far behind to know what."""
+        if self._broken is not None:
+            raise self._broken
+        if number < self._open and number not in self._commits:
+            raise TooFar
+        return number < self._open
+
+    async def take(self, number: int) -> list[tuple[str, bytes]]:
+        """Who took part and with which payload, in the order of names, once all of it lies here. Raises TooFar."""
+        while not self.decided(number):
+            await self._news.wait()
+        commit = self._commits[number]
+        await self.complete(commit)
+        if self._missing(commit):
+            raise TooFar
+        contents = [(one.peer, self._store.read(number, one)) for one in commit.participants]
+        self._landed = number
+        self.forget()
+        return contents
+
+    async def complete(self, commit: Commit) -> None:
+        """Get what a commit names and is not here: from its owner, or from anybody who may have accepted it.
+
+        In vain once the others are so far that nobody keeps it any more.
+        """
+        while (missing := self._missing(commit)) and self._broken is None:
+            others = [peer for peer in commit.roster if peer != self._own]
+            await asyncio.wait([self._pulls.start(commit.number, one, [one.peer, *others]) for one in missing])
+            if self._missing(commit):
+                await asyncio.sleep(RETRY_S[1])
+
+    def forget(self) -> None:
+        """Rounds that nobody can ask for any more and the trainer has taken."""
+        if self._landed is not None:
+            first = min(self._open - ROUNDS_KEPT, self._landed + 1)
+            self._store.forget_before(first)
+            self._commits = {number: commit for number, commit in self._commits.items() if number >= first}
+
+    def lacks(self, number: int) -> str:
+        """Why a decided round cannot be taken yet, in one line; empty for one that is not decided."""
+        if number not in self._commits:
+            return ""
+        missing = [one.peer for one in self._missing(self._commits[number])]
+        return f"round {number}: decided, payloads of {', '.join(missing)} are not here yet"
+
+    def _missing(self, commit: Commit) -> list[Participant]:
+        return [one for one in commit.participants if (commit.number, one) not in self._store]
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
