@@ -37,6 +37,7 @@ from outerloop.swarm.timeouts import ASK_S, RETRY_S
 from outerloop.swarm.timers import Event, Timers
 from outerloop.swarm.transport import Transport, Unreachable
 from outerloop.swarm.waiting import waiting_for
+from outerloop.types import UserError
 
 logger = logging.getLogger(__name__)
 MEMORY = "agreement"
