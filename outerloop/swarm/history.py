@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 
 from outerloop.swarm.ballots import Decided
 from outerloop.swarm.framing import BrokenStream, Stream
@@ -14,9 +15,14 @@ from outerloop.swarm.memory import ROUNDS_KEPT
 from outerloop.swarm.post import receive_message, send_message
 from outerloop.swarm.roster import id_of
 from outerloop.swarm.timeouts import HISTORY_S, limit
-from outerloop.swarm.transport import Request, Transport
+from outerloop.swarm.transport import Request, Transport, Unreachable
 
+logger = logging.getLogger(__name__)
 Since = Callable[[int | None], Sequence[Decided] | None]
+
+
+class TooShort(Exception):
+    """No log that can be had reaches back far enough."""
 
 
 class History:
@@ -30,6 +36,25 @@ class History:
 
     async def serve(self) -> None:
         await self._transport.serve(self._protocol, allowed=self._allowed, handler=self._tell)
+
+    async def ask_any(self, peers: Iterable[str], after: int) -> list[tuple[str, Decided]]:
+        """The commits after this number, with whom they are from: the first of these peers who has any.
+
+        Raises TooShort when nobody has and somebody's log begins later.
+        """
+        too_short = False
+        for peer in peers:
+            try:
+                found = await self.ask(peer, after)
+            except (BrokenStream, Unreachable, TimeoutError) as error:
+                logger.debug("%s does not tell the commits since %d: %s", peer, after, error)
+                continue
+            if found:
+                return [(peer, decided) for decided in found]
+            too_short |= found is None
+        if too_short:
+            raise TooShort
+        return []
 
     async def ask(self, peer: str, after: int | None) -> list[Decided] | None:
         """The commits after this number, oldest first; None: the newest one.

@@ -24,7 +24,7 @@ from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.commits import Participant
 from outerloop.swarm.disk import Disk
 from outerloop.swarm.framing import BrokenStream
-from outerloop.swarm.history import History
+from outerloop.swarm.history import History, TooShort
 from outerloop.swarm.memory import Memory
 from outerloop.swarm.outcomes import Outcomes
 from outerloop.swarm.outputs import Apply, Behind, Output, Refused, Save, Send, Want
@@ -281,19 +281,12 @@ class Rounds:
             self._catching_up = self._spawn(self._fetch_commits(peer))
 
     async def _fetch_commits(self, peer: str) -> None:
-        number, too_short = self._agreement.number, False
-        for source in dict.fromkeys([peer, *self.roster]):
-            try:
-                found = await self.history.ask(source, number - 1) if source != self._own else []
-            except NETWORK_ERRORS as error:
-                logger.debug("%s does not tell the commits since %d: %s", source, number, error)
-                continue
-            for decided in found or ():
+        number = self._agreement.number
+        try:
+            others = [one for one in dict.fromkeys([peer, *self.roster]) if one != self._own]
+            for source, decided in await self.history.ask_any(others, number - 1):
                 self._receive(source, decided)
-            if found:
-                return
-            too_short |= found is None
-        if too_short:
+        except TooShort:
             self._outcomes.outrun(number)
 
     # small things
