@@ -10,7 +10,7 @@ About every `every` seconds, drawn from the seed, one of them suffers a fault:
     freeze      SIGSTOP to all of its processes for 5 to 40 s, then SIGCONT
     interrupt   Ctrl-C; started again 2 to 10 s later
 
-At least a majority is always left alone. Faults stop a minute before the end, then all finish. First the same run
+At least a majority is always left alone. Faults stop a minute before the end, then all finish. First a shorter run
 without faults (--calm FILE takes one that was measured already). The learning rate stays constant, so that losses can
 be compared at equal contributed tokens: the sum over rounds of those who took part.
 
@@ -326,6 +326,7 @@ def main() -> None:
     parser.add_argument("--calm", type=Path, metavar="FILE", help="the record of a run without faults")
     parser.add_argument("--workers", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=400)
+    parser.add_argument("--calm-rounds", type=int, default=150, help="of the run without faults")
     parser.add_argument("--every", type=float, default=20.0, help="seconds between two faults")
     parser.add_argument("--patience", type=float, default=180.0, help="seconds without a round that end the run")
     parser.add_argument("--seed", type=int, default=0)
@@ -333,7 +334,8 @@ def main() -> None:
     parser.add_argument("options", nargs="*")
     args = parser.parse_intermixed_args()
     folder = args.runs.absolute()
-    calm = json.loads(args.calm.read_text())["calm"] if args.calm else measured(folder / "calm", args, faults=[])
+    short = argparse.Namespace(**vars(args) | {"rounds": args.calm_rounds})
+    calm = json.loads(args.calm.read_text())["calm"] if args.calm else measured(folder / "calm", short, faults=[])
     args.json.write_text(json.dumps({"calm": calm}, indent=1) + "\n")
     fire = measured(folder / "fire", args, faults=args.faults)
     at = min(fire["contributed"][-1], calm["contributed"][-1])
