@@ -144,12 +144,12 @@ class OuterLoop:
     def advance(self) -> list[RoundReport]:
         """What is due after the inner step that was counted last."""
         missed = self.catch_up()
-        due = self.schedule.due(self.inner_step)
-        for round in due.launch:
-            if not self.exchange.decided(round):
-                self.in_flight[round] = flight = self.launch(round)
-                if self.eager and round.number == 0:
-                    self.begin_eagerly(flight)
+        landed, due = {report.round for report in missed}, self.schedule.due(self.inner_step)
+        for round in (one for one in due.launch if one not in landed):  # it may have been decided since
+            flight = self.left_out(round) if self.exchange.decided(round) else self.launch(round)
+            self.in_flight[round] = flight
+            if self.eager and round.number == 0:
+                self.begin_eagerly(flight)
         return missed + [self.land(round) for round in due.land if round in self.in_flight]
 
     def catch_up(self) -> list[RoundReport]:
