@@ -1,0 +1,133 @@
+"""What replicas hold alike, handed over: equal bytes everywhere, equal rounds from there on, own progress kept."""
+
+import pytest
+import torch
+import toy
+from torch import nn
+
+from outerloop.compress.index.rice import Rice
+from outerloop.compress.topk import TopK
+from outerloop.compress.two_bit import TwoBit
+from outerloop.feedback.ef import ErrorFeedback
+from outerloop.inheritance import launch_step
+from outerloop.schedule.every_h import EveryH
+from outerloop.schedule.streaming import Streaming
+from outerloop.types import Contribution, Round, UserError
+
+
+class Decided:
+    """An exchange in which every round was decided elsewhere: `told` holds its contributions."""
+
+    agrees, size, rank, peer = True, 2, 0, "000"
+
+    def __init__(self):
+        self.told = {}
+
+    def start(self, blob, round):
+        contributions = self.told.get(round, [])
+
+        class Pending:
+            def wait(self, timeout_s):
+                return contributions
+
+        return Pending()
+
+    def decided(self, round):
+        return False
+
+    def landed(self, round, state):
+        pass
+
+    def once(self, round, make):
+        return make()
+
+
+def loop_of(kind, **options):
+    parts = {"method": toy.sgd(0.7, 0.9, True)} if "momentum" in kind else {}
+    if "sparse" in kind:
+        codec = TopK(chunk=16, k=4, values=TwoBit(chunk=None), index=Rice())
+        parts |= {"compress": codec, "feedback": ErrorFeedback(beta=0.9)}
+    return toy.outer(toy.model(**options), Decided(), **parts)
+
+
+def train(loop, rounds, seed=0):
+    """This many rounds of one's own, landed as if decided by the two of them."""
+    draw = torch.Generator().manual_seed(seed)
+    for number in rounds:
+        with torch.no_grad():
+            for p in loop.model.parameters():
+                p += 0.1 * torch.randn(p.shape, generator=draw)
+        flight = loop.launch(Round(number))
+        flight.pending.wait(0).append(Contribution("000", Round(number), flight.blob))
+        loop.in_flight[Round(number)] = flight
+        loop.exchange.told[Round(number)] = flight.pending.wait(0)
+        assert not loop.land(Round(number)).failed
+
+
+KINDS = ["plain", "momentum", "sparse", "sparse momentum"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_takes_a_state_over_lands_the_next_rounds_as_its_giver(kind):
+    giver, late = loop_of(kind), loop_of(kind, seed=5)
+    train(giver, range(3))
+    content = giver.inheritance.pack()
+    assert len(content) < giver.inheritance.most_bytes
+    late.take_over(Round(2), content)
+    assert late.inheritance.pack() == content and late.slow_hash == giver.slow_hash and late.inner_step == 9
+    for name, p in late.model.named_parameters():
+        torch.testing.assert_close(p.detach(), giver.slow[name], atol=1e-6, rtol=0)
+    train(giver, [3, 4], seed=1)
+    for number in (3, 4):
+        late.exchange.told = giver.exchange.told
+        late.in_flight[Round(number)] = late.left_out(Round(number))
+        late.land(Round(number))
+    assert late.inheritance.pack() == giver.inheritance.pack() != content
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_learned_alone_and_the_residual_are_kept(kind):
+    giver, away = loop_of(kind), loop_of(kind)
+    train(giver, range(5))
+    train(away, range(2), seed=1)
+    with torch.no_grad():
+        for p in away.model.parameters():
+            p += 0.3
+    delta = {name: away.slow[name] - p.detach() for name, p in away.model.named_parameters()}
+    feedback = {name: x.clone() for name, x in away.feedback.state_dict().get("residual", {}).items()}
+    assert feedback or "sparse" not in kind
+    away.samples, away.in_flight = 7, {Round(2): away.launch(Round(2))}
+    away.take_over(Round(4), giver.inheritance.pack())
+    for name, p in away.model.named_parameters():
+        torch.testing.assert_close(away.slow[name] - p.detach(), delta[name], atol=1e-5, rtol=1e-5)
+    assert all(torch.equal(away.feedback.state_dict()["residual"][name], x) for name, x in feedback.items())
+    assert away.slow_hash == giver.slow_hash and not away.in_flight and away.samples == 7
+
+
+@pytest.mark.parametrize("delay", [0, 2])
+def test_the_step_that_a_round_leaves_after(delay):
+    schedule = EveryH(sync_every=5, delay=delay)
+    assert [launch_step(schedule, Round(number)) for number in range(3)] == [5, 10, 15]
+
+
+def test_the_step_that_a_fragment_leaves_after():
+    schedule = Streaming(sync_every=6, fragments=2, delay=1)
+    assert [launch_step(schedule, Round(number, p)) for number in range(2) for p in range(2)] == [3, 6, 9, 12]
+
+
+def test_the_state_of_another_model_is_refused_and_changes_nothing():
+    loop = loop_of("plain")
+    before = loop.inheritance.pack()
+    broken = loop_of("plain")
+    next(iter(broken.slow.values())).fill_(torch.nan)
+    others = {
+        "only one side has": toy.outer(nn.Sequential(nn.Linear(7, 7)), Decided()).inheritance.pack(),
+        r"is torch.float32 \(8,": loop_of("plain", width=8).inheritance.pack(),
+        "is torch.float64": toy.outer(toy.model(), Decided(), state_dtype="float64").inheritance.pack(),
+        "is not finite": broken.inheritance.pack(),
+        "not a snapshot": before[:-1],
+    }
+    for said, content in others.items():
+        with pytest.raises(UserError, match=f"the others' state does not fit: .*{said}"):
+            loop.inheritance.take(content)
+    assert loop.inheritance.pack() == before
