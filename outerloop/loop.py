@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -218,7 +219,7 @@ class OuterLoop:
         except (RoundFailed, wire.BadMessage) as reason:
             return flight.report(self.slow_hash, wait_s=time.perf_counter() - began, failed=str(reason))
         combined = combined.to(self.device)
-        self.check_agreement(combined.messages, flight)
+        diverged = self.check_agreement(combined.messages, flight)
         if self.eager:
             combined = self.refreshed(combined, flight)
         counted = any((c.peer, c.blob) == (self.exchange.peer, flight.blob) for c in received)
@@ -229,7 +230,14 @@ class OuterLoop:
         self.exchange.landed(round, self.inheritance.pack)
         peers = tuple(m.header.peer for m in combined.messages)
         land_s = time.perf_counter() - began - waited_s
-        return flight.report(self.slow_hash, wait_s=waited_s, peers=peers, land_s=land_s, mean_norm=math.sqrt(squares))
+        return flight.report(
+            self.slow_hash,
+            wait_s=waited_s,
+            peers=peers,
+            diverged=diverged,
+            land_s=land_s,
+            mean_norm=math.sqrt(squares),
+        )
 
     @torch.no_grad()
     def begin_eagerly(self, flight: InFlight) -> None:
@@ -248,12 +256,21 @@ class OuterLoop:
         """The hashes of slow weights that have moved."""
         self.hashes |= {name: wire.tensors_hash({name: self.slow[name]}) for name in names}
 
-    def check_agreement(self, messages: list[wire.Message], flight: InFlight) -> None:
-        """Where peers must hold equal slow weights, every header must carry the hash that this peer's have."""
+    def check_agreement(self, messages: list[wire.Message], flight: InFlight) -> tuple[str, ...]:
+        """Where peers must hold equal slow weights: the peers whose headers carry another hash than most.
+
+        Raises Outrun when this peer is one of them and can take over the state of the others, else ReplicasDiverged.
+        """
         hashes = {m.header.peer: f"{m.header.slow:016x}" for m in messages}
-        hashes[self.exchange.peer] = f"{wire.joint_hash(self.hashes[name] for name in flight.offered):016x}"
-        if self.shared and len(set(hashes.values())) > 1:
+        own = hashes[self.exchange.peer] = f"{wire.joint_hash(self.hashes[name] for name in flight.offered):016x}"
+        if not self.shared or len(set(hashes.values())) == 1:
+            return ()
+        [(most, peers), *_] = Counter(hashes.values()).most_common()
+        if self.exchange.recovery is None or 2 * peers <= len(hashes):
             raise ReplicasDiverged(f"slow weights differ between peers before round {flight.round.number}: {hashes}")
+        if own != most:
+            raise Outrun(self.exchange.recovery)
+        return tuple(peer for peer, hash in hashes.items() if hash != most)
 
     def leads(self, round: Round) -> bool:
         """Whether this peer says what holds in the next round: in turn, and only where all hear it before then."""

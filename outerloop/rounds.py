@@ -48,7 +48,7 @@ class InFlight:
 class RoundReport:
     """What one landed or failed round cost. Seconds, bytes, L2 norms; `failed` says why, or is empty.
 
-    `blob` is the message that left this peer.
+    `blob` is the message that left this peer. `diverged`: those of `peers` whose slow weights were not those of most.
     """
 
     round: Round
@@ -59,6 +59,7 @@ class RoundReport:
     delta_norm: float
     slow_hash: int
     peers: tuple[str, ...] = ()
+    diverged: tuple[str, ...] = ()
     land_s: float = 0.0
     mean_norm: float = 0.0
     failed: str = ""

@@ -35,13 +35,13 @@ class Deserted(Exception):
 
 
 class Outrun(Exception):
-    """The others decided more rounds without this peer than it can land one by one: it is to take over their state.
+    """This replica is too far behind the others, or differs from most of them: it is to take over their state.
 
     `state` gets it: the most bytes that it may have -> the round that it is as of, and `Inheritance.pack` there.
     """
 
     def __init__(self, state: Callable[[int], tuple[Round, bytes]]) -> None:
-        super().__init__("the others are too far ahead")
+        super().__init__("this replica is not where the others are")
         self.state = state
 
 
@@ -232,6 +232,8 @@ class Exchange(Protocol):
     """How many peers the next round counts on, valid after `join`."""
     lockstep: bool
     """True when all peers are in the same round at the same time, so that they can meet in the middle of a run."""
+    recovery: Callable[[int], tuple[Round, bytes]] | None
+    """What `Outrun.state` is, for a replica that finds itself in the minority; None where that cannot be."""
     bytes_sent: int
     """Payload bytes that left this peer, every copy counted."""
     bytes_received: int

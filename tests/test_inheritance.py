@@ -1,18 +1,23 @@
 """What replicas hold alike, handed over: equal bytes everywhere, equal rounds from there on, own progress kept."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 import torch
 import toy
 from torch import nn
 
+from outerloop import wire
 from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.inheritance import launch_step
+from outerloop.payload import schema_of
 from outerloop.schedule.every_h import EveryH
 from outerloop.schedule.streaming import Streaming
-from outerloop.types import Contribution, Round, UserError
+from outerloop.types import Contribution, Outrun, ReplicasDiverged, Round, UserError
 
 
 class Decided:
@@ -102,6 +107,43 @@ def test_what_was_learned_alone_and_the_residual_are_kept(kind):
         torch.testing.assert_close(away.slow[name] - p.detach(), delta[name], atol=1e-5, rtol=1e-5)
     assert all(torch.equal(away.feedback.state_dict()["residual"][name], x) for name, x in feedback.items())
     assert away.slow_hash == giver.slow_hash and not away.in_flight and away.samples == 7
+
+
+def headers(hashes):
+    """Messages of peers that hold these slow weights."""
+    return [SimpleNamespace(header=SimpleNamespace(peer=peer, slow=slow)) for peer, slow in hashes.items()]
+
+
+def test_most_replicas_go_on_and_the_others_take_over_their_state():
+    loop = loop_of("plain")
+    flight, own = SimpleNamespace(offered=loop.slow, round=Round(3)), loop.slow_hash
+    loop.exchange.recovery = lambda at_most: None
+    assert loop.check_agreement(headers({"000": own, "001": own}), flight) == ()
+    assert loop.check_agreement(headers({"000": own, "001": own, "002": 7}), flight) == ("002",)
+    assert loop.check_agreement(headers({"001": own, "002": 7}), flight) == ("002",), (
+        "its own counts, taking part or not"
+    )
+    with pytest.raises(Outrun) as outrun:
+        loop.check_agreement(headers({"000": own, "001": 7, "002": 7}), flight)
+    assert outrun.value.state is loop.exchange.recovery
+    for even in ({"000": own, "001": 7}, {"001": 7, "002": 8}, {"000": own, "001": 7, "002": own, "003": 7}):
+        with pytest.raises(ReplicasDiverged, match="before round 3"):
+            loop.check_agreement(headers(even), flight)
+    loop.exchange.recovery = None
+    with pytest.raises(ReplicasDiverged):
+        loop.check_agreement(headers({"000": own, "001": own, "002": 7}), flight)
+
+
+def test_a_replica_that_differs_heals_at_its_next_landing():
+    giver, odd = loop_of("sparse"), loop_of("sparse", seed=5)
+    train(giver, range(1))
+    [told] = giver.exchange.told[Round(0)]
+    message = wire.unpack(told.blob, schema_of(giver.slow))
+    other = Contribution("001", Round(0), wire.pack(replace(message.header, peer="001"), message.parts))
+    odd.exchange.peer, odd.exchange.told = "002", {Round(0): [told, other]}
+    odd.exchange.recovery = lambda at_most: (Round(0), giver.inheritance.pack())
+    assert [odd.after_inner_step(1) for _ in range(3)] == [[], [], []]
+    assert odd.inner_step == 3 and odd.slow_hash == giver.slow_hash
 
 
 @pytest.mark.parametrize("delay", [0, 2])

@@ -77,6 +77,7 @@ class InProcess:
     agrees = True
     waits_for_all = True
     came_late = False
+    recovery = None
     lockstep = True
 
     def __init__(self, *, hub: Hub, rank: int) -> None:

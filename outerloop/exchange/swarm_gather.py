@@ -189,7 +189,7 @@ class SwarmGather:
         try:
             return self._node.call(self._decided(self._place(round)), timeout_s=CALL_S)
         except TooFar:
-            raise Outrun(self._take_over) from None
+            raise Outrun(self.recovery) from None
 
     def landed(self, round: Round, state: Callable[[], bytes]) -> None:
         """Copied here, hashed and given beside the training."""
@@ -201,7 +201,7 @@ class SwarmGather:
             raise UserError(f"a payload has {len(blob)} bytes; type exchange.max_blob_bytes={len(blob)} on every peer")
         place = self._place(round)
         gather = self._node.spawn(self._gather(place, blob, round))
-        pending = _Pending(gather, lambda: self._rounds.waits_for(place), self._tell, self._take_over)
+        pending = _Pending(gather, lambda: self._rounds.waits_for(place), self._tell, self.recovery)
         self._pending = [*(one for one in self._pending if not one.done()), pending]
         return pending
 
@@ -261,7 +261,7 @@ class SwarmGather:
     async def _decided(self, place: int) -> bool:
         return self._rounds.decided(place)
 
-    def _take_over(self, at_most: int) -> tuple[Round, bytes]:
+    def recovery(self, at_most: int) -> tuple[Round, bytes]:
         """The others' state, however long it takes to come: people see how far it is."""
         told_s = time.monotonic()
 
@@ -271,7 +271,7 @@ class SwarmGather:
                 told_s = time.monotonic()
                 self._tell(f"state of the run: {here / 1e6:.1f} of {size / 1e6:.1f} MB are here")
 
-        self._tell("the others are far ahead: taking over the state of the run")
+        self._tell("not where the others are: taking over the state of the run")
         work = self._handover.take_over(
             self._names().values(), sitting=self._members.sitting, at_most=at_most, progress=progress
         )

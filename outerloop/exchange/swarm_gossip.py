@@ -49,6 +49,7 @@ class SwarmGossip:
     agrees = False
     waits_for_all = False
     came_late = False
+    recovery = None
     lockstep = False
 
     def __init__(

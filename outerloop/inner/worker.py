@@ -164,6 +164,8 @@ class Worker:
 
     def account(self, report: RoundReport) -> None:
         """Tell the round; give up after too many failures in a row."""
+        for peer in report.diverged:
+            self.emit("status", text=f"{peer} holds other weights than most: it is to take over theirs")
         self.failed_in_a_row = self.failed_in_a_row + 1 if report.failed else 0
         self.totals["wait_s"] += report.wait_s
         self.totals["payload_bytes"] += report.payload_bytes
