@@ -215,29 +215,56 @@ class OuterLoop:
         try:
             received = flight.pending.wait(self.timeout_s)
             waited_s = time.perf_counter() - began
-            combined = self.exchange.once(round, lambda: self.routes.combine(received, flight.offered))
+            combined, refused = self.exchange.once(round, lambda: self.combine(received, flight))
         except (RoundFailed, wire.BadMessage) as reason:
             return flight.report(self.slow_hash, wait_s=time.perf_counter() - began, failed=str(reason))
         combined = combined.to(self.device)
         diverged = self.check_agreement(combined.messages, flight)
         if self.eager:
             combined = self.refreshed(combined, flight)
-        counted = any((c.peer, c.blob) == (self.exchange.peer, flight.blob) for c in received)
+        peers = tuple(m.header.peer for m in combined.messages)
+        own = [c.blob for c in received if c.peer == self.exchange.peer and c.peer in peers]
+        counted = own == [flight.blob]
         squares = self.routes.land(combined, flight.offered, counted=counted)
         self.payload.landed(combined.messages, flight.offered)
         self.rehash(flight.offered)
         self.samples -= flight.samples if counted else 0
         self.exchange.landed(round, self.inheritance.pack)
-        peers = tuple(m.header.peer for m in combined.messages)
         land_s = time.perf_counter() - began - waited_s
         return flight.report(
             self.slow_hash,
             wait_s=waited_s,
             peers=peers,
             diverged=diverged,
+            refused=refused,
             land_s=land_s,
             mean_norm=math.sqrt(squares),
         )
+
+    def combine(self, received: list[Contribution], flight: InFlight) -> tuple[Combined, tuple[str, ...]]:
+        """All messages as one, and why some were left out. Raises BadMessage.
+
+        Where a round waits for everybody, one that cannot be landed fails it. Else it is left out: all peers have the
+        same messages, and what one of them cannot decode the others cannot either.
+        """
+        try:
+            return self.routes.combine(received, flight.offered), ()
+        except wire.BadMessage:
+            if self.exchange.waits_for_all:
+                raise
+        refusals = {one: self.refusal(one, flight) for one in received}
+        fit = [one for one, refusal in refusals.items() if not refusal]
+        if not fit:
+            raise wire.BadMessage("; ".join(refusals.values()))
+        return self.routes.combine(fit, flight.offered), tuple(filter(None, refusals.values()))
+
+    def refusal(self, contribution: Contribution, flight: InFlight) -> str:
+        """Why one message cannot be landed, or nothing."""
+        try:
+            self.routes.combine([contribution], flight.offered)
+        except wire.BadMessage as bad:
+            return f"{contribution.peer}: {bad}"
+        return ""
 
     @torch.no_grad()
     def begin_eagerly(self, flight: InFlight) -> None:

@@ -48,7 +48,8 @@ class InFlight:
 class RoundReport:
     """What one landed or failed round cost. Seconds, bytes, L2 norms; `failed` says why, or is empty.
 
-    `blob` is the message that left this peer. `diverged`: those of `peers` whose slow weights were not those of most.
+    `blob` is the message that left this peer. `diverged`: those of `peers` whose slow weights were not those of most;
+    `refused` says whose messages could not be landed, and why.
     """
 
     round: Round
@@ -60,6 +61,7 @@ class RoundReport:
     slow_hash: int
     peers: tuple[str, ...] = ()
     diverged: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
     land_s: float = 0.0
     mean_norm: float = 0.0
     failed: str = ""

@@ -240,6 +240,29 @@ def test_a_garbled_payload_fails_the_round_whole():
     toy.run_workers(2, work)
 
 
+class WaitsForNobody(Garbled):
+    """... and whose rounds count without it."""
+
+    waits_for_all = False
+
+
+def test_a_garbled_payload_is_left_out_by_name_where_a_round_can_do_without():
+    def work(exchange):
+        net = toy.model()
+        loop = toy.outer(net, WaitsForNobody(exchange), h=1, **sparse())
+        toy.inner_step(net, torch.optim.SGD(net.parameters(), lr=0.1), exchange.rank, 0)
+        [report] = loop.after_inner_step(1)
+        assert not report.failed and report.peers == ("000", "001")
+        [refused] = report.refused
+        assert refused.startswith("002: ") and "checksum" in refused
+        assert loop.samples == (exchange.rank == 2) and bool(loop.feedback.state_dict()["residual"]) == (
+            exchange.rank < 2
+        )
+        return loop.slow_hash
+
+    assert len(set(toy.run_workers(3, work))) == 1
+
+
 def test_different_slow_weights_are_told_not_trained_on():
     def work(exchange):
         net = toy.model(seed=exchange.rank)

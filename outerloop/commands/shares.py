@@ -42,5 +42,5 @@ def together(shares: dict[int, Row]) -> Row:
         "round": last["round"],
         "tokens": sum(share["tokens"] for share in shares.values()),
         "val_loss": sum(share["nats"] for share in shares.values()) / predicted,
-        **{name: last[name] for name in ("spread", "replicas") if name in last},
+        **{name: last[name] for name in ("spread", "replicas") if last.get(name) is not None},
     }

@@ -164,6 +164,8 @@ class Worker:
 
     def account(self, report: RoundReport) -> None:
         """Tell the round; give up after too many failures in a row."""
+        for refusal in report.refused:
+            self.emit("status", text=f"left out, {refusal}")
         for peer in report.diverged:
             self.emit("status", text=f"{peer} holds other weights than most: it is to take over theirs")
         self.failed_in_a_row = self.failed_in_a_row + 1 if report.failed else 0
@@ -179,6 +181,7 @@ class Worker:
             alive=self.exchange.alive,
             expected=self.exchange.size,
             took_part=self.exchange.peer in report.peers,
+            refused=len(report.refused),
             **self.partners(report),
             payload_bytes=report.payload_bytes,
             launch_s=report.launch_s,
