@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,6 +29,7 @@ from outerloop import compatibility, wire
 from outerloop.checkpoint import on_device
 from outerloop.inheritance import Inheritance, launch_step
 from outerloop.island import Island
+from outerloop.judge import Judge
 from outerloop.payload import Payload, leader, schema_of
 from outerloop.rounds import InFlight, RoundReport
 from outerloop.routes.both import Combined, Routes
@@ -41,7 +41,6 @@ from outerloop.types import (
     Feedback,
     OuterMethod,
     Outrun,
-    ReplicasDiverged,
     Round,
     RoundFailed,
     Schedule,
@@ -111,6 +110,7 @@ class OuterLoop:
             delay=schedule.delay,
             merge_local=merge_local,
         )
+        self.judge = Judge(self.routes, exchange, shared=self.shared)
         self.inheritance = Inheritance(self.island, self.slow, method=method, payload=self.payload)
         self.hashes: dict[str, int] = {}
         self.rehash(self.slow)
@@ -127,7 +127,11 @@ class OuterLoop:
     @property
     def slow_hash(self) -> int:
         """64-bit hash of all slow weights."""
-        return wire.joint_hash(self.hashes.values())
+        return self.hash_of(self.hashes)
+
+    def hash_of(self, names: Iterable[str]) -> int:
+        """64-bit hash of these slow weights."""
+        return wire.joint_hash(self.hashes[name] for name in names)
 
     def after_inner_step(self, samples: int) -> list[RoundReport]:
         """Count one inner step of this many training samples; launch and land what is due.
@@ -194,7 +198,7 @@ class OuterLoop:
             fragment=round.fragment,
             samples=self.samples,
             schema=wire.schema_hash(schema_of(launched.offered)),
-            slow=wire.joint_hash(self.hashes[name] for name in names),
+            slow=self.hash_of(names),
             peer=self.exchange.peer,
         )
         blob = wire.pack(header, launched.parts)
@@ -215,11 +219,11 @@ class OuterLoop:
         try:
             received = flight.pending.wait(self.timeout_s)
             waited_s = time.perf_counter() - began
-            combined, refused = self.exchange.once(round, lambda: self.combine(received, flight))
+            combined, refused = self.exchange.once(round, lambda: self.judge.combine(received, flight.offered))
         except (RoundFailed, wire.BadMessage) as reason:
             return flight.report(self.slow_hash, wait_s=time.perf_counter() - began, failed=str(reason))
         combined = combined.to(self.device)
-        diverged = self.check_agreement(combined.messages, flight)
+        diverged = self.judge.diverged(combined.messages, self.hash_of(flight.offered), round)
         if self.eager:
             combined = self.refreshed(combined, flight)
         peers = tuple(m.header.peer for m in combined.messages)
@@ -241,31 +245,6 @@ class OuterLoop:
             mean_norm=math.sqrt(squares),
         )
 
-    def combine(self, received: list[Contribution], flight: InFlight) -> tuple[Combined, tuple[str, ...]]:
-        """All messages as one, and why some were left out. Raises BadMessage.
-
-        Where a round waits for everybody, one that cannot be landed fails it. Else it is left out: all peers have the
-        same messages, and what one of them cannot decode the others cannot either.
-        """
-        try:
-            return self.routes.combine(received, flight.offered), ()
-        except wire.BadMessage:
-            if self.exchange.waits_for_all:
-                raise
-        refusals = {one: self.refusal(one, flight) for one in received}
-        fit = [one for one, refusal in refusals.items() if not refusal]
-        if not fit:
-            raise wire.BadMessage("; ".join(refusals.values()))
-        return self.routes.combine(fit, flight.offered), tuple(filter(None, refusals.values()))
-
-    def refusal(self, contribution: Contribution, flight: InFlight) -> str:
-        """Why one message cannot be landed, or nothing."""
-        try:
-            self.routes.combine([contribution], flight.offered)
-        except wire.BadMessage as bad:
-            return f"{contribution.peer}: {bad}"
-        return ""
-
     @torch.no_grad()
     def begin_eagerly(self, flight: InFlight) -> None:
         """The first eager update, when nothing has come back yet: ḡ = Δ_now / P."""
@@ -282,22 +261,6 @@ class OuterLoop:
     def rehash(self, names: Iterable[str]) -> None:
         """The hashes of slow weights that have moved."""
         self.hashes |= {name: wire.tensors_hash({name: self.slow[name]}) for name in names}
-
-    def check_agreement(self, messages: list[wire.Message], flight: InFlight) -> tuple[str, ...]:
-        """Where peers must hold equal slow weights: the peers whose headers carry another hash than most.
-
-        Raises Outrun when this peer is one of them and can take over the state of the others, else ReplicasDiverged.
-        """
-        hashes = {m.header.peer: f"{m.header.slow:016x}" for m in messages}
-        own = hashes[self.exchange.peer] = f"{wire.joint_hash(self.hashes[name] for name in flight.offered):016x}"
-        if not self.shared or len(set(hashes.values())) == 1:
-            return ()
-        [(most, peers), *_] = Counter(hashes.values()).most_common()
-        if self.exchange.recovery is None or 2 * peers <= len(hashes):
-            raise ReplicasDiverged(f"slow weights differ between peers before round {flight.round.number}: {hashes}")
-        if own != most:
-            raise Outrun(self.exchange.recovery)
-        return tuple(peer for peer, hash in hashes.items() if hash != most)
 
     def leads(self, round: Round) -> bool:
         """Whether this peer says what holds in the next round: in turn, and only where all hear it before then."""

@@ -14,6 +14,7 @@ FLOORS = [
     {"compress", "feedback", "wire", "island", "schedule", "checkpoint", "swarm"},
     {"methods", "exchange", "aggregate", "payload", "rounds", "compatibility"},
     {"routes", "inheritance"},
+    {"judge"},
     {"loop"},
     {"replicas"},
     {"inner", "report", "sinks"},

@@ -116,22 +116,20 @@ def headers(hashes):
 
 def test_most_replicas_go_on_and_the_others_take_over_their_state():
     loop = loop_of("plain")
-    flight, own = SimpleNamespace(offered=loop.slow, round=Round(3)), loop.slow_hash
+    own, at = loop.slow_hash, (loop.slow_hash, Round(3))
     loop.exchange.recovery = lambda at_most: None
-    assert loop.check_agreement(headers({"000": own, "001": own}), flight) == ()
-    assert loop.check_agreement(headers({"000": own, "001": own, "002": 7}), flight) == ("002",)
-    assert loop.check_agreement(headers({"001": own, "002": 7}), flight) == ("002",), (
-        "its own counts, taking part or not"
-    )
+    assert loop.judge.diverged(headers({"000": own, "001": own}), *at) == ()
+    assert loop.judge.diverged(headers({"000": own, "001": own, "002": 7}), *at) == ("002",)
+    assert loop.judge.diverged(headers({"001": own, "002": 7}), *at) == ("002",), "its own counts, taking part or not"
     with pytest.raises(Outrun) as outrun:
-        loop.check_agreement(headers({"000": own, "001": 7, "002": 7}), flight)
+        loop.judge.diverged(headers({"000": own, "001": 7, "002": 7}), *at)
     assert outrun.value.state is loop.exchange.recovery
     for even in ({"000": own, "001": 7}, {"001": 7, "002": 8}, {"000": own, "001": 7, "002": own, "003": 7}):
         with pytest.raises(ReplicasDiverged, match="before round 3"):
-            loop.check_agreement(headers(even), flight)
+            loop.judge.diverged(headers(even), *at)
     loop.exchange.recovery = None
     with pytest.raises(ReplicasDiverged):
-        loop.check_agreement(headers({"000": own, "001": own, "002": 7}), flight)
+        loop.judge.diverged(headers({"000": own, "001": own, "002": 7}), *at)
 
 
 def test_a_replica_that_differs_heals_at_its_next_landing():

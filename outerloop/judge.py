@@ -1,0 +1,58 @@
+"""What of a round lands: which messages can, and whether the replicas behind them are still one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from outerloop import wire
+from outerloop.routes.both import Combined, Routes
+from outerloop.types import Contribution, Exchange, Outrun, ReplicasDiverged, Round, Tensors
+
+
+class Judge:
+    """`shared`: all replicas of the run hold equal slow weights."""
+
+    def __init__(self, routes: Routes, exchange: Exchange, *, shared: bool) -> None:
+        self.routes, self.exchange, self.shared = routes, exchange, shared
+
+    def combine(self, received: Sequence[Contribution], like: Tensors) -> tuple[Combined, tuple[str, ...]]:
+        """All messages as one, and why some were left out. Raises BadMessage.
+
+        Where a round waits for everybody, one that cannot be landed fails it. Else it is left out: all peers have the
+        same messages, and what one of them cannot decode the others cannot either.
+        """
+        try:
+            return self.routes.combine(received, like), ()
+        except wire.BadMessage:
+            if self.exchange.waits_for_all:
+                raise
+        refusals = {one: self.refusal(one, like) for one in received}
+        fit = [one for one, refusal in refusals.items() if not refusal]
+        if not fit:
+            raise wire.BadMessage("; ".join(refusals.values()))
+        return self.routes.combine(fit, like), tuple(filter(None, refusals.values()))
+
+    def refusal(self, contribution: Contribution, like: Tensors) -> str:
+        """Why one message cannot be landed, or nothing."""
+        try:
+            self.routes.combine([contribution], like)
+        except wire.BadMessage as bad:
+            return f"{contribution.peer}: {bad}"
+        return ""
+
+    def diverged(self, messages: Sequence[wire.Message], own: int, round: Round) -> tuple[str, ...]:
+        """The peers whose headers carry another hash of the slow weights than most; `own` is the one here.
+
+        Raises Outrun when this peer is one of them and can take over the state of the others, else ReplicasDiverged.
+        """
+        hashes = {m.header.peer: m.header.slow for m in messages} | {self.exchange.peer: own}
+        if not self.shared or len(set(hashes.values())) == 1:
+            return ()
+        [(most, peers), *_] = Counter(hashes.values()).most_common()
+        if self.exchange.recovery is None or 2 * peers <= len(hashes):
+            shown = {peer: f"{slow:016x}" for peer, slow in hashes.items()}
+            raise ReplicasDiverged(f"slow weights differ between peers before round {round.number}: {shown}")
+        if own != most:
+            raise Outrun(self.exchange.recovery)
+        return tuple(peer for peer, slow in hashes.items() if slow != most)
