@@ -203,6 +203,30 @@ def test_a_machine_that_was_killed_comes_back_to_a_run_that_went_on(tmp_path: Pa
     assert len(hashes) == 1
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_newcomer_takes_part_in_a_run_that_is_under_way(tmp_path: Path) -> None:
+    """Two machines train; a third one, which the run knows nothing of, comes later and ends with the same weights."""
+    shared = ["workers=1", "exchange.peers=2", "rounds=150", "eval.every=0", "checkpoint.every=0", "threads=1"]
+    shared += ["exchange.grace_s=0.5", "schedule.sync_every=10"]
+    first = start(tmp_path / "a", *shared)
+    assert first.stdout
+    line = next(line for line in first.stdout if "exchange.initial_peers=" in line)
+    address = re.search(r"exchange\.initial_peers=\[(\S+)\]", line)
+    assert address, line
+    join = [*shared, f"exchange.initial_peers=[{address[1].split(',')[0]}]"]
+    second = start(tmp_path / "b", *join)
+    assert eventually(lambda: rounds_done(tmp_path / "a") >= 2, limit_s=240)
+    third = start(tmp_path / "c", *join)
+    said = [process.communicate()[0] for process in (third, second, first)]
+    assert [process.returncode for process in (third, second, first)] == [0, 0, 0], said
+    assert "taking over the state of the run" in said[0], said[0]
+    own = [row for row in rows(tmp_path / "c") if row["event"] == "round"]
+    assert own[0]["round"] > 1 and own[-1]["round"] == 150 and own[-1]["took_part"] and own[-1]["peers"] == 3
+    hashes = {json.loads((tmp_path / run / "summary.json").read_text())["slow_hash"][0] for run in "abc"}
+    assert len(hashes) == 1
+
+
 def test_two_machines_meet_through_one_address(tmp_path: Path) -> None:
     """Two separate runs of one worker each, as on two machines, train one model on different shards."""
     shared = ["workers=1", "exchange.peers=2", "rounds=2", "log_every=1"]
