@@ -64,7 +64,7 @@ def test_an_optimizer_goes_on_as_if_nothing_had_been():
     assert torch.equal(x, y)
 
 
-@pytest.mark.parametrize("tree", [{"a": object()}, {(1, 2): 3}, [{1.5: 2}]], ids=str)
+@pytest.mark.parametrize("tree", [{"a": object()}, {(1, 2): 3}, [{1.5: 2}]], ids=["object", "tuple", "float"])
 def test_what_it_does_not_hold_is_refused(tree):
     with pytest.raises(TypeError):
         snapshot.pack(tree)
