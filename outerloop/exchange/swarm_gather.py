@@ -11,30 +11,25 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, TimeoutError
-from dataclasses import replace
 from pathlib import Path
 
-from outerloop.swarm.daemon import DaemonOptions
+from outerloop.exchange.swarm import FIRST, SwarmExchange, SwarmPending
 from outerloop.swarm.disk import Folder
 from outerloop.swarm.fields import BadMessage
 from outerloop.swarm.handover import Handover
-from outerloop.swarm.identity import ensure_identity
 from outerloop.swarm.meetings import Meetings
-from outerloop.swarm.membership import Membership
 from outerloop.swarm.outcomes import TooFar
-from outerloop.swarm.peer import Peer
-from outerloop.swarm.roster import Record, Roster, id_of, peer_name
+from outerloop.swarm.presence import Presence
+from outerloop.swarm.roster import id_of
 from outerloop.swarm.rounds import Rounds
 from outerloop.swarm.rules import Quorum, Rules
-from outerloop.swarm.status import Status
-from outerloop.swarm.timeouts import CALL_S, DHT_S, LINGER_S, MEET_S, STATE_S, TELL_S
-from outerloop.types import Contribution, Deserted, Made, Outrun, Round, RoundFailed, UserError
+from outerloop.swarm.timeouts import CALL_S, LINGER_S, MEET_S, STATE_S, TELL_S
+from outerloop.types import Contribution, Deserted, Outrun, Round, RoundFailed
 
 logger = logging.getLogger(__name__)
-FIRST = Round(0)
 
 
-class SwarmGather:
+class SwarmGather(SwarmExchange):
     """Exchange between `peers` peers of one run. Construction starts this peer; `join` waits for the others.
 
     run               run id; peers with another one never meet
@@ -96,57 +91,44 @@ class SwarmGather:
             deadline_s=deadline_s,
             absent_rounds=absent_rounds,
         )
-        options = DaemonOptions(
-            identity_path=ensure_identity(identity_path),
+        presence = Presence(
+            run=run,
+            peers=peers,
+            worker=worker,
+            identity_path=identity_path,
+            initial_peers=initial_peers,
             host=host,
             port=port,
-            announce=tuple(announce),
-            initial_peers=tuple(initial_peers),
+            announce=announce,
             open_internet=open_internet,
+            fingerprint=fingerprint,
+            remembers=self._remembers,
         )
+        super().__init__(presence, max_blob_bytes=max_blob_bytes, tell=tell)
         self._join_timeout_s = join_timeout_s
-        self._max_blob_bytes = max_blob_bytes
         self._fragments = fragments
-        self._tell = tell
-        self._pending: list[_Pending] = []
-        self._closed = False
-        self._node = Peer(options)
-        self.peer = peer_name(worker, self._node.peer_id)
-        own = Record(self.peer, self._node.addresses, fingerprint, time.time())
-        self._roster = Roster(self._node.dht, run=run, own=own)
-        self._members = Membership(
-            self._node, self._roster, run=run, peers=peers, own=own, remembers=lambda sitting: self._remembers(sitting)
-        )
-        self._rounds = Rounds(
-            self._node,
-            run=run,
-            own=self.peer,
-            names=self._names,
-            disk=Folder(Path(identity_path).with_suffix(".rounds")),
-            rules=rules,
-            max_blob_bytes=max_blob_bytes,
-        )
-        self._meetings = Meetings(
-            self._node, run=run, own=self.peer, allowed=self._members.__contains__, max_bytes=max_blob_bytes
-        )
-        self._handover = Handover(
-            self._node,
-            self._rounds,
-            run=run,
-            own=self.peer,
-            allowed=lambda peer_id: peer_id in self._names(),
-            disk=Folder(Path(identity_path).with_suffix(".state")),
-        )
-        try:
-            self._node.call(self._appear(), timeout_s=2 * DHT_S)
-        except BaseException:
-            self.abort()
-            raise
-
-    @property
-    def address(self) -> list[str]:
-        """Full multiaddrs of this peer; each is what others type as initial peer."""
-        return self._node.addresses
+        with self.appearing() as parts:
+            self._rounds = Rounds(
+                self._node,
+                run=run,
+                own=self.peer,
+                names=self._names,
+                disk=Folder(Path(identity_path).with_suffix(".rounds")),
+                rules=rules,
+                max_blob_bytes=max_blob_bytes,
+            )
+            self._meetings = Meetings(
+                self._node, run=run, own=self.peer, allowed=self._members.__contains__, max_bytes=max_blob_bytes
+            )
+            self._handover = Handover(
+                self._node,
+                self._rounds,
+                run=run,
+                own=self.peer,
+                allowed=lambda peer_id: peer_id in self._names(),
+                disk=Folder(Path(identity_path).with_suffix(".state")),
+            )
+            parts += [self._rounds, self._meetings, self._handover]
 
     @property
     def rank(self) -> int:
@@ -155,13 +137,13 @@ class SwarmGather:
         return members.index(self.peer) if self.peer in members else zlib.crc32(self.peer.encode()) % len(members)
 
     @property
-    def size(self) -> int:
-        return len(self._members.names)
-
-    @property
     def alive(self) -> int:
         """Of the members, those that the next round counts on."""
         return len(self._rounds.roster)
+
+    @property
+    def head(self) -> str:
+        return self._rounds.head
 
     @property
     def came_late(self) -> bool:
@@ -181,7 +163,7 @@ class SwarmGather:
 
         Raises UserError, telling who is missing.
         """
-        self._node.call(self._members.form(timeout_s=self._join_timeout_s), timeout_s=self._join_timeout_s + DHT_S)
+        self._presence.form(timeout_s=self._join_timeout_s)
         self._node.call(self._begin(self._place(first)), timeout_s=CALL_S)
 
     def decided(self, round: Round) -> bool:
@@ -197,17 +179,12 @@ class SwarmGather:
         self._node.spawn(self._handover.landed(place, state() if self._handover.wants(place) else None))
 
     def start(self, blob: bytes, round: Round) -> _Pending:
-        if len(blob) > self._max_blob_bytes:
-            raise UserError(f"a payload has {len(blob)} bytes; type exchange.max_blob_bytes={len(blob)} on every peer")
+        self._check_size(blob)
         place = self._place(round)
         gather = self._node.spawn(self._gather(place, blob, round))
         pending = _Pending(gather, lambda: self._rounds.waits_for(place), self._tell, self.recovery)
-        self._pending = [*(one for one in self._pending if not one.done()), pending]
+        self._follow(pending)
         return pending
-
-    def once(self, round: Round, make: Callable[[], Made]) -> Made:
-        """A process of its own: made here."""
-        return make()
 
     def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
         """Those that are counted on, without who is gone or does not come."""
@@ -219,42 +196,14 @@ class SwarmGather:
         """Nothing else."""
         return {}
 
-    def show(self, status: Status) -> None:
-        """Let others see how this peer does, in its roster record; the bytes are filled in here."""
-        counted = replace(
-            status, bytes_sent=self.bytes_sent, bytes_received=self.bytes_received, commit=self._rounds.head
-        )
-        self._node.spawn(self._roster.show(counted))
-
-    def close(self, *, linger: bool = True) -> None:
-        """Drop what is not decided, give the others what they still need, then leave. Idempotent."""
-        if self._closed:
-            return
-        self._closed = True
-        try:
-            for pending in self._pending:
-                pending.drop()
-            if linger:
-                self._node.call(self._meetings.linger(), timeout_s=2 * LINGER_S)
-            self._node.call(self._roster.withdraw(), timeout_s=DHT_S)
-        finally:
-            self._node.close()
-
-    def abort(self) -> None:
-        """Leave at once (Ctrl-C): the record is withdrawn, the others go on."""
-        self.close(linger=False)
-
-    async def _appear(self) -> None:
-        """Answer first, then be seen."""
-        for part in (self._members, self._rounds, self._meetings, self._handover):
-            await part.serve()
-        await self._roster.publish()
+    def linger(self) -> None:
+        """Until all have met at the end, or do not come."""
+        self._node.call(self._meetings.linger(), timeout_s=2 * LINGER_S)
 
     async def _begin(self, place: int) -> None:
         members = self._members
         if not members.came_late:
             await self._rounds.begin(run=members.sitting, roster=members.names.values(), number=place)
-
         elif self._remembers(members.sitting) and (memory := self._rounds.remembered(run=members.sitting)):
             self._rounds.go_on(memory)
 
@@ -297,8 +246,8 @@ class SwarmGather:
         return round.number * self._fragments + round.fragment
 
 
-class _Pending:
-    """One round under way in the network thread."""
+class _Pending(SwarmPending):
+    """Waits with patience, and tells for what."""
 
     def __init__(
         self,
@@ -307,7 +256,7 @@ class _Pending:
         tell: Callable[[str], None],
         take_over: Callable[[int], tuple[Round, bytes]],
     ) -> None:
-        self._future = future
+        super().__init__(future)
         self._waits_for = waits_for
         self._tell = tell
         self._take_over = take_over
@@ -318,7 +267,7 @@ class _Pending:
         try:
             while True:
                 try:
-                    return self._future.result(min(pause_s, until_s - time.monotonic()))
+                    return self.future.result(min(pause_s, until_s - time.monotonic()))
                 except TimeoutError:
                     reason = self._waits_for()
                 if time.monotonic() >= until_s:
@@ -329,9 +278,3 @@ class _Pending:
             raise Outrun(self._take_over) from None
         except CancelledError:
             raise RoundFailed("the round was dropped: this peer is leaving") from None
-
-    def done(self) -> bool:
-        return self._future.done()
-
-    def drop(self) -> None:
-        self._future.cancel()

@@ -14,8 +14,8 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, TimeoutError
-from dataclasses import replace
 
+from outerloop.exchange.swarm import FIRST, SwarmExchange, SwarmPending
 from outerloop.swarm.assembly import Assembly
 from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.contents import Contents
@@ -23,15 +23,13 @@ from outerloop.swarm.gossip import Gossip
 from outerloop.swarm.partners import Dealt, Drawn, Partners
 from outerloop.swarm.patience import Patience
 from outerloop.swarm.presence import Presence
-from outerloop.swarm.status import Status
 from outerloop.swarm.timeouts import DHT_S, LINGER_S
-from outerloop.types import Contribution, Made, Round, RoundFailed, UserError
+from outerloop.types import Contribution, Round, RoundFailed, UserError
 
 logger = logging.getLogger(__name__)
-FIRST = Round(0)
 
 
-class SwarmGossip:
+class SwarmGossip(SwarmExchange):
     """Exchange between `peers` peers of one run. Construction starts this peer; `join` waits for the others.
 
     run, peers, worker, identity_path, initial_peers, host, port, announce, open_internet, join_timeout_s, fingerprint,
@@ -79,12 +77,7 @@ class SwarmGossip:
         if pairing not in ("random", "scheduled"):
             raise UserError(f"exchange.pairing={pairing!r} is not one of random, scheduled")
         self._patience = Patience(patience, least_s=least_patience_s, most_s=most_patience_s)
-        self._scheduled_wait_s = deadline_s if pairing == "scheduled" else None
-        self._seed, self._join_timeout_s, self._max_blob_bytes = seed, join_timeout_s, max_blob_bytes
-        self._pending: list[_Pending] = []
-        self._closed = False
-        self._clock = _Clock()
-        self._presence = Presence(
+        presence = Presence(
             run=run,
             peers=peers,
             worker=worker,
@@ -96,32 +89,22 @@ class SwarmGossip:
             open_internet=open_internet,
             fingerprint=fingerprint,
         )
-        self.peer = self._presence.name
-        self._node, self._members, store = self._presence.node, self._presence.members, Contents()
-        self._bulk = Bulk(self._node, store, run=run, allowed=self._members.__contains__)
-        parts = self._node, self._members, store, self._bulk
-        self._gossip = Gossip(*parts, run=run, deadline_s=deadline_s, max_blob_bytes=max_blob_bytes)
-        self._assembly = Assembly(*parts, run=run, wait_s=meeting_s, max_blob_bytes=max_blob_bytes)
-        self._meeting_s, self._tell = meeting_s, tell
-        try:
-            self._node.call(self._appear(), timeout_s=2 * DHT_S)
-        except BaseException:
-            self.abort()
-            raise
-
-    @property
-    def address(self) -> list[str]:
-        """Full multiaddrs of this peer; each is what others type as initial peer."""
-        return self._node.addresses
+        super().__init__(presence, max_blob_bytes=max_blob_bytes, tell=tell)
+        self._scheduled_wait_s = deadline_s if pairing == "scheduled" else None
+        self._seed, self._join_timeout_s, self._meeting_s = seed, join_timeout_s, meeting_s
+        self._clock = _Clock()
+        with self.appearing() as parts:
+            store = Contents()
+            self._bulk = Bulk(self._node, store, run=run, allowed=self._members.__contains__)
+            shared = self._node, self._members, store, self._bulk
+            self._gossip = Gossip(*shared, run=run, deadline_s=deadline_s, max_blob_bytes=max_blob_bytes)
+            self._assembly = Assembly(*shared, run=run, wait_s=meeting_s, max_blob_bytes=max_blob_bytes)
+            parts += [self._bulk, self._gossip, self._assembly]
 
     @property
     def rank(self) -> int:
         """Place among the members, once joined."""
         return list(self._members.names.values()).index(self.peer)
-
-    @property
-    def size(self) -> int:
-        return len(self._members.names)
 
     @property
     def bytes_sent(self) -> int:
@@ -162,17 +145,12 @@ class SwarmGossip:
         """Replicas differ: there is nothing that all hold alike."""
 
     def start(self, blob: bytes, round: Round) -> _Pending:
-        if len(blob) > self._max_blob_bytes:
-            raise UserError(f"a payload has {len(blob)} bytes; type exchange.max_blob_bytes={len(blob)} on every peer")
+        self._check_size(blob)
         own_s = self._patience.after(self._clock.inner_s())
         patience_s = own_s if self._scheduled_wait_s is None else self._scheduled_wait_s
         pending = _Pending(self._node.spawn(self._gossip.meet(round, blob, patience_s=patience_s)), self._clock, round)
-        self._pending = [*(one for one in self._pending if not one.done()), pending]
+        self._follow(pending)
         return pending
-
-    def once(self, round: Round, make: Callable[[], Made]) -> Made:
-        """A process of its own: made here."""
-        return make()
 
     def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
         """Everybody's bytes who comes within `meeting_s`; not the own ones when this peer is later than that."""
@@ -182,33 +160,9 @@ class SwarmGossip:
         except TimeoutError as error:
             raise RoundFailed(f"meeting {number} did not end") from error
 
-    def show(self, status: Status) -> None:
-        """Let others see how this peer does, in its roster record; the bytes are filled in here."""
-        counted = replace(status, bytes_sent=self.bytes_sent, bytes_received=self.bytes_received)
-        self._node.spawn(self._presence.roster.show(counted))
-
-    def close(self, *, linger: bool = True) -> None:
-        """Drop what is not decided, give the others what they still need, then leave. Idempotent."""
-        if self._closed:
-            return
-        self._closed = True
-        try:
-            for pending in self._pending:
-                pending.drop()
-            if linger:
-                self._node.call(self._assembly.linger(), timeout_s=self._meeting_s + 2 * LINGER_S)
-        finally:
-            self._presence.end()
-
-    def abort(self) -> None:
-        """Leave at once (Ctrl-C): the record is withdrawn, partners of the moment go on alone."""
-        self.close(linger=False)
-
-    async def _appear(self) -> None:
-        """Answer first, then be seen."""
-        for part in (self._bulk, self._gossip, self._assembly):
-            await part.serve()
-        await self._presence.appear()
+    def linger(self) -> None:
+        """Until everybody has the final average, or does not come."""
+        self._node.call(self._assembly.linger(), timeout_s=self._meeting_s + 2 * LINGER_S)
 
     async def _begin(self) -> None:
         self._gossip.begin(self._partners())
@@ -236,28 +190,22 @@ class _Clock:
         return inner_s
 
 
-class _Pending:
-    """One round under way in the network thread."""
+class _Pending(SwarmPending):
+    """Takes the time that the trainer waits off the clock."""
 
     def __init__(self, future: Future[list[Contribution]], clock: _Clock, round: Round) -> None:
-        self._future = future
+        super().__init__(future)
         self._clock = clock
         self._round = round
 
     def wait(self, timeout_s: float) -> list[Contribution]:
         began_s = time.monotonic()
         try:
-            return self._future.result(timeout_s)
+            return self.future.result(timeout_s)
         except TimeoutError:
-            self._future.cancel()
+            self.future.cancel()
             raise RoundFailed(f"round {self._round.number}: no partner and no solo step in {timeout_s:g} s") from None
         except CancelledError:
             raise RoundFailed(f"round {self._round.number} was dropped: this peer is leaving") from None
         finally:
             self._clock.waited_s += time.monotonic() - began_s
-
-    def done(self) -> bool:
-        return self._future.done()
-
-    def drop(self) -> None:
-        self._future.cancel()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from outerloop.swarm.daemon import DaemonOptions
 from outerloop.swarm.identity import ensure_identity
@@ -16,7 +16,7 @@ from outerloop.swarm.timeouts import DHT_S
 class Presence:
     """Construction starts the peer; others see it after `appear`, and it sees them after `form`.
 
-    Takes the options of the swarm's exchanges, with their meaning.
+    Takes the options of the swarm's exchanges, with their meaning; `remembers` as Membership does.
     """
 
     def __init__(
@@ -32,6 +32,7 @@ class Presence:
         announce: Sequence[str],
         open_internet: bool,
         fingerprint: str,
+        remembers: Callable[[str], bool] = lambda sitting: False,
     ) -> None:
         self.node = Peer(
             DaemonOptions(
@@ -46,7 +47,7 @@ class Presence:
         self.name = peer_name(worker, self.node.peer_id)
         own = Record(self.name, self.node.addresses, fingerprint, time.time())
         self.roster = Roster(self.node.dht, run=run, own=own)
-        self.members = Membership(self.node, self.roster, run=run, peers=peers, own=own)
+        self.members = Membership(self.node, self.roster, run=run, peers=peers, own=own, remembers=remembers)
 
     async def appear(self) -> None:
         """Be seen. Whatever this peer answers to must be served by now."""
