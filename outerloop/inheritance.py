@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from outerloop import snapshot
-from outerloop.island import Island
+from outerloop.checkpoint import on_device
 from outerloop.payload import Payload
-from outerloop.types import OuterMethod, Round, Schedule, Tensors, UserError
+from outerloop.replica import Replica
+from outerloop.types import OuterMethod, Round, Schedule, UserError
 
 STATES = 4
 """As many copies of the slow weights as a state may take: an outer Adam holds two beside them."""
@@ -24,42 +25,43 @@ OVERHEAD_BYTES = 1 << 20
 
 
 class Inheritance:
-    """The shared part of one replica; `slow` and what the others hold are changed in place.
+    """The shared part of one replica: its slow weights, and the outer method's and the payload's state.
 
     `most_bytes`: what a state of this run can have at most.
     """
 
-    def __init__(self, island: Island, slow: Tensors, *, method: OuterMethod, payload: Payload) -> None:
-        self.island, self.slow, self.method, self.payload = island, slow, method, payload
-        self.most_bytes = OVERHEAD_BYTES + STATES * sum(x.numel() * x.itemsize for x in slow.values())
+    def __init__(self, replica: Replica, *, method: OuterMethod, payload: Payload) -> None:
+        self.replica, self.method, self.payload = replica, method, payload
+        self.most_bytes = OVERHEAD_BYTES + STATES * sum(x.numel() * x.itemsize for x in replica.slow.values())
 
     def pack(self) -> bytes:
         """Equal bytes on all replicas that have landed the same rounds."""
         return snapshot.pack(
-            {"slow": self.slow, "method": self.method.state_dict(), "agreed": self.payload.state_dict()}
+            {"slow": self.replica.slow, "method": self.method.state_dict(), "agreed": self.payload.state_dict()}
         )
 
     @torch.no_grad()
     def take(self, content: bytes) -> None:
         """Become what `pack` gave elsewhere. Raises UserError, unchanged, when that is of another model."""
         try:
-            state = snapshot.unpack(content)
+            state = on_device(snapshot.unpack(content), self.replica.device)
             self.check(state["slow"])
             method, agreed = state["method"], state["agreed"]
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"the others' state does not fit: {error}; start with the settings of their run") from error
-        delta = {name: self.slow[name] - x for name, x in self.island.read(list(self.slow), "weights").items()}
-        for name, x in self.slow.items():
-            x.copy_(state["slow"][name])
+        slow, island = self.replica.slow, self.replica.island
+        delta = {name: slow[name] - x for name, x in island.read(list(slow), "weights").items()}
+        self.replica.load_slow(state["slow"])
         self.method.load_state_dict(method)
         self.payload.load_state_dict(agreed)
-        self.island.write({name: self.slow[name] - x for name, x in delta.items()}, merge_local=0.0)
+        island.write({name: slow[name] - x for name, x in delta.items()}, merge_local=0.0)
 
     def check(self, slow: Any) -> None:
         """Raises ValueError naming what differs from the tensors here."""
-        if slow.keys() != self.slow.keys():
-            raise ValueError(f"only one side has {', '.join(sorted(slow.keys() ^ self.slow.keys()))}")
-        for name, x in self.slow.items():
+        own = self.replica.slow
+        if slow.keys() != own.keys():
+            raise ValueError(f"only one side has {', '.join(sorted(slow.keys() ^ own.keys()))}")
+        for name, x in own.items():
             there, here = slow[name], f"{x.dtype} {tuple(x.shape)}"
             if (there.shape, there.dtype) != (x.shape, x.dtype):
                 raise ValueError(f"{name} is {there.dtype} {tuple(there.shape)} there and {here} here")

@@ -16,9 +16,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -27,12 +24,13 @@ from torch.nn import Module
 
 from outerloop import compatibility, wire
 from outerloop.checkpoint import on_device
+from outerloop.eager import first_mean, refreshed
 from outerloop.inheritance import Inheritance, launch_step
-from outerloop.island import Island
 from outerloop.judge import Judge
 from outerloop.payload import Payload, leader, schema_of
+from outerloop.replica import Replica
 from outerloop.rounds import InFlight, RoundReport
-from outerloop.routes.both import Combined, Routes
+from outerloop.routes.both import Routes
 from outerloop.types import (
     Aggregate,
     Compressor,
@@ -44,7 +42,6 @@ from outerloop.types import (
     Round,
     RoundFailed,
     Schedule,
-    Tensors,
 )
 
 STATE_DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -91,13 +88,13 @@ class OuterLoop:
             method=method, compress=compress, feedback=feedback, exchange=exchange, schedule=schedule, eager=eager
         )
         self.doubts = compatibility.doubts(method=method, compress=compress, feedback=feedback, schedule=schedule)
-        self.model, self.island, self.payload = model, Island(model), Payload(compress, seed=seed)
+        self.model, self.payload = model, Payload(compress, seed=seed)
         self.method, self.feedback = method, feedback
         self.exchange, self.schedule, self.eager, self.timeout_s = exchange, schedule, eager, timeout_s
         self.last_launch = None if rounds is None else schedule.inner_steps(rounds) - schedule.delay
         self.shared = exchange.agrees and method.shared and not eager
-        dtype = STATE_DTYPES[state_dtype]
-        self.slow = {name: p.detach().to(dtype, copy=True) for name, p in self.island.params.items()}
+        self.replica = Replica(model, dtype=STATE_DTYPES[state_dtype])
+        self.island, self.slow = self.replica.island, self.replica.slow
         self.method.init(self.slow)
         self.routes = Routes(
             self.island,
@@ -111,27 +108,16 @@ class OuterLoop:
             merge_local=merge_local,
         )
         self.judge = Judge(self.routes, exchange, shared=self.shared)
-        self.inheritance = Inheritance(self.island, self.slow, method=method, payload=self.payload)
-        self.hashes: dict[str, int] = {}
-        self.rehash(self.slow)
+        self.inheritance = Inheritance(self.replica, method=method, payload=self.payload)
         self.inner_step = 0
         self.samples = 0
         self.meetings = 0
         self.in_flight: dict[Round, InFlight] = {}
 
     @property
-    def device(self) -> torch.device:
-        """Where the slow weights are."""
-        return next(iter(self.slow.values())).device
-
-    @property
     def slow_hash(self) -> int:
         """64-bit hash of all slow weights."""
-        return self.hash_of(self.hashes)
-
-    def hash_of(self, names: Iterable[str]) -> int:
-        """64-bit hash of these slow weights."""
-        return wire.joint_hash(self.hashes[name] for name in names)
+        return self.replica.hash_of(self.slow)
 
     def after_inner_step(self, samples: int) -> list[RoundReport]:
         """Count one inner step of this many training samples; launch and land what is due.
@@ -183,7 +169,6 @@ class OuterLoop:
     def take_over(self, round: Round, content: bytes) -> None:
         """Go on from the others' state as of a round, as if that had just been launched."""
         self.inheritance.take(content)
-        self.rehash(self.slow)
         self.in_flight = {}
         self.inner_step = launch_step(self.schedule, round)
 
@@ -198,7 +183,7 @@ class OuterLoop:
             fragment=round.fragment,
             samples=self.samples,
             schema=wire.schema_hash(schema_of(launched.offered)),
-            slow=self.hash_of(names),
+            slow=self.replica.hash_of(names),
             peer=self.exchange.peer,
         )
         blob = wire.pack(header, launched.parts)
@@ -222,16 +207,17 @@ class OuterLoop:
             combined, refused = self.exchange.once(round, lambda: self.judge.combine(received, flight.offered))
         except (RoundFailed, wire.BadMessage) as reason:
             return flight.report(self.slow_hash, wait_s=time.perf_counter() - began, failed=str(reason))
-        combined = combined.to(self.device)
-        diverged = self.judge.diverged(combined.messages, self.hash_of(flight.offered), round)
+        combined = combined.to(self.replica.device)
+        diverged = self.judge.diverged(combined.messages, self.replica.hash_of(flight.offered), round)
         if self.eager:
-            combined = self.refreshed(combined, flight)
+            now = self.in_flight[Round(round.number + 1, round.fragment)].offered
+            combined = refreshed(combined, now=now, then=flight.offered)
         peers = tuple(m.header.peer for m in combined.messages)
         own = [c.blob for c in received if c.peer == self.exchange.peer and c.peer in peers]
         counted = own == [flight.blob]
         squares = self.routes.land(combined, flight.offered, counted=counted)
         self.payload.landed(combined.messages, flight.offered)
-        self.rehash(flight.offered)
+        self.replica.rehash(flight.offered)
         self.samples -= flight.samples if counted else 0
         self.exchange.landed(round, self.inheritance.pack)
         land_s = time.perf_counter() - began - waited_s
@@ -247,20 +233,10 @@ class OuterLoop:
 
     @torch.no_grad()
     def begin_eagerly(self, flight: InFlight) -> None:
-        """The first eager update, when nothing has come back yet: ḡ = Δ_now / P."""
-        self.method.update(self.slow, {name: x / self.exchange.size for name, x in flight.offered.items()}, {})
+        """The first eager update, when nothing has come back yet."""
+        self.method.update(self.slow, first_mean(flight.offered, self.exchange.size), {})
         self.routes.write(flight.offered)
-        self.rehash(flight.offered)
-
-    def refreshed(self, combined: Combined, flight: InFlight) -> Combined:
-        """Eager update: ḡ + (Δ_now − Δ_then) / P, with what this peer has launched since."""
-        now, then = self.in_flight[Round(flight.round.number + 1, flight.round.fragment)].offered, flight.offered
-        peers = len(combined.messages)
-        return replace(combined, mean={name: x + (now[name] - then[name]) / peers for name, x in combined.mean.items()})
-
-    def rehash(self, names: Iterable[str]) -> None:
-        """The hashes of slow weights that have moved."""
-        self.hashes |= {name: wire.tensors_hash({name: self.slow[name]}) for name in names}
+        self.replica.rehash(flight.offered)
 
     def leads(self, round: Round) -> bool:
         """Whether this peer says what holds in the next round: in turn, and only where all hear it before then."""
@@ -271,24 +247,6 @@ class OuterLoop:
         """Everybody's bytes, own included; all peers must call it equally often. Raises RoundFailed."""
         self.meetings += 1
         return self.exchange.meet(blob, self.meetings, self.timeout_s)
-
-    @torch.no_grad()
-    def settle(self, weights: Tensors) -> None:
-        """Take these weights over as slow and fast weights."""
-        for name, x in self.slow.items():
-            x.copy_(weights[name])
-        self.island.write(self.slow, merge_local=0.0)
-        self.rehash(self.slow)
-
-    @contextmanager
-    def weights(self, tensors: Tensors) -> Iterator[None]:
-        """Other weights (`slow`, say) in the model's place for a while: to evaluate or export."""
-        fast = {name: p.detach().clone() for name, p in self.island.params.items()}
-        self.island.write(tensors, merge_local=0.0)
-        try:
-            yield
-        finally:
-            self.island.write(fast, merge_local=0.0)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that evolves, rounds in flight included."""
@@ -302,13 +260,10 @@ class OuterLoop:
             "in_flight": [flight.state_dict() for flight in self.in_flight.values()],
         }
 
-    @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned; rounds that were in flight are offered to the exchange again."""
-        state = on_device(state, self.device)
-        for name, x in self.slow.items():
-            x.copy_(state["slow"][name])
-        self.rehash(self.slow)
+        state = on_device(state, self.replica.device)
+        self.replica.load_slow(state["slow"])
         self.method.load_state_dict(state["method"])
         self.feedback.load_state_dict(state["feedback"])
         self.payload.load_state_dict(state["payload"])

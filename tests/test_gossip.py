@@ -148,7 +148,7 @@ def test_mean_and_spread_of_replicas_by_hand():
         outer = toy.outer(net, exchange)
         mean, spread, replicas = mean_and_spread(outer)
         assert replicas == 2
-        outer.settle(mean)
+        outer.replica.settle(mean)
         return spread, outer.slow_hash, {float(p.detach().mean()) for p in net.parameters()}
 
     (spread, first, weights), (same, second, _) = toy.run_workers(2, work)

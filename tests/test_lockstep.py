@@ -25,7 +25,7 @@ class Free(InProcessGossip):
 
 def worker_of(exchange, events):
     outer = toy.outer(toy.model(), exchange, method=NoLoCo(alpha=0.5, beta=0.7, gamma=None, consensus="inside"))
-    outer.settle({name: torch.full_like(x, 1.0 + 2.0 * exchange.rank) for name, x in outer.slow.items()})
+    outer.replica.settle({name: torch.full_like(x, 1.0 + 2.0 * exchange.rank) for name, x in outer.slow.items()})
     trainer = SimpleNamespace(
         outer=outer, tokens=7, evaluate=lambda windows, weights, batch: float(next(iter(weights.values())).mean())
     )

@@ -323,7 +323,7 @@ def test_other_weights_come_and_go():
     [(net, loop)] = toy.run_workers(1, lambda e: train(e, rounds=1))
     toy.inner_step(net, torch.optim.SGD(net.parameters(), lr=0.5), 0, 7)
     local = weights(net)
-    with loop.weights(loop.slow):
+    with loop.replica.weights(loop.slow):
         assert equal(weights(net), loop.slow)
     assert equal(weights(net), local) and not equal(local, loop.slow)
 
@@ -460,4 +460,4 @@ def test_header_tells_samples_and_hash():
         toy.inner_step(net, inner, 0, step)
         loop.after_inner_step(8)
     header = wire.unpack(sent[1], {n: x.shape for n, x in loop.slow.items()}).header
-    assert (header.round, header.samples, header.slow) == (1, 32, wire.joint_hash(loop.hashes.values()))
+    assert (header.round, header.samples, header.slow) == (1, 32, wire.joint_hash(loop.replica.hashes.values()))

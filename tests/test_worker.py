@@ -56,7 +56,7 @@ def test_different_weights_at_the_start_or_the_end_are_not_passed_over(call, kin
     def work(exchange):
         worker = worker_of(exchange)
         if exchange.rank:
-            worker.trainer.outer.settle({name: x + 1 for name, x in worker.trainer.outer.slow.items()})
+            worker.trainer.outer.replica.settle({name: x + 1 for name, x in worker.trainer.outer.slow.items()})
         getattr(worker, call)()
 
     assert [type(outcome) for outcome in outcomes(work)] == [kind, kind]

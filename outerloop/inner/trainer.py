@@ -115,7 +115,7 @@ class Trainer:
         """Sum of nats of the model with these weights over all predicted tokens of windows (n, seq_len + 1)."""
         self.model.eval()
         nats = 0.0
-        with self.outer.weights(weights), self.autocast():
+        with self.outer.replica.weights(weights), self.autocast():
             for window in windows.split(batch):
                 nats += float(next_token_loss(self.model, window.to(self.device))) * window[:, 1:].numel()
         self.model.train()

@@ -114,7 +114,7 @@ class Worker:
     def become_one(self) -> None:
         """The mean of all replicas that are left is the run's model, and what its last evaluation is of."""
         mean, spread, replicas = mean_and_spread(self.trainer.outer)
-        self.trainer.outer.settle(mean)
+        self.trainer.outer.replica.settle(mean)
         if self.plan.index == 0:
             told = f"the model is the mean of {replicas} of {self.exchange.size} replicas, {spread:.2g} apart"
             self.emit("status", text=told)
