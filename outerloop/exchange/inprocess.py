@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from outerloop import rng
+from outerloop.exchange.from_the_start import FromTheStart
 from outerloop.types import Contribution, Made, Round, Stopped, UserError
 
 FIRST = Round(0)
@@ -66,7 +67,7 @@ class Hub:
         return messages
 
 
-class InProcess:
+class InProcess(FromTheStart):
     """One worker's end of a `Hub`.
 
     Args:
@@ -76,8 +77,6 @@ class InProcess:
 
     agrees = True
     waits_for_all = True
-    came_late = False
-    recovery = None
     lockstep = True
 
     def __init__(self, *, hub: Hub, rank: int) -> None:
@@ -94,13 +93,6 @@ class InProcess:
         """Wait for the first turn. Raises Stopped."""
         with self.hub.changed:
             self.take_turn()
-
-    def decided(self, round: Round) -> bool:
-        """Never: a round waits for everybody."""
-        return False
-
-    def landed(self, round: Round, state: Callable[[], bytes]) -> None:
-        """Nobody comes late here."""
 
     def partners(self, round: Round) -> list[int]:
         """Whose messages this worker gets in a round, its own included: everybody's."""

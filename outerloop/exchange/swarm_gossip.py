@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, TimeoutError
 
+from outerloop.exchange.from_the_start import FromTheStart
 from outerloop.exchange.swarm import FIRST, SwarmExchange, SwarmPending
 from outerloop.swarm.assembly import Assembly
 from outerloop.swarm.bulk import Bulk
@@ -29,7 +30,7 @@ from outerloop.types import Contribution, Round, RoundFailed, UserError
 logger = logging.getLogger(__name__)
 
 
-class SwarmGossip(SwarmExchange):
+class SwarmGossip(FromTheStart, SwarmExchange):
     """Exchange between `peers` peers of one run. Construction starts this peer; `join` waits for the others.
 
     run, peers, worker, identity_path, initial_peers, host, port, announce, open_internet, join_timeout_s, fingerprint,
@@ -46,8 +47,6 @@ class SwarmGossip(SwarmExchange):
 
     agrees = False
     waits_for_all = False
-    came_late = False
-    recovery = None
     lockstep = False
 
     def __init__(
@@ -136,13 +135,6 @@ class SwarmGossip(SwarmExchange):
             raise UserError("this gossip run is under way without this peer, and takes no new ones: type exchange.run=")
         self._node.call(self._begin(), timeout_s=DHT_S)
         self._clock.begin()
-
-    def decided(self, round: Round) -> bool:
-        """Never: what others do does not settle anything here."""
-        return False
-
-    def landed(self, round: Round, state: Callable[[], bytes]) -> None:
-        """Replicas differ: there is nothing that all hold alike."""
 
     def start(self, blob: bytes, round: Round) -> _Pending:
         self._check_size(blob)
