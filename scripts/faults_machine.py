@@ -1,0 +1,149 @@
+"""One machine of bench_faults.py: an `outerloop train` of its own, what it tells, and what can be done to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+COMMON = ["exchange=swarm_gather", "workers=1", "inner.lr_floor=1.0", "threads=1", "log_every=1000000"]
+Row = dict[str, Any]
+
+
+def free_port() -> int:
+    """One that nobody listens on now."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+@dataclass
+class Machine:
+    """One worker with its run directory, and what it has told so far."""
+
+    index: int
+    folder: Path
+    options: list[str]
+    port: int = field(default_factory=free_port)
+    process: subprocess.Popen[bytes] | None = None
+    read: int = 0
+    rows: list[Row] = field(default_factory=list)
+    down_until: float = 0.0
+    frozen: set[int] = field(default_factory=set)
+    suffered: str = ""
+    """The kind of the fault that shall have ended it, until it starts again."""
+
+    def command(self, initial_peers: Iterable[str]) -> list[str]:
+        """What a person would type on it."""
+        where = [f"run_dir={self.folder}", f"exchange.port={self.port}"]
+        peers = f"exchange.initial_peers=[{','.join(initial_peers)}]"
+        return [sys.executable, "-m", "outerloop", "train", *COMMON, *self.options, *where, peers]
+
+    def start(self, initial_peers: Iterable[str]) -> None:
+        """Its command; what it prints goes to a file beside its run directory."""
+        self.read, self.suffered = 0, ""
+        with self.folder.with_suffix(".txt").open("ab") as log, heeding_ctrl_c():
+            self.process = subprocess.Popen(
+                self.command(initial_peers), stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
+
+    def poll(self) -> list[Row]:
+        """Rows that came since, with the time at which they were seen."""
+        try:
+            text = (self.folder / "metrics.jsonl").read_bytes()
+        except FileNotFoundError:
+            return []
+        if len(text) < self.read:  # a run that goes on begins the file anew, with its earlier rows
+            self.read = 0
+        whole = text[self.read : text.rfind(b"\n") + 1]
+        self.read += len(whole)
+        new = [json.loads(line) | {"seen": time.monotonic()} for line in whole.splitlines()]
+        self.rows += new
+        return new
+
+    @property
+    def address(self) -> str | None:
+        """Where others find it, once it has told."""
+        told = [row for row in self.rows if row["event"] == "address"]
+        return told[-1]["addresses"][0] if told else None
+
+    @property
+    def ended(self) -> bool:
+        """Whether its command is over, however."""
+        return self.process is not None and self.process.poll() is not None
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has trained to the end."""
+        return self.ended and (self.folder / "summary.json").exists()
+
+    def interrupt(self) -> None:
+        """Ctrl-C, which its command hears and its workers do not."""
+        assert self.process
+        self.process.send_signal(signal.SIGINT)
+
+    def signal(self, number: int) -> set[int]:
+        """To all of its processes at once."""
+        pids = self.processes()
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        return pids
+
+    def thaw(self) -> None:
+        """What was frozen goes on."""
+        for pid in self.frozen & self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        self.frozen = set()
+
+    def processes(self) -> set[int]:
+        """Its command and all that came of it."""
+        return processes_of(lambda argument: argument == f"run_dir={self.folder}")
+
+
+@contextmanager
+def heeding_ctrl_c() -> Iterator[None]:
+    """What starts here heeds SIGINT even where this process does not: a shell's `&` makes it be ignored, for good."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def processes_of(belongs: Callable[[str], bool]) -> set[int]:
+    """All processes with an argument that belongs, this one apart, and all their descendants."""
+    parents, found = {}, set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            pid, fields = int(stat.parent.name), stat.read_text().rpartition(")")[2].split()
+            arguments = (stat.parent / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if fields[0] != "Z" and pid != os.getpid():
+            parents[pid] = int(fields[1])
+            if any(map(belongs, arguments)):
+                found.add(pid)
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
+
+
+def left_behind(folder: Path) -> Row:
+    """Processes that name something in the folder, folders of sockets, shared memory; counted after a pause."""
+    time.sleep(3)
+    return {
+        "processes": len(processes_of(lambda argument: f"{folder}/" in f"{argument}/")),
+        "socket_folders": len(list(Path("/tmp").glob("outerloop-swarm-*"))),
+        "shared_memory": len(list(Path("/dev/shm").iterdir())) if Path("/dev/shm").exists() else 0,
+    }

@@ -1,0 +1,90 @@
+"""The record of a run of bench_faults.py, from the rows of its machines, and two records beside each other."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+Row = dict[str, Any]
+KINDS = ("kill", "freeze", "interrupt")
+
+
+def report(machines: Sequence[Sequence[Row]], first_seen: dict[int, float], events: list[Row]) -> Row:
+    """All that the machines told, when each round was first landed, what happened when."""
+    numbers = sorted(first_seen)
+    seconds = [first_seen[number] - first_seen[numbers[0]] for number in numbers]
+    gaps = [b - a for a, b in pairwise(seconds)]
+    landed = [row for rows in machines for row in rows if row["event"] == "round" and not row["failed"]]
+    return {
+        "workers": len(machines),
+        "rounds": numbers[-1],
+        "minutes": seconds[-1] / 60,
+        "round_s_median": statistics.median(gaps),
+        "round_s_longest": max(gaps),
+        "events": events,
+        "round_seen_s": [round(s, 2) for s in seconds],
+        "fault_costs_s": fault_costs_s(seconds, events),
+        "hashes_by_round_differ": differing(landed),
+        "contributed": contributed(landed, numbers),
+        "losses": [losses(rows) for rows in machines],
+    }
+
+
+def fault_costs_s(seconds: list[float], events: list[Row]) -> dict[str, list[float]]:
+    """By kind of fault: how much longer than as many median rounds it took from its round to that of the next fault.
+
+    Not its round alone: a fault that comes late in a round is felt in the next one, a freeze maybe in several, and
+    all have to wait again when who was down comes back.
+    """
+    usual, costs = statistics.median(b - a for a, b in pairwise(seconds)), defaultdict(list)
+    faults = [event for event in events if event["kind"] in KINDS and event["s"] < seconds[-1]]
+    starts = [next(i for i, s in enumerate(seconds) if s > event["s"]) - 1 for event in faults]
+    for event, (start, end) in zip(faults, pairwise([*starts, len(seconds) - 1]), strict=True):
+        costs[event["kind"]].append(round(seconds[end] - seconds[start] - (end - start) * usual, 2))
+    return dict(costs)
+
+
+def differing(landed: list[Row]) -> list[int]:
+    """Rounds after which two machines told different hashes of their slow weights."""
+    seen: dict[tuple[int, int], set[str]] = defaultdict(set)
+    for row in landed:
+        seen[row["round"], row["fragment"]].add(row["slow_hash"])
+    return sorted({number for (number, _), hashes in seen.items() if len(hashes) > 1})
+
+
+def contributed(landed: list[Row], numbers: list[int]) -> list[int]:
+    """Payloads that took part, summed up to each round; of a round in fragments those of the last one."""
+    peers = {(row["round"], row["fragment"]): row["peers"] for row in landed}
+    by_round = {number: peers[number, fragment] for number, fragment in sorted(peers)}
+    sums, total = [], 0
+    for number in numbers:
+        total += by_round[number]
+        sums.append(total)
+    return sums
+
+
+def losses(rows: Sequence[Row]) -> dict[int, float]:
+    """Validation loss by round."""
+    return {row["round"]: row["val_loss"] for row in rows if row["event"] == "validation"}
+
+
+def loss_at(record: Row, contributed: int) -> float:
+    """Mean over machines of the loss when so many payloads had taken part, between the evaluations around it."""
+    curve = defaultdict(list)
+    for number, loss in ((int(n), loss) for table in record["losses"] for n, loss in table.items()):
+        if number:
+            curve[record["contributed"][number - 1]].append(loss)
+    points = sorted((at, statistics.mean(values)) for at, values in curve.items())
+    before = max((p for p in points if p[0] <= contributed), default=points[0])
+    after = min((p for p in points if p[0] >= contributed), default=points[-1])
+    share = (contributed - before[0]) / (after[0] - before[0]) if after[0] > before[0] else 0.0
+    return before[1] + share * (after[1] - before[1])
+
+
+def compared(fire: Row, calm: Row) -> Row:
+    """The losses of two runs at equal contributed payloads."""
+    at = min(fire["contributed"][-1], calm["contributed"][-1])
+    return {"loss": loss_at(fire, at), "calm_loss": loss_at(calm, at), "compared_at": at}

@@ -1,0 +1,140 @@
+"""The swarm of bench_faults.py: its machines, its rounds and its faults, from the first start to the last finish."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import statistics
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+from faults_machine import Machine, Row
+
+POLL_S = 0.2
+CALM_S = 60
+"""Without faults, at the end: who is down must be back before the others have finished and left."""
+
+
+class Swarm:
+    """All machines of one run.
+
+    Args:
+        folder: of the run directories; emptied.
+        workers, rounds, options: of the training run.
+        faults: kinds, of which one befalls a machine about every `every_s` seconds, drawn from `seed`; none: calm.
+        patience_s: seconds without a round that end the run.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        workers: int,
+        rounds: int,
+        options: list[str],
+        faults: list[str],
+        every_s: float,
+        patience_s: float,
+        seed: int,
+    ) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        options = [f"exchange.peers={workers}", f"rounds={rounds}", *options]
+        self.machines = [Machine(i, folder / f"m{i}", options) for i in range(workers)]
+        self.folder, self.rounds, self.faults = folder, rounds, faults
+        self.every_s, self.patience_s, self.random = every_s, patience_s, random.Random(seed)
+        self.first_seen: dict[int, float] = {}
+        self.events: list[Row] = []
+        self.next_fault = float("inf")
+
+    def run(self) -> None:
+        """Start all, inject faults, follow until all have finished. Raises TimeoutError when nothing goes on."""
+        self.machines[0].start([])
+        self.until(lambda: self.machines[0].address is not None, limit_s=120)
+        for machine in self.machines[1:]:
+            machine.start([self.machines[0].address or ""])
+        self.until(lambda: bool(self.first_seen), limit_s=300)
+        self.next_fault = time.monotonic() + self.every_s
+        while not all(machine.finished for machine in self.machines):
+            self.look()
+            for machine in self.machines:
+                self.recover(machine)
+            self.strike()
+            if time.monotonic() - max(self.first_seen.values()) > self.patience_s:
+                raise TimeoutError(f"nothing for {self.patience_s:g} s; see {self.folder}")
+            time.sleep(POLL_S)
+
+    def until(self, condition: Callable[[], bool], *, limit_s: float) -> None:
+        """Follow. Raises TimeoutError."""
+        ends = time.monotonic() + limit_s
+        while not condition():
+            self.look()
+            if time.monotonic() > ends:
+                raise TimeoutError(f"the swarm did not start in {limit_s:g} s; see {self.folder}")
+            time.sleep(POLL_S)
+
+    def look(self) -> None:
+        """When each round was first landed by anybody."""
+        for machine in self.machines:
+            for row in machine.poll():
+                if row["event"] == "round" and not row["failed"]:
+                    self.first_seen.setdefault(row["round"], row["seen"])
+
+    def recover(self, machine: Machine) -> None:
+        """When its time is over: what was frozen goes on, and what is down, by a fault or by itself, starts again."""
+        if machine.down_until > time.monotonic():
+            return
+        if machine.frozen:
+            machine.thaw()
+            self.note("thawed", machine)
+        elif machine.ended and not machine.finished:
+            assert machine.process
+            what = "started again" if machine.suffered else "crashed, started again"
+            self.note(f"{what} after exit {machine.process.returncode}", machine)
+            machine.start(other.address for other in self.machines if other is not machine and other.address)
+        elif machine.suffered and not machine.ended:
+            self.note(f"outlived {machine.suffered}", machine)
+            machine.suffered = ""
+
+    def strike(self) -> None:
+        """The next fault, when it is time and a majority would be left."""
+        now = time.monotonic()
+        if not self.faults or now < self.next_fault or self.left_s() < CALM_S:
+            return
+        self.next_fault = now + self.random.uniform(0.75, 1.25) * self.every_s
+        kind, victim = self.random.choice(self.faults), self.random.choice(self.machines)
+        whole = [machine for machine in self.machines if self.trains(machine)]
+        if victim not in whole or len(whole) - 1 <= len(self.machines) // 2:
+            self.note(f"spared from {kind}", victim)
+            return
+        self.note(kind, victim)
+        if kind == "freeze":
+            victim.frozen = victim.signal(signal.SIGSTOP)
+        elif kind == "kill":
+            victim.signal(signal.SIGKILL)
+        else:
+            victim.interrupt()
+        victim.suffered = "" if kind == "freeze" else kind
+        victim.down_until = now + (self.random.uniform(5, 40) if kind == "freeze" else self.random.uniform(2, 10))
+
+    def left_s(self) -> float:
+        """Seconds to the end at the pace of the last rounds."""
+        seen = [self.first_seen[number] for number in sorted(self.first_seen)[-20:]]
+        usual = statistics.median(b - a for a, b in pairwise(seen)) if len(seen) > 1 else 0.0
+        return usual * (self.rounds - max(self.first_seen))
+
+    def trains(self, machine: Machine) -> bool:
+        """Whether it is up and has landed one of the last rounds."""
+        rounds = [row["round"] for row in machine.rows[-200:] if row["event"] == "round" and not row["failed"]]
+        return machine.down_until < time.monotonic() and bool(rounds) and max(rounds) >= max(self.first_seen) - 2
+
+    def note(self, kind: str, machine: Machine) -> None:
+        """What happened to whom, seconds after the first round."""
+        at_s = time.monotonic() - min(self.first_seen.values(), default=time.monotonic())
+        last = max(self.first_seen, default=0)
+        self.events.append({"s": round(at_s, 1), "kind": kind, "machine": machine.index, "round": last})
+        print(json.dumps(self.events[-1]), flush=True)

@@ -1,0 +1,120 @@
+"""The benchmark under fire: faults hit whom they are meant for, and its report counts right."""
+
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+import faults_report
+import pytest
+from faults_machine import Machine, left_behind
+from faults_swarm import Swarm
+
+
+@dataclass
+class Sleeper(Machine):
+    """A machine that does nothing, until it is hit."""
+
+    def command(self, initial_peers):
+        code = f"import pathlib, time; pathlib.Path({str(self.folder)!r}).touch(); time.sleep(60)"
+        return [sys.executable, "-c", code, f"run_dir={self.folder}"]
+
+
+@pytest.fixture
+def sleepers(tmp_path):
+    """Start machines of these numbers, in a folder with the benchmark's own name."""
+    folder, made = tmp_path / "bench_faults", []
+    folder.mkdir()
+
+    def start(*numbers):
+        made.extend(Sleeper(number, folder / f"m{number}", []) for number in numbers)
+        for machine in made:
+            machine.start([])
+        while not all(machine.folder.exists() for machine in made):
+            time.sleep(0.05)
+        return made
+
+    yield start
+    for machine in made:
+        machine.process.kill()
+        machine.process.wait()
+
+
+def test_a_fault_hits_one_machine_and_no_other(sleepers):
+    first, eleventh = sleepers(1, 10)
+    assert first.signal(signal.SIGKILL) == {first.process.pid}
+    assert first.process.wait(timeout=30) == -signal.SIGKILL
+    assert eleventh.processes() == {eleventh.process.pid}
+    assert left_behind(first.folder.parent)["processes"] == 1
+
+
+def test_ctrl_c_is_heeded_where_the_benchmark_runs_in_the_background(sleepers):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does for what ends with &
+    try:
+        [machine] = sleepers(0)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+        machine.interrupt()
+        assert machine.process.wait(timeout=30) == -signal.SIGINT
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_who_outlives_a_fault_or_ends_without_one_is_told(tmp_path, monkeypatch):
+    swarm = Swarm(tmp_path / "s", workers=2, rounds=9, options=[], faults=[], every_s=1, patience_s=1, seed=0)
+    for machine in swarm.machines:
+        machine.process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    monkeypatch.setattr(Machine, "start", lambda machine, peers: None)
+    one, other = swarm.machines
+    one.suffered = "interrupt"
+    other.process.kill()
+    other.process.wait()
+    try:
+        for _ in range(2):
+            swarm.recover(one)
+        swarm.recover(other)
+    finally:
+        one.process.kill()
+        one.process.wait()
+    kinds = [(event["machine"], event["kind"]) for event in swarm.events]
+    assert kinds == [(0, "outlived interrupt"), (1, "crashed, started again after exit -9")]
+
+
+def row(number, *, peers=3, failed=None, slow_hash="a", fragment=0):
+    return {
+        **{"event": "round", "round": number, "fragment": fragment, "failed": failed},
+        **{"peers": peers, "slow_hash": slow_hash},
+    }
+
+
+def report(*machines, events=(), seconds=(0, 2, 4)):
+    return faults_report.report(machines, {n + 1: 100.0 + s for n, s in enumerate(seconds)}, list(events))
+
+
+def test_a_failed_round_counts_nowhere():
+    """It failed for one machine, with no peers, and landed on the other."""
+    record = report([row(1), row(2), row(3)], [row(1), row(2, peers=0, failed="no", slow_hash="b"), row(3)])
+    assert record["contributed"] == [3, 6, 9] and record["hashes_by_round_differ"] == []
+
+
+def test_replicas_are_compared_fragment_by_fragment():
+    one = [row(n, fragment=f, slow_hash=f"{n}{f}", peers=2 + f) for n in (1, 2, 3) for f in (0, 1)]
+    assert report(one, one)["hashes_by_round_differ"] == [] and report(one, one)["contributed"] == [3, 6, 9]
+    differs = [*one[:2], row(2, slow_hash="x"), *one[3:]]
+    assert report(one, differs)["hashes_by_round_differ"] == [2]
+
+
+def test_a_fault_costs_all_the_time_until_the_next_one():
+    """Rounds of 2 s. A kill late in a round makes the next one last 10; a freeze two rounds longer by 3 and by 1."""
+    ends = [0, 2, 4, 14, 16, 18, 23, 26, 28, 30, 32]
+    events = [{"s": 3.9, "kind": "kill"}, {"s": 5.0, "kind": "spared from kill"}, {"s": 18.5, "kind": "freeze"}]
+    record = report([row(n + 1) for n in range(len(ends))], events=events, seconds=ends)
+    assert record["fault_costs_s"] == {"kill": [8.0], "freeze": [4.0]}
+    assert (record["round_s_median"], record["round_s_longest"]) == (2, 10)
+
+
+def test_losses_are_compared_at_equal_payloads():
+    """Three payloads a round against two: after 12 of them, between the evaluations after rounds 5 and 10."""
+    fire = {"contributed": [2 * n for n in range(1, 11)], "losses": [{0: 9.0, 5: 3.0, 10: 2.0}, {5: 3.0}]}
+    calm = {"contributed": [3, 6, 9, 12], "losses": [{"0": 9.0, "4": 2.5}]}
+    assert faults_report.compared(fire, calm) == pytest.approx({"loss": 2.8, "calm_loss": 2.5, "compared_at": 12})
