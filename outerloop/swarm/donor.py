@@ -31,7 +31,7 @@ class Donor:
         self._transport = transport
         self._allowed = allowed
         self._protocol = protocol_of(run)
-        self._held = _Held()
+        self._held = _Held(asked=self._hold_on)
         self._bulk = Bulk(transport, self._held, run=content_of(run), allowed=allowed)
         self._wanted: frozenset[int] = frozenset()
         self._landed = -1
@@ -93,9 +93,10 @@ class Donor:
 
 
 class _Held:
-    """One state: its manifest and its chunks by sha256. `named`: sha256 and bytes of the manifest."""
+    """One state: its manifest and its chunks by sha256, `asked` for. `named`: sha256 and bytes of the manifest."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, asked: Callable[[], None]) -> None:
+        self._asked = asked
         self.number = -1
         self.named = b"", 0
         self._parts: dict[bytes, Buffer] = {}
@@ -110,6 +111,8 @@ class _Held:
         self.number, self._parts = -1, {}
 
     def get(self, sha: bytes) -> Buffer | None:
+        if sha in self._parts:
+            self._asked()
         return self._parts.get(sha)
 
 

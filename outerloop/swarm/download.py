@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
-from outerloop.swarm.bulk import Bulk
+from outerloop.swarm.bulk import TRANSFERS_AT_ONCE, Bulk
 from outerloop.swarm.disk import Buffer, Disk
 from outerloop.swarm.donor import content_of, protocol_of
 from outerloop.swarm.fields import BadMessage, digest, whole
@@ -69,44 +69,50 @@ class Download:
             return None
 
     async def _chunks(self, manifest: Manifest, holders: list[str], progress: Progress) -> bytes:
-        self._forget_all_but(manifest)
-        here = 0
+        """All of them, in order; equal ones (a state may have many zeros) come once."""
+        times, kept = Counter(manifest.chunks), self._keep_only(manifest)
+        turns, here = asyncio.Semaphore(TRANSFERS_AT_ONCE), 0
 
         async def one(i: int) -> bytes:
             nonlocal here
-            first = i % len(holders)  # every chunk asks another holder first
-            content = await self._chunk(manifest, i, holders[first:] + holders[:first])
-            here += len(content)
+            sha, first = manifest.chunks[i], i % len(holders)  # every chunk asks another holder first
+            async with turns:  # a chunk has PULL_S from its turn on, not from the beginning of all
+                content = self._read(sha) if sha.hex() in kept else None
+                if content is None:
+                    content = await self._fetch(sha, manifest.length_of(i), holders[first:] + holders[:first])
+            here += len(content) * times[sha]
             progress(here, manifest.size_bytes)
             return content
 
-        tasks = [asyncio.create_task(one(i)) for i in range(len(manifest.chunks))]
+        first_of = {sha: i for i, sha in reversed(list(enumerate(manifest.chunks)))}
+        tasks = {sha: asyncio.create_task(one(i)) for sha, i in first_of.items()}
         try:
-            content = b"".join(await asyncio.gather(*tasks))
+            await asyncio.gather(*tasks.values())
         finally:
-            for task in tasks:
+            for task in tasks.values():
                 task.cancel()
+        content = b"".join(tasks[sha].result() for sha in manifest.chunks)
         for name in self._disk.names():
             self._disk.remove(name)
         return content
 
-    async def _chunk(self, manifest: Manifest, i: int, holders: list[str]) -> bytes:
-        """From the disk if it came before, else from a holder."""
-        sha, length = manifest.chunks[i], manifest.length_of(i)
-        if sha.hex() in self._disk.names():
-            content = bytes(self._disk.read(sha.hex()))
-            if hashlib.sha256(content).digest() == sha:
-                return content
+    def _read(self, sha: bytes) -> bytes | None:
+        """A chunk that came before, unless it is damaged."""
+        content = bytes(self._disk.read(sha.hex()))
+        return content if hashlib.sha256(content).digest() == sha else None
+
+    async def _fetch(self, sha: bytes, length: int, holders: list[str]) -> bytes:
         content = await self._bulk.get(sha, length, holders, at_most=length, timeout_s=PULL_S)
         await self._disk.write(sha.hex(), content)
         return content
 
-    def _forget_all_but(self, manifest: Manifest) -> None:
-        """Chunks of an older state that never was complete."""
+    def _keep_only(self, manifest: Manifest) -> set[str]:
+        """What is on disk of this state; chunks of an older one that never was complete go."""
+        here = set(self._disk.names())
         needed = {sha.hex() for sha in manifest.chunks}
-        for name in self._disk.names():
-            if name not in needed:
-                self._disk.remove(name)
+        for name in here - needed:
+            self._disk.remove(name)
+        return here & needed
 
 
 class _Nothing:

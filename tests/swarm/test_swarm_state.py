@@ -128,6 +128,34 @@ def test_a_broken_off_download_goes_on_where_it_was():
     run(scene())
 
 
+def test_a_state_may_take_longer_than_a_chunk_and_than_a_copy_that_nobody_asks_for_stays(monkeypatch):
+    monkeypatch.setattr("outerloop.swarm.download.PULL_S", 60.0)
+    monkeypatch.setattr("outerloop.swarm.donor.STATE_KEPT_S", 60.0)
+
+    async def scene():
+        network, content = MemoryNetwork(), state(20 * CHUNK_BYTES)
+        network.bytes_s["j"] = CHUNK_BYTES / 4
+        made = await donors(network, "ab")
+        get = asyncio.create_task(joiner(network).get(0, list(made), ignore, at_most=len(content)))
+        await asyncio.gather(*(land(donor, 0, content, after_s=0.1) for donor in made.values()))
+        assert (await get)[1] == content and now_s() > 75
+
+    run(scene())
+
+
+def test_equal_chunks_come_once_and_are_counted_as_often_as_they_are_there():
+    async def scene():
+        network, seen = MemoryNetwork(), []
+        content = bytes(3 * CHUNK_BYTES) + state(CHUNK_BYTES) + bytes(2 * CHUNK_BYTES + 1)
+        made, at = await donors(network, "a"), joiner(network)
+        get = asyncio.create_task(at.get(0, ["a"], lambda here, size: seen.append(here)))
+        await land(made["a"], 0, content, after_s=0.1)
+        assert (await get)[1] == content
+        assert at.bytes_received <= 2 * CHUNK_BYTES + 1000 and seen[-1] == len(content) and len(seen) == 3
+
+    run(scene())
+
+
 def test_who_asks_for_what_is_past_hears_so_and_the_copy_does_not_stay_for_ever():
     async def scene():
         network, content = MemoryNetwork(), state(10)
