@@ -18,15 +18,20 @@ from typing import Any
 
 import msgpack
 
-from outerloop.swarm.timeouts import STALL_S, limit
+from outerloop.swarm.timeouts import STALL_S, TURN_AWAY_S, limit
 
 PIECE_BYTES = 256 * 1024  # the fastest size measured: 326-392 MB/s against 188-208 MB/s for pieces of 1 to 4 MiB
 CONTROL_BYTES = 64 * 1024
 END_MARK = b"end\n"
+TURNED_AWAY = {"turned_away": True}
 
 
 class BrokenStream(Exception):
     """The stream ended early, stalled, or carried something else than it announced. Trying again may help."""
+
+
+class TurnedAway(BrokenStream):
+    """The other side does not answer this peer: it is not on its list, or not a member yet."""
 
 
 def _ignore(count: int) -> None:
@@ -92,7 +97,15 @@ class Stream:
             raise BrokenStream(f"unreadable control message: {error}") from error
         if not isinstance(value, dict):
             raise BrokenStream(f"a control message is a map, not {type(value).__name__}")
+        if value == TURNED_AWAY:
+            raise TurnedAway("it does not answer this peer")
         return value
+
+    async def turn_away(self) -> None:
+        """Tell the other side, in so many bytes, that it is not answered: else it would take the network for broken."""
+        async with limit(TURN_AWAY_S):
+            await self.send_object(TURNED_AWAY)
+            await self.ended()
 
     async def ended(self) -> None:
         """Wait until the other side has closed the stream: it has read all that was sent, or it is gone."""

@@ -14,11 +14,12 @@ import asyncio
 import math
 import random
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from memory_pipe import Pipe
+from memory_trust import trust_of
 
 from outerloop.swarm.framing import BrokenStream, Stream
 from outerloop.swarm.timeouts import OPEN_S
@@ -115,14 +116,18 @@ class MemoryNetwork:
 
 
 class MemoryTransport:
-    """One peer of the network."""
+    """One peer of the network. `allow`: the peers that it answers; none: all."""
 
-    def __init__(self, network: MemoryNetwork, peer_id: str) -> None:
+    def __init__(self, network: MemoryNetwork, peer_id: str, *, allow: Iterable[str] = ()) -> None:
         self._network = network
         self.peer_id = peer_id
+        self.trust = trust_of(peer_id, allow=allow)
 
     async def serve(self, protocol: str, *, allowed: Callable[[str], bool], handler: Handler) -> None:
-        self._network.handlers[self.peer_id, protocol] = allowed, handler
+        def admits(remote: str) -> bool:
+            return self.trust.admits(remote, protocol, allowed)
+
+        self._network.handlers[self.peer_id, protocol] = admits, handler
 
     @asynccontextmanager
     async def open_stream(self, peer_id: str, protocol: str) -> AsyncIterator[Stream]:
@@ -142,12 +147,14 @@ class MemoryTransport:
             there.close()
 
     async def _answer(self, peer_id: str, protocol: str, stream: Stream, back: Pipe) -> None:
-        allowed, handler = self._network.handlers[peer_id, protocol]
-        if allowed(self.peer_id):
-            try:
+        admits, handler = self._network.handlers[peer_id, protocol]
+        try:
+            if admits(self.peer_id):
                 await handler(self.peer_id, await stream.receive_object(), stream)
-            except (BrokenStream, TimeoutError):
-                pass
+            else:
+                await stream.turn_away()
+        except (BrokenStream, TimeoutError):
+            pass
         back.close()
 
 

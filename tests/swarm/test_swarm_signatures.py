@@ -1,4 +1,4 @@
-"""Signatures: whoever has not the key, or shows them as something else, is found out; what strangers send is no error."""
+"""Signatures: who has not the key, or shows one as something else, is found out; what strangers send is no error."""
 
 from pathlib import Path
 
