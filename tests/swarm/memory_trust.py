@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
@@ -13,12 +13,12 @@ from outerloop.swarm.signatures import Signatures
 from outerloop.swarm.trust import AllowList, Trust
 
 
-@lru_cache(maxsize=None)
+@cache
 def key_of(peer: str) -> Ed25519PrivateKey:
     return Ed25519PrivateKey.from_private_bytes(hashlib.sha256(peer.encode()).digest())
 
 
-@lru_cache(maxsize=None)
+@cache
 def public_of(peer: str) -> Ed25519PublicKey:
     return key_of(peer).public_key()
 

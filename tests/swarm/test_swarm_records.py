@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -34,7 +35,7 @@ A, B = trust(1), trust(2)
 A_ID, B_ID = A.signatures.peer_id, B.signatures.peer_id
 
 
-def record(value: Any = {"name": "x"}, *, of: Trust = A, life_s: float = ROSTER_EXPIRY_S) -> DHTRecord:
+def record(value: Any = None, *, of: Trust = A, life_s: float = ROSTER_EXPIRY_S) -> DHTRecord:
     subkey = msgpack.packb(of.signatures.peer_id)
     plain = DHTRecord(KEY, subkey, msgpack.packb(value), time.time() + life_s)
     return replace(plain, value=SignedRecords(of).sign_value(plain))
@@ -104,9 +105,9 @@ def test_the_log_hears_of_each_name_once_in_a_while_and_the_count_is_of_all(capl
     assert len(refusals._told) <= 1024
 
 
-async def node(own: Trust, *, at: list[str] = []) -> DHTNode:
+async def node(own: Trust, *, at: Sequence[str] = ()) -> DHTNode:
     options = {"use_relay": False, "nat_port_map": False, "auto_nat": False}
-    return await DHTNode.create(initial_peers=at, record_validator=SignedRecords(own), **options)
+    return await DHTNode.create(initial_peers=list(at), record_validator=SignedRecords(own), **options)
 
 
 def test_between_real_nodes_a_forged_record_is_stored_nowhere_and_read_by_nobody() -> None:
