@@ -30,6 +30,10 @@ class BrokenStream(Exception):
     """The stream ended early, stalled, or carried something else than it announced. Trying again may help."""
 
 
+class Unreadable(BrokenStream):
+    """What came is no message: not the network's fault but the sender's."""
+
+
 class TurnedAway(BrokenStream):
     """The other side does not answer this peer: it is not on its list, or not a member yet."""
 

@@ -3,7 +3,7 @@
     {number} ->   <- {payload: [sha256, bytes]}, or {} when the owner is past that round without one
 
 Nobody announces, so nothing is lost that would have to be said again: whoever wants to know asks, and asks again when
-the stream broke. The content itself is pulled by its hash (pulls.py).
+the stream broke. The content itself is pulled by its hash (pulls.py), and holds its owner's signature (sealed.py).
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class Payloads:
         try:
             return Participant.from_list([peer, *told["payload"]]) if told else None
         except (BadMessage, KeyError, TypeError) as error:
+            self._transport.trust.refusals.note("payloads", peer, f"an answer without a payload: {error}")
             raise BrokenStream(f"an answer without a payload: {error}") from error
 
     async def _tell(self, remote: str, request: Request, stream: Stream) -> None:

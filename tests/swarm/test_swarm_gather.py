@@ -16,6 +16,7 @@ from outerloop.swarm.daemon import DaemonOptions
 from outerloop.swarm.framing import BrokenStream
 from outerloop.swarm.identity import ensure_identity
 from outerloop.swarm.peer import Peer
+from outerloop.swarm.sealed import SEAL_BYTES
 from outerloop.swarm.signatures import Signatures
 from outerloop.types import Contribution, Deserted, Outrun, Round, UserError
 
@@ -45,7 +46,7 @@ def test_three_peers_gather_and_leave_nothing_behind(make: Make) -> None:
         assert landed[0] == [
             Contribution(peer.peer, Round(number), blob) for peer, blob in zip(peers, blobs, strict=True)
         ]
-    assert [(peer.bytes_sent, peer.bytes_received) for peer in peers] == [(600_000, 600_000)] * 3
+    assert [(peer.bytes_sent, peer.bytes_received) for peer in peers] == [(600_000 + 6 * SEAL_BYTES,) * 2] * 3
     assert together(peers, SwarmGather.close) == [None] * 3
     assert not any(map(runs, daemons)) and not any(folder.exists() for folder in folders)
     assert threading.active_count() == threads_before
