@@ -35,7 +35,7 @@ from outerloop.types import Aggregate, Compressor, Tensors
 
 @dataclass(frozen=True)
 class Kept:
-    """What all peers kept of one tensor: position and value (P, M), and (P, 1) what their values count times, if not 1."""
+    """What all peers kept of one tensor: position and value (P, M), and (P, 1) what values count times if not 1."""
 
     position: Tensor
     value: Tensor

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.disk import Buffer
-from outerloop.swarm.framing import BrokenStream, Stream
+from outerloop.swarm.framing import Stream, Unreadable
 from outerloop.swarm.manifest import CONTEXT, Manifest, cut
 from outerloop.swarm.timeouts import POLL_S, STATE_KEPT_S, limit
 from outerloop.swarm.transport import Request, Transport
@@ -68,7 +68,7 @@ class Donor:
     async def _tell(self, remote: str, request: Request, stream: Stream) -> None:
         number = request.get("number")
         if not isinstance(number, int):
-            raise BrokenStream("a request without the number of a commit")
+            raise Unreadable("a request without the number of a commit")
         if number > self._landed and len(self._wanted) < MOST_WANTED:
             self._wanted |= {number}
         try:

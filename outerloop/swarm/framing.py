@@ -67,7 +67,7 @@ class Stream:
         header = await self._read(40, patience_s)
         length, digest = int.from_bytes(header[:8], "big"), header[8:]
         if length > at_most:
-            raise BrokenStream(f"a message of {length} bytes was announced, at most {at_most} are allowed")
+            raise Unreadable(f"a message of {length} bytes was announced, at most {at_most} are allowed")
         content, seen = io.BytesIO(), hashlib.sha256()  # grows with what comes, and gives it away without a copy
         async for piece in self.pieces(length):
             content.write(piece)
@@ -98,9 +98,9 @@ class Stream:
         try:
             value = msgpack.unpackb(await self.receive(at_most=CONTROL_BYTES, patience_s=patience_s))
         except ValueError as error:  # every way in which msgpack refuses bytes is one
-            raise BrokenStream(f"unreadable control message: {error}") from error
+            raise Unreadable(f"unreadable control message: {error}") from error
         if not isinstance(value, dict):
-            raise BrokenStream(f"a control message is a map, not {type(value).__name__}")
+            raise Unreadable(f"a control message is a map, not {type(value).__name__}")
         if value == TURNED_AWAY:
             raise TurnedAway("it does not answer this peer")
         return value

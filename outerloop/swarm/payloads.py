@@ -13,7 +13,7 @@ from collections.abc import Callable
 from outerloop.swarm.board import Board
 from outerloop.swarm.commits import Participant
 from outerloop.swarm.fields import BadMessage
-from outerloop.swarm.framing import BrokenStream, Stream
+from outerloop.swarm.framing import Stream, Unreadable
 from outerloop.swarm.memory import ROUNDS_KEPT
 from outerloop.swarm.roster import id_of
 from outerloop.swarm.timeouts import POLL_S, limit
@@ -41,12 +41,12 @@ class Payloads:
             return Participant.from_list([peer, *told["payload"]]) if told else None
         except (BadMessage, KeyError, TypeError) as error:
             self._transport.trust.refusals.note("payloads", peer, f"an answer without a payload: {error}")
-            raise BrokenStream(f"an answer without a payload: {error}") from error
+            raise Unreadable(f"an answer without a payload: {error}") from error
 
     async def _tell(self, remote: str, request: Request, stream: Stream) -> None:
         number = request.get("number")
         if not isinstance(number, int):
-            raise BrokenStream("a request without the number of a round")
+            raise Unreadable("a request without the number of a round")
         async with limit(POLL_S):
             one = await self.own.read(number)
         await stream.send_object({} if one is None else {"payload": one.to_list()[1:]})

@@ -24,7 +24,7 @@ from hivemind.utils.multiaddr import Multiaddr
 
 from outerloop.swarm.daemon import Daemon, DaemonOptions, launch, unreachable
 from outerloop.swarm.folder import SocketFolder
-from outerloop.swarm.framing import BrokenStream, Stream
+from outerloop.swarm.framing import BrokenStream, Stream, Unreadable
 from outerloop.swarm.probe import Probes
 from outerloop.swarm.records import SignedRecords
 from outerloop.swarm.refusals import Refusals
@@ -100,6 +100,8 @@ class Peer:
                         await handler(remote, await stream.receive_object(), stream)
                     else:
                         await self._turn_away(stream)
+                except Unreadable as error:
+                    self.trust.garbled(remote, protocol, error)
                 except (BrokenStream, TimeoutError) as error:
                     logger.debug("%s left %s: %s", remote, protocol, error)
                 except asyncio.CancelledError:

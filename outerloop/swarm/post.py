@@ -53,13 +53,8 @@ class Post:
             logger.debug("%s to %s was lost: %s", type(message).__name__, to, error)
 
     async def _take(self, remote: str, request: Request, stream: Stream) -> None:
-        name = self._names()[remote]
-        try:
-            message = await receive_message(stream)
-        except Unreadable as error:
-            self._transport.trust.refusals.note("ballots", name, str(error))
-            raise
-        self._receive(name, message)
+        message = await receive_message(stream)
+        self._receive(self._names()[remote], message)
 
 
 async def send_message(stream: Stream, message: Message) -> None:

@@ -2,6 +2,7 @@
 
     outsiders   a stream of a peer that is not on the allow-list, or has no part in what it asks for
     records     a roster record that is not its owner's, too large or too long-lived, or of a peer outside
+    requests    what came on a stream and is no message of its protocol, or a longer one than allowed
     payloads    a payload that its owner did not sign for this round, or that is larger than allowed
     ballots     a message of the agreement that cannot be taken
     manifests   a state's name that its donor did not sign
@@ -19,7 +20,7 @@ from collections.abc import Callable
 from typing import Literal, get_args
 
 logger = logging.getLogger(__name__)
-Kind = Literal["outsiders", "records", "payloads", "ballots", "manifests"]
+Kind = Literal["outsiders", "records", "requests", "payloads", "ballots", "manifests"]
 QUIET_S = 30.0
 NAMES = 1024
 

@@ -39,7 +39,7 @@ class AllowList:
 
 @dataclass(frozen=True)
 class Trust:
-    """One peer's. `admits` is the first thing that every handler asks."""
+    """One peer's. `admits` comes before every handler, and `garbled` after one that was told nonsense."""
 
     signatures: Signatures
     allow: AllowList
@@ -54,3 +54,7 @@ class Trust:
             self.refusals.note("outsiders", remote, f"asked for {protocol}, and is not a member")
             return False
         return True
+
+    def garbled(self, remote: str, protocol: str, error: Exception) -> None:
+        """What this peer said to a handler is no message of the protocol."""
+        self.refusals.note("requests", remote, f"{protocol}: {error}")

@@ -21,9 +21,10 @@ from typing import Any, cast
 from memory_pipe import Pipe
 from memory_trust import trust_of
 
-from outerloop.swarm.framing import BrokenStream, Stream
+from outerloop.swarm.framing import BrokenStream, Stream, Unreadable
 from outerloop.swarm.timeouts import OPEN_S
 from outerloop.swarm.transport import Handler, Unreachable
+from outerloop.swarm.trust import Trust
 
 
 class MemoryNetwork:
@@ -31,6 +32,7 @@ class MemoryNetwork:
 
     def __init__(self, *, seed: int = 0, delay_s: tuple[float, float] = (0.0, 0.0), break_chance: float = 0.0) -> None:
         self.handlers: dict[tuple[str, str], tuple[Callable[[str], bool], Handler]] = {}
+        self.trust: dict[str, Trust] = {}
         self.cut: set[str] = set()
         self.breaks: deque[int] = deque()
         self.bytes_s: defaultdict[str, float] = defaultdict(lambda: math.inf)
@@ -128,6 +130,7 @@ class MemoryTransport:
             return self.trust.admits(remote, protocol, allowed)
 
         self._network.handlers[self.peer_id, protocol] = admits, handler
+        self._network.trust[self.peer_id] = self.trust
 
     @asynccontextmanager
     async def open_stream(self, peer_id: str, protocol: str) -> AsyncIterator[Stream]:
@@ -148,11 +151,14 @@ class MemoryTransport:
 
     async def _answer(self, peer_id: str, protocol: str, stream: Stream, back: Pipe) -> None:
         admits, handler = self._network.handlers[peer_id, protocol]
+        trust = self._network.trust[peer_id]
         try:
             if admits(self.peer_id):
                 await handler(self.peer_id, await stream.receive_object(), stream)
             else:
                 await stream.turn_away()
+        except Unreadable as error:
+            trust.garbled(self.peer_id, protocol, error)
         except (BrokenStream, TimeoutError):
             pass
         back.close()

@@ -174,7 +174,7 @@ def test_a_peer_outside_the_allow_list_is_answered_nothing(caplog: pytest.LogCap
     ]
 
 
-def test_a_ballot_that_is_none_is_its_sender_s_fault_and_costs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_nonsense_is_its_sender_s_fault_and_costs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async def scene() -> None:
         swarm, liar = await swarm_with_liar(lambda liar, swarm: lambda number: None)
         for content in (b"", b"\xc1", b"\x90", b"\x81\xa4kind\xa3lie", bytes(1000)):
@@ -188,12 +188,16 @@ def test_a_ballot_that_is_none_is_its_sender_s_fault_and_costs_nothing(caplog: p
                 await stream.write((1 << 40).to_bytes(8, "big") + bytes(32))
                 await stream.ended()
                 raise BrokenStream("closed at once")
+        for protocol in ("payload", "bulk", "commits"):
+            async with liar.link.open_stream("a", f"outerloop/1/{RUN}/{protocol}") as stream:
+                await stream.send_object({"number": "1", "sha": b"1", "after": {}})
+                await stream.ended()
         await swarm.until(HONEST, 2)
-        assert swarm["a"].rounds._trust.refusals.of_kind["ballots"] == 5
+        assert swarm["a"].rounds._trust.refusals.of_kind["requests"] == 9
         swarm.agree()
 
     run(scene())
-    assert any(line.startswith("refused (ballots) 003-d: ") for line in caplog.messages)
+    assert [line for line in caplog.messages if line.startswith("refused (requests) d: outerloop/1/r/ballot: ")]
 
 
 @pytest.fixture(autouse=True)
