@@ -13,7 +13,7 @@ from outerloop.swarm.signatures import SIGNATURE_BYTES, Signatures, peer_id_of, 
 from outerloop.types import UserError
 
 ID = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"
-"""Of the key with a seed of zeros; that p2pd gives a key the same id is tested in test_swarm_run.py."""
+"""Of the key with a seed of zeros. That p2pd gives a key the same id every peer asserts when it starts (peer.py)."""
 
 
 def own() -> Signatures:
