@@ -142,11 +142,11 @@ class Case:
 
     def apply(self) -> None:
         """Positions and values into residual, slow and fast weights."""
-        self.route.land(self.combined, self.messages, self.slow, self.fast)
+        self.route.land(self.combined, self.messages, self.slow, self.fast, counted=True)
 
     def decode_apply(self) -> None:
         """All payloads into the three."""
-        self.route.land(self.combine(), self.messages, self.slow, self.fast)
+        self.route.land(self.combine(), self.messages, self.slow, self.fast, counted=True)
 
     def step(self) -> None:
         """A whole outer step but for the network."""
