@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import toy
+import toy_routes
 from toy_routes import FUSED
 
 from outerloop.compress.index.rice import Rice
@@ -47,7 +48,7 @@ def topk():
 
 def fused(recipe):
     make, feedback, aggregate = FUSED[recipe]
-    parts = {"method": OuterOptimizer(optimizer=make), "aggregate": aggregate, "compress": topk()}
+    parts = {"method": OuterOptimizer(optimizer=make), "aggregate": aggregate, "compress": toy_routes.topk(recipe)}
     return parts | {"feedback": copy.deepcopy(feedback)}
 
 

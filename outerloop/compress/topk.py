@@ -59,7 +59,7 @@ class TopK:
     def encode(self, x: Tensor, moment: Moment) -> Parts:
         """(N values, any shape) -> "index" uint8 (positions in the chunk) and "values.*"."""
         rows = self.rows_at(x.numel(), moment)
-        position_M, value_M, _ = select(x.detach().float().contiguous(), None, None, 0.0, rows.chunk, rows.k)
+        position_M, value_M, _ = select(x.detach().float().contiguous(), None, None, None, 0.0, rows.chunk, rows.k)
         return self.pack(position_M, value_M, rows, moment)
 
     def decode(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
