@@ -54,22 +54,20 @@ def hold_row_of(row, residual, scale, start):
 
     def narrowed(row, residual, scale, start):
         for begin in range(0, row.size, BLOCK):
-            x = row[begin : begin + BLOCK]
-            scale[(start + begin) // BLOCK] = hold_block(x, residual[start + begin : start + begin + x.size])
+            x, block = row[begin : begin + BLOCK], (start + begin) // BLOCK
+            hold_block(x, residual[start + begin : start + begin + x.size], scale[block : block + 1])
 
     return stays if residual.dtype == types.float32 else narrowed
 
 
 @compiled
-def hold_block(x, code):
-    """The codes of a block; returns its scale."""
+def hold_block(x, code, scale):
+    """The codes of a block, and its scale (1,)."""
     bits, size = x.view(np.int32), np.int32(0)
-    for i in range(x.size):  # a vector of integers: the largest of floats is found one by one, for the sake of NaN
+    for i in range(x.size):  # as integers: for the sake of NaN the largest of floats is sought one by one
         size = max(size, bits[i] & np.int32(0x7FFFFFFF))
-    largest = np.empty(1, np.int32)
-    largest[0] = size
-    scale = largest.view(np.float32)[0] / np.float32(TOP)
-    by, top = max(scale, TINY), np.float32(TOP)
+    scale.view(np.int32)[0] = size
+    scale[0] /= np.float32(TOP)
+    by = max(scale[0], TINY)
     for i in range(x.size):
-        code[i] = np.int8(min(max(np.rint(x[i] / by), -top), top))
-    return scale
+        code[i] = np.int8(np.rint(x[i] / by))

@@ -35,7 +35,6 @@ def store_residual(held, code, scale, start, length, TILE: tl.constexpr):
         size = tl.max(tl.abs(x), 1)
         each = tl.div_rn(size, tl.full(size.shape, TOP, tl.float32))
         by = tl.maximum(each, TINY)[:, None]
-        ratio = (tl.div_rn(x, tl.broadcast_to(by, x.shape)) + ROUNDER) - ROUNDER
-        rounded = tl.minimum(tl.maximum(ratio, -TOP), TOP)
+        rounded = (tl.div_rn(x, tl.broadcast_to(by, x.shape)) + ROUNDER) - ROUNDER
         tl.store(code + start + lane, rounded.to(tl.int8), mask=lane < length)
         tl.store(scale + start // BLOCK + block, each, mask=block * BLOCK < length)
