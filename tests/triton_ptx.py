@@ -79,5 +79,5 @@ def test_land(compiled, peers, dtype):
 @pytest.mark.parametrize("group", [1, 64, 5000])
 def test_two_bit(compiled, group):
     coded = two_bit_encode_triton(torch.zeros(6000), group)
-    two_bit_decode_triton(*coded, 6000, group)
+    two_bit_decode_triton(*([part] for part in coded), 6000, group)
     check(compiled)

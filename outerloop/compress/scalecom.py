@@ -58,7 +58,8 @@ class ScaleCom(RandomK):
         if moment.agreed is None:
             return super().positions(rows, moment)
         counts = [row_CL.shape[0] * self.kept(row_CL.shape[1]) for row_CL in rows]
-        index_M = Fixed().decode(moment.agreed, Rows(sum(row_CL.numel() for row_CL in rows), self.chunk, self.k)).long()
+        cut = Rows(sum(row_CL.numel() for row_CL in rows), self.chunk, self.k)
+        index_M = Fixed().decode([moment.agreed], cut)[0].long()
         return [index.view(len(row_CL), -1) for index, row_CL in zip(index_M.split(counts), rows, strict=True)]
 
     def encode(self, x: Tensor, moment: Moment) -> Parts:

@@ -1,6 +1,6 @@
 """The two-bit code of kept values: `mean_split` of every group, four codes a byte.
 
-N values, G groups of `group` values, the last one may be shorter.
+N values, G groups of `group` values, the last one may be shorter, P peers.
 """
 
 from __future__ import annotations
@@ -21,8 +21,13 @@ def two_bit_encode(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
 
 
 @operator()
-def two_bit_decode(code: Tensor, level: Tensor, count: int, group: int) -> Tensor:
-    """The inverse: (count,) float32."""
+def two_bit_decode(code: list[Tensor], level: list[Tensor], count: int, group: int) -> Tensor:
+    """The inverse, of what P peers sent: (P, count) float32. P is at least 1."""
+    return torch.stack([decode_one(*both, count, group) for both in zip(code, level, strict=True)])
+
+
+def decode_one(code: Tensor, level: Tensor, count: int, group: int) -> Tensor:
+    """One peer's (count,) float32."""
     codes = split_groups(unpack_codes(code, 2, count), group)
     levels = level.split([count // group, int(count % group > 0)])
     rows = [mean_split_decode(x_GL, part_G2).view(-1) for x_GL, part_G2 in zip(codes, filter(len, levels), strict=True)]
@@ -36,8 +41,8 @@ def _(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
 
 
 @two_bit_decode.fake
-def _(code: Tensor, level: Tensor, count: int, group: int) -> Tensor:
-    return level.new_empty(count, dtype=torch.float32)
+def _(code: list[Tensor], level: list[Tensor], count: int, group: int) -> Tensor:
+    return level[0].new_empty(len(level), count, dtype=torch.float32)
 
 
 def split_groups(x_N: Tensor, group: int) -> list[Tensor]:

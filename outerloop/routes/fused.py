@@ -82,18 +82,7 @@ class Fused:
 
     def combine(self, messages: list[wire.Message], like: Tensors) -> dict[str, Kept]:
         """Positions and values of all peers in name order. Raises BadMessage; changes nothing."""
-        combined = {}
-        for name, x in like.items():
-            kept = combined[name] = self.room(messages, name, x)
-            for row, message in enumerate(messages):
-                kept.position[row], kept.value[row] = decode_kept(self.payload, self.topk(x), message, name, x)
-        return combined
-
-    def room(self, messages: list[wire.Message], name: str, x: Tensor) -> Kept:
-        """Empty, for what all peers kept of a tensor."""
-        moment = self.payload.moment(messages[0].header.round, name)
-        shape = len(messages), self.topk(x).rows_at(x.numel(), moment).kept
-        return Kept(x.new_empty(shape, dtype=torch.int32), x.new_empty(shape))
+        return {name: Kept(*decode_kept(self.payload, self.topk(x), messages, name, x)) for name, x in like.items()}
 
     def land(
         self, combined: dict[str, Kept], messages: list[wire.Message], slow: Tensors, fast: Tensors, *, counted: bool
@@ -143,8 +132,16 @@ def codec_of(compress: Compressor, x: Tensor) -> Compressor:
     return compress.of(x.shape) if isinstance(compress, BySize) else compress
 
 
-def decode_kept(payload: Payload, topk: TopK, message: wire.Message, name: str, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Positions and values (M,) of a tensor whose codec this is. Raises BadMessage naming peer and tensor."""
-    with blaming(message, name):
-        moment = payload.moment(message.header.round, name)
-        return topk.unpack(on(like.device, message.parts[name]), topk.rows_at(like.numel(), moment), moment)
+def decode_kept(
+    payload: Payload, topk: TopK, messages: list[wire.Message], name: str, like: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Positions and values (P, M) of a tensor whose codec this is. Raises BadMessage naming peer and tensor."""
+    moment = payload.moment(messages[0].header.round, name)
+    rows = topk.rows_at(like.numel(), moment)
+    try:
+        return topk.unpack([on(like.device, message.parts[name]) for message in messages], rows, moment)
+    except (ValueError, KeyError):
+        for message in messages:  # one of them is bad: alone it says whose it is
+            with blaming(message, name):
+                topk.unpack([on(like.device, message.parts[name])], rows, moment)
+        raise
