@@ -158,7 +158,7 @@ def test_streams_by_hand():
 def test_rice_is_within_3_percent_of_the_bound(k):
     """Everything included, on random positions; the bound is log2 C(4096, k) / k: 7.36 at k 64, 6.38 at k 128."""
     rows = Rows(4096 * max(256, 16384 // k), 4096, k)
-    bits = 8 * len(Rice().encode(torch.rand(rows.rows, 4096).topk(k).indices.sort().values.int().view(-1), rows))
+    bits = 8 * len(Rice().encode(torch.rand(rows.chunks, 4096).topk(k).indices.sort().values.int().view(-1), rows))
     bound = (math.lgamma(4097) - math.lgamma(k + 1) - math.lgamma(4097 - k)) / math.log(2)
     assert bits / rows.kept <= 1.03 * bound / k
 

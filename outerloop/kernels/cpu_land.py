@@ -31,12 +31,12 @@ def land_cpu(
 ) -> Tensor:
     """See `land`."""
     rows = Rows(slow.numel(), how.chunk, how.k)
-    squares_C = torch.zeros(rows.rows, dtype=torch.float64)
+    squares_C = torch.zeros(rows.chunks, dtype=torch.float64)
     arrays = [array_of(x) for x in (slow, fast, residual if how.own >= 0 else None, scale, momentum)]
     sent = [position.numpy(), value.numpy()]
     share(
         lambda first, last: land_rows(*arrays, *sent, how, first, last, squares_C.numpy()),
-        rows.rows,
+        rows.chunks,
         values=rows.count,
     )
     return squares_C.sum().view(1)

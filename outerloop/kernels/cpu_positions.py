@@ -83,7 +83,7 @@ def elias_fano_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Ten
     size = positions.elias_fano_bytes(chunk, k, low)
     byte_B = torch.empty(sum(positions.block_bytes(rows)), dtype=torch.uint8)
     write = partial(elias_fano_loops.write, kept_of(position_M, rows), byte_B.numpy(), (count, chunk, k), low, size)
-    positions.check_valid(*all_of([write], rows.rows, rows))
+    positions.check_valid(*all_of([write], rows.chunks, rows))
     return byte_B
 
 
@@ -99,4 +99,4 @@ def elias_fano_decode(bytes: list[Tensor], count: int, chunk: int, k: int) -> tu
             return None
         return partial(elias_fano_loops.read, byte_B.contiguous().numpy(), position_M, (count, chunk, k), low, size)
 
-    return position_PM, torch.tensor(all_of(map(reader, bytes, position_PM.numpy()), rows.rows, rows))
+    return position_PM, torch.tensor(all_of(map(reader, bytes, position_PM.numpy()), rows.chunks, rows))

@@ -31,10 +31,10 @@ def select_cpu(
     """See `select`."""
     rows = Rows(slow.numel(), chunk, k)
     position_M, value_M = torch.empty(rows.kept, dtype=torch.int32), torch.empty(rows.kept)
-    squares_C = torch.zeros(rows.rows, dtype=torch.float64)
+    squares_C = torch.zeros(rows.chunks, dtype=torch.float64)
     inputs = [*map(array_of, (slow, fast, residual, scale)), np.float32(beta), chunk, k]
     outputs = [position_M.numpy(), value_M.numpy(), squares_C.numpy()]
-    share(lambda first, last: select_rows(*inputs, first, last, *outputs), rows.rows, values=rows.count)
+    share(lambda first, last: select_rows(*inputs, first, last, *outputs), rows.chunks, values=rows.count)
     return position_M, value_M, squares_C.sum().view(1)
 
 

@@ -47,10 +47,10 @@ def land_triton(
     position, value = position.contiguous(), value.contiguous()
     tile = min(block_of(how.chunk), TILE)
     warps = warps_of(tile, each=4)
-    programs = min(rows.rows, resident(slow, warps))
+    programs = min(rows.chunks, resident(slow, warps))
     total = slow.new_zeros(programs, how.chunk)
     senders = torch.zeros_like(total) if how.by_senders else None
-    squares_C = slow.new_zeros(rows.rows, dtype=torch.float64)
+    squares_C = slow.new_zeros(rows.chunks, dtype=torch.float64)
     weights = [slow, stored(fast), *((residual, scale) if how.own >= 0 else (None, None)), momentum]
     held = None if scale is None else torch.empty_like(total)
     sent = [position, value, position[max(how.own, 0)], value[max(how.own, 0)]]

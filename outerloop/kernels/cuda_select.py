@@ -34,7 +34,7 @@ def select_triton(
         return select.definition(slow, fast, residual, scale, beta, chunk, k)
     rows = Rows(slow.numel(), chunk, k)
     position_M = slow.new_empty(rows.kept, dtype=torch.int32)
-    value_M, squares_C = slow.new_empty(rows.kept), slow.new_zeros(rows.rows, dtype=torch.float64)
+    value_M, squares_C = slow.new_empty(rows.kept), slow.new_zeros(rows.chunks, dtype=torch.float64)
     tensors = [slow, stored(fast), residual, scale, position_M, value_M, squares_C]
     block = block_of(chunk)
     with torch.cuda.device_of(slow):

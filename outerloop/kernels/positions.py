@@ -78,7 +78,7 @@ def lane_rows(rows: Rows) -> int:
 
 def lane_count(rows: Rows) -> int:
     """All lanes; the last one may have fewer rows."""
-    return -(-rows.rows // lane_rows(rows))
+    return -(-rows.chunks // lane_rows(rows))
 
 
 def rice_most_bytes(rows: Rows) -> int:

@@ -11,13 +11,15 @@ N values, C chunks, L chunk length, K kept per chunk, M kept in all.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from outerloop.kernels.eight_bit import read_residual
 from outerloop.kernels.operator import operator
 from outerloop.kernels.reference import topk_rows
-from outerloop.kernels.rows import Rows
+from outerloop.kernels.rows import Rows, split_rows
 
 
 def offer(slow: Tensor, fast: Tensor | None, residual: Tensor | None, beta: float) -> Tensor:
@@ -39,14 +41,8 @@ def select(
     rows = Rows(slow.numel(), chunk, k)
     held = None if residual is None else read_residual(residual, scale, slow.shape)
     x_N = offer(slow, fast, held, beta).view(-1)
-    picked = [topk_rows(x_CL, kept) for x_CL, kept in split(x_N, rows)]
-    value = [x_CL.gather(1, at).view(-1) for (x_CL, _), at in zip(split(x_N, rows), picked, strict=True)]
-    position_M = torch.cat([at.view(-1).int() for at in picked] or [x_N.new_zeros(0, dtype=torch.int32)])
-    return (
-        position_M,
-        torch.cat([*value, x_N.new_zeros(0)]),
-        offer(slow, fast, None, 0.0).double().square().sum().view(1),
-    )
+    position_M = topk_positions(x_N, rows)
+    return position_M, x_N[absolute(position_M, rows)], offer(slow, fast, None, 0.0).double().square().sum().view(1)
 
 
 @select.fake
@@ -57,14 +53,13 @@ def _(
     return slow.new_empty(kept, dtype=torch.int32), slow.new_empty(kept), slow.new_empty(1, dtype=torch.float64)
 
 
-def split(x_N: Tensor, rows: Rows) -> list[tuple[Tensor, int]]:
-    """The whole chunks (C, L) and the ragged last one (1, rest), each with what a row of it keeps."""
-    whole_N, rest_N = x_N.split([rows.whole * rows.chunk, rows.rest])
-    both = [(whole_N.view(-1, rows.chunk), rows.k), (rest_N.view(1, -1), rows.kept_of_rest)]
-    return [(x_CL, kept) for x_CL, kept in both if x_CL.numel()]
+def topk_positions(x_N: Tensor, rows: Rows) -> Tensor:
+    """Where the largest magnitudes of every chunk are, as many as `rows` keep: (M,) int32, ascending inside a chunk."""
+    picked = [topk_rows(x_CL, replace(rows, count=x_CL.shape[1]).kept) for x_CL in split_rows(x_N, rows.chunk)]
+    return torch.cat([x_N.new_zeros(0, dtype=torch.int32), *(index_CK.view(-1).int() for index_CK in picked)])
 
 
 def absolute(position_M: Tensor, rows: Rows) -> Tensor:
     """Positions in their chunks -> (M,) int64 positions in the tensor."""
-    row_M = (torch.arange(rows.kept, device=position_M.device) // rows.k).clamp(max=max(0, rows.rows - 1))
+    row_M = (torch.arange(rows.kept, device=position_M.device) // rows.k).clamp(max=max(0, rows.chunks - 1))
     return position_M.long() + row_M * rows.chunk
