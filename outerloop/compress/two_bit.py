@@ -53,7 +53,7 @@ class TwoBit:
         for parts in parts_P:
             check(parts["code"], parts["level"], count, group)
         codes, levels = ([parts[name] for parts in parts_P] for name in ("code", "level"))
-        return two_bit_decode(codes, levels, count, group).view(-1, *shape)
+        return two_bit_decode(codes, levels, count, group).view(len(codes), *shape)
 
 
 def check(code: Tensor, level_G2: Tensor, count: int, group: int) -> None:
