@@ -4,7 +4,8 @@
     the machine says what follows from it; that is carried out in order, and only then comes the next event
     then a look at the round: whom to ask for payloads, which timers begin
 
-    own payload -> store -> holds ...  Apply(commit) -> all its payloads -> store -> the contributions of the round
+    own payload -> signed -> store -> holds ...  Apply(commit) -> all its payloads -> store -> the contributions
+    a payload of another one is looked at before it is stored: signed by its owner, for this round
 
 The network side runs ahead of the trainer: it votes and follows the chain while the trainer computes or sleeps, and
 keeps every round until the trainer has taken it.
@@ -14,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
@@ -32,6 +32,7 @@ from outerloop.swarm.payloads import Payloads
 from outerloop.swarm.post import Post
 from outerloop.swarm.pulls import Pulls
 from outerloop.swarm.rules import Rules
+from outerloop.swarm.sealed import SEAL_BYTES, doubt, sealed, unsealed
 from outerloop.swarm.store import Store, participant
 from outerloop.swarm.timeouts import ASK_S, RETRY_S
 from outerloop.swarm.timers import Event, Timers
@@ -46,10 +47,7 @@ NETWORK_ERRORS = (BrokenStream, Unreachable, TimeoutError)
 
 
 class Rounds:
-    """One peer's rounds. `names` are peer ids and names of who may take part, `own` is this peer's name.
-
-    `refused` counts, by peer, what was said here and could not be taken.
-    """
+    """One peer's rounds. `names` are peer ids and names of who may take part, `own` is this peer's name."""
 
     def __init__(
         self,
@@ -66,11 +64,19 @@ class Rounds:
             return peer_id in names()
 
         self._own = own
+        self._trust = transport.trust
         self._rules = rules
         self._disk = disk
         self._store = Store(disk)
         self._bulk = Bulk(transport, self._store, run=run, allowed=allowed)
-        self._pulls = Pulls(self._bulk, self._store, max_bytes=max_blob_bytes, held=self._holds)
+        self._pulls = Pulls(
+            self._bulk,
+            self._store,
+            max_bytes=max_blob_bytes + SEAL_BYTES,
+            doubt=self._doubt,
+            held=self._holds,
+            refuse=lambda peer, reason: self._trust.refusals.note("payloads", peer, reason),
+        )
         self._outcomes = Outcomes(self._store, self._pulls, own=own)
         self._payloads = Payloads(transport, run=run, allowed=allowed)
         self.history = History(transport, run=run, allowed=allowed, since=self._since)
@@ -83,7 +89,6 @@ class Rounds:
         self._away = False  # the trainer does not have the state yet that the chain here begins with
         self._machine: Agreement | None = None
         self._looked_at = -1
-        self.refused: Counter[str] = Counter()
 
     @property
     def bytes_sent(self) -> int:
@@ -112,6 +117,10 @@ class Rounds:
     def head_of(self, number: int) -> bytes | None:
         """The digest of a commit; None when it is forgotten."""
         return self._outcomes.digest(number)
+
+    @property
+    def _sitting(self) -> str:
+        return self._agreement.memory.run
 
     @property
     def _agreement(self) -> Agreement:
@@ -171,9 +180,10 @@ class Rounds:
 
     async def offer(self, number: int, blob: bytes) -> None:
         """This peer's payload of a round; what it has said about the round in an earlier life stays."""
-        one = participant(self._own, blob)
         if self._payloads.own.get(number) is None and number >= self._agreement.number:
-            await self._store.put(number, one, blob)
+            content = sealed(blob, self._trust.signatures, sitting=self._sitting, number=number, peer=self._own)
+            one = participant(self._own, content)
+            await self._store.put(number, one, content)
             self._payloads.own.post(number, one)
             self._holds(number, one)
 
@@ -183,7 +193,7 @@ class Rounds:
 
     async def outcome(self, number: int) -> list[tuple[str, bytes]]:
         """Who took part and with which payload, in the order of names, once all of it lies here. Raises TooFar."""
-        return await self._outcomes.take(number)
+        return [(peer, unsealed(content)) for peer, content in await self._outcomes.take(number)]
 
     def waits_for(self, number: int) -> str:
         """Why a round has no outcome yet, in one line."""
@@ -225,9 +235,7 @@ class Rounds:
         elif isinstance(output, Behind):
             self._catch_up(output.peer)
         elif isinstance(output, Refused):
-            self.refused[output.sender] += 1
-            times = self.refused[output.sender]
-            logger.warning("%s said what cannot be taken (%d times by now): %s", output.sender, times, output.reason)
+            self._trust.refusals.note("ballots", output.sender, output.reason)
 
     def _look(self) -> None:
         """At the round at hand: it may be another one."""
@@ -259,7 +267,7 @@ class Rounds:
                     self._catch_up(peer)
                 else:
                     await asyncio.wait([self._pulls.start(number, one, [peer])])
-                    if (number, one) in self._store:
+                    if (number, one) in self._store or self._pulls.refused(number, one):
                         return
             except NETWORK_ERRORS as error:
                 logger.debug("round %d: %s does not tell its payload: %s", number, peer, error)
@@ -290,6 +298,9 @@ class Rounds:
             self._outcomes.outrun(number)
 
     # small things
+
+    async def _doubt(self, number: int, one: Participant, content: bytes) -> str:
+        return await doubt(content, self._trust.signatures, sitting=self._sitting, number=number, peer=one.peer)
 
     def _since(self, number: int | None) -> tuple[Decided, ...] | None:
         if self._machine is None:

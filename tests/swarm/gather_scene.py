@@ -47,11 +47,12 @@ class Node:
         self.landed_s: dict[int, float] = {}
         self.error: Exception | None = None
         self.life = 0
+        self.allow: Iterable[str] = ()
 
     async def appear(self) -> None:
         self.life += 1
         self.rounds = Rounds(
-            MemoryTransport(self.network, self.id),
+            MemoryTransport(self.network, self.id, allow=self.allow),
             run=RUN,
             own=self.name,
             names=lambda: self.names,
