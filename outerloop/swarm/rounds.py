@@ -31,6 +31,7 @@ from outerloop.swarm.outputs import Apply, Behind, Output, Refused, Save, Send, 
 from outerloop.swarm.payloads import Payloads
 from outerloop.swarm.post import Post
 from outerloop.swarm.pulls import Pulls
+from outerloop.swarm.reach import Reach
 from outerloop.swarm.rules import Rules
 from outerloop.swarm.store import Store, participant
 from outerloop.swarm.timeouts import ASK_S, RETRY_S
@@ -75,6 +76,7 @@ class Rounds:
         self._payloads = Payloads(transport, run=run, allowed=allowed)
         self.history = History(transport, run=run, allowed=allowed, since=self._since)
         self._post = Post(transport, run=run, names=names, receive=self._receive)
+        self._reach = Reach(self._look_at)
         self._timers = Timers(self._happens, grace_s=rules.grace_s, deadline_s=rules.deadline_s)
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -183,11 +185,16 @@ class Rounds:
 
     async def outcome(self, number: int) -> list[tuple[str, bytes]]:
         """Who took part and with which payload, in the order of names, once all of it lies here. Raises TooFar."""
-        return await self._outcomes.take(number)
+        watching = self._spawn(self._reach.watch(self._others))
+        try:
+            return await self._outcomes.take(number)
+        finally:
+            watching.cancel()
 
     def waits_for(self, number: int) -> str:
         """Why a round has no outcome yet, in one line."""
-        return self._outcomes.lacks(number) or waiting_for(self._agreement)
+        decided, lacking = self._outcomes.lacks(number), self._reach.lacks_majority(self.roster)
+        return decided or (f"round {number}: {lacking}" if lacking else waiting_for(self._agreement))
 
     # events, one after the other
 
@@ -289,11 +296,19 @@ class Rounds:
         except TooShort:
             self._outcomes.outrun(number)
 
+    async def _look_at(self, peer: str) -> None:
+        """Whether a peer answers. One that is ahead is followed."""
+        if await self.history.ask(peer, self._agreement.number - 1) != []:
+            self._catch_up(peer)
+
     # small things
+
+    def _others(self) -> list[str]:
+        return [peer for peer in self.roster if peer != self._own]
 
     def _since(self, number: int | None) -> tuple[Decided, ...] | None:
         if self._machine is None:
-            return None
+            return ()  # nothing is known here yet, which is not that a log begins later
         return self._machine.memory.log[-1:] if number is None else self._machine.commits_since(number)
 
     def _holders(self, one: Participant, first: str = "") -> Iterable[str]:
