@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
@@ -126,37 +127,40 @@ class OuterLoop:
         """
         self.inner_step += 1
         self.samples += samples
+        reports = []
         try:
-            return self.advance()
+            for report in self.advance():
+                reports.append(report)
         except Outrun as others:
             self.take_over(*others.state(self.inheritance.most_bytes))
-            return []
+        return reports
 
-    def advance(self) -> list[RoundReport]:
-        """What is due after the inner step that was counted last."""
-        missed = self.catch_up()
-        landed, due = {report.round for report in missed}, self.schedule.due(self.inner_step)
-        for round in (one for one in due.launch if one not in landed):  # it may have been decided since
+    def advance(self) -> Iterator[RoundReport]:
+        """What is due after the inner step that was counted last, as it lands."""
+        missed = set()
+        for report in self.catch_up():
+            missed.add(report.round)
+            yield report
+        due = self.schedule.due(self.inner_step)
+        for round in (one for one in due.launch if one not in missed):  # it may have been decided since
             flight = self.left_out(round) if self.exchange.decided(round) else self.launch(round)
             self.in_flight[round] = flight
             if self.eager and round.number == 0:
                 self.begin_eagerly(flight)
-        return missed + [self.land(round) for round in due.land if round in self.in_flight]
+        yield from (self.land(round) for round in due.land if round in self.in_flight)
 
-    def catch_up(self) -> list[RoundReport]:
+    def catch_up(self) -> Iterator[RoundReport]:
         """Land what was decided while this peer was away, and skip the inner steps of that time.
 
         `inner_step` is where the run stands, not how many steps this peer took: it goes on to the step after which the
         round that is open now leaves.
         """
-        reports = []
         while missed := [r for r in self.schedule.due(self.inner_step).launch if self.exchange.decided(r)]:
             self.in_flight |= {round: self.left_out(round) for round in missed}
-            reports += [self.land(round) for round in sorted(self.in_flight)]
+            yield from (self.land(round) for round in sorted(self.in_flight))
             if self.inner_step == self.last_launch:
                 break
             self.inner_step = next(step for step in count(self.inner_step + 1) if self.schedule.due(step).launch)
-        return reports
 
     def find_others(self) -> None:
         """Before the first inner step of a peer that comes late: their state, if it cannot land what it missed."""

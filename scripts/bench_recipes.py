@@ -29,6 +29,7 @@ from outerloop.commands.train import train
 
 INPROCESS = "exchange=inprocess"
 MOMENTUM = "method.optimizer.momentum=0.6"  # for H < 100; .9 is the paper's, for H 500
+FLOAT32 = ["~compress.large.values.dtype", "compress.large.values._target_=outerloop.compress.identity.Identity"]
 CASES = {
     "ddp": ["recipe=ddp", INPROCESS],
     "demo": ["recipe=demo", INPROCESS],
@@ -43,6 +44,7 @@ CASES = {
     "sparseloco": ["recipe=sparseloco", INPROCESS],
     "sparseloco_mean": ["recipe=sparseloco", INPROCESS, "aggregate=mean"],
     "sparseloco_k64": ["recipe=sparseloco", INPROCESS, "compress.large.k=64"],
+    "sparseloco_float32": ["recipe=sparseloco", INPROCESS, "compress=topk_fp16", *FLOAT32],
     "sparseloco_warm": ["recipe=sparseloco", INPROCESS, "compress.large.warmup_rounds=10"],
     "decoupled_momentum": ["recipe=decoupled_momentum", INPROCESS],
     "muloco": ["recipe=muloco", INPROCESS],

@@ -144,6 +144,23 @@ def test_a_replica_that_differs_heals_at_its_next_landing():
     assert odd.inner_step == 3 and odd.slow_hash == giver.slow_hash
 
 
+def test_rounds_that_landed_before_the_take_over_are_told():
+    giver, away = loop_of("plain"), loop_of("plain")
+    train(giver, range(5))
+    away.exchange.told = giver.exchange.told
+    away.exchange.recovery = lambda at_most: (Round(4), giver.inheritance.pack())
+
+    def decided(round):
+        if round > Round(1):
+            raise Outrun(away.exchange.recovery)
+        return True
+
+    away.exchange.decided = decided
+    reports = [report for _ in range(3) for report in away.after_inner_step(1)]
+    assert [report.round for report in reports] == [Round(0), Round(1)] and not any(r.failed for r in reports)
+    assert away.inner_step == 15 and away.slow_hash == giver.slow_hash
+
+
 @pytest.mark.parametrize("delay", [0, 2])
 def test_the_step_that_a_round_leaves_after(delay):
     schedule = EveryH(sync_every=5, delay=delay)

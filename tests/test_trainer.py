@@ -67,3 +67,10 @@ def test_torch_compile_and_bfloat16_train(tmp_path):
     options = ["inner.compile=true", "inner.precision=bfloat16", "rounds=2", "schedule.sync_every=2"]
     summary = train(config.load([*SMALL, *options, "eval.sequences=4", f"run_dir={tmp_path}/run"]))
     assert summary["val_loss"] < summary["val_loss_initial"]
+
+
+def test_gradients_do_not_outlive_their_step():
+    """Workers of one device take turns: one model's gradients are enough for all."""
+    trainer = trainer_of("inner.batch=2")
+    trainer.step()
+    assert all(p.grad is None for p in trainer.params)

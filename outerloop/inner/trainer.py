@@ -108,6 +108,7 @@ class Trainer:
         for group, peak in zip(self.optimizer.param_groups, self.peak_lr, strict=True):
             group["lr"] = peak * factor
         self.optimizer.step()
+        self.optimizer.zero_grad()  # other workers of this device may compute next: one model's gradients for all
         return float(self.optimizer.param_groups[0]["lr"])
 
     @torch.no_grad()

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from loopback import Make, together
+from loopback import together
 
+from outerloop.exchange.swarm import SwarmExchange
 from outerloop.exchange.swarm_gather import SwarmGather
+from outerloop.exchange.swarm_gossip import SwarmGossip
+
+Start = Callable[..., Any]
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Make]:
-    """Start a peer of run "r": the first alone, every later one at the first."""
-    made: list[SwarmGather] = []
+def started(tmp_path: Path) -> Iterator[Start]:
+    """Start a peer of run "r" of one kind of exchange: the first alone, every later one at the first."""
+    made: list[SwarmExchange] = []
 
-    def start(**options: Any) -> SwarmGather:
+    def start(kind: Callable[..., SwarmExchange], **options: Any) -> SwarmExchange:
         common: dict[str, Any] = {
             "run": "r",
             "worker": len(made),
@@ -26,8 +31,20 @@ def make(tmp_path: Path) -> Iterator[Make]:
             "join_timeout_s": 30,
             "deadline_s": 30,
         }
-        made.append(SwarmGather(**{**common, **options}))
+        made.append(kind(**{**common, **options}))
         return made[-1]
 
     yield start
-    together(made, SwarmGather.abort)
+    together(made, SwarmExchange.abort)
+
+
+@pytest.fixture
+def make(started: Start) -> Start:
+    """Start a peer that gathers."""
+    return partial(started, SwarmGather)
+
+
+@pytest.fixture
+def make_gossip(started: Start) -> Start:
+    """Start a peer that gossips."""
+    return partial(started, SwarmGossip, meeting_s=30)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from outerloop.exchange.swarm import SwarmExchange
 from outerloop.exchange.swarm_gather import SwarmGather
 
 Make = Callable[..., SwarmGather]
+Exchange = TypeVar("Exchange", bound=SwarmExchange)
 
 
-def together(peers: list[SwarmGather], act: Callable[[SwarmGather], Any]) -> list[Any]:
+def together(peers: Sequence[Exchange], act: Callable[[Exchange], Any]) -> list[Any]:
     """The same call on all peers at once, each in a thread of its own; a UserError is a result."""
 
-    def result(peer: SwarmGather) -> Any:
+    def result(peer: Exchange) -> Any:
         try:
             return act(peer)
         except ValueError as error:

@@ -157,13 +157,19 @@ def test_a_frozen_holder_costs_one_stall_in_a_life() -> None:
     run(scene())
 
 
+async def half_way():
+    """A network in which "a" has got half of some content from "b", and "c" has it, too."""
+    network, content = MemoryNetwork(), some_bytes(4_000_000)
+    a, *_ = await nodes(network, "abc", content)
+    network.bytes_s["b"] = 1_000_000
+    getting = asyncio.create_task(a.get(content, ["b", "c"]))
+    await asyncio.sleep(2)
+    return network, content, a, getting
+
+
 def test_a_holder_that_freezes_in_the_middle_costs_one_stall_and_no_byte() -> None:
     async def scene() -> None:
-        network, content = MemoryNetwork(), some_bytes(4_000_000)
-        a, *_ = await nodes(network, "abc", content)
-        network.bytes_s["b"] = 1_000_000
-        getting = asyncio.create_task(a.get(content, ["b", "c"]))
-        await asyncio.sleep(2)
+        network, content, a, getting = await half_way()
         network.freeze("b")
         assert await getting == content and a.bulk.bytes_received == len(content)
         assert 2 + STALL_S - 1 < now_s() < 2 + STALL_S + 1
@@ -173,11 +179,7 @@ def test_a_holder_that_freezes_in_the_middle_costs_one_stall_and_no_byte() -> No
 
 def test_a_killed_holder_is_followed_by_the_next_and_the_last_one_is_named() -> None:
     async def scene() -> None:
-        network, content = MemoryNetwork(), some_bytes(4_000_000)
-        a, *_ = await nodes(network, "abc", content)
-        network.bytes_s["b"] = 1_000_000
-        getting = asyncio.create_task(a.get(content, ["b", "c"]))
-        await asyncio.sleep(2)
+        network, content, a, getting = await half_way()
         network.kill("b")
         assert await getting == content and a.bulk.bytes_received == len(content) and now_s() < 2.1
         network.kill("c")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from loopback import runs, together
@@ -18,33 +16,11 @@ from outerloop.types import Contribution, Round, RoundFailed, UserError
 Make = Callable[..., SwarmGossip]
 
 
-@pytest.fixture
-def make_gossip(tmp_path: Path) -> Iterator[Make]:
-    """Start a peer of run "r": the first alone, every later one at the first."""
-    made: list[SwarmGossip] = []
-
-    def start(**options: Any) -> SwarmGossip:
-        common: dict[str, Any] = {
-            "run": "r",
-            "worker": len(made),
-            "identity_path": str(tmp_path / f"identity{len(made)}"),
-            "initial_peers": made[0].address if made else [],
-            "join_timeout_s": 30,
-            "deadline_s": 30,
-            "meeting_s": 30,
-        }
-        made.append(SwarmGossip(**{**common, **options}))
-        return made[-1]
-
-    yield start
-    together(made, SwarmGossip.abort)  # type: ignore[arg-type]
-
-
 def test_three_peers_pair_up_meet_and_leave_nothing_behind(make_gossip: Make) -> None:
     threads_before = threading.active_count()
     peers = [make_gossip(peers=3, pairing="scheduled", seed=1) for _ in range(3)]
     daemons = [peer._node._daemon.pid for peer in peers]  # type: ignore[union-attr]
-    assert together(peers, SwarmGossip.join) == [None] * 3  # type: ignore[arg-type]
+    assert together(peers, SwarmGossip.join) == [None] * 3
     blobs = [bytes([rank]) * 500_000 for rank in range(3)]
     for number in range(6):
         pending = [peer.start(blob, Round(number)) for peer, blob in zip(peers, blobs, strict=True)]
@@ -53,16 +29,16 @@ def test_three_peers_pair_up_meet_and_leave_nothing_behind(make_gossip: Make) ->
             assert one.wait(30) == [Contribution(peers[other].peer, Round(number), blobs[other]) for other in group]
     assert sum(peer.counters()["solo_rounds"] for peer in peers) == 6
     assert sum(peer.bytes_sent for peer in peers) == sum(peer.bytes_received for peer in peers) == 12 * 500_000
-    met = together(peers, lambda peer: peer.meet(blobs[peer.rank], 1, 30))  # type: ignore[arg-type]
+    met = together(peers, lambda peer: peer.meet(blobs[peer.rank], 1, 30))
     assert met[0] == met[1] == met[2] and [one.blob for one in met[0]] == blobs
-    assert together(peers, SwarmGossip.close) == [None] * 3  # type: ignore[arg-type]
+    assert together(peers, SwarmGossip.close) == [None] * 3
     assert not any(map(runs, daemons)) and threading.active_count() == threads_before
     peers[0].close()
 
 
 def test_random_pairs_of_different_rounds_then_one_leaves_and_the_others_go_on(make_gossip: Make) -> None:
     peers = [make_gossip(peers=3, most_patience_s=2.0) for _ in range(3)]
-    together(peers, SwarmGossip.join)  # type: ignore[arg-type]
+    together(peers, SwarmGossip.join)
     numbers = [0, 5, 9]
     pending = [peer.start(peer.peer.encode(), Round(number)) for peer, number in zip(peers, numbers, strict=True)]
     landed = [one.wait(30) for one in pending]
@@ -87,7 +63,7 @@ def test_options_and_limits_are_checked(make_gossip: Make) -> None:
 
 def test_a_round_that_is_given_up_is_free(make_gossip: Make) -> None:
     one, two = make_gossip(peers=2, least_patience_s=20.0), make_gossip(peers=2, least_patience_s=20.0)
-    together([one, two], SwarmGossip.join)  # type: ignore[arg-type]
+    together([one, two], SwarmGossip.join)
     with pytest.raises(RoundFailed, match="no partner and no solo step in 1 s"):
         one.start(b"early", Round(0)).wait(1)
     landed = [pending.wait(30) for pending in [one.start(b"a", Round(1)), two.start(b"b", Round(0))]]

@@ -1,0 +1,118 @@
+"""What it costs to decide a gather round beyond moving its bytes: N peers on loopback, each a process with its daemon.
+
+    .venv/bin/python scripts/bench_gather.py [--peers 8] [--megabytes 5] [--rounds 20] [--json FILE]
+
+All processes read one clock. A round's bytes are moved when the last payload lies at the last peer; what passes from
+then until a peer has the outcome in its hands is the commit phase. Payloads are random bytes, new in every round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterable
+from multiprocessing.queues import Queue
+from pathlib import Path
+from typing import Any
+
+from outerloop.exchange.swarm_gather import SwarmGather
+from outerloop.swarm.rounds import Rounds
+from outerloop.types import Round
+
+Row = dict[str, float]
+WAIT_S = 300.0
+
+
+def note_holdings() -> dict[int, float]:
+    """Round -> when the last payload of it came to lie at this peer, from now on."""
+    times, holds = {}, Rounds._holds
+
+    def noted(self: Rounds, number: int, one: Any) -> None:
+        times[number] = time.monotonic()
+        holds(self, number, one)
+
+    Rounds._holds = noted  # type: ignore[method-assign]
+    return times
+
+
+def live(rank: int, args: argparse.Namespace, folder: Path, first: list[str], told: Queue) -> None:
+    """One peer: its address, then a row a round, into `told`."""
+    held = note_holdings()
+    peer = SwarmGather(
+        run="bench",
+        peers=args.peers,
+        worker=rank,
+        identity_path=str(folder / f"{rank}.key"),
+        initial_peers=first,
+        quorum="all",
+    )
+    told.put(peer.address)
+    peer.join()
+    for number in range(args.rounds):
+        payload = os.urandom(int(args.megabytes * 1e6))
+        peer.meet(b"", number, WAIT_S)
+        launched = time.monotonic()
+        peer.start(payload, Round(number)).wait(WAIT_S)
+        told.put({"round": number, "launched": launched, "held": held[number], "landed": time.monotonic()})
+    peer.meet(b"", args.rounds, WAIT_S)
+    peer.close()
+
+
+def gathered(args: argparse.Namespace) -> list[Row]:
+    """The rows of all peers."""
+    context = multiprocessing.get_context("spawn")
+    told = context.Queue()
+    with tempfile.TemporaryDirectory() as folder:
+        first: list[str] = []
+        processes = []
+        for rank in range(args.peers):
+            processes.append(context.Process(target=live, args=(rank, args, Path(folder), first, told)))
+            processes[-1].start()
+            first = first or told.get(timeout=WAIT_S)
+        expected = args.peers - 1 + args.peers * args.rounds  # the addresses of the others, and the rows
+        rows = [row for _ in range(expected) if isinstance(row := told.get(timeout=WAIT_S), dict)]
+        for process in processes:
+            process.join()
+    return rows
+
+
+def phases(rows: Iterable[Row]) -> Row:
+    """Moving the bytes, and the commit phase: seconds, over rounds and peers. The first round warms up."""
+    by_round: dict[float, list[Row]] = {}
+    for row in rows:
+        by_round.setdefault(row["round"], []).append(row)
+    moving, deciding = [], []
+    for number, peers in by_round.items():
+        if number:
+            moved = max(row["held"] for row in peers)
+            moving.append(moved - min(row["launched"] for row in peers))
+            deciding += [row["landed"] - moved for row in peers]
+    return {
+        "move_s": statistics.median(moving),
+        "commit_s": statistics.median(deciding),
+        "commit_p95_s": statistics.quantiles(deciding, n=20)[-1],
+        "commit_longest_s": max(deciding),
+    }
+
+
+def main() -> None:
+    """Measure and print one row."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", type=int, default=8)
+    parser.add_argument("--megabytes", type=float, default=5.0)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    row = {"peers": args.peers, "megabytes": args.megabytes, "rounds": args.rounds} | phases(gathered(args))
+    print("  ".join(f"{key} {value:.4g}" for key, value in row.items()))
+    if args.json:
+        args.json.write_text(json.dumps([row], indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""How fast a newcomer gets the state of a run: donors that go on with their rounds, all on loopback, a process each.
+
+    .venv/bin/python scripts/bench_join.py [--donors 3] [--megabytes 400] [--kill] [--json FILE]
+
+The state is random bytes; 400 MB are the slow weights of 100M parameters. `plain_s` is the yardstick: the same bytes
+over one stream between the same processes, before the newcomer asks for the state. `state_s` is from the newcomer's
+first question to the state in its hands, the wait for the commit that it is as of included; `counted_s` from then until
+a round has landed that its own payload is part of. With --kill one donor is killed when half of the state is there;
+`again_megabytes` came more than once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.queues import Queue
+from pathlib import Path
+from random import Random
+
+from outerloop.exchange.swarm_gather import SwarmGather
+from outerloop.swarm.framing import END_MARK, PIECE_BYTES, Stream
+from outerloop.swarm.transport import Request
+from outerloop.types import Outrun, Round
+
+WAIT_S = 600.0
+INNER_S = 1.0
+PLAIN = "bench/plain"
+Told = dict[str, float]
+
+
+def peer_of(rank: int, args: argparse.Namespace, folder: Path, first: list[str]) -> SwarmGather:
+    """A peer of the run of `donors` members."""
+    path = str(folder / f"{rank}.key")
+    return SwarmGather(run="bench", peers=args.donors, worker=rank, identity_path=path, initial_peers=first)
+
+
+def donate(rank: int, args: argparse.Namespace, folder: Path, first: list[str], told: Queue) -> None:
+    """A member that launches a small payload every second, and gives the state as of any round to whoever wants it."""
+    peer, state = peer_of(rank, args, folder, first), Random(0).randbytes(int(args.megabytes * 1e6))
+
+    async def plain(remote: str, request: Request, stream: Stream) -> None:
+        for start in range(0, len(state), PIECE_BYTES):
+            await stream.write(memoryview(state)[start : start + PIECE_BYTES])
+        await stream.write(END_MARK)
+        await stream.ended()
+
+    peer._node.call(peer._node.serve(PLAIN, allowed=lambda peer_id: True, handler=plain), timeout_s=WAIT_S)
+    told.put(peer.address)
+    peer.join()
+    for number in range(100000):
+        time.sleep(INNER_S)
+        peer.start(os.urandom(1000), Round(number)).wait(WAIT_S)
+        peer.landed(Round(number), lambda: state)
+
+
+def stream_s(peer: SwarmGather, donor: str, size_bytes: int) -> float:
+    """Seconds of so many bytes over one stream, not hashed and not kept."""
+
+    async def fetch() -> None:
+        async with peer._node.open_stream(donor, PLAIN) as stream:
+            await stream.send_object({})
+            async for _ in stream.pieces(size_bytes):
+                pass
+
+    began = time.monotonic()
+    peer._node.call(fetch(), timeout_s=WAIT_S)
+    return time.monotonic() - began
+
+
+def join(args: argparse.Namespace, folder: Path, first: list[str], told: Queue) -> None:
+    """The newcomer: one row, and how many bytes are there on the way."""
+    peer = peer_of(args.donors, args, folder, first)
+    peer.join()
+    row: Told = {"plain_s": stream_s(peer, next(iter(peer._members.names)), int(args.megabytes * 1e6))}
+    try:
+        peer.decided(Round(0))
+    except Outrun as others:
+        began, here = time.monotonic(), threading.Event()
+        threading.Thread(target=tell_bytes, args=(peer, told, here), daemon=True).start()
+        landed, content = others.state(1 << 32)
+        here.set()
+        row["state_s"] = time.monotonic() - began
+    row["again_megabytes"] = (peer._handover.bytes_received - len(content)) / 1e6
+    row["counted_s"] = until_counted(peer, landed.number + 1)
+    told.put(row)
+    peer.abort()
+
+
+def tell_bytes(peer: SwarmGather, told: Queue, here: threading.Event) -> None:
+    """The bytes that have come, ten times a second."""
+    while not here.wait(0.1):
+        told.put({"received": peer._handover.bytes_received})
+
+
+def until_counted(peer: SwarmGather, number: int) -> float:
+    """Seconds until a round has landed that this peer is part of."""
+    began = time.monotonic()
+    while True:
+        names = [one.peer for one in peer.start(os.urandom(1000), Round(number)).wait(WAIT_S)]
+        if peer.peer in names:
+            return time.monotonic() - began
+        number += 1
+
+
+def measured(args: argparse.Namespace) -> Told:
+    """The newcomer's row."""
+    context = multiprocessing.get_context("spawn")
+    told = context.Queue()
+    first: list[str] = []
+    processes = []
+
+    def start(target: Callable[..., None], *of: object) -> None:
+        processes.append(context.Process(target=target, args=(*of, args, Path(folder), first, told), daemon=True))
+        processes[-1].start()
+
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            for rank in range(args.donors):
+                start(donate, rank)
+                address = told.get(timeout=WAIT_S)
+                first = first or address
+            start(join)
+            victim = processes[1].pid if args.kill else None
+            while "state_s" not in (row := told.get(timeout=WAIT_S)):
+                if victim and row["received"] > args.megabytes * 1e6 / 2:
+                    os.kill(victim, signal.SIGKILL)
+                    victim = None
+            return row
+        finally:
+            for process in processes:
+                process.terminate()
+                process.join()
+
+
+def main() -> None:
+    """Measure and print one row."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--donors", type=int, default=3)
+    parser.add_argument("--megabytes", type=float, default=400.0)
+    parser.add_argument("--kill", action="store_true")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    settings = {"donors": args.donors, "megabytes": args.megabytes, "killed": float(args.kill)}
+    row = settings | measured(args)
+    row["of_plain"] = row["plain_s"] / row["state_s"]
+    print("  ".join(f"{key} {value:.4g}" for key, value in row.items()))
+    if args.json:
+        args.json.write_text(json.dumps([row], indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
