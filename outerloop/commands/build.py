@@ -29,7 +29,7 @@ from outerloop.loop import OuterLoop
 from outerloop.lr import warmup_cosine
 from outerloop.types import Exchange, Round, Schedule, UserError
 
-RULES = ("quorum", "min_peers", "min_fraction", "absent_rounds")
+RULES = ("quorum", "min_peers", "min_fraction", "absent_rounds", "max_blob_bytes")
 """Of the exchange: may change when a run is resumed, but only on all machines."""
 
 

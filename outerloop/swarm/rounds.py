@@ -19,11 +19,11 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from outerloop.swarm.agreement import Agreement
+from outerloop.swarm.asking import Asking
 from outerloop.swarm.ballots import Decided, Message
 from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.commits import Participant
 from outerloop.swarm.disk import Disk
-from outerloop.swarm.framing import BrokenStream
 from outerloop.swarm.history import History, TooShort
 from outerloop.swarm.memory import Memory
 from outerloop.swarm.outcomes import Outcomes
@@ -34,16 +34,15 @@ from outerloop.swarm.pulls import Pulls
 from outerloop.swarm.reach import Reach
 from outerloop.swarm.rules import Rules
 from outerloop.swarm.store import Store, participant
-from outerloop.swarm.timeouts import ASK_S, RETRY_S
+from outerloop.swarm.timeouts import ASK_S
 from outerloop.swarm.timers import Event, Timers
-from outerloop.swarm.transport import Transport, Unreachable
+from outerloop.swarm.transport import Transport
 from outerloop.swarm.waiting import waiting_for
 from outerloop.types import UserError
 
 logger = logging.getLogger(__name__)
 MEMORY = "agreement"
 """The file of the agreement's memory, beside the payloads."""
-NETWORK_ERRORS = (BrokenStream, Unreachable, TimeoutError)
 
 
 class Rounds:
@@ -68,12 +67,22 @@ class Rounds:
 
         self._own = own
         self._rules = rules
+        self._most_bytes = max_blob_bytes
         self._disk = disk
         self._store = Store(disk)
         self._bulk = Bulk(transport, self._store, run=run, allowed=allowed)
         self._pulls = Pulls(self._bulk, self._store, max_bytes=max_blob_bytes, held=self._holds)
-        self._outcomes = Outcomes(self._store, self._pulls, own=own)
         self._payloads = Payloads(transport, run=run, allowed=allowed)
+        self._asking = Asking(
+            self._payloads,
+            self._pulls,
+            self._store,
+            self._bulk,
+            most_bytes=max_blob_bytes,
+            ahead=self._catch_up,
+            refuse=self._refuse,
+        )
+        self._outcomes = Outcomes(self._store, self._pulls, own=own)
         self.history = History(transport, run=run, allowed=allowed, since=self._since)
         self._post = Post(transport, run=run, names=names, receive=self._receive)
         self._reach = Reach(self._look_at)
@@ -144,7 +153,9 @@ class Rounds:
         """Take part, from what this peer remembers; it is on disk."""
         self._outcomes.begin(memory)
         rules = self._rules
-        self._machine = Agreement(memory, closing=rules.closing, absent_rounds=rules.absent_rounds)
+        self._machine = Agreement(
+            memory, closing=rules.closing, absent_rounds=rules.absent_rounds, most_bytes=self._most_bytes
+        )
         for number, one in self._store.since(memory.number):
             self._holds(number, one)
             if one.peer == self._own:
@@ -232,9 +243,7 @@ class Rounds:
         elif isinstance(output, Behind):
             self._catch_up(output.peer)
         elif isinstance(output, Refused):
-            self.refused[output.sender] += 1
-            times = self.refused[output.sender]
-            logger.warning("%s said what cannot be taken (%d times by now): %s", output.sender, times, output.reason)
+            self._refuse(output.sender, output.reason)
 
     def _look(self) -> None:
         """At the round at hand: it may be another one."""
@@ -252,26 +261,9 @@ class Rounds:
     def _work_of_round(self, machine: Agreement) -> list[Coroutine[Any, Any, None]]:
         if not machine.votes:
             return [self._come_in()]
-        return [self._gather(machine.number, peer) for peer in machine.memory.roster if peer != self._own]
+        return [self._asking.ask(machine.number, peer) for peer in self._others()]
 
     # what goes on beside
-
-    async def _gather(self, number: int, peer: str) -> None:
-        """One peer's payload of the round at hand, however often it takes to ask; ends with the round at the latest."""
-        pause_s = RETRY_S[0]
-        while True:
-            try:
-                one = await self._payloads.ask(peer, number)
-                if one is None:
-                    self._catch_up(peer)
-                else:
-                    await asyncio.wait([self._pulls.start(number, one, [peer])])
-                    if (number, one) in self._store:
-                        return
-            except NETWORK_ERRORS as error:
-                logger.debug("round %d: %s does not tell its payload: %s", number, peer, error)
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, RETRY_S[1])
 
     async def _come_in(self) -> None:
         """This peer is not counted on: it looks where the others are, or says that it is there, until it is."""
@@ -302,6 +294,10 @@ class Rounds:
             self._catch_up(peer)
 
     # small things
+
+    def _refuse(self, peer: str, reason: str) -> None:
+        self.refused[peer] += 1
+        logger.warning("%s said what cannot be taken (%d times by now): %s", peer, self.refused[peer], reason)
 
     def _others(self) -> list[str]:
         return [peer for peer in self.roster if peer != self._own]

@@ -1,12 +1,12 @@
-"""Workers that train together, each in a network namespace: what they have told, and waiting for more.
+"""Workers that go through rounds together, each in a network namespace: what they tell, and waiting for more.
 
-A worker is the process that `outerloop train` starts for it. Its command is left out here, which would double what has
-to be imported before the first round; what the worker tells its command is read from a file.
+They are those of toy_worker.py: a process each with its own daemon, everything between them real, no training.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -17,11 +17,8 @@ from typing import Any
 
 from faults.namespaces import Network
 
-from outerloop.commands import config, rundir
-
-OPTIONS = ["exchange=swarm_gather", "recipe=sparseloco", "model=nano", "workers=1", "threads=1", "rounds=100000"]
-OPTIONS += ["eval.every=0", "checkpoint.every=0", "log_every=1000000", "eval.sequences=16", "inner.seq_len=32"]
-OPTIONS += ["inner.batch=4", "schedule.sync_every=20", "exchange.grace_s=0.5"]
+TESTS = Path(__file__).parents[1]
+OPTIONS = {"run": "r", "grace_s": 0.5, "join_timeout_s": 200.0}
 Row = dict[str, Any]
 
 
@@ -94,20 +91,22 @@ class Hosts:
         self.until(lambda: all(host.last >= 2 for host in self.all), limit_s=240)
 
     def spawn(self, index: int, initial_peers: list[str]) -> Host:
-        """One worker on its host. It is told whom to join, and leaves when its standard input ends."""
+        """One worker on its host. It leaves when its standard input ends."""
         folder = self.folder / f"m{index}"
-        own = [f"exchange.host={self.network.address(index)}", f"exchange.peers={sum(self.sides)}"]
-        own += [f"exchange.initial_peers=[{','.join(initial_peers)}]", f"run_dir={folder}"]
-        rundir.open_run(config.load([*OPTIONS, *own])).close()
-        (folder / "workers/0").mkdir(parents=True)
-        command = [sys.executable, "-m", "outerloop", "worker", str(folder), "0", "None"]
+        folder.mkdir()
+        where = {"host": self.network.address(index), "identity_path": str(folder / "key")}
+        options = OPTIONS | where | {"peers": sum(self.sides), "initial_peers": initial_peers}
+        command = [sys.executable, str(TESTS / "faults/toy_worker.py"), json.dumps(options)]
+        path = f"{TESTS}:{TESTS.parent}"
         with (folder / "events.jsonl").open("wb") as events, (folder / "log.txt").open("wb") as log:
-            command = self.network.inside(index, command)
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=events, stderr=log)
+            process = subprocess.Popen(
+                self.network.inside(index, command),
+                stdin=subprocess.PIPE,
+                stdout=events,
+                stderr=log,
+                env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+            )
         self.all.append(Host(index, folder, process))
-        assert process.stdin
-        process.stdin.write(json.dumps({"initial_peers": initial_peers}).encode() + b"\n")
-        process.stdin.flush()
         return self.all[-1]
 
     def stop(self) -> None:
