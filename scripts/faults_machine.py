@@ -15,7 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from faulty.misbehave import FILE as MISBEHAVE
+
+from outerloop import checkpoint
+
 COMMON = ["exchange=swarm_gather", "workers=1", "inner.lr_floor=1.0", "threads=1", "log_every=1000000"]
+COMMON += ["exchange.max_blob_bytes=4000000"]
+FAULTY = Path(__file__).parent / "faulty"
 Row = dict[str, Any]
 
 
@@ -41,6 +47,7 @@ class Machine:
     frozen: set[int] = field(default_factory=set)
     suffered: str = ""
     """The kind of the fault that shall have ended it, until it starts again."""
+    misbehaves: str = ""
 
     def command(self, initial_peers: Iterable[str]) -> list[str]:
         """What a person would type on it."""
@@ -53,8 +60,22 @@ class Machine:
         self.read, self.suffered = 0, ""
         with self.folder.with_suffix(".txt").open("ab") as log, heeding_ctrl_c():
             self.process = subprocess.Popen(
-                self.command(initial_peers), stdout=log, stderr=log, stdin=subprocess.DEVNULL
+                self.command(initial_peers), stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=self.environment()
             )
+
+    def environment(self) -> dict[str, str]:
+        """Its workers can be made to misbehave."""
+        path = os.pathsep.join(filter(None, [str(FAULTY), os.environ.get("PYTHONPATH")]))
+        return {**os.environ, "PYTHONPATH": path, MISBEHAVE: str(self._misbehaviour)}
+
+    @property
+    def _misbehaviour(self) -> Path:
+        return self.folder.with_suffix(".misbehaves")
+
+    def misbehave(self, how: str) -> None:
+        """From now on; empty: no more."""
+        self.misbehaves = how
+        checkpoint.write_atomically(self._misbehaviour, how.encode())
 
     def poll(self) -> list[Row]:
         """Rows that came since, with the time at which they were seen."""
