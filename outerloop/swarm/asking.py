@@ -1,4 +1,4 @@
-"""Asking a peer for its payload of the round at hand, however often it takes; what nobody can use is turned down.
+"""Asking a peer for its payload of a round, until it is here or turned down because nobody can use it.
 
     asked -> nothing yet, or a broken stream    asked again
           -> has gone on without                it is ahead: its commits are fetched
