@@ -24,10 +24,11 @@ class Reach:
         self._answered: dict[str, bool] = {}
 
     async def watch(self, others: Callable[[], Collection[str]]) -> None:
-        """Ask all of these, after a while and then again and again; the caller ends it."""
-        self._answered = {}
+        """Ask all of these, after a while and then more and more rarely; the caller ends it."""
+        self._answered, pause_s = {}, LOOK_S[0]
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LOOK_S[1])
             asked = list(others())
             answers = await asyncio.gather(*map(self._answers, asked))
             self._answered = dict(zip(asked, answers, strict=True))
