@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
@@ -46,9 +45,8 @@ def test_random_pairs_of_different_rounds_then_one_leaves_and_the_others_go_on(m
     for one in landed:
         assert all(c.round == Round(numbers[int(c.peer[:3])]) and c.blob == c.peer.encode() for c in one)
     peers[0].abort()
-    began_s = time.monotonic()
     landed = [one.wait(60) for one in [peer.start(b"x", Round(20)) for peer in peers[1:]]]
-    assert list(map(len, landed)) == [2, 2] and time.monotonic() - began_s < 10
+    assert list(map(len, landed)) == [2, 2]
 
 
 def test_options_and_limits_are_checked(make_gossip: Make) -> None:

@@ -113,7 +113,6 @@ def test_status_shows_two_live_peers_and_is_not_seen(
     ]
     assert len(rows) == 2 and "ago" in rows[1]
     assert len(first._node.call(first._presence.roster.read(), timeout_s=10)) == 2, "an observer is in no roster"
-    began = time.monotonic()
     code, _, err = outerloop("status", first.address[0], "--run", "other", "--once")
-    assert code == 2 and "exchange.run" in err and time.monotonic() - began < 10
+    assert code == 2 and "exchange.run" in err
     assert left_here() <= before
