@@ -13,9 +13,10 @@ About every `every` seconds, drawn from the seed, one of them suffers a fault; t
                 its payloads are of no use to others for 10 to 30 s (faulty/misbehave.py)
     join        no fault: one machine more, which stays, `joins` times at most
 
-At least a majority is always left alone, and a fault waits until one would be. Faults stop a minute before the end,
-then all finish. First a shorter run without faults (--calm FILE takes one that was measured already). The learning rate
-stays constant, so that losses can be compared at equal contributed tokens: the sum over rounds of those who took part.
+At least half of the machines are always left alone, and a majority of those that the last round counts on: a fault
+waits until they are. Faults stop a minute before the end, then all finish. First a shorter run without faults (--calm
+FILE takes one that was measured already). The learning rate stays constant, so that losses can be compared at equal
+contributed tokens: the sum over rounds of those who took part.
 
 FILE holds a record of each run: when which fault hit whom, when each round was first landed by anybody, the longest
 round, what each fault cost the others, the hashes that all ended with, the losses, and what was left behind.

@@ -117,7 +117,7 @@ class Swarm:
         if self.due == "join" and not self.joins_left:
             self.due = "kill"
         whole = [machine for machine in self.machines if self.trains(machine)]
-        if len(whole) - 1 <= len(self.machines) // 2:
+        if not self.enough(len(whole) - 1):
             return
         self.next_fault = now + self.random.uniform(0.75, 1.25) * self.every_s
         kind, self.due = self.due, ""
@@ -158,10 +158,20 @@ class Swarm:
         usual = statistics.median(b - a for a, b in pairwise(seen)) if len(seen) > 1 else 0.0
         return usual * (self.rounds - max(self.first_seen))
 
+    def enough(self, left: int) -> bool:
+        """Whether so many are a majority of those that the last round counts on, and half of all machines."""
+        last = max(self.landed(), key=lambda row: row["round"])
+        return left > last["alive"] // 2 and 2 * left >= len(self.machines)
+
     def trains(self, machine: Machine) -> bool:
-        """Whether it is up and has landed one of the last rounds."""
-        rounds = [row["round"] for row in machine.rows[-200:] if row["event"] == "round" and not row["failed"]]
-        return machine.down_until < time.monotonic() and bool(rounds) and max(rounds) >= max(self.first_seen) - 2
+        """Whether it is up and took part in one of the last rounds."""
+        rounds = [row["round"] for row in self.landed(machine) if row["took_part"]]
+        return machine.down_until < time.monotonic() and bool(rounds) and max(rounds) >= max(self.first_seen) - 1
+
+    def landed(self, *machines: Machine) -> list[Row]:
+        """The rounds that these, or all, have told of lately."""
+        rows = [row for machine in machines or self.machines for row in machine.rows[-200:]]
+        return [row for row in rows if row["event"] == "round" and not row["failed"]]
 
     def note(self, kind: str, machine: Machine) -> None:
         """What happened to whom, seconds after the first round."""

@@ -125,11 +125,14 @@ def test_faults_wait_for_a_majority_and_joins_end(tmp_path, monkeypatch):
     monkeypatch.setattr(Swarm, "befall", lambda swarm, victim, kind: swarm.note(kind, victim))
     whole = []
     monkeypatch.setattr(Swarm, "trains", lambda swarm, machine: machine.index in whole)
-    swarm.next_fault = 0
+    swarm.machines[0].rows = [row(1) | {"alive": 4}]
+    swarm.next_fault, whole = 0, [0, 1, 2]
     swarm.strike()
     assert not swarm.events, "two of four are no majority"
-    whole = [0, 1, 2, 3]
+    swarm.machines[1].rows = [row(2) | {"alive": 3}]
     swarm.strike()
+    swarm.machines[1].rows = [row(3) | {"alive": 4}]
+    whole = [0, 1, 2, 3]
     swarm.strike()
     assert [event["kind"] for event in swarm.events] == ["join", "kill"] and len(swarm.machines) == 5
     assert swarm.events[1]["machine"] in whole
