@@ -55,7 +55,13 @@ def measured(folder: Path, args: argparse.Namespace, *, rounds: int, faults: lis
         swarm.run()
         record = report([machine.rows for machine in swarm.machines], swarm.first_seen, swarm.events)
         hashes = sorted({one for machine in swarm.machines for one in last_hashes(machine)})
-        return record | {"slow_hashes": hashes, "left_behind": left_behind(folder), "there_before": before}
+        sockets = {one for machine in swarm.machines for one in machine.sockets}
+        return record | {
+            "slow_hashes": hashes,
+            "left_behind": left_behind(folder, sockets),
+            "there_before": before,
+            "socket_folders_of_killed": len(sockets),
+        }
     finally:
         for machine in swarm.machines:
             machine.signal(signal.SIGCONT)
@@ -100,7 +106,7 @@ def main() -> None:
     args.json.write_text(json.dumps({"calm": calm, "fire": fire}, indent=1) + "\n")
     fire |= compared(fire, calm)
     args.json.write_text(json.dumps({"calm": calm, "fire": fire}, indent=1) + "\n")
-    for key in (*SHOWN, "loss", "calm_loss", "left_behind", "there_before"):
+    for key in (*SHOWN, "loss", "calm_loss", "left_behind", "there_before", "socket_folders_of_killed"):
         print(f"{key}: {fire[key]}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -48,6 +49,8 @@ class Machine:
     suffered: str = ""
     """The kind of the fault that shall have ended it, until it starts again."""
     misbehaves: str = ""
+    sockets: set[Path] = field(default_factory=set)
+    """Folders of the daemons that were killed or frozen."""
 
     def command(self, initial_peers: Iterable[str]) -> list[str]:
         """What a person would type on it."""
@@ -115,6 +118,7 @@ class Machine:
     def signal(self, number: int) -> set[int]:
         """To all of its processes at once."""
         pids = self.processes()
+        self.sockets |= folders_of_sockets(pids)
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -160,11 +164,22 @@ def processes_of(belongs: Callable[[str], bool]) -> set[int]:
     return found
 
 
-def left_behind(folder: Path) -> Row:
-    """Processes that name something in the folder, folders of sockets, shared memory; counted after a pause."""
+def folders_of_sockets(pids: Iterable[int]) -> set[Path]:
+    """Where the daemons among these processes listen to their workers."""
+    found = set()
+    for pid in pids:
+        with suppress(OSError):
+            arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+            found |= set(map(Path, re.findall(r"-listen=/unix(/[^\0]+)/p2pd\.sock", arguments)))
+    return found
+
+
+def left_behind(folder: Path, sockets: Iterable[Path] = ()) -> Row:
+    """Processes that name something in the folder, of these folders those that are there, shared memory of anybody;
+    counted after a pause."""
     time.sleep(3)
     return {
         "processes": len(processes_of(lambda argument: f"{folder}/" in f"{argument}/")),
-        "socket_folders": len(list(Path("/tmp").glob("outerloop-swarm-*"))),
+        "socket_folders": sum(map(Path.exists, sockets)),
         "shared_memory": len(list(Path("/dev/shm").iterdir())) if Path("/dev/shm").exists() else 0,
     }

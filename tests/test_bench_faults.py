@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import faults_report
 import pytest
 from faults_deck import KINDS, LASTS_S, Deck
-from faults_machine import Machine, left_behind
+from faults_machine import Machine, folders_of_sockets, left_behind
 from faults_swarm import Swarm
 
 
@@ -49,6 +49,20 @@ def test_a_fault_hits_one_machine_and_no_other(sleepers):
     assert first.process.wait(timeout=30) == -signal.SIGKILL
     assert eleventh.processes() == {eleventh.process.pid}
     assert left_behind(first.folder.parent)["processes"] == 1
+
+
+def test_sockets_of_who_is_killed_are_looked_for_at_the_end(tmp_path):
+    sockets = tmp_path / "outerloop-swarm-x"
+    sockets.mkdir()
+    words = [sys.executable, "-c", "print(flush=True); input()", f"-listen=/unix{sockets}/p2pd.sock", "-id=x"]
+    daemon = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    daemon.stdout.readline()
+    try:
+        assert folders_of_sockets([daemon.pid]) == {sockets}
+    finally:
+        daemon.kill()
+        daemon.communicate()
+    assert left_behind(tmp_path / "m", [sockets, tmp_path / "gone"])["socket_folders"] == 1
 
 
 def test_ctrl_c_is_heeded_where_the_benchmark_runs_in_the_background(sleepers):
