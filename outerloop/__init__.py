@@ -1,11 +1,34 @@
 """outerloop: train one model on machines that are far apart.
 
 Workers take many inner steps alone; every H steps the outer loop exchanges compressed pseudo-gradients.
+
+In a training loop of one's own:
+
+    outer = outerloop.from_recipe("sparseloco", model, "exchange.peers=4")
+    outerloop.attach(optimizer, outer)
+
+`OuterLoop` takes the parts themselves.
 """
 
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 try:
     __version__ = version("outerloop-train")
 except PackageNotFoundError:  # run from a plain checkout
     __version__ = "0+checkout"
+
+OFFERED = {
+    "from_recipe": ("outerloop.commands.own_loop", "from_recipe"),
+    "attach": ("outerloop.inner.attach", "Attached"),
+    "OuterLoop": ("outerloop.loop", "OuterLoop"),
+}
+"""Name -> module and what it is there; imported when first asked for, so that the command line starts soon."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in OFFERED:
+        raise AttributeError(f"module 'outerloop' has no attribute {name!r}")
+    module, there = OFFERED[name]
+    return getattr(import_module(module), there)

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from outerloop.commands import doctor, machine, main, network
+from outerloop.commands import doctor, identities, machine, main, network
+from outerloop.commands.config import load
 from outerloop.commands.findings import Finding
+from outerloop.commands.rundir import open_run
 from outerloop.swarm.framing import BrokenStream
 from outerloop.swarm.probe import Measured
 from outerloop.swarm.transport import Unreachable
@@ -31,6 +33,19 @@ def test_a_line_says_it_in_one_line_whatever_it_holds() -> None:
     line = Finding("peer", False, "it\nsaid \x1b[2J", "type this").line()
     assert line == "✗ peer      it said  [2J: type this"
     assert Finding("a", True, "b").line()[0] == "✓" and Finding("a", None, "b").line()[0] == "?"
+
+
+def test_the_ids_of_a_run_directory_are_shown_before_it_is_one(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    [first], [again] = identities.findings(folder, 2), identities.findings(folder, 2)
+    assert first == again and first.todo.count("12D3KooW") == 2 and "exchange.allow=[" in first.todo
+    config = load([f"run_dir={folder}"])
+    run = open_run(config)
+    run.close()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/notes.txt").write_text("")
+    with pytest.raises(UserError, match="is not a run"):
+        open_run(load([f"run_dir={tmp_path / 'other'}"]))
 
 
 def test_versions_here_are_as_asked() -> None:

@@ -82,14 +82,15 @@ def test_land_equals_its_definition(kind, n, own, by_senders, mu, nesterov):
         sent.append(definition(select)(slow, fast, residual, 0.95, chunk, k))
         position, value = torch.stack([s[0] for s in sent]), torch.stack([s[1] for s in sent])
         value[0, : min(1, value.shape[1])] = 0.0
+        own_sent = None if kind == "equal" else 3 * value[max(own, 0)]
         how = Landing(own, 0.95, chunk, k, by_senders, 0.7, mu, nesterov)
         momentum = torch.randn(n) if mu else None
         expected = [x if x is None else x.clone() for x in (slow, fast, residual, momentum)]
-        squares = definition(land)(*expected, position, value, how)
+        squares = definition(land)(*expected, position, value, own_sent, how)
         for count in (1, 7):
             torch.set_num_threads(count)
             got = [x if x is None else x.clone() for x in (slow, fast, residual, momentum)]
-            sum_of_squares = land(*got, position, value, how)
+            sum_of_squares = land(*got, position, value, own_sent, how)
             assert kind == "huge" or torch.allclose(sum_of_squares, squares)
             assert all(same(x, y) for x, y in zip(got, expected, strict=True))
 
@@ -126,7 +127,7 @@ def test_select_and_land_by_hand():
     assert position.tolist() == [2, 2] and value.tolist() == [-2, -2] and squares.item() == 0.25 + 4 + 1
     positions, values = torch.stack([position, torch.tensor([2, 0]).int()]), torch.tensor([[-2.0, -2], [4, 6]])
     how = Landing(own=0, beta=0.5, chunk=3, k=1, by_senders=True, lr=1.0, mu=0.0, nesterov=False)
-    land(slow, fast, residual, None, positions, values, how)
+    land(slow, fast, residual, None, positions, values, None, how)
     # mean by senders: [0, 0, (-2 + 4) / 2, 6, 0, -2]
     assert slow.tolist() == [1, 2, 2, -2, 5, 8] and fast.tolist() == slow.tolist()
     assert residual.tolist() == [1.5, 0, 0, 0, 1, 0]
@@ -156,7 +157,7 @@ def test_the_operators_trace_whole():
         code, level = two_bit_encode(value, 3)
         back = two_bit_decode(code, level, value.numel(), 3)
         how = Landing(0, 0.95, 64, 3, by_senders=True, lr=1.0, mu=0.0, nesterov=False)
-        land(slow, fast, residual, None, position[None], back[None], how)
+        land(slow, fast, residual, None, position[None], back[None], None, how)
         return back
 
     tensors = state("gaussian", 200, torch.float32)

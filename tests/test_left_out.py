@@ -2,6 +2,7 @@
 
 import copy
 
+import forged
 import pytest
 import torch
 import toy
@@ -244,6 +245,77 @@ def test_a_follower_with_other_slow_weights_is_told():
             loop.after_inner_step(1)
 
     toy.run_workers(1, work)
+
+
+class Forging(toy.Around):
+    """An exchange in which the last peer's message is well-formed and wrong."""
+
+    waits_for_all = False
+
+    def __init__(self, inner, change):
+        super().__init__(inner)
+        self.change = change
+
+    def start(self, blob, round):
+        def forge(messages):
+            *rest, last = messages
+            draft = forged.apart(last.blob)
+            self.change(draft)
+            return [*rest, Contribution(last.peer, last.round, draft.assembled())]
+
+        return toy.Changed(self.inner.start(blob, round), forge)
+
+
+def not_finite(draft):
+    for section in draft.sections():
+        if draft.names[section.name] != b"index":
+            section.data = bytes([0xFF] * len(section.data))
+
+
+def another_model(draft):
+    draft.numbers[4] += 1
+
+
+def beyond_the_end(draft):
+    for section in draft.sections():
+        if draft.names[section.name] == b"index":
+            section.data = bytes([0xFF] * len(section.data))
+
+
+def of_round_before(draft):
+    draft.numbers[1] -= 1
+
+
+def of_another_peer(draft):
+    draft.peer = b"000"
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (not_finite, "finite"),
+        (another_model, "sends another model: schema"),
+        (beyond_the_end, "tensor"),
+        (of_round_before, "sends a message of"),
+        (of_another_peer, "sends a message of"),
+    ],
+)
+def test_a_payload_that_cannot_be_landed_is_left_out_by_name_and_training_goes_on(change, why):
+    def work(exchange):
+        loop = toy.outer(toy.model(), Forging(exchange, change), **CASES["sparseloco"](), h=1)
+        inner, hashes = torch.optim.SGD(loop.model.parameters(), lr=0.1), []
+        for step in range(3):
+            toy.inner_step(loop.model, inner, exchange.rank, step)
+            [report] = loop.after_inner_step(4)
+            assert not report.failed and report.peers == ("000", "001")
+            [refused] = report.refused
+            assert refused.startswith("002: ") and why in refused and len(refused) < 500, refused
+            hashes.append(report.slow_hash)
+        assert all(torch.isfinite(x).all() for x in loop.slow.values())
+        return hashes
+
+    one, two, three = toy.run_workers(3, work)
+    assert one == two == three and len(set(one)) == 3
 
 
 def test_eager_updates_need_that_every_payload_counts():

@@ -1,9 +1,12 @@
 """Aggregates, feedback storage, streaming fragments, Muon, and which parts go together."""
 
+import math
+
 import pytest
 import torch
 import toy
 
+from outerloop.aggregate.lengths import sum_of_squares
 from outerloop.aggregate.mean import Mean
 from outerloop.aggregate.median_clip import MedianClip
 from outerloop.aggregate.rda import RDA
@@ -45,6 +48,26 @@ def test_median_clip_by_hand():
     """Norms 5, 5, 5000: the third is scaled by 1/1000."""
     clipped = MedianClip(of=Mean())([A, B, 1000 * A], [1, 1, 1], [5.0, 5.0, 5000.0])
     assert clipped.tolist() == pytest.approx([1.0, 4.0])
+
+
+@pytest.mark.parametrize("scale", [1e-40, 1e-20, 1.0, 1e3, 1e19, 1e37])
+@pytest.mark.parametrize("count", [1, 2, 1000, (1 << 20) + 1])
+def test_a_sum_of_squares_is_right_and_the_same_in_any_order(count, scale):
+    x = torch.randn(count, generator=torch.Generator().manual_seed(count)) * scale
+    shuffled = x[torch.randperm(count)]
+    padded = torch.cat([x, torch.zeros(7)]).view(-1, 1)
+    found = sum_of_squares(x, of=count)
+    assert found == sum_of_squares(shuffled, of=count) == sum_of_squares(padded, of=count)
+    assert found == pytest.approx(float(x.double().square().sum()), rel=1e-5)
+
+
+def test_sums_of_squares_at_the_edges():
+    assert sum_of_squares(torch.zeros(0), of=5) == sum_of_squares(torch.zeros(3), of=3) == 0.0
+    assert sum_of_squares(torch.tensor([3.0, -4.0]), of=1 << 40) == 25.0
+    largest = torch.tensor([torch.finfo(torch.float32).max])
+    assert sum_of_squares(largest, of=1) == float(largest.double().square())
+    assert sum_of_squares(torch.tensor([1e300], dtype=torch.float64), of=1) == math.inf
+    assert sum_of_squares(torch.tensor([5e-324], dtype=torch.float64), of=1) == 0.0
 
 
 def test_median_clip_in_the_loop_tames_one_bad_peer():

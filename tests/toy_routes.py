@@ -4,6 +4,7 @@ import torch
 import toy
 
 from outerloop.aggregate.mean import Mean
+from outerloop.aggregate.median_clip import MedianClip
 from outerloop.aggregate.senders import Senders
 from outerloop.compress.by_size import BySize
 from outerloop.compress.cast import Cast
@@ -17,12 +18,14 @@ from outerloop.methods.outer_optimizer import OuterOptimizer
 SGD = torch.optim.SGD
 FUSED = {
     "sparseloco": (lambda p: SGD(p, lr=1.0), ErrorFeedback(beta=0.95), Senders()),
+    "clipped": (lambda p: SGD(p, lr=1.0), ErrorFeedback(beta=0.95), MedianClip(of=Senders())),
+    "clipped mean": (lambda p: SGD(p, lr=1.0), ErrorFeedback(beta=0.95), MedianClip(of=Mean())),
     "mean": (lambda p: SGD(p, lr=1.0), ErrorFeedback(beta=0.95), Mean()),
     "forgetful": (lambda p: SGD(p, lr=1.0), NoFeedback(), Senders()),
     "momentum": (lambda p: SGD(p, lr=0.7, momentum=0.9), ErrorFeedback(beta=0.5), Mean()),
     "nesterov": (lambda p: SGD(p, lr=0.7, momentum=0.9, nesterov=True), ErrorFeedback(beta=0.5), Mean()),
 }
-EXACT = ("sparseloco", "mean", "forgetful")
+EXACT = ("sparseloco", "mean", "forgetful", "clipped", "clipped mean")
 """Those whose plain route rounds like the kernel; torch's own SGD fuses its products and sums."""
 
 

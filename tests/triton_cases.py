@@ -107,7 +107,7 @@ def payloads(kind: str, rows: Rows, peers: int) -> list[torch.Tensor]:
 
 
 def check_land(size, *, kind="random", dtype=torch.float32, residual=True, momentum=True, nesterov=True, peers=3, own=1,
-               by_senders=False):  # fmt: skip
+               by_senders=False, clipped=False):  # fmt: skip
     """Same residual, momentum, slow and fast; the metric to rounding."""
     rows = Rows(*size)
     weights = [values(kind, rows.count) for _ in range(4)]
@@ -116,6 +116,7 @@ def check_land(size, *, kind="random", dtype=torch.float32, residual=True, momen
     how = Landing(own, 0.95, rows.chunk, rows.k, by_senders, 0.7, 0.9 if momentum else 0.0, nesterov)
     ours = there(*weights)
     run = land if ON_GPU else land_triton
+    sent += [2 * sent[1][max(own, 0)] if clipped else None]
     found = run(*ours, *there(*sent), how)
     expected = land.definition(*weights, *sent, how)
     for a, b in zip(ours, weights, strict=True):
@@ -172,6 +173,11 @@ def test_longer_chunks_go_the_definition_s_way():
     check_land((5, LONG_CHUNK, 30000))
 
 
+def test_what_leaves_the_residual_may_be_another_row_than_what_counts():
+    for own in (0, 2, -1):
+        check_land((71, 64, 5), own=own, clipped=True)
+
+
 @pytest.mark.skipif(not ON_GPU, reason="needs 20 GB of GPU memory")
 def test_more_than_two_to_the_31_values():
     """The last chunks of a tensor whose positions need 64 bits, alone and with the rest."""
@@ -184,6 +190,6 @@ def test_more_than_two_to_the_31_values():
     same(position[-kept:], expected[0])
     same(value[-kept:], expected[1])
     how = Landing(-1, 0.0, chunk, k, by_senders=False, lr=0.7, mu=0.0, nesterov=False)
-    land(slow, fast, None, None, position[None], value[None], how)
-    land.definition(end, torch.zeros(tail), None, None, expected[0][None], expected[1][None], how)
+    land(slow, fast, None, None, position[None], value[None], None, how)
+    land.definition(end, torch.zeros(tail), None, None, expected[0][None], expected[1][None], None, how)
     same(slow[-tail:], end)

@@ -68,7 +68,7 @@ def test_land(compiled, peers, dtype):
     sent = torch.zeros(peers, 65, dtype=torch.int32), torch.zeros(peers, 65)
     for residual, momentum, by_senders in ((x, x, True), (x, None, False), (None, x, False)):
         how = Landing(0, 0.9, 4096, 64, by_senders, lr=0.7, mu=0.9, nesterov=True)
-        land_triton(x, x.to(dtype), residual, momentum, *sent, how)
+        land_triton(x, x.to(dtype), residual, momentum, *sent, None, how)
     check(compiled)
     assert all("bar.sync" in kernel.asm["ptx"] for kernel in compiled)
 

@@ -2,6 +2,9 @@
 
     Δ̂_p ← Δ̂_p · min(1, median_q ‖Δ̂_q‖ / ‖Δ̂_p‖)          norms over the whole fragment
 
+The factor is computed in float64 from norms that are the same bits everywhere (lengths.py), and rounded to the type of
+the values before it meets them: every product is one rounding, so all routes and all machines come to the same.
+
 One peer that sends a huge pseudo-gradient, by accident or on purpose, moves the mean no further than an honest one.
 """
 
@@ -29,6 +32,12 @@ class MedianClip:
 
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
         """P tensors of one shape, and the norms of the fragments they are from -> one of the same shape."""
-        median = statistics.median(norms)
-        clipped = [x * (median / n) if n > median else x for x, n in zip(sent, norms, strict=True)]
-        return self.of(clipped, samples, [min(n, median) for n in norms])
+        factors = factors_of(norms)
+        clipped = [x * factor if factor < 1 else x for x, factor in zip(sent, factors, strict=True)]
+        return self.of(clipped, samples, [n * factor for n, factor in zip(norms, factors, strict=True)])
+
+
+def factors_of(norms: Sequence[float]) -> list[float]:
+    """min(1, median / norm) of each; 1 for a norm of zero."""
+    median = statistics.median(norms)
+    return [median / n if n > median else 1.0 for n in norms]

@@ -27,6 +27,7 @@ from outerloop.inner.trainer import Trainer, autocast_of, pick_device
 from outerloop.inner.worker import Event, Plan, Worker
 from outerloop.loop import OuterLoop
 from outerloop.lr import warmup_cosine
+from outerloop.swarm.trust import AllowList
 from outerloop.types import Exchange, Round, Schedule, UserError
 
 RULES = ("quorum", "min_peers", "min_fraction", "absent_rounds", "max_blob_bytes")
@@ -75,8 +76,8 @@ def model_of(config: DictConfig, corpus: Corpus) -> Module:
     return make(node)
 
 
-def outer_of(config: DictConfig, model: Module, exchange: Exchange) -> OuterLoop:
-    """The outer loop of this configuration around a model."""
+def outer_of(config: DictConfig, model: Module, exchange: Exchange, *, rounds: int | None) -> OuterLoop:
+    """The outer loop of this configuration around a model; without `rounds` there is no last one."""
     return OuterLoop(
         model,
         method=make(config.method),
@@ -90,14 +91,15 @@ def outer_of(config: DictConfig, model: Module, exchange: Exchange) -> OuterLoop
         state_dtype=config.state_dtype,
         timeout_s=config.round_timeout_s,
         seed=config.seed,
-        rounds=config.rounds,
+        rounds=rounds,
     )
 
 
 def trainer_of(config: DictConfig, corpus: Corpus, exchange: Exchange, index: int) -> Trainer:
     """The inner trainer of one local worker, its outer loop attached. The exchange has been joined."""
     inner = config.inner
-    outer = outer_of(config, model_of(config, corpus).to(pick_device(inner.device, index)), exchange)
+    model = model_of(config, corpus).to(pick_device(inner.device, index))
+    outer = outer_of(config, model, exchange, rounds=config.rounds)
     total_steps = outer.schedule.inner_steps(config.rounds)
     order = zlib.crc32(exchange.peer.encode()) if exchange.came_late else config.seed  # shares its text with a member
     torch.manual_seed(config.seed + 1 + exchange.rank)  # what is drawn while training differs by worker
@@ -194,6 +196,7 @@ def plan_of(config: DictConfig, index: int, run_dir: Path, resume_step: int | No
 def check_parts(config: DictConfig) -> None:
     """Make everything that is cheap to make, so that a mistake is answered before anything is written or started."""
     make(config.aggregate)
+    AllowList(config.exchange.get("allow", ()))
     compatibility.refuse(
         **{axis: make(config[axis]) for axis in ("method", "compress", "feedback", "schedule")},
         exchange=cast(Exchange, get_class(config.exchange._target_)),  # what it says of itself, all of its kind say

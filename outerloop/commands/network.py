@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator, Sequence
 
 from outerloop.commands.findings import Finding
 from outerloop.report.units import show_bandwidth
-from outerloop.swarm.framing import BrokenStream
+from outerloop.swarm.framing import BrokenStream, TurnedAway
 from outerloop.swarm.probe import Measured, measure
 from outerloop.swarm.timeouts import MEASURE_S, OPEN_S, STOP_S
 from outerloop.swarm.transport import Unreachable
@@ -101,6 +101,10 @@ def asked(own: Visitor, peer: str, announce: Sequence[str]) -> Iterator[Finding]
         return
     try:
         found = own.call(measure(own, peer_id), timeout_s=2 * MEASURE_S)
+    except TurnedAway:
+        said = f"{peer_id} was dialled and its id is right; it answers nobody but the peers in its exchange.allow"
+        yield Finding("peer", None, said, "type --run-dir too, and let them add the ids that it shows")
+        return
     except (Unreachable, BrokenStream, TimeoutError) as error:
         why = str(error) or f"not done in {MEASURE_S:.0f} s: slower than 1 Mbit/s, or frozen"
         yield Finding("peer", None, f"{peer_id} was dialled and its id is right, but a probe failed ({why})")

@@ -59,7 +59,7 @@ def open_run(config: DictConfig) -> RunDir:
     resumed = (path / "config.yaml").exists()
     if resumed:
         refuse_other_settings(path, comparable(config))
-    elif path.exists() and (not path.is_dir() or any(path.iterdir())):
+    elif path.exists() and not (path.is_dir() and all(map(may_come_first, path.rglob("*")))):
         raise UserError(f"run_dir={path} exists and is not a run: type run_dir= with the name of a new folder")
     path.mkdir(parents=True, exist_ok=True)
     lock = locked(path)
@@ -71,6 +71,16 @@ def open_run(config: DictConfig) -> RunDir:
     if damaged and step is None:
         notes.append("no whole checkpoint is left: starting from the beginning")
     return RunDir(path, step, False, notes, lock)
+
+
+def identity_file(path: Path, index: int) -> Path:
+    """Where the key of a local worker lies, absolute."""
+    return (path / "workers" / str(index) / "identity.key").absolute()
+
+
+def may_come_first(path: Path) -> bool:
+    """Whether this may lie in the folder of a run that has not begun: keys do, when doctor showed their ids."""
+    return path.is_dir() or path.name == "identity.key"
 
 
 def locked(path: Path) -> IO[str]:

@@ -38,7 +38,7 @@ examples
   outerloop status /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... --run mine       with exchange.run=mine
 
 A peer tells of itself every 5 to 20 s, so the table is a little late; "told" says how old a line is. A peer that died
-without a word stays for a minute. What is shown is what peers claim: nothing proves it."""
+without a word stays for a minute. What is shown is what each peer claims of itself, signed; nothing else proves it."""
 
 
 def parser() -> Parser:

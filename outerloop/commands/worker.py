@@ -18,6 +18,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from outerloop.commands.build import fingerprint, make, run_worker
+from outerloop.commands.rundir import identity_file
 from outerloop.commands.team import error_event
 from outerloop.inner.worker import Event
 from outerloop.sinks.shown import Shown
@@ -80,7 +81,7 @@ def joining(config: DictConfig, run_dir: Path, index: int, emit: Any) -> Any:
         run=config.exchange.run or "default",
         worker=index,
         initial_peers=initial_peers,
-        identity_path=str((run_dir / "workers" / str(index) / "identity.key").absolute()),
+        identity_path=str(identity_file(run_dir, index)),
         fingerprint=fingerprint(config),
         tell=lambda text: emit({"event": "status", "worker": index, "step": 0, "text": f"worker {index} {text}"}),
     )

@@ -41,6 +41,7 @@ class SwarmGather(SwarmExchange):
     host, port        where to listen; port 0 takes a free one
     announce          addresses by which others reach this peer, if not those that it listens on
     open_internet     relays, hole punching and port mapping: for peers behind a NAT
+    allow             peer ids: others are answered nothing; none: everybody may take part
     join_timeout_s    how long to wait for the others at the start
     quorum            whom a round waits for beyond the grace: "majority", "all", or no more than "min_peers"
     min_peers         fewer never make a round; None: 2, or 1 in a run of one
@@ -70,6 +71,7 @@ class SwarmGather(SwarmExchange):
         port: int = 0,
         announce: Sequence[str] = (),
         open_internet: bool = False,
+        allow: Sequence[str] = (),
         join_timeout_s: float = 120.0,
         quorum: Quorum = "majority",
         min_peers: int | None = None,
@@ -101,6 +103,7 @@ class SwarmGather(SwarmExchange):
             port=port,
             announce=announce,
             open_internet=open_internet,
+            allow=allow,
             fingerprint=fingerprint,
             remembers=self._remembers,
         )
@@ -193,8 +196,8 @@ class SwarmGather(SwarmExchange):
         return [Contribution(name, Round(number), content) for name, content in met.items()]
 
     def counters(self) -> dict[str, float]:
-        """Nothing else."""
-        return {}
+        """What was refused, by kind (swarm/refusals.py)."""
+        return self._node.trust.refusals.counters()
 
     def linger(self) -> None:
         """Until all have met at the end, or do not come."""

@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 class SwarmGossip(FromTheStart, SwarmExchange):
     """Exchange between `peers` peers of one run. Construction starts this peer; `join` waits for the others.
 
-    run, peers, worker, identity_path, initial_peers, host, port, announce, open_internet, join_timeout_s, fingerprint,
-    max_blob_bytes    as for SwarmGather
+    run, peers, worker, identity_path, initial_peers, host, port, announce, open_internet, allow, join_timeout_s,
+    fingerprint, max_blob_bytes    as for SwarmGather
     pairing           "random": with whoever is ready; "scheduled": dealt from the seed, the same in every run
     seed              of scheduled pairs; equal on all peers
     patience          how long to wait for a partner, as a part of the own inner time
@@ -61,6 +61,7 @@ class SwarmGossip(FromTheStart, SwarmExchange):
         port: int = 0,
         announce: Sequence[str] = (),
         open_internet: bool = False,
+        allow: Sequence[str] = (),
         join_timeout_s: float = 120.0,
         pairing: str = "random",
         seed: int = 0,
@@ -86,6 +87,7 @@ class SwarmGossip(FromTheStart, SwarmExchange):
             port=port,
             announce=announce,
             open_internet=open_internet,
+            allow=allow,
             fingerprint=fingerprint,
         )
         super().__init__(presence, max_blob_bytes=max_blob_bytes, tell=tell)
@@ -115,12 +117,13 @@ class SwarmGossip(FromTheStart, SwarmExchange):
         return self._bulk.bytes_received
 
     def counters(self) -> dict[str, float]:
-        """See Gossip. Many dropped pairs: `deadline_s` is too short for the payload, or peers die."""
+        """See Gossip and Refusals. Many dropped pairs: `deadline_s` is too short for the payload, or peers die."""
         return {
             "solo_rounds": self._gossip.solo_rounds,
             "dropped_pairs": self._gossip.dropped_pairs,
             "one_sided_rounds": self._gossip.one_sided_rounds,
             "idle_s": self._gossip.idle_s,
+            **self._node.trust.refusals.counters(),
         }
 
     @property

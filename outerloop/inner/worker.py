@@ -191,6 +191,7 @@ class Worker:
             mean_norm=report.mean_norm,
             slow_hash=f"{report.slow_hash:016x}",
             bytes_sent=self.counters()["bytes_sent"],
+            **{name: count for name, count in self.counters().items() if name == "refused_messages"},
         )
         if self.failed_in_a_row >= self.plan.max_failed_rounds:
             raise RoundFailed(f"{self.failed_in_a_row} rounds in a row did not complete, the last one: {report.failed}")

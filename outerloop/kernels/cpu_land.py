@@ -25,15 +25,16 @@ def land_cpu(
     momentum: Tensor | None,
     position: Tensor,
     value: Tensor,
+    sent: Tensor | None,
     how: Landing,
 ) -> Tensor:
     """See `land`."""
     rows = Rows(slow.numel(), how.chunk, how.k)
     squares_C = torch.zeros(rows.rows, dtype=torch.float64)
     arrays = [array_of(x) for x in (slow, fast, residual if how.own >= 0 else None, momentum)]
-    sent = [position.numpy(), value.numpy()]
+    payloads = [position.numpy(), value.numpy(), array_of(value[max(how.own, 0)] if sent is None else sent)]
     share(
-        lambda first, last: land_rows(*arrays, *sent, how, first, last, squares_C.numpy()),
+        lambda first, last: land_rows(*arrays, *payloads, how, first, last, squares_C.numpy()),
         rows.rows,
         values=rows.count,
     )
@@ -41,7 +42,7 @@ def land_cpu(
 
 
 @compiled
-def land_rows(slow, fast, residual, momentum, position, value, how, first, last, squares):
+def land_rows(slow, fast, residual, momentum, position, value, sent, how, first, last, squares):
     """Chunks first .. last."""
     chunk, own, beta, lr, mu = how.chunk, how.own, np.float32(how.beta), np.float32(how.lr), np.float32(how.mu)
     total, senders, other = np.zeros(chunk, np.float32), np.zeros(chunk, np.float32), np.empty(chunk, np.float32)
@@ -52,8 +53,8 @@ def land_rows(slow, fast, residual, momentum, position, value, how, first, last,
         end = begin + (how.k * n + chunk - 1) // chunk
         row_slow, row_fast = slow[start : start + n], fast[start : start + n]
         if residual.size:
-            row_residual, sent = residual[start : start + n], slice(begin, end)
-            keep_row(row_slow, row_fast, row_residual, beta, position[own, sent], value[own, sent], other)
+            row_residual = residual[start : start + n]
+            keep_row(row_slow, row_fast, row_residual, beta, position[own, begin:end], sent[begin:end], other)
         for peer in range(position.shape[0]):
             ask_ahead(slow, fast, residual, start + chunk, chunk, peer, position.shape[0])
             add_sent(position, value, peer, begin, end, total, senders)

@@ -35,11 +35,12 @@ def land_triton(
     momentum: Tensor | None,
     position: Tensor,
     value: Tensor,
+    sent: Tensor | None,
     how: Landing,
 ) -> Tensor:
     """See `land`."""
     if how.chunk > LARGEST_CHUNK:
-        return land.definition(slow, fast, residual, momentum, position, value, how)
+        return land.definition(slow, fast, residual, momentum, position, value, sent, how)
     rows = Rows(slow.numel(), how.chunk, how.k)
     position, value = position.contiguous(), value.contiguous()
     tile = min(block_of(how.chunk), TILE)
@@ -49,12 +50,13 @@ def land_triton(
     senders = torch.zeros_like(total) if how.by_senders else None
     squares_C = slow.new_zeros(rows.rows, dtype=torch.float64)
     weights = [slow, stored(fast), residual if how.own >= 0 else None, momentum]
-    sent = [position, value, position[max(how.own, 0)], value[max(how.own, 0)]]
+    own = max(how.own, 0)
+    payloads = [position, value, position[own], value[own] if sent is None else sent.contiguous()]
     with torch.cuda.device_of(slow):
         for first, last, length, kept in spans(rows):
             land_chunks[(min(programs, last - first),)](
                 *weights,
-                *sent,
+                *payloads,
                 total,
                 senders,
                 squares_C,

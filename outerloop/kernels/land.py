@@ -1,7 +1,7 @@
 """The landing pass: all payloads to their mean; residual, momentum, slow and fast weights in one sweep.
 
     ḡ = Σ_p v_p / P, or over the number of peers that sent the coordinate ("senders")
-    e ← (slow − fast) + e · β − own v                                           error feedback
+    e ← (slow − fast) + e · β − own v                                           error feedback; own v as it was sent
     b ← b · μ + ḡ;   slow ← slow − (ḡ + b · μ) · η   (nesterov), − b · η        torch's SGD; without momentum − ḡ · η
     fast ← slow
 
@@ -50,12 +50,14 @@ def land(
     momentum: Tensor | None,
     position: Tensor,
     value: Tensor,
+    sent: Tensor | None,
     how: Landing,
 ) -> Tensor:
     """Everything of one tensor, in place; returns (1,) float64, the sum of ḡ².
 
     slow, residual, momentum: N float32, contiguous; fast: N float32 or bfloat16. position (P, M) int32 and value
-    (P, M) float32 as `select` gives them.
+    (P, M) float32 as `select` gives them. sent: M float32, what this peer sent where row `own` of value was changed
+    since; None: that row.
     """
     rows = Rows(slow.numel(), how.chunk, how.k)
     at_PM = torch.stack([absolute(position_M, rows) for position_M in position])
@@ -66,7 +68,7 @@ def land(
     mean = (sum_N / (senders_N.clamp(min=1.0) if how.by_senders else len(value))).view_as(slow)
     if residual is not None and how.own >= 0:
         residual.copy_(offer(slow, fast, residual, how.beta))
-        residual.view(-1)[at_PM[how.own]] -= value[how.own]
+        residual.view(-1)[at_PM[how.own]] -= value[how.own] if sent is None else sent
     step = mean
     if momentum is not None:
         momentum.copy_(momentum * how.mu + mean)

@@ -21,7 +21,7 @@ def warm() -> None:
         position_M, value_M, _ = select(slow, fast, residual, 0.9, 64, 4)
         two_bit_decode(*two_bit_encode(value_M, 4), len(value_M), 4)
         how = Landing(own=0, beta=0.9, chunk=64, k=4, by_senders=True, lr=1.0, mu=0.0, nesterov=False)
-        land(slow, fast, residual, None, position_M[None], value_M[None], how)
+        land(slow, fast, residual, None, position_M[None], value_M[None], None, how)
     positions.rice_decode(positions.rice_encode(position_M, 100, 64, 4), 100, 64, 4)
     positions.elias_fano_decode(positions.elias_fano_encode(position_M, 100, 64, 4), 100, 64, 4)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -25,7 +26,7 @@ class Combined:
 
     def to(self, device: torch.device) -> Combined:
         """The same with every tensor that lands on a device."""
-        kept = {name: Kept(k.position.to(device), k.value.to(device)) for name, k in self.kept.items()}
+        kept = {name: k.to(device) for name, k in self.kept.items()}
         return Combined(self.messages, on(device, self.mean), kept)
 
 
@@ -76,8 +77,18 @@ class Routes:
         fused, plain = self.split(like)
         in_order = sorted(received, key=lambda contribution: contribution.peer)
         messages = [self.payload.unpack(contribution, like) for contribution in in_order]
-        kept = self.fused.combine(messages, fused)
-        return Combined(messages, self.plain.combine(messages, {name: like[name] for name in plain}), kept)
+        kept, dense = self.fused.combine(messages, fused), {name: like[name] for name in plain}
+        norms = self.norms(messages, kept, like) if self.plain.aggregate.needs_norms else []
+        return Combined(messages, self.plain.combine(messages, dense, norms), self.fused.clipped(kept, norms))
+
+    def norms(self, messages: Sequence[wire.Message], kept: dict[str, Kept], like: Tensors) -> list[float]:
+        """L2 norm of each message, over all tensors in the order of `like` whichever way they go. Raises BadMessage."""
+        dense = {name: x for name, x in like.items() if name not in kept}
+        squares = [
+            self.plain.squares_of(message, dense) | self.fused.squares_of(row, kept, like)
+            for row, message in enumerate(messages)
+        ]
+        return [math.sqrt(sum(one[name] for name in like)) for one in squares]
 
     def land(self, combined: Combined, offered: Tensors, *, counted: bool) -> float:
         """Residual, slow and fast weights move; returns Σ ḡ².

@@ -1,22 +1,24 @@
 """Two kernels for the whole of a round, with nothing dense in between: `kernels.select` at launch, `kernels.land`.
 
 For what SparseLoCo and its relatives are made of: the top-k of pseudo-gradient plus residual, averaged over peers or
-senders, SGD on the slow weights, no delay. Everything else goes the plain way. Which tensors come here is decided by
-settings and shapes alone, never by the machine, so all peers round alike.
+senders, clipped to the median norm or not, SGD on the slow weights, no delay. Everything else goes the plain way. Which
+tensors come here is decided by settings and shapes alone, never by the machine, so all peers round alike.
 
 P peers, M kept values of a tensor.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
 from torch import Tensor
 
 from outerloop import wire
+from outerloop.aggregate.lengths import sum_of_squares
 from outerloop.aggregate.mean import Mean
+from outerloop.aggregate.median_clip import MedianClip, factors_of
 from outerloop.aggregate.senders import Senders
 from outerloop.compress.by_size import BySize
 from outerloop.compress.topk import TopK
@@ -28,15 +30,21 @@ from outerloop.kernels.select import select
 from outerloop.methods.outer_optimizer import OuterOptimizer
 from outerloop.payload import Payload, blaming, on
 from outerloop.routes.plain import Launched, Plain, finite
-from outerloop.types import Compressor, Tensors
+from outerloop.types import Aggregate, Compressor, Tensors
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What all peers kept of one tensor: position and value (P, M)."""
+    """What all peers kept of one tensor: position and value (P, M), and (P, 1) what values count times if not 1."""
 
     position: Tensor
     value: Tensor
+    factor: Tensor | None = None
+
+    def to(self, device: torch.device) -> Kept:
+        """The same on a device."""
+        factor = None if self.factor is None else self.factor.to(device)
+        return Kept(self.position.to(device), self.value.to(device), factor)
 
 
 class Fused:
@@ -48,7 +56,7 @@ class Fused:
     def __init__(self, plain: Plain, *, delay: int, merge_local: float) -> None:
         self.fits = computed(plain) and not delay and not merge_local
         self.method, self.payload, self.peer = cast(OuterOptimizer, plain.method), plain.payload, plain.peer
-        self.by_senders = isinstance(plain.aggregate, Senders)
+        self.by_senders = isinstance(inner_of(plain.aggregate), Senders)
         self.feedback = plain.feedback if isinstance(plain.feedback, ErrorFeedback) else None
 
     def takes(self, slow: Tensor, fast: Tensor) -> bool:
@@ -91,6 +99,21 @@ class Fused:
         shape = len(messages), self.topk(x).rows_at(x.numel(), moment).kept
         return Kept(x.new_empty(shape, dtype=torch.int32), x.new_empty(shape))
 
+    def squares_of(self, row: int, kept: dict[str, Kept], like: Tensors) -> dict[str, float]:
+        """Σ x² of each tensor of the message in this row."""
+        return {name: sum_of_squares(k.value[row], of=like[name].numel()) for name, k in kept.items()}
+
+    def clipped(self, kept: dict[str, Kept], norms: list[float]) -> dict[str, Kept]:
+        """The same, no message longer than the median; as it is where no norms were asked for."""
+        if not norms:
+            return kept
+        return {
+            name: replace(
+                k, factor=torch.tensor(factors_of(norms), dtype=k.value.dtype, device=k.value.device)[:, None]
+            )
+            for name, k in kept.items()
+        }
+
     def land(
         self, combined: dict[str, Kept], messages: list[wire.Message], slow: Tensors, fast: Tensors, *, counted: bool
     ) -> float:
@@ -107,7 +130,9 @@ class Fused:
             residual, beta = self.residual(name, like=x if counted else None)
             momentum = self.method.momentum_of(x) if step.momentum else None
             how = Landing(own, beta, rows.chunk, rows.k, self.by_senders, step.lr, step.momentum, step.nesterov)
-            total += float(land(x, fast[name], residual, momentum, kept.position, kept.value, how))
+            value = kept.value if kept.factor is None else kept.value * kept.factor
+            sent = None if kept.factor is None or own < 0 else kept.value[own]
+            total += float(land(x, fast[name], residual, momentum, kept.position, value, sent, how))
         return total
 
     def topk(self, x: Tensor) -> TopK:
@@ -133,7 +158,12 @@ def computed(plain: Plain) -> bool:
     held = isinstance(feedback, NoFeedback) or (
         type(feedback) is ErrorFeedback and isinstance(feedback.residual, Float32)
     )
-    return sgd and held and isinstance(plain.aggregate, Mean | Senders)
+    return sgd and held and isinstance(inner_of(plain.aggregate), Mean | Senders)
+
+
+def inner_of(aggregate: Aggregate) -> Aggregate:
+    """What is done with contributions once they are clipped, if they are."""
+    return aggregate.of if isinstance(aggregate, MedianClip) else aggregate
 
 
 def codec_of(compress: Compressor, x: Tensor) -> Compressor:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from outerloop import wire
+from outerloop.aggregate.lengths import sum_of_squares
 from outerloop.kernels.reference import all_finite
 from outerloop.payload import Payload
 from outerloop.types import Aggregate, Feedback, OuterMethod, Parts, Tensors
@@ -41,10 +42,12 @@ class Plain:
         parts = {name: self.payload.encode(number, name, x, leads=leads) for name, x in offered.items()}
         return Launched(parts, offered, squares(delta))
 
-    def combine(self, messages: list[wire.Message], like: Tensors) -> Tensors:
-        """ḡ: decode and aggregate, peer by peer in name order. Raises BadMessage; changes nothing."""
+    def combine(self, messages: list[wire.Message], like: Tensors, norms: list[float]) -> Tensors:
+        """ḡ: decode and aggregate, peer by peer in name order. Raises BadMessage; changes nothing.
+
+        `norms`: of each whole message, if the aggregate needs them.
+        """
         samples = [m.header.samples for m in messages]
-        norms = [self.norm_of(m, like) for m in messages] if self.aggregate.needs_norms else []
         return {
             name: self.aggregate([self.payload.decode(m, name, x) for m in messages], samples, norms)
             for name, x in like.items()
@@ -62,9 +65,9 @@ class Plain:
             self.method.update(slow, mean, own)
         return squares(mean)
 
-    def norm_of(self, message: wire.Message, like: Tensors) -> float:
-        """Global L2 norm of one decoded message."""
-        return squares({name: self.payload.decode(message, name, x) for name, x in like.items()}) ** 0.5
+    def squares_of(self, message: wire.Message, like: Tensors) -> dict[str, float]:
+        """Σ x² of each tensor of one decoded message. Raises BadMessage."""
+        return {name: sum_of_squares(self.payload.decode(message, name, x), of=x.numel()) for name, x in like.items()}
 
 
 def finite(name: str, x: Tensor) -> Tensor:

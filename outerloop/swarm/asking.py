@@ -2,8 +2,7 @@
 
     asked -> nothing yet, or a broken stream    asked again
           -> has gone on without                it is ahead: its commits are fetched
-          -> more bytes than allowed            refused before a byte is read
-          -> its payload                        pulled; refused when the bytes are not what it said
+          -> its payload                        pulled; refused when too large, not signed, or other bytes than said
 
 Who is refused has no payload in this round, and is asked anew in the next.
 """
@@ -38,12 +37,10 @@ class Asking:
         store: Store,
         bulk: Bulk,
         *,
-        most_bytes: int,
         ahead: Callable[[str], None],
         refuse: Callable[[str, str], None],
     ) -> None:
         self._payloads, self._pulls, self._store, self._bulk = payloads, pulls, store, bulk
-        self._most_bytes = most_bytes
         self._ahead, self._refuse = ahead, refuse
 
     async def ask(self, number: int, peer: str) -> None:
@@ -63,11 +60,8 @@ class Asking:
 
     async def _get(self, number: int, one: Participant) -> bool:
         """Whether there is nothing more to be had of this peer."""
-        if one.size_bytes > self._most_bytes:
-            self._refuse(one.peer, f"round {number}: a payload of {one.size_bytes} bytes, {self._most_bytes} allowed")
-            return True
         await asyncio.wait([self._pulls.start(number, one, [one.peer])])
         if self._bulk.reputation.lied(id_of(one.peer), one.digest):
             self._refuse(one.peer, f"round {number}: its payload is not what it says of it")
             return True
-        return (number, one) in self._store
+        return (number, one) in self._store or self._pulls.refused(number, one)

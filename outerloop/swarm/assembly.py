@@ -29,7 +29,7 @@ from typing import Any
 from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.contents import Contents
 from outerloop.swarm.fields import MAX_AMOUNT, MAX_NUMBER, BadMessage, digest, items, whole
-from outerloop.swarm.framing import BrokenStream, Stream
+from outerloop.swarm.framing import BrokenStream, Stream, Unreadable
 from outerloop.swarm.handshake import busy_until
 from outerloop.swarm.holders import Unobtainable
 from outerloop.swarm.membership import Membership
@@ -219,9 +219,9 @@ class Assembly:
             entries = [items(entry, "an entry") for entry in items(told["met"], "met")]
             met = {str(peer): _entry(sha, length) for peer, sha, length in entries}
         except ValueError as error:
-            raise BrokenStream(f"not a list of an assembly: {error}") from error
+            raise Unreadable(f"not a list of an assembly: {error}") from error
         if not met.keys() <= self._members.names.keys():
-            raise BrokenStream("an assembly with others than the members")
+            raise Unreadable("an assembly with others than the members")
         return met
 
 
@@ -233,11 +233,11 @@ def _entry(sha: Any, length: Any) -> tuple[bytes, int]:
     try:
         return digest(sha, "sha"), whole(length, "length", most=MAX_AMOUNT)
     except BadMessage as bad:
-        raise BrokenStream(str(bad)) from bad
+        raise Unreadable(str(bad)) from bad
 
 
 def _number_of(request: Request) -> int:
     try:
         return whole(request.get("number"), "number", most=MAX_NUMBER)
     except BadMessage as bad:
-        raise BrokenStream(str(bad)) from bad
+        raise Unreadable(str(bad)) from bad

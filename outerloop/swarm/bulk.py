@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from outerloop.swarm.disk import Buffer
-from outerloop.swarm.framing import END_MARK, PIECE_BYTES, BrokenStream, Stream
+from outerloop.swarm.framing import END_MARK, PIECE_BYTES, BrokenStream, Stream, Unreadable
 from outerloop.swarm.holders import Holders, Reputation, Unobtainable
 from outerloop.swarm.pace import Pace
 from outerloop.swarm.partial import Partial
@@ -203,7 +203,7 @@ async def _answer(stream: Stream, *, patience_s: float | None) -> object:
 def _wanted(request: Request) -> tuple[bytes, int]:
     sha, offset = request.get("sha"), request.get("offset")
     if not isinstance(sha, bytes) or len(sha) != SHA_BYTES or not isinstance(offset, int) or offset < 0:
-        raise BrokenStream("a request without a sha256 and an offset")
+        raise Unreadable("a request without a sha256 and an offset")
     return sha, offset
 
 

@@ -1,6 +1,6 @@
 """State for those who come late: every donor copies its own at the same landing, and goes on training.
 
-    {number} ->   <- {manifest: [sha256, bytes]} once this peer has landed that commit and copied its state,
+    {number} ->   <- {manifest: [sha256, bytes, signature]} once this peer has landed that commit and copied its state,
                   <- {} when it is past it, or has not come to it for so long that it is to be asked again
 
 A joiner names a commit that is about to be. Donors whose states are equal have equal manifests (manifest.py), and the
@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.disk import Buffer
-from outerloop.swarm.framing import BrokenStream, Stream
-from outerloop.swarm.manifest import Manifest, cut
+from outerloop.swarm.framing import Stream, Unreadable
+from outerloop.swarm.manifest import CONTEXT, Manifest, cut
 from outerloop.swarm.timeouts import POLL_S, STATE_KEPT_S, limit
 from outerloop.swarm.transport import Request, Transport
 
@@ -31,6 +31,7 @@ class Donor:
         self._transport = transport
         self._allowed = allowed
         self._protocol = protocol_of(run)
+        self._run = run
         self._held = _Held(asked=self._hold_on)
         self._bulk = Bulk(transport, self._held, run=content_of(run), allowed=allowed)
         self._wanted: frozenset[int] = frozenset()
@@ -67,7 +68,7 @@ class Donor:
     async def _tell(self, remote: str, request: Request, stream: Stream) -> None:
         number = request.get("number")
         if not isinstance(number, int):
-            raise BrokenStream("a request without the number of a commit")
+            raise Unreadable("a request without the number of a commit")
         if number > self._landed and len(self._wanted) < MOST_WANTED:
             self._wanted |= {number}
         try:
@@ -79,8 +80,12 @@ class Donor:
         held = self._held.number == number
         if held:
             self._hold_on()
-        await stream.send_object({"manifest": list(self._held.named)} if held else {})
+        await stream.send_object({"manifest": [*self._held.named, self._signature(number)]} if held else {})
         await stream.ended()
+
+    def _signature(self, number: int) -> bytes:
+        """Of what is named, as the state as of this commit."""
+        return self._transport.trust.signatures.sign(CONTEXT, self._run, number, *self._held.named)
 
     def _hold_on(self) -> None:
         if self._drop is not None:

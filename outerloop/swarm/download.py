@@ -18,7 +18,7 @@ from outerloop.swarm.donor import content_of, protocol_of
 from outerloop.swarm.fields import BadMessage, digest, whole
 from outerloop.swarm.framing import BrokenStream
 from outerloop.swarm.holders import Unobtainable
-from outerloop.swarm.manifest import Manifest, most_bytes
+from outerloop.swarm.manifest import CONTEXT, Manifest, most_bytes
 from outerloop.swarm.timeouts import DONATE_S, PULL_S, limit
 from outerloop.swarm.transport import Transport, Unreachable
 
@@ -34,6 +34,7 @@ class Download:
     def __init__(self, transport: Transport, *, run: str, disk: Disk) -> None:
         self._transport = transport
         self._protocol = protocol_of(run)
+        self._run = run
         self._disk = disk
         self._bulk = Bulk(transport, _Nothing(), run=content_of(run), allowed=lambda peer_id: False)
 
@@ -62,11 +63,20 @@ class Download:
             async with limit(DONATE_S), self._transport.open_stream(donor, self._protocol) as stream:
                 await stream.send_object({"number": number})
                 told = await stream.receive_object(patience_s=DONATE_S)
-            sha, length = told["manifest"]
-            return (digest(sha, "a manifest"), whole(length, "its bytes", most=at_most)), donor
+            sha, length, signature = told["manifest"]
+            named = digest(sha, "a manifest"), whole(length, "its bytes", most=at_most)
+            return (named, donor) if self._signed(donor, number, named, signature) else None
         except (BrokenStream, Unreachable, TimeoutError, BadMessage, KeyError, TypeError, ValueError) as error:
             logger.warning("%s gives no state as of commit %d: %r", donor, number, error)
             return None
+
+    def _signed(self, donor: str, number: int, named: Named, signature: object) -> bool:
+        """Whether a donor stands for what it names."""
+        trust = self._transport.trust
+        right = trust.signatures.right(signature, CONTEXT, self._run, number, *named, by=donor)
+        if not right:
+            trust.refusals.note("manifests", donor, f"a state as of commit {number} whose name it did not sign")
+        return right
 
     async def _chunks(self, manifest: Manifest, holders: list[str], progress: Progress) -> bytes:
         """All of them, in order; equal ones (a state may have many zeros) come once."""

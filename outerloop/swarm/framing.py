@@ -18,15 +18,24 @@ from typing import Any
 
 import msgpack
 
-from outerloop.swarm.timeouts import STALL_S, limit
+from outerloop.swarm.timeouts import STALL_S, TURN_AWAY_S, limit
 
 PIECE_BYTES = 256 * 1024  # the fastest size measured: 326-392 MB/s against 188-208 MB/s for pieces of 1 to 4 MiB
 CONTROL_BYTES = 64 * 1024
 END_MARK = b"end\n"
+TURNED_AWAY = {"turned_away": True}
 
 
 class BrokenStream(Exception):
     """The stream ended early, stalled, or carried something else than it announced. Trying again may help."""
+
+
+class Unreadable(BrokenStream):
+    """What came is no message: not the network's fault but the sender's."""
+
+
+class TurnedAway(BrokenStream):
+    """The other side does not answer this peer: it is not on its list, or not a member yet."""
 
 
 def _ignore(count: int) -> None:
@@ -58,7 +67,7 @@ class Stream:
         header = await self._read(40, patience_s)
         length, digest = int.from_bytes(header[:8], "big"), header[8:]
         if length > at_most:
-            raise BrokenStream(f"a message of {length} bytes was announced, at most {at_most} are allowed")
+            raise Unreadable(f"a message of {length} bytes was announced, at most {at_most} are allowed")
         content, seen = io.BytesIO(), hashlib.sha256()  # grows with what comes, and gives it away without a copy
         async for piece in self.pieces(length):
             content.write(piece)
@@ -89,10 +98,18 @@ class Stream:
         try:
             value = msgpack.unpackb(await self.receive(at_most=CONTROL_BYTES, patience_s=patience_s))
         except ValueError as error:  # every way in which msgpack refuses bytes is one
-            raise BrokenStream(f"unreadable control message: {error}") from error
+            raise Unreadable(f"unreadable control message: {error}") from error
         if not isinstance(value, dict):
-            raise BrokenStream(f"a control message is a map, not {type(value).__name__}")
+            raise Unreadable(f"a control message is a map, not {type(value).__name__}")
+        if value == TURNED_AWAY:
+            raise TurnedAway("it does not answer this peer")
         return value
+
+    async def turn_away(self) -> None:
+        """Tell the other side, in so many bytes, that it is not answered: else it would take the network for broken."""
+        async with limit(TURN_AWAY_S):
+            await self.send_object(TURNED_AWAY)
+            await self.ended()
 
     async def ended(self) -> None:
         """Wait until the other side has closed the stream: it has read all that was sent, or it is gone."""

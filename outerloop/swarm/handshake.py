@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outerloop.swarm.fields import MAX_AMOUNT, MAX_NUMBER, BadMessage, digest, whole
-from outerloop.swarm.framing import BrokenStream, Stream
+from outerloop.swarm.framing import BrokenStream, Stream, Unreadable
 from outerloop.swarm.timeouts import BUSY_S
 from outerloop.swarm.transport import Request
 from outerloop.types import Round
@@ -54,7 +54,7 @@ class Offer:
             length = whole(told.get("length"), "length", most=MAX_AMOUNT)
             return cls(Round(number, fragment), digest(told.get("sha"), "sha"), length)
         except BadMessage as bad:
-            raise BrokenStream(str(bad)) from bad
+            raise Unreadable(str(bad)) from bad
 
 
 @dataclass
@@ -81,7 +81,7 @@ def token_of(request: Request) -> bytes:
     """Which proposal a request is about. Raises BrokenStream."""
     token = request.get("token")
     if not isinstance(token, bytes) or len(token) != TOKEN_BYTES:
-        raise BrokenStream(f"a pair is named by {TOKEN_BYTES} bytes")
+        raise Unreadable(f"a pair is named by {TOKEN_BYTES} bytes")
     return token
 
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from outerloop.swarm.ballots import Decided
-from outerloop.swarm.framing import BrokenStream, Stream
+from outerloop.swarm.framing import BrokenStream, Stream, Unreadable
 from outerloop.swarm.memory import ROUNDS_KEPT
 from outerloop.swarm.post import receive_message, send_message
 from outerloop.swarm.roster import id_of
@@ -67,13 +67,13 @@ class History:
             if count is None:
                 return None
             if not isinstance(count, int) or not 0 <= count <= ROUNDS_KEPT:
-                raise BrokenStream(f"a log of {count!r} commits")
+                raise Unreadable(f"a log of {count!r} commits")
             return [_decided(await receive_message(stream)) for _ in range(count)]
 
     async def _tell(self, remote: str, request: Request, stream: Stream) -> None:
         after = request.get("after")
         if not isinstance(after, int | None):
-            raise BrokenStream("a request without a number")
+            raise Unreadable("a request without a number")
         found = self._since(after)
         await stream.send_object({} if found is None else {"commits": len(found)})
         for decided in found or ():
@@ -83,5 +83,5 @@ class History:
 
 def _decided(message: object) -> Decided:
     if not isinstance(message, Decided):
-        raise BrokenStream("a log of something else than commits")
+        raise Unreadable("a log of something else than commits")
     return message

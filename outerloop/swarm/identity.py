@@ -14,6 +14,8 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from outerloop.types import UserError
+
 # field 1 (varint) = 1, Ed25519; field 2 (bytes) of 64 bytes follows
 PRIVATE_KEY_PREFIX = bytes([0x08, 0x01, 0x12, 64])
 
@@ -31,6 +33,14 @@ def ensure_identity(path: str | os.PathLike[str]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         _write_once(path, new_identity())
     return path
+
+
+def read_identity(path: Path) -> Ed25519PrivateKey:
+    """The key in an identity file. Raises UserError for a file of another kind."""
+    content = path.read_bytes()
+    if len(content) != 68 or not content.startswith(PRIVATE_KEY_PREFIX):
+        raise UserError(f"{path} holds no Ed25519 identity: remove it, and a new one is made")
+    return Ed25519PrivateKey.from_private_bytes(content[4:36])
 
 
 def _write_once(path: Path, content: bytes) -> None:

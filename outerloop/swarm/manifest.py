@@ -2,7 +2,8 @@
 
     sha256 of the manifest's bytes -> the sha256 of every chunk, and the commit that the state is as of
 
-Peers that hold equal states have equal manifests, so one name stands for all of them as holders.
+Peers that hold equal states have equal manifests, so one name stands for all of them as holders. Each donor signs the
+name over (run, commit, sha256, bytes): it stands for the state, and can be shown to.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import msgpack
 from outerloop.swarm.fields import MAX_AMOUNT, MAX_NUMBER, BadMessage, digest, fields, quote, whole
 
 CHUNK_BYTES = 4 << 20
+CONTEXT = "manifest"
+"""Of a donor's signature."""
 FIELDS = ("number", "head", "size_bytes", "chunks")
 
 

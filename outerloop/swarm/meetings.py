@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from outerloop.swarm.board import Board
-from outerloop.swarm.framing import BrokenStream, Stream
+from outerloop.swarm.framing import Stream, Unreadable
 from outerloop.swarm.roster import id_of
 from outerloop.swarm.timeouts import LINGER_S, MEET_S, limit
 from outerloop.swarm.transport import PeerGone, Request, Transport, persist
@@ -76,7 +76,7 @@ class Meetings:
     async def _show(self, remote: str, request: Request, stream: Stream) -> None:
         number = request.get("number")
         if not isinstance(number, int):
-            raise BrokenStream("a request without the number of a meeting")
+            raise Unreadable("a request without the number of a meeting")
         async with limit(MEET_S):
             content = await self._shown.read(number)
         await stream.send_object({} if content is not None else {"none": True})

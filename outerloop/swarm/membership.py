@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from outerloop.swarm.framing import BrokenStream, Stream
+from outerloop.swarm.framing import BrokenStream, Stream, TurnedAway
 from outerloop.swarm.roster import NAME, Record, Roster, id_of
 from outerloop.swarm.timeouts import FORM_POLL_S, VIEW_S, limit
 from outerloop.swarm.transport import Request, Transport, Unreachable
@@ -49,6 +49,7 @@ class Membership:
         self._peers = peers
         self._own = own
         self._silent: set[str] = set()
+        self._turned_away_by: set[str] = set()
         self._records: list[Record] = []
         self._members: Members = [[own.name, own.joined]]
         self._others_formed: Members = []
@@ -73,7 +74,7 @@ class Membership:
         return sitting_of(self._run, self._members)
 
     async def serve(self) -> None:
-        """Tell anybody which members this peer sees: the roster is public already."""
+        """Tell whom this run is open to which members this peer sees: the roster is public already."""
         await self._transport.serve(self._protocol, allowed=lambda peer_id: True, handler=self._tell)
 
     async def form(self, *, timeout_s: float) -> None:
@@ -99,8 +100,11 @@ class Membership:
         first = sorted(self._records, key=lambda record: (record.joined, record.name))[: self._peers]
         self._members = sorted([record.name, record.joined] for record in first)
         self._silent = {name for name, _ in self._members} - {self._own.name}
+        self._turned_away_by = set()
         others = [record for record in self._records if record.name != self._own.name]
         await asyncio.gather(*map(self._hear, others))
+        if self._turned_away_by and len(self._turned_away_by) == len(others):
+            raise UserError(self._outside())
         if self._others_formed:
             self._come_late()
         elif len(self._members) == self._peers and self._own.peer_id in self and not self._silent:
@@ -113,6 +117,9 @@ class Membership:
             async with limit(VIEW_S), self._transport.open_stream(other.peer_id, self._protocol) as stream:
                 await stream.send_object({"name": self._own.name})
                 told = await stream.receive_object()
+        except TurnedAway:
+            self._turned_away_by.add(other.name)
+            return
         except (BrokenStream, TimeoutError, Unreachable):
             return
         if told.get("members") == self._members and self._own.peer_id in self.names:
@@ -144,7 +151,15 @@ class Membership:
             return f"{there}, {missing} missing; start them with {join}, or type exchange.peers={len(self._records)}"
         if len(self._records) > self._peers:
             return f"{there}, too many; the run has as many as it began with. Type exchange.peers={len(self._records)}"
+        if self._turned_away_by:
+            return self._outside()
         return f"{there}, but these do not answer: {', '.join(sorted(self._silent))}; can they be reached from here?"
+
+    def _outside(self) -> str:
+        return (
+            f"{', '.join(sorted(self._turned_away_by))} of run {self._run} turn this peer away: there, "
+            f"type exchange.allow=[...,{self._own.peer_id}]"
+        )
 
 
 def sitting_of(run: str, members: Members) -> str:

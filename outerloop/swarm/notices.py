@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from outerloop.swarm.framing import BrokenStream, Stream
+from outerloop.swarm.framing import BrokenStream, Stream, Unreadable
 from outerloop.swarm.timeouts import NOTICE_S, UNHEARD_S, limit
 from outerloop.swarm.transport import Request, Transport, Unreachable
 from outerloop.types import Round
@@ -71,4 +71,4 @@ class Notices:
             case [int(number), int(fragment)]:
                 self._hear(remote, Round(number, fragment))
             case other:
-                raise BrokenStream(f"a notice is about a round, not {type(other).__name__}")
+                raise Unreadable(f"a notice is about a round, not {type(other).__name__}")

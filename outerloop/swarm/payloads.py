@@ -3,7 +3,7 @@
     {number} ->   <- {payload: [sha256, bytes]}, or {} when the owner is past that round without one
 
 Nobody announces, so nothing is lost that would have to be said again: whoever wants to know asks, and asks again when
-the stream broke. The content itself is pulled by its hash (pulls.py).
+the stream broke. The content itself is pulled by its hash (pulls.py), and holds its owner's signature (sealed.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from outerloop.swarm.board import Board
 from outerloop.swarm.commits import Participant
 from outerloop.swarm.fields import BadMessage
-from outerloop.swarm.framing import BrokenStream, Stream
+from outerloop.swarm.framing import Stream, Unreadable
 from outerloop.swarm.memory import ROUNDS_KEPT
 from outerloop.swarm.roster import id_of
 from outerloop.swarm.timeouts import POLL_S, limit
@@ -40,12 +40,13 @@ class Payloads:
         try:
             return Participant.from_list([peer, *told["payload"]]) if told else None
         except (BadMessage, KeyError, TypeError) as error:
-            raise BrokenStream(f"an answer without a payload: {error}") from error
+            self._transport.trust.refusals.note("payloads", peer, f"an answer without a payload: {error}")
+            raise Unreadable(f"an answer without a payload: {error}") from error
 
     async def _tell(self, remote: str, request: Request, stream: Stream) -> None:
         number = request.get("number")
         if not isinstance(number, int):
-            raise BrokenStream("a request without the number of a round")
+            raise Unreadable("a request without the number of a round")
         async with limit(POLL_S):
             one = await self.own.read(number)
         await stream.send_object({} if one is None else {"payload": one.to_list()[1:]})

@@ -3,14 +3,14 @@
     trainer thread --call/spawn--> network thread --unix sockets--> p2pd --TCP, Noise--> other peers
 
 libp2p proves the id of whoever opens a stream and does no more: anybody who can dial may call every handler. So `serve`
-asks `allowed` before it reads a single byte.
+asks the allow-list, then `allowed`, before it reads a single byte.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
@@ -24,27 +24,39 @@ from hivemind.utils.multiaddr import Multiaddr
 
 from outerloop.swarm.daemon import Daemon, DaemonOptions, launch, unreachable
 from outerloop.swarm.folder import SocketFolder
-from outerloop.swarm.framing import BrokenStream, Stream
+from outerloop.swarm.framing import BrokenStream, Stream, Unreadable
 from outerloop.swarm.probe import Probes
+from outerloop.swarm.records import SignedRecords
+from outerloop.swarm.refusals import Refusals
+from outerloop.swarm.signatures import Signatures
 from outerloop.swarm.thread import NetworkThread
 from outerloop.swarm.timeouts import DHT_S, OPEN_S, START_S, STOP_S, limit
 from outerloop.swarm.transport import Handler, Unreachable
+from outerloop.swarm.trust import AllowList, Trust
 from outerloop.types import UserError
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+TURNED_AWAY_AT_ONCE = 16
+"""Strangers that are told so at a time; the others' streams are closed without a word."""
 
 
 class Peer:
-    """A running peer: `peer_id`, `addresses`, `dht`, and streams both ways. Coroutines run in its network thread."""
+    """A running peer: `peer_id`, `addresses`, `dht`, and streams both ways. Coroutines run in its network thread.
+
+    `allow`: ids of the peers that may take part; none: everybody.
+    """
 
     peer_id: str
     addresses: list[str]
     """Full multiaddrs that others can join with, the ones that other machines can reach first."""
     dht: DHTNode
 
-    def __init__(self, options: DaemonOptions) -> None:
+    def __init__(self, options: DaemonOptions, *, allow: Sequence[str] = ()) -> None:
         self._options = options
+        signatures = Signatures.of(options.identity_path)
+        self.trust = Trust(signatures, AllowList(allow, own=signatures.peer_id), Refusals())
+        self._turning_away = 0
         self._folder = SocketFolder()
         self._daemon: Daemon | None = None
         self._p2p: P2P | None = None
@@ -82,12 +94,14 @@ class Peer:
     async def serve(self, protocol: str, *, allowed: Callable[[str], bool], handler: Handler) -> None:
         async def answer(info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with closing(writer):
-                if not allowed(remote := info.peer_id.to_base58()):
-                    logger.warning("%s asked for %s and is not a member: refused", remote, protocol)
-                    return
-                stream = Stream(reader, writer)
+                remote, stream = info.peer_id.to_base58(), Stream(reader, writer)
                 try:
-                    await handler(remote, await stream.receive_object(), stream)
+                    if self.trust.admits(remote, protocol, allowed):
+                        await handler(remote, await stream.receive_object(), stream)
+                    else:
+                        await self._turn_away(stream)
+                except Unreadable as error:
+                    self.trust.garbled(remote, protocol, error)
                 except (BrokenStream, TimeoutError) as error:
                     logger.debug("%s left %s: %s", remote, protocol, error)
                 except asyncio.CancelledError:
@@ -116,11 +130,21 @@ class Peer:
         self._daemon = await launch(self._options, self._folder.path)
         self._p2p = await _attach(self._daemon, self._folder.path)
         self.peer_id = self._p2p.peer_id.to_base58()
+        assert self.peer_id == self.trust.signatures.peer_id
         visible = [str(address) for address in await self._p2p.get_visible_maddrs()]
         self.addresses = sorted(visible, key=lambda address: "/127.0.0.1/" in address)
-        self.dht = await _enter_dht(self._p2p, self._options)
+        self.dht = await _enter_dht(self._p2p, self._options, SignedRecords(self.trust))
         if not self._options.observer:
             await Probes(self, seen=self.seen_at).serve()
+
+    async def _turn_away(self, stream: Stream) -> None:
+        """Tell a stranger that it is one, if there are not too many of them."""
+        if self._turning_away < TURNED_AWAY_AT_ONCE:
+            self._turning_away += 1
+            try:
+                await stream.turn_away()
+            finally:
+                self._turning_away -= 1
 
     async def seen_at(self, peer_id: str) -> str:
         """The address at the other end of a connection to a peer; empty when there is none any more."""
@@ -149,13 +173,14 @@ async def _attach(daemon: Daemon, folder: Path) -> P2P:
         return await PrivateP2P.replicate(Multiaddr(daemon.control))
 
 
-async def _enter_dht(p2p: P2P, options: DaemonOptions) -> DHTNode:
+async def _enter_dht(p2p: P2P, options: DaemonOptions, records: SignedRecords) -> DHTNode:
     try:
         async with limit(DHT_S):
             return await DHTNode.create(
                 p2p=p2p,
                 initial_peers=list(options.initial_peers) or None,
                 client_mode=options.observer,
+                record_validator=records,
                 strict=not options.open_internet,  # behind a NAT nobody can call back until a hole is punched
             )
     except ValidationError as error:

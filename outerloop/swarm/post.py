@@ -13,7 +13,7 @@ import msgpack
 
 from outerloop.swarm.ballots import MAX_MESSAGE_BYTES, Message, from_map, to_map
 from outerloop.swarm.fields import BadMessage
-from outerloop.swarm.framing import BrokenStream, Stream
+from outerloop.swarm.framing import BrokenStream, Stream, Unreadable
 from outerloop.swarm.roster import id_of
 from outerloop.swarm.timeouts import SEND_S, limit
 from outerloop.swarm.transport import Request, Transport, Unreachable
@@ -62,10 +62,10 @@ async def send_message(stream: Stream, message: Message) -> None:
 
 
 async def receive_message(stream: Stream) -> Message:
-    """Raises BrokenStream, also for what is no message."""
+    """Raises BrokenStream; Unreadable for what is no message."""
     try:
         return from_map(msgpack.unpackb(await stream.receive(at_most=MAX_MESSAGE_BYTES)))
     except BadMessage as error:
-        raise BrokenStream(str(error)) from error
+        raise Unreadable(str(error)) from error
     except ValueError as error:  # every way in which msgpack refuses bytes is one
-        raise BrokenStream(f"unreadable ballot: {error}") from error
+        raise Unreadable(f"unreadable ballot: {error}") from error

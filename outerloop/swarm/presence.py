@@ -31,6 +31,7 @@ class Presence:
         port: int,
         announce: Sequence[str],
         open_internet: bool,
+        allow: Sequence[str],
         fingerprint: str,
         remembers: Callable[[str], bool] = lambda sitting: False,
     ) -> None:
@@ -42,7 +43,8 @@ class Presence:
                 announce=tuple(announce),
                 initial_peers=tuple(initial_peers),
                 open_internet=open_internet,
-            )
+            ),
+            allow=allow,
         )
         self.name = peer_name(worker, self.node.peer_id)
         own = Record(self.name, self.node.addresses, fingerprint, time.time())

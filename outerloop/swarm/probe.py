@@ -17,7 +17,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from outerloop.swarm.framing import END_MARK, PIECE_BYTES, BrokenStream, Stream
+from outerloop.swarm.framing import END_MARK, PIECE_BYTES, Stream, Unreadable
 from outerloop.swarm.timeouts import MEASURE_S, limit
 from outerloop.swarm.transport import Request, Transport
 
@@ -105,7 +105,7 @@ async def _ping(stream: Stream) -> tuple[float, float]:
     clock = (await stream.receive_object()).get("clock")
     round_trip_s = _now_s() - began_s
     if not isinstance(clock, float) or not math.isfinite(clock):
-        raise BrokenStream("a probe was answered without a time")
+        raise Unreadable("a probe was answered without a time")
     return round_trip_s, clock - here - round_trip_s / 2
 
 
@@ -144,7 +144,7 @@ async def _take(stream: Stream, count: int) -> None:
 
 def _count(value: object) -> int:
     if type(value) is not int or not 0 <= value <= PROBE_BYTES:
-        raise BrokenStream(f"a probe is of 0 to {PROBE_BYTES} bytes")
+        raise Unreadable(f"a probe is of 0 to {PROBE_BYTES} bytes")
     return value
 
 

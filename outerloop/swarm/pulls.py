@@ -1,14 +1,19 @@
-"""Payloads on their way into the store, each of them once, from its owner or whoever else holds it."""
+"""Payloads on their way into the store, each of them once, from its owner or whoever else holds it.
+
+What is larger than allowed is not asked for, and what its owner did not sign for the round is not held: it is refused
+by name, and not asked for again.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.commits import Participant
 from outerloop.swarm.holders import Unobtainable
+from outerloop.swarm.memory import ROUNDS_KEPT
 from outerloop.swarm.roster import id_of
 from outerloop.swarm.store import Store
 from outerloop.swarm.timeouts import PULL_S
@@ -18,13 +23,28 @@ Key = tuple[int, Participant]
 
 
 class Pulls:
-    """`held` is told of every payload that has come."""
+    """`held` is told of every payload that has come; `doubt` says why one is not its owner's, or nothing.
 
-    def __init__(self, bulk: Bulk, store: Store, *, max_bytes: int, held: Callable[[int, Participant], None]) -> None:
+    `refuse` is told who offered what cannot be taken, and why.
+    """
+
+    def __init__(
+        self,
+        bulk: Bulk,
+        store: Store,
+        *,
+        max_bytes: int,
+        doubt: Callable[[int, Participant, bytes], Awaitable[str]],
+        held: Callable[[int, Participant], None],
+        refuse: Callable[[str, str], None],
+    ) -> None:
         self._bulk = bulk
         self._store = store
         self._max_bytes = max_bytes
+        self._doubt = doubt
         self._held = held
+        self._refuse = refuse
+        self._refused: set[Key] = set()  # each cost its download, or was never asked for
         self._running: dict[Key, tuple[asyncio.Task[None], list[str]]] = {}
 
     def start(self, number: int, one: Participant, holders: Iterable[str]) -> asyncio.Task[None]:
@@ -36,21 +56,38 @@ class Pulls:
             self._running[number, one] = task, known
         return task
 
+    def refused(self, number: int, one: Participant) -> bool:
+        """Whether this cannot be taken, whoever gives it."""
+        return (number, one) in self._refused
+
     def drop_all_but(self, number: int, needed: Iterable[Participant]) -> None:
         """The round was decided: nobody needs its other payloads any more."""
+        self._refused = {key for key in self._refused if key[0] > number - ROUNDS_KEPT}
         for (of, one), (task, _) in list(self._running.items()):
             if of == number and one not in needed:
                 task.cancel()
 
     async def _pull(self, number: int, one: Participant, holders: list[str]) -> None:
         try:
-            if (number, one) not in self._store:
-                await self._store.put(number, one, await self._get(one, holders))
-                self._held(number, one)
+            if (number, one) not in self._store and not self.refused(number, one):
+                await self._take(number, one, holders)
         except Unobtainable as error:
             logger.warning("round %d: the payload of %s did not come: %s", number, one.peer, error)
         finally:
             del self._running[number, one]
+
+    async def _take(self, number: int, one: Participant, holders: list[str]) -> None:
+        """Get it, look at it, hold it. Raises Unobtainable."""
+        content, reason = b"", f"a payload of {one.size_bytes} bytes, up to {self._max_bytes} are allowed"
+        if one.size_bytes <= self._max_bytes:
+            content = await self._get(one, holders)
+            reason = await self._doubt(number, one, content)
+        if reason:
+            self._refused.add((number, one))
+            self._refuse(one.peer, reason)
+            return
+        await self._store.put(number, one, content)
+        self._held(number, one)
 
     async def _get(self, one: Participant, holders: list[str]) -> bytes:
         return await self._bulk.get(one.digest, one.size_bytes, holders, at_most=self._max_bytes, timeout_s=PULL_S)

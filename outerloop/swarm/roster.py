@@ -3,9 +3,9 @@
     outerloop/<run>/roster : { peer id : {name, addresses, fingerprint, joined, status} }
 
 Always read with latest=True: the DHT's caches hide a new peer in two reads of three. A record can only be replaced by
-one that expires later, so a withdrawn record is a tombstone that outlives it. Records are not signed yet: a stranger
-who reaches the DHT can write a false one. It cannot take part with it, since streams prove who they come from. What it
-writes is bounded and of one line: it ends in messages and in tables.
+one that expires later, so a withdrawn record is a tombstone that outlives it. Every record, tombstones too, is signed
+by the peer that it is of, and nodes take no others (records.py). What a signer writes of itself is still a stranger's
+word: it is bounded and of one line, since it ends in messages and in tables.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from outerloop.swarm.timeouts import DHT_S, ROSTER_EXPIRY_S, ROSTER_LEAST_S, ROS
 logger = logging.getLogger(__name__)
 WITHDRAWN: dict[str, Any] = {}
 NAME = re.compile(r"\d{3}-\w{1,128}", re.ASCII)
-MAX_ADDRESSES = 64
+MAX_ADDRESSES = 16
 MAX_TEXT = 256
 
 
@@ -60,7 +60,7 @@ class Roster:
     def __init__(self, dht: DHTNode, *, run: str, own: Record) -> None:
         self._dht = dht
         self._run = run
-        self._own = own
+        self._own = replace(own, addresses=_shown(own.addresses))
         self._news = asyncio.Event()
         self._refreshing: asyncio.Task[None] | None = None
 
@@ -136,8 +136,12 @@ def _parse(peer_id: Any, value: Any) -> Record | None:
         return None
     if not (well_formed and typed):
         return None
-    addresses = [address for address in record.addresses[:MAX_ADDRESSES] if _is_line(address)]
-    return replace(record, addresses=addresses, status=_status(record.status))
+    return replace(record, addresses=_shown(record.addresses), status=_status(record.status))
+
+
+def _shown(addresses: list[Any]) -> list[str]:
+    """As many as a record has room for."""
+    return [address for address in addresses[:MAX_ADDRESSES] if _is_line(address)]
 
 
 def _status(value: Any) -> Status | None:

@@ -4,7 +4,8 @@
     the machine says what follows from it; that is carried out in order, and only then comes the next event
     then a look at the round: whom to ask for payloads, which timers begin
 
-    own payload -> store -> holds ...  Apply(commit) -> all its payloads -> store -> the contributions of the round
+    own payload -> signed -> store -> holds ...  Apply(commit) -> all its payloads -> store -> the contributions
+    a payload of another one is looked at before it is stored: signed by its owner, for this round
 
 The network side runs ahead of the trainer: it votes and follows the chain while the trainer computes or sleeps, and
 keeps every round until the trainer has taken it.
@@ -14,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
@@ -33,6 +33,7 @@ from outerloop.swarm.post import Post
 from outerloop.swarm.pulls import Pulls
 from outerloop.swarm.reach import Reach
 from outerloop.swarm.rules import Rules
+from outerloop.swarm.sealed import SEAL_BYTES, doubt, sealed, unsealed
 from outerloop.swarm.store import Store, participant
 from outerloop.swarm.timeouts import ASK_S
 from outerloop.swarm.timers import Event, Timers
@@ -46,10 +47,7 @@ MEMORY = "agreement"
 
 
 class Rounds:
-    """One peer's rounds. `names` are peer ids and names of who may take part, `own` is this peer's name.
-
-    `refused` counts, by peer, what was said here and could not be taken.
-    """
+    """One peer's rounds. `names` are peer ids and names of who may take part, `own` is this peer's name."""
 
     def __init__(
         self,
@@ -66,19 +64,26 @@ class Rounds:
             return peer_id in names()
 
         self._own = own
+        self._trust = transport.trust
         self._rules = rules
-        self._most_bytes = max_blob_bytes
+        self._most_bytes = max_blob_bytes + SEAL_BYTES
         self._disk = disk
         self._store = Store(disk)
         self._bulk = Bulk(transport, self._store, run=run, allowed=allowed)
-        self._pulls = Pulls(self._bulk, self._store, max_bytes=max_blob_bytes, held=self._holds)
+        self._pulls = Pulls(
+            self._bulk,
+            self._store,
+            max_bytes=self._most_bytes,
+            doubt=self._doubt,
+            held=self._holds,
+            refuse=self._refuse,
+        )
         self._payloads = Payloads(transport, run=run, allowed=allowed)
         self._asking = Asking(
             self._payloads,
             self._pulls,
             self._store,
             self._bulk,
-            most_bytes=max_blob_bytes,
             ahead=self._catch_up,
             refuse=self._refuse,
         )
@@ -94,7 +99,6 @@ class Rounds:
         self._away = False  # the trainer does not have the state yet that the chain here begins with
         self._machine: Agreement | None = None
         self._looked_at = -1
-        self.refused: Counter[str] = Counter()
 
     @property
     def bytes_sent(self) -> int:
@@ -123,6 +127,10 @@ class Rounds:
     def head_of(self, number: int) -> bytes | None:
         """The digest of a commit; None when it is forgotten."""
         return self._outcomes.digest(number)
+
+    @property
+    def _sitting(self) -> str:
+        return self._agreement.memory.run
 
     @property
     def _agreement(self) -> Agreement:
@@ -184,9 +192,10 @@ class Rounds:
 
     async def offer(self, number: int, blob: bytes) -> None:
         """This peer's payload of a round; what it has said about the round in an earlier life stays."""
-        one = participant(self._own, blob)
         if self._payloads.own.get(number) is None and number >= self._agreement.number:
-            await self._store.put(number, one, blob)
+            content = sealed(blob, self._trust.signatures, sitting=self._sitting, number=number, peer=self._own)
+            one = participant(self._own, content)
+            await self._store.put(number, one, content)
             self._payloads.own.post(number, one)
             self._holds(number, one)
 
@@ -198,7 +207,7 @@ class Rounds:
         """Who took part and with which payload, in the order of names, once all of it lies here. Raises TooFar."""
         watching = self._spawn(self._reach.watch(self._others))
         try:
-            return await self._outcomes.take(number)
+            return [(peer, unsealed(content)) for peer, content in await self._outcomes.take(number)]
         finally:
             watching.cancel()
 
@@ -243,7 +252,7 @@ class Rounds:
         elif isinstance(output, Behind):
             self._catch_up(output.peer)
         elif isinstance(output, Refused):
-            self._refuse(output.sender, output.reason)
+            self._trust.refusals.note("ballots", output.sender, output.reason)
 
     def _look(self) -> None:
         """At the round at hand: it may be another one."""
@@ -296,11 +305,13 @@ class Rounds:
     # small things
 
     def _refuse(self, peer: str, reason: str) -> None:
-        self.refused[peer] += 1
-        logger.warning("%s said what cannot be taken (%d times by now): %s", peer, self.refused[peer], reason)
+        self._trust.refusals.note("payloads", peer, reason)
 
     def _others(self) -> list[str]:
         return [peer for peer in self.roster if peer != self._own]
+
+    async def _doubt(self, number: int, one: Participant, content: bytes) -> str:
+        return await doubt(content, self._trust.signatures, sitting=self._sitting, number=number, peer=one.peer)
 
     def _since(self, number: int | None) -> tuple[Decided, ...] | None:
         if self._machine is None:

@@ -19,10 +19,12 @@ DHT_S = 10.0  # one read or write of the roster; hivemind gives up on a frozen n
 
 ROSTER_EXPIRY_S = 60.0  # a peer that stopped refreshing its record is forgotten after this
 ROSTER_REFRESH_S = 20.0  # three chances to refresh before the record expires
+ROSTER_CLOCKS_S = 10.0  # what a record may live longer for, by the clock of another: hivemind allows 3 s between them
 ROSTER_LEAST_S = 5.0  # a record is not written more often than this, whatever news there is
 VIEW_S = 5.0  # asking one peer which members it sees
 FORM_POLL_S = 0.1, 1.0  # first and longest pause between two looks at the roster while the swarm forms
 
+TURN_AWAY_S = 5.0  # telling a stranger that it is not answered
 OPEN_S = 10.0  # opening one stream, dial included
 STALL_S = 30.0  # one 256 KiB piece; slower than 70 kbit/s counts as broken
 BUSY_S = 10.0  # who queues for a transfer is told so this often: silence for STALL_S would mean frozen

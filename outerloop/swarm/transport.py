@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from outerloop.swarm.framing import BrokenStream, Stream
 from outerloop.swarm.timeouts import GONE_AFTER_S, GONE_TRIES, RETRY_S
+from outerloop.swarm.trust import Trust
 
 T = TypeVar("T")
 Request = dict[str, Any]
@@ -25,16 +26,20 @@ class PeerGone(Exception):
 
 
 class Transport(Protocol):
-    """A peer's way to the others."""
+    """A peer's way to the others. `trust`: its signatures, its allow-list, what it refused."""
 
     peer_id: str
+    trust: Trust
 
     def open_stream(self, peer_id: str, protocol: str) -> AbstractAsyncContextManager[Stream]:
         """A stream to another peer, closed at the end of the block. Raises Unreachable."""
         ...
 
     async def serve(self, protocol: str, *, allowed: Callable[[str], bool], handler: Handler) -> None:
-        """Answer streams of this protocol, of allowed peers only: anybody who can dial could open one."""
+        """Answer streams of this protocol, of those that `trust` admits and that are `allowed`: anybody can dial.
+
+        The others are turned away before anything of theirs is read.
+        """
         ...
 
 

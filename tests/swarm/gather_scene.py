@@ -64,11 +64,12 @@ class Node:
         self.error: Exception | None = None
         self.life = 0
         self.oversized = self.corrupt = False
+        self.allow: Iterable[str] = ()
 
     async def appear(self) -> None:
         self.life += 1
         self.rounds = Rounds(
-            MemoryTransport(self.network, self.id),
+            MemoryTransport(self.network, self.id, allow=self.allow),
             run=RUN,
             own=self.name,
             names=lambda: self.names,

@@ -14,15 +14,17 @@ import asyncio
 import math
 import random
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from memory_pipe import Pipe
+from memory_trust import trust_of
 
-from outerloop.swarm.framing import BrokenStream, Stream
+from outerloop.swarm.framing import BrokenStream, Stream, Unreadable
 from outerloop.swarm.timeouts import OPEN_S
 from outerloop.swarm.transport import Handler, Unreachable
+from outerloop.swarm.trust import Trust
 
 
 class MemoryNetwork:
@@ -30,6 +32,7 @@ class MemoryNetwork:
 
     def __init__(self, *, seed: int = 0, delay_s: tuple[float, float] = (0.0, 0.0), break_chance: float = 0.0) -> None:
         self.handlers: dict[tuple[str, str], tuple[Callable[[str], bool], Handler]] = {}
+        self.trust: dict[str, Trust] = {}
         self.cut: set[str] = set()
         self.breaks: deque[int] = deque()
         self.bytes_s: defaultdict[str, float] = defaultdict(lambda: math.inf)
@@ -115,14 +118,19 @@ class MemoryNetwork:
 
 
 class MemoryTransport:
-    """One peer of the network."""
+    """One peer of the network. `allow`: the peers that it answers; none: all."""
 
-    def __init__(self, network: MemoryNetwork, peer_id: str) -> None:
+    def __init__(self, network: MemoryNetwork, peer_id: str, *, allow: Iterable[str] = ()) -> None:
         self._network = network
         self.peer_id = peer_id
+        self.trust = trust_of(peer_id, allow=allow)
 
     async def serve(self, protocol: str, *, allowed: Callable[[str], bool], handler: Handler) -> None:
-        self._network.handlers[self.peer_id, protocol] = allowed, handler
+        def admits(remote: str) -> bool:
+            return self.trust.admits(remote, protocol, allowed)
+
+        self._network.handlers[self.peer_id, protocol] = admits, handler
+        self._network.trust[self.peer_id] = self.trust
 
     @asynccontextmanager
     async def open_stream(self, peer_id: str, protocol: str) -> AsyncIterator[Stream]:
@@ -142,12 +150,17 @@ class MemoryTransport:
             there.close()
 
     async def _answer(self, peer_id: str, protocol: str, stream: Stream, back: Pipe) -> None:
-        allowed, handler = self._network.handlers[peer_id, protocol]
-        if allowed(self.peer_id):
-            try:
+        admits, handler = self._network.handlers[peer_id, protocol]
+        trust = self._network.trust[peer_id]
+        try:
+            if admits(self.peer_id):
                 await handler(self.peer_id, await stream.receive_object(), stream)
-            except (BrokenStream, TimeoutError):
-                pass
+            else:
+                await stream.turn_away()
+        except Unreadable as error:
+            trust.garbled(self.peer_id, protocol, error)
+        except (BrokenStream, TimeoutError):
+            pass
         back.close()
 
 

@@ -15,6 +15,8 @@ from outerloop.swarm.daemon import DaemonOptions
 from outerloop.swarm.framing import BrokenStream
 from outerloop.swarm.identity import ensure_identity
 from outerloop.swarm.peer import Peer
+from outerloop.swarm.sealed import SEAL_BYTES
+from outerloop.swarm.signatures import Signatures
 from outerloop.types import Contribution, Deserted, Outrun, Round, UserError
 
 NOBODY = "12D3KooWK99VoVxNE7XzyBwXEzW7xhK7Gpv85r9F3V3fyKSUKPH5"
@@ -43,7 +45,7 @@ def test_three_peers_gather_and_leave_nothing_behind(make: Make) -> None:
         assert landed[0] == [
             Contribution(peer.peer, Round(number), blob) for peer, blob in zip(peers, blobs, strict=True)
         ]
-    assert [(peer.bytes_sent, peer.bytes_received) for peer in peers] == [(600_000, 600_000)] * 3
+    assert [(peer.bytes_sent, peer.bytes_received) for peer in peers] == [(600_000 + 6 * SEAL_BYTES,) * 2] * 3
     assert together(peers, SwarmGather.close) == [None] * 3
     assert not any(map(runs, daemons)) and not any(folder.exists() for folder in folders)
     assert threading.active_count() == threads_before
@@ -169,6 +171,22 @@ def test_a_stranger_may_not_pull(make: Make, tmp_path: Path) -> None:
         stranger.call(ask("outerloop/1/r/members"), timeout_s=30)
     finally:
         stranger.close()
+
+
+def test_who_is_not_on_the_list_is_refused_by_name_and_told_what_to_type(make: Make, tmp_path: Path) -> None:
+    ids = [Signatures.of(ensure_identity(tmp_path / f"identity{index}")).peer_id for index in range(3)]
+    listed = [make(peers=2, allow=ids[:2]), make(peers=2, allow=ids[:2])]
+    outside = make(peers=2, worker=2, allow=ids)
+    told = together([*listed, outside], lambda peer: peer.join())
+    assert told[:2] == [None, None]
+    assert isinstance(told[2], UserError) and str(told[2]).endswith(f"type exchange.allow=[...,{ids[2]}]"), told
+    landed = together(listed, lambda peer: peer.start(b"x", Round(0)).wait(30))
+    assert [[one.peer for one in contributions] for contributions in landed] == [sorted(one.peer for one in listed)] * 2
+    assert all(one.counters()["refused_outsiders"] > 0 for one in listed)
+    with pytest.raises(UserError, match=r"exchange.allow=.* is no list: type exchange.allow=\["):
+        make(peers=2, allow=ids[0])
+    with pytest.raises(UserError, match="outerloop doctor --run-dir"):
+        make(peers=2, allow=["me"])
 
 
 def test_other_runs_do_not_meet(make: Make) -> None:

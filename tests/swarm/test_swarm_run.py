@@ -16,6 +16,7 @@ from swarm.loopback import eventually, runs
 
 from outerloop import checkpoint
 from outerloop.swarm.memory import leader
+from outerloop.swarm.sealed import SEAL_BYTES
 
 SMALL = ["model=nano", "eval.sequences=16", "inner.seq_len=32", "inner.batch=4", "schedule.sync_every=2"]
 
@@ -87,7 +88,9 @@ def test_three_workers_train_and_agree(tmp_path: Path) -> None:
             by_round.setdefault(row["round"], set()).add(row["slow_hash"])
             assert row["peers"] == 3
     assert sorted(by_round) == [1, 2, 3] and all(len(hashes) == 1 for hashes in by_round.values())
-    assert summary["bytes_sent_per_worker"] == 2 * summary["payload_bytes_per_worker"], "two copies of every payload"
+    copies = 2 * (summary["payload_bytes_per_worker"] + 3 * SEAL_BYTES)
+    assert summary["bytes_sent_per_worker"] == copies, "two copies of every payload, with its signature"
+    assert all(row["refused_messages"] == 0 for row in rows(tmp_path / "run") if row["event"] == "round")
     assert (tmp_path / "run/hf/model.safetensors").exists()
 
 

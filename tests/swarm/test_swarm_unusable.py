@@ -19,7 +19,10 @@ async def turned(swarm: Swarm, letter: str, fault: str) -> None:
 
 
 def refused(swarm: Swarm, by: str, whom: str) -> int:
-    return swarm[by].rounds.refused[swarm[whom].name]
+    """How often, if by name."""
+    refusals = swarm[by].rounds._trust.refusals
+    told = {name for _, name in refusals._told}
+    return refusals.of_kind["payloads"] + refusals.of_kind["ballots"] if told == {swarm[whom].name} else 0
 
 
 @pytest.mark.parametrize("fault", ["oversized", "corrupt"])

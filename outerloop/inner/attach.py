@@ -1,0 +1,71 @@
+"""The outer loop in anybody's training loop: every step that an optimizer takes counts as an inner step.
+
+    outer = outerloop.from_recipe("sparseloco", model, "exchange.peers=4")
+    outerloop.attach(optimizer, outer)
+
+Gradient accumulation needs nothing: several backward passes, one step. A step that GradScaler leaves out is not taken,
+and not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.optim import Optimizer
+
+from outerloop.loop import OuterLoop
+from outerloop.rounds import RoundReport
+from outerloop.types import UserError
+
+
+class Attached:
+    """A hook on `optimizer.step`, until `remove` or the end of a `with` block.
+
+    Args:
+        optimizer: of all trainable parameters of the model that `outer` was made for, and of others if need be.
+        outer: told of every step; its rounds launch and land inside `optimizer.step`.
+        samples: training samples (sequences) that a step stands for; they weigh in a sample-weighted mean only.
+        on_round: told of every round that landed or failed.
+
+    Raises:
+        UserError: when the optimizer does not train a parameter that the model would exchange.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        outer: OuterLoop,
+        *,
+        samples: int = 1,
+        on_round: Callable[[RoundReport], None] | None = None,
+    ) -> None:
+        check_covered(optimizer, outer)
+        self.outer, self.samples, self.on_round = outer, samples, on_round
+        self.handle = optimizer.register_step_post_hook(self._stepped)
+
+    def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        for report in self.outer.after_inner_step(self.samples):
+            if self.on_round is not None:
+                self.on_round(report)
+
+    def remove(self) -> None:
+        """The optimizer is as it was; the outer loop stays where it is."""
+        self.handle.remove()
+
+    def __enter__(self) -> Attached:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
+
+
+def check_covered(optimizer: Optimizer, outer: OuterLoop) -> None:
+    """Raises UserError naming the first trainable parameter that is not the optimizer's."""
+    trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    for name, p in outer.island.params.items():
+        if id(p) not in trained:
+            raise UserError(
+                f"{name} is trainable, and {type(optimizer).__name__} does not train it: give it to the optimizer,"
+                " or set requires_grad_(False) on it before the outer loop is made"
+            )

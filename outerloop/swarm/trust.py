@@ -1,0 +1,60 @@
+"""Whom a peer answers, what it signs with, and where it notes what it refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from outerloop.swarm.fields import BadMessage
+from outerloop.swarm.refusals import Refusals
+from outerloop.swarm.signatures import Signatures, public_key_of
+from outerloop.types import UserError
+
+
+class AllowList:
+    """Peer ids; `in` tells whether a peer may take part. An empty list: everybody, the run is open.
+
+    Args:
+        peers: ids as the user typed them.
+        own: this peer's id, which need not be typed.
+
+    Raises:
+        UserError: for what is no peer id.
+    """
+
+    def __init__(self, peers: Sequence[str] = (), *, own: str = "") -> None:
+        if isinstance(peers, str):
+            raise UserError(f"exchange.allow={peers} is no list: type exchange.allow=[{peers}]")
+        for peer in peers:
+            try:
+                public_key_of(str(peer))
+            except BadMessage as error:
+                shown = "`outerloop doctor --run-dir` shows the ids of a run directory's workers"
+                raise UserError(f"exchange.allow: {error}; {shown}") from error
+        self._peers = frozenset(peers) | {own} if peers else frozenset()
+
+    def __contains__(self, peer_id: str) -> bool:
+        return not self._peers or peer_id in self._peers
+
+
+@dataclass(frozen=True)
+class Trust:
+    """One peer's. `admits` comes before every handler, and `garbled` after one that was told nonsense."""
+
+    signatures: Signatures
+    allow: AllowList
+    refusals: Refusals
+
+    def admits(self, remote: str, protocol: str, allowed: Callable[[str], bool]) -> bool:
+        """Whether a stream of this peer is answered: it is on the list, and then `allowed`."""
+        if remote not in self.allow:
+            self.refusals.note("outsiders", remote, f"asked for {protocol}, and is not in exchange.allow")
+            return False
+        if not allowed(remote):
+            self.refusals.note("outsiders", remote, f"asked for {protocol}, and is not a member")
+            return False
+        return True
+
+    def garbled(self, remote: str, protocol: str, error: Exception) -> None:
+        """What this peer said to a handler is no message of the protocol."""
+        self.refusals.note("requests", remote, f"{protocol}: {error}")

@@ -1,0 +1,72 @@
+"""A member of a swarm in memory that follows no protocol but serves what a test makes it say."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+from gather_scene import RUN, Swarm
+from memory_network import MemoryNetwork, MemoryTransport
+
+from outerloop.swarm.ballots import Message
+from outerloop.swarm.bulk import Bulk
+from outerloop.swarm.framing import Stream
+from outerloop.swarm.post import send_message
+from outerloop.swarm.sealed import sealed
+
+Said = Callable[[int], Any]
+"""Round -> what stands behind "payload" in the answer; None: nothing yet."""
+
+
+class Liar:
+    """`held`: what it gives to whoever asks for a sha256. `asked`: how often its payload of a round was asked for."""
+
+    def __init__(self, network: MemoryNetwork, name: str) -> None:
+        self.name = name
+        self.link = MemoryTransport(network, name.partition("-")[2])
+        self.held: dict[bytes, bytes] = {}
+        self.bulk = Bulk(self.link, self.held, run=RUN, allowed=lambda peer: True)
+        self.asked: dict[int, int] = {}
+
+    async def serve(self, says: Said) -> None:
+        async def tell(remote: str, request: Any, stream: Stream) -> None:
+            number = request["number"]
+            self.asked[number] = self.asked.get(number, 0) + 1
+            await stream.send_object({"payload": said} if (said := says(number)) is not None else {})
+            await stream.ended()
+
+        async def listen(remote: str, request: Any, stream: Stream) -> None:
+            await stream.ended()
+
+        await self.bulk.serve()
+        await self.link.serve(f"outerloop/1/{RUN}/payload", allowed=lambda peer: True, handler=tell)
+        for protocol in ("ballot", "commits"):
+            await self.link.serve(f"outerloop/1/{RUN}/{protocol}", allowed=lambda peer: True, handler=listen)
+
+    def offer(self, content: bytes) -> list[Any]:
+        """Hold this, and what to say of it."""
+        sha = hashlib.sha256(content).digest()
+        self.held[sha] = content
+        return [sha, len(content)]
+
+    def seal(self, payload: bytes, number: int, *, name: str = "", by: MemoryTransport | None = None) -> bytes:
+        """A payload of a round under a name, its own unless told otherwise, signed by itself or another."""
+        signatures = (by or self.link).trust.signatures
+        return sealed(payload, signatures, sitting=RUN, number=number, peer=name or self.name)
+
+    async def say(self, to: str, message: Message) -> None:
+        async with self.link.open_stream(to, f"outerloop/1/{RUN}/ballot") as stream:
+            await stream.send_object({})
+            await send_message(stream, message)
+            await stream.ended()
+
+
+async def swarm_with_liar(says: Callable[[Liar, Swarm], Said], **options: Any) -> tuple[Swarm, Liar]:
+    """Three honest peers, and "003-d", which all of them count on."""
+    swarm = Swarm("abcd", **options)
+    liar = Liar(swarm.network, swarm["d"].name)
+    await liar.serve(says(liar, swarm))
+    del swarm.nodes["d"]
+    await swarm.start()
+    return swarm, liar

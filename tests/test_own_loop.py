@@ -1,0 +1,161 @@
+"""The outer loop in a training loop that knows nothing of it."""
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import own_gpt
+import pytest
+import torch
+import toy
+
+import outerloop
+from outerloop.exchange.inprocess import Hub, InProcess
+from outerloop.types import UserError
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+TEXT = README.encode()
+
+
+def alone():
+    """The exchange of one worker."""
+    exchange = InProcess(hub=Hub(1), rank=0)
+    exchange.join()
+    return exchange
+
+
+def adds(recipe, *options, exchange=None, told=None, **attached):
+    """The lines that somebody adds."""
+
+    def add(model, optimizer):
+        outer = outerloop.from_recipe(recipe, model, *options, exchange=exchange or alone())
+        outerloop.attach(optimizer, outer, on_round=None if told is None else told.append, **attached)
+
+    return add
+
+
+def same(a, b):
+    return all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
+
+
+def test_until_the_first_round_training_is_what_it_was_bit_for_bit():
+    plain, model = own_gpt.train(TEXT, steps=6)
+    losses, with_outer = own_gpt.train(TEXT, steps=6, add=adds("sparseloco", "schedule.sync_every=7"))
+    assert losses == plain and same(model, with_outer)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_one_worker_that_averages_trains_as_before_bit_for_bit(accumulate):
+    """One worker, outer learning rate 1, no momentum; float64 slow weights, so that φ - (φ - θ) is θ."""
+    rounds = []
+    plain, model = own_gpt.train(TEXT, steps=9, accumulate=accumulate)
+    options = ["schedule.sync_every=3", "method.optimizer.lr=1.0", "method.optimizer.momentum=0.0"]
+    add = adds("diloco", *options, "method.optimizer.nesterov=false", "state_dtype=float64", told=rounds)
+    losses, with_outer = own_gpt.train(TEXT, steps=9, accumulate=accumulate, add=add)
+    assert losses == plain and same(model, with_outer)
+    assert [report.round.number for report in rounds] == [0, 1, 2] and not any(report.failed for report in rounds)
+
+
+@pytest.mark.parametrize("recipe", ["diloco", "sparseloco", "muloco"])
+def test_two_workers_on_different_text_hold_one_model(recipe):
+    reports = [[], []]
+
+    def live(exchange):
+        add = adds(recipe, "schedule.sync_every=4", exchange=exchange, told=reports[exchange.rank], samples=8)
+        half = len(TEXT) // 2
+        shard = TEXT[half * exchange.rank :][:half]
+        losses, model = own_gpt.train(shard, steps=12, shard=exchange.rank, add=add)
+        return losses, model
+
+    (a, one), (b, other) = toy.run_workers(2, live)
+    assert same(one, other) and a[0] > a[-1] and b[0] > b[-1]
+    assert [r.slow_hash for r in reports[0]] == [r.slow_hash for r in reports[1]] and len(reports[0]) == 3
+
+
+def test_a_step_that_is_left_out_for_its_gradient_is_not_counted():
+    model = toy.model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    outer = outerloop.from_recipe("diloco", model, exchange=alone())
+    scaler = torch.amp.GradScaler("cpu")
+    with outerloop.attach(optimizer, outer):
+        for factor in (1.0, torch.inf, 1.0):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.ones(2, 7)).sum() * factor).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert outer.inner_step == 2
+    optimizer.step()
+    assert outer.inner_step == 2, "after the block nothing is attached"
+
+
+def test_what_the_optimizer_does_not_train_is_named():
+    model = toy.model()
+    outer = outerloop.from_recipe("diloco", model, exchange=alone())
+    optimizer = torch.optim.AdamW(model[0].parameters())
+    with pytest.raises(UserError, match=r"1\.weight is trainable, and AdamW does not train it"):
+        outerloop.attach(optimizer, outer)
+
+
+@pytest.mark.parametrize(
+    ("widths", "seeds", "said"),
+    [((7, 8), (0, 0), r"0\.bias has shape \[\d\] here and has shape \[\d\] at"), ((7, 7), (0, 1), "other weights")],
+)
+def test_peers_that_begin_otherwise_are_told_what_differs(widths, seeds, said):
+    def live(exchange):
+        model = toy.model(seed=seeds[exchange.rank], width=widths[exchange.rank])
+        with pytest.raises(UserError, match=said):
+            outerloop.from_recipe("sparseloco", model, exchange=exchange)
+        return True
+
+    assert toy.run_workers(2, live) == [True, True]
+
+
+def test_options_are_those_of_the_command_line():
+    with pytest.raises(UserError, match="recipe is one of"):
+        outerloop.from_recipe("dilico", toy.model(), exchange=alone())
+    with pytest.raises(UserError, match="workers of one process"):
+        outerloop.from_recipe("diloco", toy.model(), "exchange=inprocess")
+
+
+SCRIPT = """
+import sys
+import own_gpt
+
+def add(model, optimizer):
+    more = sys.argv[1:]
+LINES
+    add.outer = outer
+
+own_gpt.train(open("text", "rb").read(), steps=4, add=add)
+print(add.outer.slow_hash)
+add.outer.exchange.close()
+"""
+
+
+def test_two_processes_of_the_readme_meet_over_the_network(tmp_path):
+    """README's three lines in the script, in two processes: the second one types what the first one tells."""
+    lines = re.search(r"```python\n(import outerloop.*?)```", README, flags=re.DOTALL)[1]
+    shrunk = lines.replace('sync_every=30"', 'sync_every=2", *more')
+    assert shrunk != lines
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.replace("LINES", textwrap.indent(shrunk, "    ")))
+
+    def start(name, *more):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "text").write_bytes(TEXT)
+        command = [sys.executable, str(script), *more]
+        environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
+        return subprocess.Popen(
+            command, cwd=tmp_path / name, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+    first = start("a")
+    address = next(m for line in first.stderr if (m := re.search(r"exchange\.initial_peers=\[\S+\]", line)))
+    second = start("b", address[0])
+    said = [process.communicate() for process in (first, second)]
+    assert [first.returncode, second.returncode] == [0, 0], said
+    assert said[0][0].split()[-1] == said[1][0].split()[-1]
