@@ -11,7 +11,8 @@ real with --real (scripts/save_buffers.py makes such a file; it is repeated to t
     launch   select, code, pack one payload          decode   all payloads to positions and values
     apply    all payloads to residual, slow and fast weights (SGD)          step = launch, then decode and apply
 
-The parameters lie in tensors of 4M values, as the matrices of a model of that size do.
+The parameters lie in tensors of 4M values, as the matrices of a model of that size do. A parameter takes 12 bytes, and
+8 payloads 2.3 more: 1e9 of them fit into 16 GB.
 
 DIR may hold templar/compress.py (github.com/tplr-ai/templar, src/tplr/compress.py) and demo/demo.py
 (github.com/bloc97/DeMo); they need einops, e.g. `pip install --target DIR einops`. hivemind's codecs are measured too.
@@ -127,10 +128,12 @@ class Case:
         return Fused(plain, delay=0, merge_local=0.0)
 
     def message(self, peer: str, kind: str, generator: torch.Generator, real: Tensor | None) -> wire.Message:
-        """What one peer sends, of noise of its own."""
+        """What one peer sends, of noise of its own; a tensor at a time."""
         header = wire.Header(round=ROUND, fragment=0, samples=1, schema=0, slow=0, peer=peer)
-        x = {name: noise(kind, len(slow), generator, real) for name, slow in self.slow.items()}
-        return wire.Message(header, {name: self.route.payload.encode(ROUND, name, x[name], leads=False) for name in x})
+        parts = {}
+        for name, slow in self.slow.items():
+            parts[name] = self.route.payload.encode(ROUND, name, noise(kind, len(slow), generator, real), leads=False)
+        return wire.Message(header, parts)
 
     def launch(self) -> dict[str, Parts]:
         """slow, fast, residual -> one payload."""
@@ -142,11 +145,11 @@ class Case:
 
     def apply(self) -> None:
         """Positions and values into residual, slow and fast weights."""
-        self.route.land(self.combined, self.messages, self.slow, self.fast)
+        self.route.land(self.combined, self.messages, self.slow, self.fast, counted=True)
 
     def decode_apply(self) -> None:
         """All payloads into the three."""
-        self.route.land(self.combine(), self.messages, self.slow, self.fast)
+        self.route.land(self.combine(), self.messages, self.slow, self.fast, counted=True)
 
     def step(self) -> None:
         """A whole outer step but for the network."""
@@ -183,14 +186,18 @@ def medians(sides: dict[str, Callable[[], Any]], repeats: int) -> dict[str, floa
     return {name: statistics.median(t) for name, t in times.items()}
 
 
+def peak_kb() -> int:
+    """The most memory that this process has held at a time."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
 def measure(case: Case, kind: str, threads: int, repeats: int, peers: dict[str, Callable]) -> Row:
     """One row."""
     torch.set_num_threads(threads)
     row = {"params": case.params, "threads": threads, "kind": kind, "k": case.topk.k, "payloads": case.payloads}
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    copies = [torch.empty_like(piece.slow) for piece in case.pieces.values()]
+    before = peak_kb()
     ours: dict[str, Callable[[], Any]] = {
-        "copy": lambda: [copy.copy_(piece.slow) for copy, piece in zip(copies, case.pieces.values(), strict=True)],
+        "copy": lambda: case.each(lambda piece: piece.fast.copy_(piece.slow)),
         "bare_launch": lambda: case.each(Piece.bare_launch),
         "bare_land": lambda: case.each(Piece.bare_land),
         "launch": case.launch,
@@ -210,7 +217,8 @@ def measure(case: Case, kind: str, threads: int, repeats: int, peers: dict[str, 
         "bare_ms": 1e3 * bare,
         "step_ms": 1e3 * s["step"],
         "step_over_bare": s["step"] / bare,
-        "peak_extra_mb": max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024,
+        "peak_extra_mb": max(0, peak_kb() - before) / 1024,
+        "peak_gb": peak_kb() * 1024e-9,
     }
     ours_for = {name: "step" if name.endswith("_step") else "launch" for name in peers}
     return row | {f"{name}_over_ours": s[name] / s[side] for name, side in ours_for.items()}
@@ -223,8 +231,8 @@ def quality(case: Case) -> Row:
     for name, parts in case.launch().items():
         piece, moment = case.pieces[name], case.route.payload.moment(ROUND, name)
         x = offer(piece.slow, piece.fast, piece.residual, BETA)
-        _, value_M, _ = select(x, None, None, 0.0, CHUNK, case.topk.k)
-        _, decoded_M = case.topk.unpack(parts, case.topk.rows_at(len(x), moment), moment)
+        _, value_M, _ = select(x, None, None, None, 0.0, CHUNK, case.topk.k)
+        _, (decoded_M,) = case.topk.unpack([parts], case.topk.rows_at(len(x), moment), moment)
         index += 8 * parts["index"].numel()
         bits += 8 * sum(part.numel() * part.itemsize for part in parts.values())
         kept += len(value_M)

@@ -49,7 +49,7 @@ class Job:
         """Position and value (M,) of other selections than ours: those of random weights."""
         generator = torch.Generator("cuda").manual_seed(peer)
         x = torch.randn(self.rows.count, device="cuda", generator=generator)
-        return select(x, None, None, 0.0, self.rows.chunk, self.rows.k)[:2]
+        return select(x, None, None, None, 0.0, self.rows.chunk, self.rows.k)[:2]
 
     def launch_bytes(self) -> int:
         """Slow, fast and residual read; position and value written."""
@@ -63,14 +63,15 @@ class Job:
     def launch(self, run: Callable = select, first: int = 0, last: int | None = None) -> None:
         """Values first .. last through `select`."""
         part = slice(first, last)
-        run(self.slow[part], self.fast[part], self.residual[part], BETA, self.rows.chunk, self.rows.k)
+        run(self.slow[part], self.fast[part], self.residual[part], None, BETA, self.rows.chunk, self.rows.k)
 
     def land(self, run: Callable = land, first: int = 0, last: int | None = None) -> None:
         """Values first .. last through `land`; `first` begins a chunk."""
         last = self.rows.count if last is None else last
         begin = first // self.rows.chunk * self.rows.k
         sent = slice(begin, begin + Rows(last - first, self.rows.chunk, self.rows.k).kept)
-        weights = [x if x is None else x[first:last] for x in (self.slow, self.fast, self.residual, self.momentum)]
+        tensors = self.slow, self.fast, self.residual, None, self.momentum
+        weights = [x if x is None else x[first:last] for x in tensors]
         run(*weights, self.position[:, sent], self.value[:, sent], self.how)
 
     def in_slices(self, step: Callable, run: Callable) -> None:

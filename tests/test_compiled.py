@@ -17,7 +17,7 @@ import torch
 from outerloop.kernels import cpu_two_bit
 from outerloop.kernels.two_bit import two_bit_decode
 code, level = torch.tensor([0b00011011], dtype=torch.uint8), torch.tensor([[1, 2]], dtype=torch.bfloat16)
-print(two_bit_decode(code, level, 4, 4).tolist())
+print(two_bit_decode([code], [level], 4, 4)[0].tolist())
 stats = cpu_two_bit.decode_groups.stats
 print(stats.cache_hits.total(), stats.cache_misses.total())
 """

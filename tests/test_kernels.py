@@ -8,6 +8,7 @@ import toy_routes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outerloop.kernels.eight_bit import BLOCK, to_eight_bit
 from outerloop.kernels.land import Landing, land
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.select import absolute, select
@@ -50,6 +51,15 @@ def threads():
     torch.set_num_threads(before)
 
 
+def residuals(residual, chunk):
+    """What the passes take for a residual: float32 without scales, and 8 bits with them where chunks allow it."""
+    return [(residual, None), *([to_eight_bit(residual)] if chunk % BLOCK == 0 else [])]
+
+
+def copies(*tensors):
+    return [x if x is None else x.clone() for x in tensors]
+
+
 def definition(op):
     """The plain torch function that an operator was declared with."""
     return op.definition
@@ -60,7 +70,8 @@ def definition(op):
 def test_select_equals_its_definition(kind, n):
     for dtype, (chunk, k) in itertools.product(FAST, SHAPES):
         slow, fast, residual = state(kind, n, dtype)
-        for inputs in [(slow, fast, residual, 0.95), (slow, fast, None, 0.0), (slow, None, None, 0.0)]:
+        held = [(slow, fast, *both, 0.95) for both in residuals(residual, chunk)]
+        for inputs in [*held, (slow, fast, None, None, 0.0), (slow, None, None, None, 0.0)]:
             expected = definition(select)(*inputs, chunk, k)
             for count in (1, 7):
                 torch.set_num_threads(count)
@@ -76,20 +87,23 @@ def test_select_equals_its_definition(kind, n):
     [(2, True, 0.0, False), (0, False, 0.9, True), (-1, True, 0.9, False), (1, False, 0.0, False)],
 )
 def test_land_equals_its_definition(kind, n, own, by_senders, mu, nesterov):
-    for dtype, (chunk, k) in itertools.product(FAST, SHAPES[:1] + SHAPES[2:]):
+    for dtype, (chunk, k), eight_bit in itertools.product(FAST, SHAPES[:1] + SHAPES[2:], (False, True)):
+        if eight_bit and chunk % BLOCK:
+            continue
         slow, fast, residual = state(kind, n, dtype)
-        sent = [definition(select)(torch.randn(n), None, None, 0.0, chunk, k) for _ in range(2)]
-        sent.append(definition(select)(slow, fast, residual, 0.95, chunk, k))
+        held = residuals(residual, chunk)[eight_bit]
+        sent = [definition(select)(torch.randn(n), None, None, None, 0.0, chunk, k) for _ in range(2)]
+        sent.append(definition(select)(slow, fast, *held, 0.95, chunk, k))
         position, value = torch.stack([s[0] for s in sent]), torch.stack([s[1] for s in sent])
         value[0, : min(1, value.shape[1])] = 0.0
         own_sent = None if kind == "equal" else 3 * value[max(own, 0)]
         how = Landing(own, 0.95, chunk, k, by_senders, 0.7, mu, nesterov)
         momentum = torch.randn(n) if mu else None
-        expected = [x if x is None else x.clone() for x in (slow, fast, residual, momentum)]
+        expected = copies(slow, fast, *held, momentum)
         squares = definition(land)(*expected, position, value, own_sent, how)
         for count in (1, 7):
             torch.set_num_threads(count)
-            got = [x if x is None else x.clone() for x in (slow, fast, residual, momentum)]
+            got = copies(slow, fast, *held, momentum)
             sum_of_squares = land(*got, position, value, own_sent, how)
             assert kind == "huge" or torch.allclose(sum_of_squares, squares)
             assert all(same(x, y) for x, y in zip(got, expected, strict=True))
@@ -101,11 +115,13 @@ def test_two_bits_equal_their_definition(kind, n):
     x = state(kind, n, torch.float32)[0]
     for group in (1, 2, 3, 7, 64, 100, 4096):
         expected = definition(two_bit_encode)(x, group)
-        back = definition(two_bit_decode)(*expected, n, group)
+        back = definition(two_bit_decode)(*([part, part] for part in expected), n, group)
         for count in (1, 7):
             torch.set_num_threads(count)
             got = two_bit_encode(x, group)
-            assert all(map(same, got, expected)) and same(two_bit_decode(*got, n, group), back)
+            assert all(map(same, got, expected)) and same(
+                two_bit_decode(*([part, part] for part in got), n, group), back
+            )
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
@@ -113,7 +129,7 @@ def test_what_is_not_finite_is_kept_and_so_seen(bad):
     x = torch.randn(10000)
     x[5000] = bad
     for function in (select, definition(select)):
-        position, value, _ = function(x, None, None, 0.0, 4096, 64)
+        position, value, _ = function(x, None, None, None, 0.0, 4096, 64)
         at = absolute(position, Rows(10000, 4096, 64)).tolist().index(5000)
         assert not value[at].isfinite()
 
@@ -122,12 +138,12 @@ def test_select_and_land_by_hand():
     """Two chunks of three, one value kept of each; two peers, one of them this one."""
     slow, fast = torch.tensor([1.0, 2, 3, 4, 5, 6]), torch.tensor([0.5, 2, 5, 4, 4, 6])
     residual = torch.tensor([2.0, 0, 0, 0, 0, -4])
-    position, value, squares = select(slow, fast, residual, 0.5, 3, 1)
+    position, value, squares = select(slow, fast, residual, None, 0.5, 3, 1)
     # x = slow - fast + residual / 2 = [1.5, 0, -2, 0, 1, -2]
     assert position.tolist() == [2, 2] and value.tolist() == [-2, -2] and squares.item() == 0.25 + 4 + 1
     positions, values = torch.stack([position, torch.tensor([2, 0]).int()]), torch.tensor([[-2.0, -2], [4, 6]])
     how = Landing(own=0, beta=0.5, chunk=3, k=1, by_senders=True, lr=1.0, mu=0.0, nesterov=False)
-    land(slow, fast, residual, None, positions, values, None, how)
+    land(slow, fast, residual, None, None, positions, values, None, how)
     # mean by senders: [0, 0, (-2 + 4) / 2, 6, 0, -2]
     assert slow.tolist() == [1, 2, 2, -2, 5, 8] and fast.tolist() == slow.tolist()
     assert residual.tolist() == [1.5, 0, 0, 0, 1, 0]
@@ -138,7 +154,7 @@ def test_select_and_land_by_hand():
 def test_selection_is_the_largest_magnitudes(n, shape, seed):
     chunk, k = shape
     x = torch.randn(n, generator=torch.Generator().manual_seed(seed))
-    position, value, _ = select(x, None, None, 0.0, chunk, k)
+    position, value, _ = select(x, None, None, None, 0.0, chunk, k)
     at = absolute(position, Rows(n, chunk, k))
     assert torch.equal(x[at], value) and len(set(at.tolist())) == len(at)
     for start in range(0, n, chunk):
@@ -152,25 +168,27 @@ def test_selection_is_the_largest_magnitudes(n, shape, seed):
 def test_the_operators_trace_whole():
     """Fake kernels give the right shapes: a function that uses the operators compiles without a graph break."""
 
-    def step(slow, fast, residual):
-        position, value, _ = select(slow, fast, residual, 0.95, 64, 3)
+    def step(slow, fast, residual, scale=None):
+        position, value, _ = select(slow, fast, residual, scale, 0.95, 256, 3)
         code, level = two_bit_encode(value, 3)
-        back = two_bit_decode(code, level, value.numel(), 3)
-        how = Landing(0, 0.95, 64, 3, by_senders=True, lr=1.0, mu=0.0, nesterov=False)
-        land(slow, fast, residual, None, position[None], back[None], None, how)
+        back = two_bit_decode([code], [level], value.numel(), 3)[0]
+        how = Landing(0, 0.95, 256, 3, by_senders=True, lr=1.0, mu=0.0, nesterov=False)
+        land(slow, fast, residual, scale, None, position[None], back[None], None, how)
         return back
 
-    tensors = state("gaussian", 200, torch.float32)
-    twins = [x.clone() for x in tensors]
-    expected = step(*tensors)
-    got = torch.compile(step, fullgraph=True, backend="aot_eager")(*twins)
-    assert same(got, expected) and all(map(same, twins, tensors))
+    for eight_bit in (False, True):
+        slow, fast, residual = state("gaussian", 600, torch.float32)
+        tensors = [slow, fast, *residuals(residual, 256)[eight_bit]]
+        twins = copies(*tensors)
+        expected = step(*tensors)
+        got = torch.compile(step, fullgraph=True, backend="aot_eager")(*twins)
+        assert same(got, expected) and all(map(same, twins, tensors))
 
 
 @pytest.mark.parametrize("operator", [select, two_bit_encode], ids=["select", "two_bit_encode"])
 def test_torch_finds_the_operators_well_declared(operator):
     x = torch.randn(200)
-    arguments = (x, None, None, 0.0, 64, 3) if operator is select else (x, 64)
+    arguments = (x, None, None, None, 0.0, 64, 3) if operator is select else (x, 64)
     torch.library.opcheck(operator.overload, arguments)
 
 

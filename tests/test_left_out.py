@@ -6,6 +6,7 @@ import forged
 import pytest
 import torch
 import toy
+import toy_routes
 from toy_routes import FUSED
 
 from outerloop.compress.index.rice import Rice
@@ -48,7 +49,7 @@ def topk():
 
 def fused(recipe):
     make, feedback, aggregate = FUSED[recipe]
-    parts = {"method": OuterOptimizer(optimizer=make), "aggregate": aggregate, "compress": topk()}
+    parts = {"method": OuterOptimizer(optimizer=make), "aggregate": aggregate, "compress": toy_routes.topk(recipe)}
     return parts | {"feedback": copy.deepcopy(feedback)}
 
 

@@ -12,7 +12,6 @@ from outerloop import wire
 from outerloop.compress.by_size import BySize
 from outerloop.compress.cast import Cast
 from outerloop.compress.dct import Dct, dct_rows
-from outerloop.compress.groups import split_rows
 from outerloop.compress.identity import Identity
 from outerloop.compress.randomk import RandomK
 from outerloop.compress.scalecom import ScaleCom
@@ -21,6 +20,7 @@ from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.kernels.reference import pack_bits, topk_rows, unpack_bits
+from outerloop.kernels.rows import split_rows
 from outerloop.methods.average import Average
 from outerloop.payload import Payload
 from outerloop.rounds import RoundReport

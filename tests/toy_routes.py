@@ -1,5 +1,7 @@
 """A toy model trained through the fused or the plain route of a round."""
 
+import copy
+
 import torch
 import toy
 
@@ -22,11 +24,18 @@ FUSED = {
     "clipped mean": (lambda p: SGD(p, lr=1.0), ErrorFeedback(beta=0.95), MedianClip(of=Mean())),
     "mean": (lambda p: SGD(p, lr=1.0), ErrorFeedback(beta=0.95), Mean()),
     "forgetful": (lambda p: SGD(p, lr=1.0), NoFeedback(), Senders()),
+    "eight_bit": (lambda p: SGD(p, lr=1.0), ErrorFeedback(beta=0.95, bits=8), Senders()),
     "momentum": (lambda p: SGD(p, lr=0.7, momentum=0.9), ErrorFeedback(beta=0.5), Mean()),
     "nesterov": (lambda p: SGD(p, lr=0.7, momentum=0.9, nesterov=True), ErrorFeedback(beta=0.5), Mean()),
 }
-EXACT = ("sparseloco", "mean", "forgetful", "clipped", "clipped mean")
+EXACT = ("sparseloco", "mean", "forgetful", "eight_bit", "clipped", "clipped mean")
 """Those whose plain route rounds like the kernel; torch's own SGD fuses its products and sums."""
+
+
+def topk(recipe):
+    """The chunks of an 8-bit residual do not cut its blocks."""
+    chunk = 256 if recipe == "eight_bit" else 16
+    return TopK(chunk=chunk, k=chunk * 3 // 16, values=TwoBit(chunk=None), index=Rice())
 
 
 def trained(recipe, dtype, *, fused):
@@ -34,11 +43,8 @@ def trained(recipe, dtype, *, fused):
     make, feedback, aggregate = FUSED[recipe]
 
     def work(exchange):
-        net = toy.model().to(dtype)
-        own = type(feedback)(beta=feedback.beta) if isinstance(feedback, ErrorFeedback) else NoFeedback()
-        compress = BySize(
-            below=10, small=Cast(dtype="bfloat16"), large=TopK(chunk=16, k=3, values=TwoBit(chunk=None), index=Rice())
-        )
+        net, own = toy.model(width=20).to(dtype), copy.deepcopy(feedback)
+        compress = BySize(below=10, small=Cast(dtype="bfloat16"), large=topk(recipe))
         parts = {"feedback": own, "aggregate": aggregate, "compress": compress}
         loop = toy.outer(net, exchange, h=2, method=OuterOptimizer(optimizer=make), **parts)
         assert loop.routes.fused.fits
@@ -51,7 +57,9 @@ def trained(recipe, dtype, *, fused):
             assert not any(report.failed for report in loop.after_inner_step(1))
         state = {f"slow.{name}": x for name, x in loop.slow.items()}
         state |= {f"fast.{name}": p.detach() for name, p in net.named_parameters()}
-        state |= {f"residual.{name}": x for name, x in own.state_dict().get("residual", {}).items()}
+        for name, held in own.state_dict().get("residual", {}).items():
+            tensors = held if isinstance(held, list) else [held]
+            state |= {f"residual.{name}.{i}": x for i, x in enumerate(tensors) if isinstance(x, torch.Tensor)}
         return state
 
     return toy.run_workers(2, work)[0]

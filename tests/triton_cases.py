@@ -12,6 +12,7 @@ import torch
 from outerloop.kernels.cuda_land import land_triton
 from outerloop.kernels.cuda_select import select_triton
 from outerloop.kernels.cuda_two_bit import two_bit_decode_triton, two_bit_encode_triton
+from outerloop.kernels.eight_bit import to_eight_bit
 from outerloop.kernels.land import Landing, land
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.select import select
@@ -24,6 +25,7 @@ LARGE = [(4095, 4096, 64), (4096, 4096, 64), (4097, 4096, 64), (5003, 4096, 600)
 KINDS = ["random", "zero", "equal", "ties", "denormal", "huge", "infinite"]
 if ON_GPU:
     LARGE.append((1_000_003, 64, 3))
+BLOCKS = [(0, 256, 9), (1, 256, 9), (257, 256, 9), (700, 256, 9), (1300, 768, 50), (4097, 4096, 64), (5003, 2048, 40)]
 LONG_CHUNK = 65537
 
 
@@ -57,11 +59,17 @@ def there(*tensors: torch.Tensor | None) -> list[torch.Tensor | None]:
     return [x if x is None else x.to(DEVICE, copy=True) for x in tensors]
 
 
-def check_select(slow, fast, residual, chunk, k):
+def stored_as(residual: torch.Tensor | None, eight_bit: bool) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """A residual and its scales, if it has some."""
+    return to_eight_bit(residual) if eight_bit else (residual, None)
+
+
+def check_select(slow, fast, residual, chunk, k, eight_bit=False):
     """Same positions, same values; the metric to rounding."""
-    expected = select.definition(slow, fast, residual, 0.95, chunk, k)
+    held = stored_as(residual, eight_bit)
+    expected = select.definition(slow, fast, *held, 0.95, chunk, k)
     run = select if ON_GPU else select_triton
-    found = run(*there(slow, fast, residual), 0.95, chunk, k)
+    found = run(*there(slow, fast, *held), 0.95, chunk, k)
     same(found[0], expected[0])
     same(found[1], expected[1])
     torch.testing.assert_close(found[2].cpu(), expected[2], rtol=1e-12, atol=0, equal_nan=True)
@@ -73,6 +81,12 @@ def test_select(size, dtype):
     count, chunk, k = size
     slow = torch.randn(count)
     check_select(slow, (slow + 0.1 * torch.randn(count)).to(dtype), 0.1 * torch.randn(count), chunk, k)
+
+
+@pytest.mark.parametrize("size", BLOCKS)
+@pytest.mark.parametrize("kind", KINDS[:-1])
+def test_select_with_a_residual_of_eight_bits(kind, size):
+    check_select(torch.randn(size[0]), torch.randn(size[0]), values(kind, size[0]), *size[1:], eight_bit=True)
 
 
 @pytest.mark.parametrize("size", [(7, 64, 3), (251, 64, 3), (251, 64, 40), (251, 64, 64), (4097, 4096, 64)])
@@ -94,24 +108,25 @@ def test_select_of_the_longest_chunk():
 def test_nan_is_kept():
     x = torch.randn(128)
     x[100] = torch.nan
-    position, value, _ = select_triton(*there(x), None, None, 0.0, 64, 2)
+    position, value, _ = select_triton(*there(x), None, None, None, 0.0, 64, 2)
     assert 100 - 64 in position[2:].tolist() and value[2:].isnan().sum() == 1
 
 
 def payloads(kind: str, rows: Rows, peers: int) -> list[torch.Tensor]:
     """Position and value (P, M); some of the values are zero."""
     dense = [torch.randn(rows.count) for _ in range(peers)]
-    sent = [select.definition(x, None, None, 0.0, rows.chunk, rows.k)[0] for x in dense]
+    sent = [select.definition(x, None, None, None, 0.0, rows.chunk, rows.k)[0] for x in dense]
     value = torch.stack([values(kind, rows.kept) for _ in sent])
     return [torch.stack(sent), value * (torch.rand(value.shape) > 0.1)]
 
 
 def check_land(size, *, kind="random", dtype=torch.float32, residual=True, momentum=True, nesterov=True, peers=3, own=1,
-               by_senders=False, clipped=False):  # fmt: skip
+               by_senders=False, eight_bit=False, clipped=False):  # fmt: skip
     """Same residual, momentum, slow and fast; the metric to rounding."""
     rows = Rows(*size)
     weights = [values(kind, rows.count) for _ in range(4)]
-    weights = [weights[0], weights[1].to(dtype), weights[2] if residual else None, weights[3] if momentum else None]
+    held = stored_as(weights[2] if residual else None, eight_bit)
+    weights = [weights[0], weights[1].to(dtype), *held, weights[3] if momentum else None]
     sent = payloads(kind, rows, peers)
     how = Landing(own, 0.95, rows.chunk, rows.k, by_senders, 0.7, 0.9 if momentum else 0.0, nesterov)
     ours = there(*weights)
@@ -136,6 +151,14 @@ def test_land(size, dtype):
 @pytest.mark.parametrize("by_senders", [False, True])
 def test_land_of(kind, by_senders):
     check_land((130, 64, 20), kind=kind, by_senders=by_senders, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("size", BLOCKS)
+@pytest.mark.parametrize("kind", KINDS[:-2])
+def test_land_with_a_residual_of_eight_bits(kind, size):
+    """Of finite values: what is not finite never gets this far."""
+    for own, dtype in ((-1, torch.float32), (0, torch.bfloat16), (2, torch.float32)):
+        check_land(size, kind=kind, dtype=dtype, own=own, eight_bit=True, momentum=own == 2)
 
 
 @pytest.mark.parametrize("residual", [False, True])
@@ -165,7 +188,8 @@ def check_two_bit(x, group):
     found = encode(*there(x), group)
     same(found[0], expected[0])
     same(found[1], expected[1])
-    same(decode(*found, x.numel(), group), two_bit_decode.definition(*expected, x.numel(), group))
+    back = decode(*([part, part] for part in found), x.numel(), group)
+    same(back, two_bit_decode.definition(*([part, part] for part in expected), x.numel(), group))
 
 
 def test_longer_chunks_go_the_definition_s_way():
@@ -185,11 +209,11 @@ def test_more_than_two_to_the_31_values():
     slow = torch.randn(2**31 + tail, device=DEVICE)
     fast = torch.zeros_like(slow, dtype=torch.bfloat16)
     end, kept = slow[-tail:].cpu(), 2 * k + 1
-    position, value, _ = select(slow, fast, None, 0.0, chunk, k)
-    expected = select.definition(end, None, None, 0.0, chunk, k)
+    position, value, _ = select(slow, fast, None, None, 0.0, chunk, k)
+    expected = select.definition(end, None, None, None, 0.0, chunk, k)
     same(position[-kept:], expected[0])
     same(value[-kept:], expected[1])
     how = Landing(-1, 0.0, chunk, k, by_senders=False, lr=0.7, mu=0.0, nesterov=False)
-    land(slow, fast, None, None, position[None], value[None], None, how)
-    land.definition(end, torch.zeros(tail), None, None, expected[0][None], expected[1][None], None, how)
+    land(slow, fast, None, None, None, position[None], value[None], None, how)
+    land.definition(end, torch.zeros(tail), None, None, None, expected[0][None], expected[1][None], None, how)
     same(slow[-tail:], end)

@@ -13,6 +13,7 @@ from triton.runtime.jit import JITFunction
 from outerloop.kernels.cuda_land import land_triton
 from outerloop.kernels.cuda_select import select_triton
 from outerloop.kernels.cuda_two_bit import two_bit_decode_triton, two_bit_encode_triton
+from outerloop.kernels.eight_bit import to_eight_bit
 from outerloop.kernels.land import Landing
 
 
@@ -56,8 +57,9 @@ def check(compiled) -> None:
 @pytest.mark.parametrize("count", [3 * 4096, 4097])
 def test_select(compiled, count, dtype):
     x = torch.zeros(count)
-    select_triton(x, x.to(dtype), x, 0.9, 4096, 64)
-    select_triton(x, None, None, 0.9, 4096, 1)
+    select_triton(x, x.to(dtype), x, None, 0.9, 4096, 64)
+    select_triton(x, x.to(dtype), *to_eight_bit(x), 0.9, 4096, 64)
+    select_triton(x, None, None, None, 0.9, 4096, 1)
     check(compiled)
 
 
@@ -66,9 +68,10 @@ def test_select(compiled, count, dtype):
 def test_land(compiled, peers, dtype):
     x = torch.zeros(4097)
     sent = torch.zeros(peers, 65, dtype=torch.int32), torch.zeros(peers, 65)
-    for residual, momentum, by_senders in ((x, x, True), (x, None, False), (None, x, False)):
+    plain, none, eight_bit = (x, None), (None, None), to_eight_bit(x)
+    for held, momentum, by_senders in ((plain, x, True), (plain, None, False), (none, x, False), (eight_bit, x, True)):
         how = Landing(0, 0.9, 4096, 64, by_senders, lr=0.7, mu=0.9, nesterov=True)
-        land_triton(x, x.to(dtype), residual, momentum, *sent, None, how)
+        land_triton(x, x.to(dtype), *held, momentum, *sent, None, how)
     check(compiled)
     assert all("bar.sync" in kernel.asm["ptx"] for kernel in compiled)
 
@@ -76,5 +79,5 @@ def test_land(compiled, peers, dtype):
 @pytest.mark.parametrize("group", [1, 64, 5000])
 def test_two_bit(compiled, group):
     coded = two_bit_encode_triton(torch.zeros(6000), group)
-    two_bit_decode_triton(*coded, 6000, group)
+    two_bit_decode_triton(*([part] for part in coded), 6000, group)
     check(compiled)

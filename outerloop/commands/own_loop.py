@@ -61,7 +61,7 @@ def joined(settings: Any, run_dir: Path) -> Exchange:
     exchange = build.make(
         settings.exchange,
         run=settings.exchange.run or "default",
-        identity_path=str((run_dir / "workers/0/identity.key").absolute()),
+        identity_path=str(rundir.identity_file(run_dir, 0)),
         fingerprint=build.fingerprint(settings),
     )
     try:

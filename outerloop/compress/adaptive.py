@@ -14,9 +14,9 @@ from __future__ import annotations
 import torch
 from torch import Size, Tensor
 
-from outerloop.compress.groups import split_rows
 from outerloop.compress.index import Index
 from outerloop.compress.topk import TopK
+from outerloop.kernels.rows import Rows, split_rows
 from outerloop.types import Compressor, Moment, Parts, UserError
 
 
@@ -73,4 +73,4 @@ class Adaptive:
 
 def kept(length: int, topk: TopK) -> int:
     """How many values a chunk of this length keeps, warm-up apart."""
-    return -(-topk.k * length // topk.chunk)
+    return Rows(length, topk.chunk, topk.k).kept

@@ -23,7 +23,7 @@ from functools import cache
 import torch
 from torch import Size, Tensor
 
-from outerloop.compress.groups import split_rows
+from outerloop.kernels.rows import split_rows
 from outerloop.types import Compressor, Moment, Parts, UserError
 
 LARGEST = torch.finfo(torch.float32).max

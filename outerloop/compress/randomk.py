@@ -6,7 +6,7 @@ The positions are not sent, every peer draws them: 12 bits a value less than top
 same ones, so parts add up and a sum inside the network is possible. For the same k it drops far more of x than top-k.
 The draws are new every round; x̂ is not scaled up by chunk / k, feedback brings what was left out. Needs error feedback.
 
-C chunks, L chunk length, K kept per chunk, M kept in all.
+N values, M kept in all.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import replace
 import torch
 from torch import Size, Tensor
 
-from outerloop.compress.groups import split_rows
-from outerloop.kernels.reference import topk_rows
+from outerloop.kernels.rows import Rows
+from outerloop.kernels.select import absolute, topk_positions
 from outerloop.types import Compressor, Moment, Parts, UserError
 
 
@@ -39,32 +39,24 @@ class RandomK:
         self.chunk, self.k, self.values = chunk, k, values
         self.linear = values.linear
 
-    def kept(self, row_length: int) -> int:
-        """How many values a chunk of this length keeps: the same share, rounded up."""
-        return -(-self.k * row_length // self.chunk)
+    def rows_of(self, count: int) -> Rows:
+        """How a tensor of `count` values is cut."""
+        return Rows(count, self.chunk, self.k)
 
-    def positions(self, rows: list[Tensor], moment: Moment) -> list[Tensor]:
-        """Ascending positions for each item of `rows`; drawn on the CPU, so that all devices agree."""
-        generator = torch.Generator().manual_seed(moment.seed)
-        drawn = [
-            topk_rows(torch.rand(row_CL.shape, generator=generator), self.kept(row_CL.shape[1])) for row_CL in rows
-        ]
-        return [index_CK.to(row_CL.device) for index_CK, row_CL in zip(drawn, rows, strict=True)]
+    def positions(self, rows: Rows, moment: Moment) -> Tensor:
+        """(M,) int32, ascending inside their chunks; drawn on the CPU, so that all devices agree."""
+        return topk_positions(torch.rand(rows.count, generator=torch.Generator().manual_seed(moment.seed)), rows)
 
     def encode(self, x: Tensor, moment: Moment) -> Parts:
         """(N values, any shape) -> the parts of the kept values (M,)."""
-        rows = split_rows(x.detach().reshape(-1), self.chunk)
-        picked = zip(rows, self.positions(rows, moment), strict=True)
-        value_M = torch.cat([x.new_zeros(0), *(row_CL.gather(1, index_CK).view(-1) for row_CL, index_CK in picked)])
-        return self.values.encode(value_M, replace(moment, group=self.k))
+        rows = self.rows_of(x.numel())
+        at_M = absolute(self.positions(rows, moment).to(x.device), rows)
+        return self.values.encode(x.detach().reshape(-1)[at_M], replace(moment, group=self.k))
 
     def decode(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
         """Parts -> dense float32 of `shape`. Raises ValueError when `values` cannot decode them."""
-        dense_N = torch.zeros(shape.numel(), device=next((part.device for part in parts.values()), None))
-        rows = split_rows(dense_N, self.chunk)
-        picked = self.positions(rows, moment)
-        counts = [index_CK.numel() for index_CK in picked]
-        value_M = self.values.decode(parts, Size([sum(counts)]), replace(moment, group=self.k)).float()
-        for row_CL, index_CK, value in zip(rows, picked, value_M.split(counts), strict=True):
-            row_CL.scatter_(1, index_CK, value.view_as(index_CK))
+        rows = self.rows_of(shape.numel())
+        dense_N = torch.zeros(rows.count, device=next((part.device for part in parts.values()), None))
+        at_M = absolute(self.positions(rows, moment).to(dense_N.device), rows)
+        dense_N[at_M] = self.values.decode(parts, Size([rows.kept]), replace(moment, group=self.k)).float()
         return dense_N.view(shape)

@@ -13,21 +13,19 @@ All peers keep the same positions, so parts add up, unlike those of top-k, and a
 less than zeros from the other P − 1 peers would: 12 bits a kept value at chunk 4096 from one peer a round, 12 / P on
 average. Needs error feedback. Not for peers with very different data: what the leader holds back says little of them.
 
-N values, C chunks, L chunk length, K kept per chunk, M kept in all, P peers.
+N values, M kept in all, P peers.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
 from torch import Size, Tensor
 
-from outerloop.compress.groups import split_rows
 from outerloop.compress.index.fixed import Fixed
 from outerloop.compress.randomk import RandomK
-from outerloop.kernels.reference import topk_rows
 from outerloop.kernels.rows import Rows
+from outerloop.kernels.select import topk_positions
 from outerloop.types import Compressor, Moment, Parts, UserError
 
 
@@ -50,16 +48,14 @@ class ScaleCom(RandomK):
             raise UserError(f"scalecom k={k} must be 1 .. chunk={chunk}")
         super().__init__(chunk=chunk, k=k, values=values)
 
-    def positions(self, rows: list[Tensor], moment: Moment) -> list[Tensor]:
-        """Ascending positions (C, K) for each item of `rows`: as agreed, or drawn.
+    def positions(self, rows: Rows, moment: Moment) -> Tensor:
+        """(M,) int32, ascending inside their chunks: as agreed, or drawn.
 
         Raises ValueError when what was agreed are not ascending positions, as many as these rows keep.
         """
         if moment.agreed is None:
             return super().positions(rows, moment)
-        counts = [row_CL.shape[0] * self.kept(row_CL.shape[1]) for row_CL in rows]
-        index_M = Fixed().decode(moment.agreed, Rows(sum(row_CL.numel() for row_CL in rows), self.chunk, self.k)).long()
-        return [index.view(len(row_CL), -1) for index, row_CL in zip(index_M.split(counts), rows, strict=True)]
+        return Fixed().decode([moment.agreed], rows)[0]
 
     def encode(self, x: Tensor, moment: Moment) -> Parts:
         """(N values, any shape) -> the parts of the kept values (M,), a leader's with "next": see `announced`."""
@@ -70,9 +66,8 @@ class ScaleCom(RandomK):
 
     def announced(self, held: Tensor) -> Tensor:
         """What was not sent (N values, any shape) -> where it is largest: M positions in their chunks, packed uint8."""
-        picked = [topk_rows(row_CL, self.kept(row_CL.shape[1])) for row_CL in split_rows(held.reshape(-1), self.chunk)]
-        index_M = torch.cat([held.new_zeros(0, dtype=torch.int64), *(index_CK.view(-1) for index_CK in picked)])
-        return Fixed().encode(index_M.int(), Rows(held.numel(), self.chunk, self.k))
+        rows = self.rows_of(held.numel())
+        return Fixed().encode(topk_positions(held.reshape(-1), rows), rows)
 
     def decode(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
         """Parts -> dense float32 of `shape`. Raises ValueError when `values` cannot decode them.
@@ -80,6 +75,5 @@ class ScaleCom(RandomK):
         A bad "next" is a ValueError now, in the round that brings it: in the next one it would be too late.
         """
         if "next" in parts:
-            rows = split_rows(parts["next"].new_empty(shape.numel()), self.chunk)
-            self.positions(rows, replace(moment, agreed=parts["next"]))
+            self.positions(self.rows_of(shape.numel()), replace(moment, agreed=parts["next"]))
         return super().decode({name: part for name, part in parts.items() if name != "next"}, shape, moment)

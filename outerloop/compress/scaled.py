@@ -13,8 +13,8 @@ from collections.abc import Callable
 import torch
 from torch import Size, Tensor
 
-from outerloop.compress.groups import split_rows, split_rows_of_levels
 from outerloop.kernels.reference import pack_codes, unpack_codes
+from outerloop.kernels.rows import split_rows, split_rows_of_levels
 from outerloop.types import Parts
 
 

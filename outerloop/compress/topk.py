@@ -5,17 +5,19 @@
 The positions go through a code of compress/index, the kept values through another compressor. A tensor is cut as it
 lies in memory; the ragged last chunk keeps the same share, rounded up, and nothing is padded. Needs error feedback.
 
-N values, C chunks, L chunk length, K kept per chunk, M kept in all.
+N values, C chunks, L chunk length, K kept per chunk, M kept in all, P peers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Size, Tensor
 
 from outerloop.compress.index import Index
+from outerloop.compress.together import decode_all
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.select import absolute, select
 from outerloop.types import Compressor, Moment, Parts, UserError
@@ -59,15 +61,15 @@ class TopK:
     def encode(self, x: Tensor, moment: Moment) -> Parts:
         """(N values, any shape) -> "index" uint8 (positions in the chunk) and "values.*"."""
         rows = self.rows_at(x.numel(), moment)
-        position_M, value_M, _ = select(x.detach().float().contiguous(), None, None, 0.0, rows.chunk, rows.k)
+        position_M, value_M, _ = select(x.detach().float().contiguous(), None, None, None, 0.0, rows.chunk, rows.k)
         return self.pack(position_M, value_M, rows, moment)
 
     def decode(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
         """Parts -> dense float32 of `shape`. Raises ValueError as `index` and `values` do."""
         rows = self.rows_at(shape.numel(), moment)
-        position_M, value_M = self.unpack(parts, rows, moment)
-        dense_N = torch.zeros(shape.numel(), device=value_M.device)
-        dense_N[absolute(position_M, rows)] = value_M
+        position_1M, value_1M = self.unpack([parts], rows, moment)
+        dense_N = torch.zeros(shape.numel(), device=value_1M.device)
+        dense_N[absolute(position_1M[0], rows)] = value_1M[0]
         return dense_N.view(shape)
 
     def pack(self, position_M: Tensor, value_M: Tensor, rows: Rows, moment: Moment) -> Parts:
@@ -75,8 +77,10 @@ class TopK:
         values = self.values.encode(value_M, replace(moment, group=rows.k))
         return {"index": self.index.encode(position_M, rows)} | {f"values.{name}": x for name, x in values.items()}
 
-    def unpack(self, parts: Parts, rows: Rows, moment: Moment) -> tuple[Tensor, Tensor]:
-        """The inverse of `pack`. Raises ValueError."""
-        position_M = self.index.decode(parts["index"], rows)
-        values = {name.removeprefix("values."): part for name, part in parts.items() if name != "index"}
-        return position_M, self.values.decode(values, Size([rows.kept]), replace(moment, group=rows.k)).float()
+    def unpack(self, parts_P: Sequence[Parts], rows: Rows, moment: Moment) -> tuple[Tensor, Tensor]:
+        """The inverse of `pack` for what P peers sent: position and value (P, M). Raises ValueError."""
+        position_PM = self.index.decode([parts["index"] for parts in parts_P], rows)
+        values = [
+            {name.removeprefix("values."): x for name, x in parts.items() if name != "index"} for parts in parts_P
+        ]
+        return position_PM, decode_all(self.values, values, Size([rows.kept]), replace(moment, group=rows.k))

@@ -11,6 +11,8 @@ N values, G groups, L values a group, the last group may be shorter.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Size, Tensor
 
@@ -42,15 +44,26 @@ class TwoBit:
 
     def decode(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
         """Parts -> float32 of `shape`. Raises ValueError on wrong sizes or levels that are negative or not finite."""
-        count, level_G2 = shape.numel(), parts["level"]
+        return self.decode_all([parts], shape, moment)[0]
+
+    def decode_all(self, parts_P: Sequence[Parts], shape: Size, moment: Moment) -> Tensor:
+        """See `Together`."""
+        count = shape.numel()
         group = group_length(self.chunk, count, moment)
-        if level_G2.shape != (-(-count // group), 2) or level_G2.dtype != torch.bfloat16:
-            raise ValueError(f"levels {tuple(level_G2.shape)} do not fit {count} values in groups of {group}")
-        if not all_magnitudes(level_G2):
-            raise ValueError("a level is negative or not finite")
-        if parts["code"].dtype != torch.uint8 or parts["code"].shape != (packed_bytes(count, 2),):
-            raise ValueError(f"{parts['code'].numel()} bytes cannot hold {count} codes of 2 bits")
-        return two_bit_decode(parts["code"], level_G2, count, group).view(shape)
+        for parts in parts_P:
+            check(parts["code"], parts["level"], count, group)
+        codes, levels = ([parts[name] for parts in parts_P] for name in ("code", "level"))
+        return two_bit_decode(codes, levels, count, group).view(len(codes), *shape)
+
+
+def check(code: Tensor, level_G2: Tensor, count: int, group: int) -> None:
+    """Raises ValueError unless these are `count` codes in groups of `group`, and the magnitudes of these groups."""
+    if level_G2.shape != (-(-count // group), 2) or level_G2.dtype != torch.bfloat16:
+        raise ValueError(f"levels {tuple(level_G2.shape)} do not fit {count} values in groups of {group}")
+    if not all_magnitudes(level_G2):
+        raise ValueError("a level is negative or not finite")
+    if code.dtype != torch.uint8 or code.shape != (packed_bytes(count, 2),):
+        raise ValueError(f"{code.numel()} bytes cannot hold {count} codes of 2 bits")
 
 
 def all_magnitudes(level_G2: Tensor) -> bool:

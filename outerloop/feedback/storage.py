@@ -1,8 +1,8 @@
-"""How a residual is kept between rounds: float32, or 8 bits a value (LoCo, arXiv 2407.04480).
+"""How a residual is kept between rounds: float32, or 8 bits a value (kernels/eight_bit.py).
 
 8 bits: blocks of 256 values share one float32 scale, max |e| / 127, so an entry is off by at most half a scale.
 
-N values, B blocks.
+N values, B blocks, L values a block.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from outerloop.kernels.eight_bit import BLOCK, from_eight_bit, to_eight_bit
 from outerloop.types import Tensors, UserError
-
-BLOCK = 256
 
 
 class Float32:
@@ -30,6 +29,14 @@ class Float32:
     def put(self, name: str, x: Tensor) -> None:
         """Keep x (any shape)."""
         self.held[name] = x
+
+    def in_place(self, name: str) -> tuple[Tensor | None, None]:
+        """What is held, to be changed by who asks, and no scales."""
+        return self.held.get(name), None
+
+    def put_zeros(self, name: str, like: Tensor) -> None:
+        """Keep zeros of the shape and on the device of `like`."""
+        self.held[name] = torch.zeros_like(like)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -54,15 +61,21 @@ class EightBit:
         """What was put last under this name, to 8 bits; None before the first."""
         if name not in self.held:
             return None
-        code_BL, scale_B1, shape = self.held[name]
-        return (code_BL.float() * scale_B1).view(-1)[: shape.numel()].view(shape)
+        return from_eight_bit(*self.held[name])
 
     def put(self, name: str, x: Tensor) -> None:
         """Keep x (any shape), rounded to nearest."""
-        x_BL = torch.nn.functional.pad(x.reshape(-1).float(), (0, -x.numel() % BLOCK)).view(-1, BLOCK)
-        scale_B1 = x_BL.abs().amax(1, keepdim=True) / 127
-        code_BL = (x_BL / scale_B1.clamp(min=torch.finfo(torch.float32).tiny)).round().clamp(-127, 127).to(torch.int8)
-        self.held[name] = code_BL, scale_B1, x.shape
+        self.held[name] = *to_eight_bit(x), x.shape
+
+    def in_place(self, name: str) -> tuple[Tensor | None, Tensor | None]:
+        """What is held, to be changed by who asks: codes (B, L) and scales (B, 1)."""
+        return self.held[name][:2] if name in self.held else (None, None)
+
+    def put_zeros(self, name: str, like: Tensor) -> None:
+        """Keep zeros of the shape and on the device of `like`."""
+        blocks = -(-like.numel() // BLOCK)
+        code_BL = like.new_zeros(blocks, BLOCK, dtype=torch.int8)
+        self.held[name] = code_BL, like.new_zeros(blocks, 1, dtype=torch.float32), like.shape
 
     def clear(self) -> None:
         """Forget everything."""

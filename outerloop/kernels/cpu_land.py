@@ -12,6 +12,7 @@ from torch import Tensor
 
 from outerloop.kernels.arrays import LINE, array_of, convert, prefetch, sum_of_squares
 from outerloop.kernels.compiled import compiled
+from outerloop.kernels.cpu_eight_bit import held_row, hold_row
 from outerloop.kernels.land import Landing, land
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.threads import share
@@ -22,6 +23,7 @@ def land_cpu(
     slow: Tensor,
     fast: Tensor,
     residual: Tensor | None,
+    scale: Tensor | None,
     momentum: Tensor | None,
     position: Tensor,
     value: Tensor,
@@ -30,22 +32,23 @@ def land_cpu(
 ) -> Tensor:
     """See `land`."""
     rows = Rows(slow.numel(), how.chunk, how.k)
-    squares_C = torch.zeros(rows.rows, dtype=torch.float64)
-    arrays = [array_of(x) for x in (slow, fast, residual if how.own >= 0 else None, momentum)]
+    squares_C = torch.zeros(rows.chunks, dtype=torch.float64)
+    arrays = [array_of(x) for x in (slow, fast, residual if how.own >= 0 else None, scale, momentum)]
     payloads = [position.numpy(), value.numpy(), array_of(value[max(how.own, 0)] if sent is None else sent)]
     share(
         lambda first, last: land_rows(*arrays, *payloads, how, first, last, squares_C.numpy()),
-        rows.rows,
+        rows.chunks,
         values=rows.count,
     )
     return squares_C.sum().view(1)
 
 
 @compiled
-def land_rows(slow, fast, residual, momentum, position, value, sent, how, first, last, squares):
+def land_rows(slow, fast, residual, scale, momentum, position, value, sent, how, first, last, squares):
     """Chunks first .. last."""
     chunk, own, beta, lr, mu = how.chunk, how.own, np.float32(how.beta), np.float32(how.lr), np.float32(how.mu)
     total, senders, other = np.zeros(chunk, np.float32), np.zeros(chunk, np.float32), np.empty(chunk, np.float32)
+    buffer = np.empty(chunk, np.float32)
     peers = 0 if how.by_senders else position.shape[0]
     for row in range(first, last):
         start, begin = row * chunk, row * how.k
@@ -53,8 +56,9 @@ def land_rows(slow, fast, residual, momentum, position, value, sent, how, first,
         end = begin + (how.k * n + chunk - 1) // chunk
         row_slow, row_fast = slow[start : start + n], fast[start : start + n]
         if residual.size:
-            row_residual = residual[start : start + n]
-            keep_row(row_slow, row_fast, row_residual, beta, position[own, begin:end], sent[begin:end], other)
+            held = held_row(residual, scale, start, n, buffer)
+            keep_row(row_slow, row_fast, held, beta, position[own, begin:end], sent[begin:end], other)
+            hold_row(held, residual, scale, start)
         for peer in range(position.shape[0]):
             ask_ahead(slow, fast, residual, start + chunk, chunk, peer, position.shape[0])
             add_sent(position, value, peer, begin, end, total, senders)

@@ -2,12 +2,12 @@
 
 Rice: the sizes of all lanes first, then every lane is written where it belongs. Imports only where numba does.
 
-M kept in all, R lanes, B bytes.
+M kept in all, R lanes, B bytes, P peers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import numpy as np
@@ -16,19 +16,20 @@ from torch import Tensor
 
 from outerloop.kernels import elias_fano_loops, positions, rice_loops
 from outerloop.kernels.rows import Rows
-from outerloop.kernels.threads import share
+from outerloop.kernels.threads import share, share_all
 
 
-def all_of(loop: Callable[[int, int], bool], pieces: int, rows: Rows) -> bool:
-    """Whether the loop says so of all its pieces."""
-    failed: list[int] = []
+def all_of(loops: Iterable[Callable[[int, int], bool] | None], pieces: int, rows: Rows) -> list[bool]:
+    """Whether each loop is there and says so of all its pieces; all threads on all loops."""
+    there = list(loops)
+    good = [loop is not None for loop in there]
 
-    def part(first: int, stop: int) -> None:
+    def part(i: int, loop: Callable[[int, int], bool], first: int, stop: int) -> None:
         if not loop(first, stop):
-            failed.append(first)
+            good[i] = False
 
-    share(part, pieces, values=rows.kept)
-    return not failed
+    share_all([partial(part, i, loop) for i, loop in enumerate(there) if loop], pieces, values=rows.kept)
+    return good
 
 
 def kept_of(position_M: Tensor, rows: Rows) -> np.ndarray:
@@ -49,7 +50,7 @@ def rice_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
     code = positions.lane_rows(rows), positions.rice_bits(rows)
     position, size_R = kept_of(position_M, rows), np.empty(positions.lane_count(rows), np.int64)
     measure = partial(rice_loops.sizes, position, size_R, shape, *code)
-    positions.check_valid(all_of(measure, len(size_R), rows))
+    positions.check_valid(*all_of([measure], len(size_R), rows))
     border = borders(size_R)
     byte_B = torch.empty(int(border[-1]), dtype=torch.uint8)
     byte_B[: 2 * len(size_R)] = torch.from_numpy(size_R.astype("<u2").view(np.uint8))
@@ -59,16 +60,20 @@ def rice_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
 
 
 @positions.rice_decode.kernel("CPU")
-def rice_decode(byte_B: Tensor, count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
+def rice_decode(bytes: list[Tensor], count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
     """As positions.rice_decode."""
     rows, shape = Rows(count, chunk, k), (count, chunk, k)
     code = positions.lane_rows(rows), positions.rice_bits(rows)
-    position_M, size_R = torch.empty(rows.kept, dtype=torch.int32), positions.rice_lane_bytes(byte_B, rows)
-    if size_R is None:
-        return position_M.zero_(), torch.tensor(False)
-    byte, border = byte_B.contiguous().numpy(), borders(size_R.numpy())
-    read = partial(rice_loops.read, byte, position_M.numpy(), border, shape, *code)
-    return position_M, torch.tensor(all_of(read, len(size_R), rows))
+    position_PM = torch.empty(len(bytes), rows.kept, dtype=torch.int32)
+
+    def reader(byte_B: Tensor, position_M: np.ndarray) -> Callable[[int, int], bool] | None:
+        size_R = positions.rice_lane_bytes(byte_B, rows)
+        if size_R is None:
+            return None
+        return partial(rice_loops.read, byte_B.contiguous().numpy(), position_M, borders(size_R.numpy()), shape, *code)
+
+    readers = map(reader, bytes, position_PM.numpy())
+    return position_PM, torch.tensor(all_of(readers, positions.lane_count(rows), rows))
 
 
 @positions.elias_fano_encode.kernel("CPU")
@@ -78,18 +83,20 @@ def elias_fano_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Ten
     size = positions.elias_fano_bytes(chunk, k, low)
     byte_B = torch.empty(sum(positions.block_bytes(rows)), dtype=torch.uint8)
     write = partial(elias_fano_loops.write, kept_of(position_M, rows), byte_B.numpy(), (count, chunk, k), low, size)
-    positions.check_valid(all_of(write, rows.rows, rows))
+    positions.check_valid(*all_of([write], rows.chunks, rows))
     return byte_B
 
 
 @positions.elias_fano_decode.kernel("CPU")
-def elias_fano_decode(byte_B: Tensor, count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
+def elias_fano_decode(bytes: list[Tensor], count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
     """As positions.elias_fano_decode."""
     rows, low = Rows(count, chunk, k), positions.elias_fano_bits(Rows(count, chunk, k))
     size = positions.elias_fano_bytes(chunk, k, low)
-    position_M = torch.empty(rows.kept, dtype=torch.int32)
-    if byte_B.numel() != sum(positions.block_bytes(rows)):
-        return position_M.zero_(), torch.tensor(False)
-    byte = byte_B.contiguous().numpy()
-    read = partial(elias_fano_loops.read, byte, position_M.numpy(), (count, chunk, k), low, size)
-    return position_M, torch.tensor(all_of(read, rows.rows, rows))
+    position_PM = torch.empty(len(bytes), rows.kept, dtype=torch.int32)
+
+    def reader(byte_B: Tensor, position_M: np.ndarray) -> Callable[[int, int], bool] | None:
+        if byte_B.numel() != sum(positions.block_bytes(rows)):
+            return None
+        return partial(elias_fano_loops.read, byte_B.contiguous().numpy(), position_M, (count, chunk, k), low, size)
+
+    return position_PM, torch.tensor(all_of(map(reader, bytes, position_PM.numpy()), rows.chunks, rows))

@@ -14,6 +14,7 @@ from torch import Tensor
 from outerloop.kernels.arrays import LINE, array_of, convert, prefetch, sum_of_squares
 from outerloop.kernels.bit_loops import ONE, reaching, trailing_zeros
 from outerloop.kernels.compiled import compiled
+from outerloop.kernels.cpu_eight_bit import held_row
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.select import select
 from outerloop.kernels.threads import share
@@ -25,20 +26,20 @@ WORD = 64
 
 @select.kernel("CPU")
 def select_cpu(
-    slow: Tensor, fast: Tensor | None, residual: Tensor | None, beta: float, chunk: int, k: int
+    slow: Tensor, fast: Tensor | None, residual: Tensor | None, scale: Tensor | None, beta: float, chunk: int, k: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """See `select`."""
     rows = Rows(slow.numel(), chunk, k)
     position_M, value_M = torch.empty(rows.kept, dtype=torch.int32), torch.empty(rows.kept)
-    squares_C = torch.zeros(rows.rows, dtype=torch.float64)
-    inputs = [array_of(slow), array_of(fast), array_of(residual), np.float32(beta), chunk, k]
+    squares_C = torch.zeros(rows.chunks, dtype=torch.float64)
+    inputs = [*map(array_of, (slow, fast, residual, scale)), np.float32(beta), chunk, k]
     outputs = [position_M.numpy(), value_M.numpy(), squares_C.numpy()]
-    share(lambda first, last: select_rows(*inputs, first, last, *outputs), rows.rows, values=rows.count)
+    share(lambda first, last: select_rows(*inputs, first, last, *outputs), rows.chunks, values=rows.count)
     return position_M, value_M, squares_C.sum().view(1)
 
 
 @compiled
-def select_rows(slow, fast, residual, beta, chunk, k, first, last, position, value, squares):
+def select_rows(slow, fast, residual, scale, beta, chunk, k, first, last, position, value, squares):
     """Chunks first .. last."""
     x, other = np.empty(chunk, np.float32), np.empty(chunk, np.float32)
     size, best = np.empty(chunk, np.int32), np.empty(chunk, np.int32)
@@ -47,7 +48,7 @@ def select_rows(slow, fast, residual, beta, chunk, k, first, last, position, val
         start = row * chunk
         n = min(chunk, slow.size - start)
         kept = np.int32((k * n + chunk - 1) // chunk)
-        squares[row] = offer_row(slow, fast, residual, beta, start, n, x, other)
+        squares[row] = offer_row(slow, fast, residual, scale, beta, start, n, x, other)
         bits = x.view(np.int32)
         for i in range(n):
             size[i] = bits[i] & 0x7FFFFFFF
@@ -67,7 +68,7 @@ def select_rows(slow, fast, residual, beta, chunk, k, first, last, position, val
 
 
 @compiled
-def offer_row(slow, fast, residual, beta, start, n, x, other):
+def offer_row(slow, fast, residual, scale, beta, start, n, x, other):
     """x = (slow − fast) + residual · β of one chunk; returns the sum of (slow − fast)²."""
     row = slow[start : start + n]
     if fast.size:
@@ -79,7 +80,7 @@ def offer_row(slow, fast, residual, beta, start, n, x, other):
             x[i] = row[i]
     square = sum_of_squares(x, n)
     if residual.size:
-        held = residual[start : start + n]
+        held = held_row(residual, scale, start, n, other)
         for i in range(n):
             x[i] = x[i] + held[i] * beta
     return square

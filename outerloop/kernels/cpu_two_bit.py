@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -9,7 +11,7 @@ from torch import Tensor
 from outerloop.kernels.arrays import array_of, convert
 from outerloop.kernels.compiled import compiled
 from outerloop.kernels.reference import packed_bytes
-from outerloop.kernels.threads import share
+from outerloop.kernels.threads import share, share_all
 from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
 
 LARGEST = torch.finfo(torch.bfloat16).max
@@ -28,12 +30,13 @@ def two_bit_encode_cpu(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
 
 
 @two_bit_decode.kernel("CPU")
-def two_bit_decode_cpu(code: Tensor, level: Tensor, count: int, group: int) -> Tensor:
+def two_bit_decode_cpu(code: list[Tensor], level: list[Tensor], count: int, group: int) -> Tensor:
     """See `two_bit_decode`."""
-    x = torch.empty(count)
-    arrays = [code.contiguous().numpy(), array_of(level.contiguous()), group, x.numpy()]
-    share(lambda a, b: decode_groups(*arrays, a, b), len(level), values=count)
-    return x
+    x_PN = torch.empty(len(code), count)
+    arrays = [map(array_of, (sent.contiguous(), size.contiguous())) for sent, size in zip(code, level, strict=True)]
+    loops = [partial(decode_groups, *both, group, x) for both, x in zip(arrays, x_PN.numpy(), strict=True)]
+    share_all(loops, -(-count // group), values=count)
+    return x_PN
 
 
 @compiled

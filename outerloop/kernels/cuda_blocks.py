@@ -33,7 +33,7 @@ def spans(rows: Rows) -> list[tuple[int, int, int, int]]:
 
     Apart, because where the length is one multiple of 16 for all rows a thread moves 16 bytes at a time.
     """
-    whole, rest = (0, rows.whole, rows.chunk, rows.k), (rows.whole, rows.rows, rows.rest, rows.kept_of_rest)
+    whole, rest = (0, rows.whole, rows.chunk, rows.k), (rows.whole, rows.chunks, rows.rest, rows.kept_of_rest)
     return [span for span in (whole, rest) if span[0] < span[1]]
 
 

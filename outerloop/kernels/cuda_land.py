@@ -3,11 +3,12 @@
 A program owns one row of sums (and one of sender counts) in global memory, small enough to stay in the cache. Peers are
 added to it one after another with a barrier in between; the positions of one peer are distinct, so no two threads
 touch the same sum, and the order is that of the names. Then one sweep moves residual, momentum, slow and fast, and what
-was scattered goes back to zero for the next chunk.
+was scattered goes back to zero for the next chunk. A residual of 8 bits passes through such a row too: its scales
+can only be known when the own values are taken off.
 
-Bytes a value: slow 4, fast 4 (2 in bfloat16), residual 4, momentum 4, read once and written once: 32 in all, 24 without
-momentum; without a residual fast is only written. Payload: 8 P k / L, read once. The row of sums adds 4, read from the
-cache. N values, L chunk length, P peers, M kept in all.
+Bytes a value: slow 4, fast 4 (2 in bfloat16), residual 4 (1 in 8 bits), momentum 4, read once and written once: 32 in
+all, 24 without momentum; without a residual fast is only written. Payload: 8 P k / L, read once. The row of sums adds
+4, read from the cache. N values, L chunk length, P peers, M kept in all.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from outerloop.kernels.cuda_blocks import LARGEST_CHUNK, block_of, load_float, spans, store_float, stored, warps_of
+from outerloop.kernels.cuda_eight_bit import load_residual, store_residual
 from outerloop.kernels.land import Landing, land
 from outerloop.kernels.rows import Rows
 
@@ -32,6 +34,7 @@ def land_triton(
     slow: Tensor,
     fast: Tensor,
     residual: Tensor | None,
+    scale: Tensor | None,
     momentum: Tensor | None,
     position: Tensor,
     value: Tensor,
@@ -40,16 +43,17 @@ def land_triton(
 ) -> Tensor:
     """See `land`."""
     if how.chunk > LARGEST_CHUNK:
-        return land.definition(slow, fast, residual, momentum, position, value, sent, how)
+        return land.definition(slow, fast, residual, scale, momentum, position, value, sent, how)
     rows = Rows(slow.numel(), how.chunk, how.k)
     position, value = position.contiguous(), value.contiguous()
     tile = min(block_of(how.chunk), TILE)
     warps = warps_of(tile, each=4)
-    programs = min(rows.rows, resident(slow, warps))
+    programs = min(rows.chunks, resident(slow, warps))
     total = slow.new_zeros(programs, how.chunk)
     senders = torch.zeros_like(total) if how.by_senders else None
-    squares_C = slow.new_zeros(rows.rows, dtype=torch.float64)
-    weights = [slow, stored(fast), residual if how.own >= 0 else None, momentum]
+    squares_C = slow.new_zeros(rows.chunks, dtype=torch.float64)
+    weights = [slow, stored(fast), *((residual, scale) if how.own >= 0 else (None, None)), momentum]
+    held = None if scale is None else torch.empty_like(total)
     own = max(how.own, 0)
     payloads = [position, value, position[own], value[own] if sent is None else sent.contiguous()]
     with torch.cuda.device_of(slow):
@@ -59,6 +63,7 @@ def land_triton(
                 *payloads,
                 total,
                 senders,
+                held,
                 squares_C,
                 how.beta,
                 how.lr,
@@ -91,6 +96,7 @@ def land_chunks(
     slow,
     fast,
     residual,
+    scale,
     momentum,
     position,
     value,
@@ -98,6 +104,7 @@ def land_chunks(
     own_value,
     total,
     senders,
+    held,
     squares,
     beta,
     lr,
@@ -120,6 +127,8 @@ def land_chunks(
     total += program * chunk
     if senders is not None:
         senders += program * chunk
+    if scale is not None:
+        held += program * chunk
     row = program + first
     while row < last:
         begin, start = row * k, row * chunk
@@ -129,12 +138,17 @@ def land_chunks(
             lane = done + tl.arange(0, TILE)
             there = lane < length
             mean = mean_of(total + lane, senders, lane, there, divisor)
-            sweep(slow, fast, residual, momentum, start + lane, there, mean, beta, lr, mu, NESTEROV)
+            sweep(slow, fast, residual, scale, held, momentum, start, lane, there, mean, beta, lr, mu, NESTEROV)
             square += mean.to(tl.float64) * mean.to(tl.float64)
         tl.store(squares + row, tl.sum(square, 0))
         tl.debug_barrier()
         if residual is not None:
-            take_own(residual + start, own_position + begin, own_value + begin, kept, KEPT_TILE)
+            if scale is None:
+                take_own(residual + start, own_position + begin, own_value + begin, kept, KEPT_TILE)
+            else:
+                take_own(held, own_position + begin, own_value + begin, kept, KEPT_TILE)
+                tl.debug_barrier()
+                store_residual(held, residual, scale, start, length, TILE)
         clear_sent(position + begin, total, senders, kept, all_kept, peers, KEPT_TILE)
         row += tl.num_programs(0)
 
@@ -168,12 +182,16 @@ def mean_of(total, senders, lane, there, divisor):
 
 
 @triton.jit
-def sweep(slow, fast, residual, momentum, at, there, mean, beta, lr, mu, NESTEROV: tl.constexpr):
-    """(slow − fast) + e · β into the residual, b ← b · μ + ḡ, the step along it, fast ← slow."""
+def sweep(slow, fast, residual, scale, held, momentum, start, lane, there, mean, beta, lr, mu, NESTEROV: tl.constexpr):
+    """(slow − fast) + e · β into the residual or what holds it, b ← b · μ + ḡ, the step along it, fast ← slow."""
+    at = start + lane
     x = load_float(slow + at, there)
     if residual is not None:
-        e = load_float(residual + at, there)
-        store_float(residual + at, (x - load_float(fast + at, there)) + e * beta, there)
+        e = (x - load_float(fast + at, there)) + load_residual(residual, scale, at, there) * beta
+        if scale is None:
+            store_float(residual + at, e, there)
+        else:
+            tl.store(held + lane, e, mask=there)
     step = mean
     if momentum is not None:
         b = load_float(momentum + at, there) * mu + mean

@@ -4,7 +4,8 @@ Magnitudes are compared as the integers that their bits are, so a NaN counts as 
 found by bisection over those bits. It starts at a number that at least k of a chunk reach: the smallest of the maxima
 of at least k groups.
 
-Bytes a value: slow 4, fast 4 (2 in bfloat16), residual 4, read once; 8 k / L written. Nothing dense is written.
+Bytes a value: slow 4, fast 4 (2 in bfloat16), residual 4 (1 in 8 bits), read once; 8 k / L written. Nothing dense is
+written.
 N values, C chunks, L chunk length, M kept in all.
 """
 
@@ -16,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from outerloop.kernels.cuda_blocks import LARGEST_CHUNK, block_of, load_float, spans, stored, warps_of
+from outerloop.kernels.cuda_eight_bit import load_residual
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.select import select
 
@@ -25,15 +27,15 @@ EACH = 8
 
 @select.kernel("CUDA")
 def select_triton(
-    slow: Tensor, fast: Tensor | None, residual: Tensor | None, beta: float, chunk: int, k: int
+    slow: Tensor, fast: Tensor | None, residual: Tensor | None, scale: Tensor | None, beta: float, chunk: int, k: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """See `select`."""
     if chunk > LARGEST_CHUNK:
-        return select.definition(slow, fast, residual, beta, chunk, k)
+        return select.definition(slow, fast, residual, scale, beta, chunk, k)
     rows = Rows(slow.numel(), chunk, k)
     position_M = slow.new_empty(rows.kept, dtype=torch.int32)
-    value_M, squares_C = slow.new_empty(rows.kept), slow.new_zeros(rows.rows, dtype=torch.float64)
-    tensors = [slow, stored(fast), residual, position_M, value_M, squares_C]
+    value_M, squares_C = slow.new_empty(rows.kept), slow.new_zeros(rows.chunks, dtype=torch.float64)
+    tensors = [slow, stored(fast), residual, scale, position_M, value_M, squares_C]
     block = block_of(chunk)
     with torch.cuda.device_of(slow):
         for first, last, length, kept in spans(rows):
@@ -58,6 +60,7 @@ def select_chunk(
     slow,
     fast,
     residual,
+    scale,
     position,
     value,
     squares,
@@ -80,7 +83,7 @@ def select_chunk(
         x = x - load_float(fast + start + lane, there)
     tl.store(squares + row, tl.sum(x.to(tl.float64) * x.to(tl.float64), 0))
     if residual is not None:
-        x = x + load_float(residual + start + lane, there) * beta
+        x = x + load_residual(residual, scale, start + lane, there) * beta
     size = tl.where(there, x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, -1)
     border, reached = kth_largest(size, kept, GROUPS, BLOCK)
     keep = size >= border

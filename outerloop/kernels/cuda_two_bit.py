@@ -47,16 +47,16 @@ def two_bit_encode_triton(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
 
 
 @two_bit_decode.kernel("CUDA")
-def two_bit_decode_triton(code: Tensor, level: Tensor, count: int, group: int) -> Tensor:
+def two_bit_decode_triton(code: list[Tensor], level: list[Tensor], count: int, group: int) -> Tensor:
     """See `two_bit_decode`."""
-    x = level.new_empty(count, dtype=torch.float32)
+    x_PN = level[0].new_empty(len(level), count, dtype=torch.float32)
     block = 4 * BYTES
-    with torch.cuda.device_of(level):
-        if count:
+    with torch.cuda.device_of(x_PN):
+        for sent, size, x in zip(code, level, x_PN if count else [], strict=bool(count)):
             decode_values[(triton.cdiv(count, block),)](
-                code.contiguous(), stored(level.contiguous()), x, count, group, BLOCK=block, enable_fp_fusion=False
+                sent.contiguous(), stored(size.contiguous()), x, count, group, BLOCK=block, enable_fp_fusion=False
             )
-    return x
+    return x_PN
 
 
 @triton.jit(do_not_specialize=["count"])

@@ -5,6 +5,7 @@
     b ← b · μ + ḡ;   slow ← slow − (ḡ + b · μ) · η   (nesterov), − b · η        torch's SGD; without momentum − ḡ · η
     fast ← slow
 
+The residual e is float32, or int8 with scales: then it is read and written as `eight_bit` defines.
 Every product and every sum is rounded to float32 on its own, in this order and over peers in name order, so that all
 machines get the same bits. The function here is the definition, in plain torch.
 N values, P peers, M kept in all.
@@ -17,6 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from outerloop.kernels.eight_bit import read_residual, write_residual
 from outerloop.kernels.operator import operator
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.select import absolute, offer
@@ -42,11 +44,12 @@ class Landing(NamedTuple):
     nesterov: bool
 
 
-@operator(mutates=("slow", "fast", "residual", "momentum"))
+@operator(mutates=("slow", "fast", "residual", "scale", "momentum"))
 def land(
     slow: Tensor,
     fast: Tensor,
     residual: Tensor | None,
+    scale: Tensor | None,
     momentum: Tensor | None,
     position: Tensor,
     value: Tensor,
@@ -55,9 +58,9 @@ def land(
 ) -> Tensor:
     """Everything of one tensor, in place; returns (1,) float64, the sum of ḡ².
 
-    slow, residual, momentum: N float32, contiguous; fast: N float32 or bfloat16. position (P, M) int32 and value
-    (P, M) float32 as `select` gives them. sent: M float32, what this peer sent where row `own` of value was changed
-    since; None: that row.
+    slow, residual, momentum: N float32, contiguous; fast: N float32 or bfloat16. With `scale` the residual is codes:
+    (B, 256) int8 and (B, 1) float32. position (P, M) int32 and value (P, M) float32 as `select` gives them. sent: M
+    float32, what this peer sent where row `own` of value was changed since; None: that row.
     """
     rows = Rows(slow.numel(), how.chunk, how.k)
     at_PM = torch.stack([absolute(position_M, rows) for position_M in position])
@@ -67,8 +70,9 @@ def land(
         senders_N[at_M] += (value_M != 0).float()
     mean = (sum_N / (senders_N.clamp(min=1.0) if how.by_senders else len(value))).view_as(slow)
     if residual is not None and how.own >= 0:
-        residual.copy_(offer(slow, fast, residual, how.beta))
-        residual.view(-1)[at_PM[how.own]] -= value[how.own] if sent is None else sent
+        x = offer(slow, fast, read_residual(residual, scale, slow.shape), how.beta)
+        x.view(-1)[at_PM[how.own]] -= value[how.own] if sent is None else sent
+        write_residual(x, residual, scale)
     step = mean
     if momentum is not None:
         momentum.copy_(momentum * how.mu + mean)

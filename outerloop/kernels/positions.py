@@ -13,13 +13,16 @@ Rice rows follow each other without borders in lanes of a fixed number of rows, 
 
 Elias-Fano rows begin at a byte each and are filled up with zeros; `Rows` alone tells their sizes.
 
-These bodies run wherever nothing faster is registered for the device. A decode op returns (position_M, good): good is
-false for all that encode never gives, and then the positions mean nothing.
+These bodies run wherever nothing faster is registered for the device. A decode op takes what P peers, one or more, sent
+of one tensor and returns (position_PM, good_P): good is false for all that encode never gives, and then the positions
+mean nothing.
 
-M kept in all, C chunks, L values in one, K kept of one, R lanes, E kept of a lane, T bits, B bytes.
+M kept in all, C chunks, L values in one, K kept of one, R lanes, E kept of a lane, T bits, B bytes, P peers.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -75,7 +78,7 @@ def lane_rows(rows: Rows) -> int:
 
 def lane_count(rows: Rows) -> int:
     """All lanes; the last one may have fewer rows."""
-    return -(-rows.rows // lane_rows(rows))
+    return -(-rows.chunks // lane_rows(rows))
 
 
 def rice_most_bytes(rows: Rows) -> int:
@@ -120,14 +123,18 @@ def rice_starts(length_M: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
 
 
 @operator()
-def rice_decode(byte_B: Tensor, count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
+def rice_decode(bytes: list[Tensor], count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
+    """(B,) uint8 of P peers -> (P, M) int32 and whether the bytes of each were good, (P,)."""
+    return each(lambda byte_B: rice_decode_one(byte_B, Rows(count, chunk, k)), bytes)
+
+
+def rice_decode_one(byte_B: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
     """(B,) uint8 -> (M,) int32 and whether the bytes were good."""
-    rows = Rows(count, chunk, k)
     size_R = rice_lane_bytes(byte_B, rows)
     if size_R is None:
         return no_positions(byte_B, rows)
     gap_M, good = rice_gaps(byte_B[2 * len(size_R) :], size_R, rows)
-    step_CK = pad(gap_M + 1, (0, -rows.kept % k)).view(-1, k)
+    step_CK = pad(gap_M + 1, (0, -rows.kept % rows.k)).view(-1, rows.k)
     position_M = step_CK.cumsum(1).view(-1)[: rows.kept] - 1
     return position_M.int(), good & valid(position_M, rows)
 
@@ -191,8 +198,10 @@ def elias_fano_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Ten
     rows = Rows(count, chunk, k)
     check_valid(valid(position_M, rows))
     cut = position_M.long().split([number * kept for number, _, kept in blocks(rows)])
-    each = zip(cut, blocks(rows), strict=True)
-    done = [elias_fano_rows(part_M.view(-1, kept), length, elias_fano_bits(rows)) for part_M, (_, length, kept) in each]
+    parts = zip(cut, blocks(rows), strict=True)
+    done = [
+        elias_fano_rows(part_M.view(-1, kept), length, elias_fano_bits(rows)) for part_M, (_, length, kept) in parts
+    ]
     return torch.cat([position_M.new_zeros(0, dtype=torch.uint8), *done])
 
 
@@ -207,13 +216,17 @@ def elias_fano_rows(position_CK: Tensor, length: int, low: int) -> Tensor:
 
 
 @operator()
-def elias_fano_decode(byte_B: Tensor, count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
+def elias_fano_decode(bytes: list[Tensor], count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
+    """(B,) uint8 of P peers -> (P, M) int32 and whether the bytes of each were good, (P,)."""
+    return each(lambda byte_B: elias_fano_decode_one(byte_B, Rows(count, chunk, k)), bytes)
+
+
+def elias_fano_decode_one(byte_B: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
     """(B,) uint8 -> (M,) int32 and whether the bytes were good."""
-    rows = Rows(count, chunk, k)
     if byte_B.numel() != sum(block_bytes(rows)):
         return no_positions(byte_B, rows)
-    each = zip(byte_B.split(block_bytes(rows)), blocks(rows), strict=True)
-    read = [elias_fano_positions(part_B, *block, elias_fano_bits(rows)) for part_B, block in each]
+    parts = zip(byte_B.split(block_bytes(rows)), blocks(rows), strict=True)
+    read = [elias_fano_positions(part_B, *block, elias_fano_bits(rows)) for part_B, block in parts]
     position_M = torch.cat([byte_B.new_zeros(0, dtype=torch.int32), *(kept_M for kept_M, _ in read)])
     return position_M, torch.stack([valid(position_M, rows), *(ends for _, ends in read)]).all()
 
@@ -236,8 +249,14 @@ def upto(count: int, like: Tensor) -> Tensor:
     return torch.arange(count, device=like.device)
 
 
+def each(decode: Callable[[Tensor], tuple[Tensor, Tensor]], bytes_P: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """One peer's bytes after the other's: (P, M) int32 and whether the bytes of each were good, (P,)."""
+    position, good = zip(*(decode(byte_B) for byte_B in bytes_P), strict=True)
+    return torch.stack(position), torch.stack(good)
+
+
 def no_positions(byte_B: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    """What a decode op returns for bytes that it does not even look at."""
+    """What is decoded from bytes that are not even looked at."""
     return byte_B.new_zeros(rows.kept, dtype=torch.int32), byte_B.new_zeros((), dtype=torch.bool)
 
 
@@ -253,5 +272,6 @@ def _(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
 
 @rice_decode.fake
 @elias_fano_decode.fake
-def _(byte_B: Tensor, count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
-    return no_positions(byte_B, Rows(count, chunk, k))
+def _(bytes: list[Tensor], count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
+    peers, kept = len(bytes), Rows(count, chunk, k).kept
+    return bytes[0].new_empty(peers, kept, dtype=torch.int32), bytes[0].new_empty(peers, dtype=torch.bool)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -27,7 +29,7 @@ class Rows:
         return self.count % self.chunk
 
     @property
-    def rows(self) -> int:
+    def chunks(self) -> int:
         """All chunks."""
         return -(-self.count // self.chunk)
 
@@ -40,3 +42,16 @@ class Rows:
     def kept(self) -> int:
         """Kept of all chunks."""
         return self.whole * self.k + self.kept_of_rest
+
+
+def split_rows(x_N: Tensor, length: int) -> list[Tensor]:
+    """(N,) -> the full rows (C, length) and, if there is a rest, the ragged last row (1, rest). Views, no padding."""
+    whole = x_N.numel() // length * length
+    rows = [x_N[:whole].view(-1, length), x_N[whole:].view(1, -1)]
+    return [row for row in rows if row.numel()]
+
+
+def split_rows_of_levels(level_G2: Tensor, count: int, length: int) -> list[Tensor]:
+    """The levels that belong to each item of `split_rows`."""
+    whole = count // length
+    return [level for level in (level_G2[:whole], level_G2[whole:]) if level.numel()]

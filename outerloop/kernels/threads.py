@@ -5,7 +5,7 @@ The loops release the GIL and every row's result depends on that row alone, so t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
@@ -27,6 +27,17 @@ def share(loop: Callable[[int, int], None], rows: int, *, values: int) -> None:
     for future in others:
         future.result()
     return None
+
+
+def share_all(loops: Sequence[Callable[[int, int], None]], rows: int, *, values: int) -> None:
+    """`share` for loops of `rows` rows each, which hold `values` values each: every thread takes its share of all."""
+
+    def part(first: int, stop: int) -> None:
+        for i in range(first // rows, -(-stop // rows)):
+            loops[i](max(first - i * rows, 0), min(stop - i * rows, rows))
+
+    if rows:
+        share(part, len(loops) * rows, values=len(loops) * values)
 
 
 @cache

@@ -1,6 +1,6 @@
 """The two-bit code of kept values: `mean_split` of every group, four codes a byte.
 
-N values, G groups of `group` values, the last one may be shorter.
+N values, G groups of `group` values, the last one may be shorter, P peers.
 """
 
 from __future__ import annotations
@@ -10,22 +10,28 @@ from torch import Tensor
 
 from outerloop.kernels.operator import operator
 from outerloop.kernels.reference import mean_split, mean_split_decode, pack_codes, unpack_codes
+from outerloop.kernels.rows import split_rows, split_rows_of_levels
 
 
 @operator()
 def two_bit_encode(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
     """(N,) float32 -> code ceil(N / 4) uint8, level (G, 2) bfloat16."""
-    coded = [mean_split(x_GL) for x_GL in split_groups(x, group)]
+    coded = [mean_split(x_GL) for x_GL in split_rows(x, group)]
     code_N = torch.cat([code.view(-1) for code, _ in coded] or [x.new_zeros(0, dtype=torch.uint8)])
     return pack_codes(code_N, 2), torch.cat([level for _, level in coded] or [x.new_zeros(0, 2, dtype=torch.bfloat16)])
 
 
 @operator()
-def two_bit_decode(code: Tensor, level: Tensor, count: int, group: int) -> Tensor:
-    """The inverse: (count,) float32."""
-    codes = split_groups(unpack_codes(code, 2, count), group)
-    levels = level.split([count // group, int(count % group > 0)])
-    rows = [mean_split_decode(x_GL, part_G2).view(-1) for x_GL, part_G2 in zip(codes, filter(len, levels), strict=True)]
+def two_bit_decode(code: list[Tensor], level: list[Tensor], count: int, group: int) -> Tensor:
+    """The inverse, of what P peers sent: (P, count) float32. P is at least 1."""
+    return torch.stack([decode_one(*both, count, group) for both in zip(code, level, strict=True)])
+
+
+def decode_one(code: Tensor, level: Tensor, count: int, group: int) -> Tensor:
+    """One peer's (count,) float32."""
+    codes = split_rows(unpack_codes(code, 2, count), group)
+    levels = split_rows_of_levels(level, count, group)
+    rows = [mean_split_decode(x_GL, part_G2).view(-1) for x_GL, part_G2 in zip(codes, levels, strict=True)]
     return torch.cat(rows or [level.new_zeros(0, dtype=torch.float32)])
 
 
@@ -36,11 +42,5 @@ def _(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
 
 
 @two_bit_decode.fake
-def _(code: Tensor, level: Tensor, count: int, group: int) -> Tensor:
-    return level.new_empty(count, dtype=torch.float32)
-
-
-def split_groups(x_N: Tensor, group: int) -> list[Tensor]:
-    """The whole groups (G, group) and, if there is a rest, the last one (1, rest). Views."""
-    whole = x_N.numel() // group * group
-    return [x for x in (x_N[:whole].view(-1, group), x_N[whole:].view(1, -1)) if x.numel()]
+def _(code: list[Tensor], level: list[Tensor], count: int, group: int) -> Tensor:
+    return level[0].new_empty(len(level), count, dtype=torch.float32)

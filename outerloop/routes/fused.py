@@ -24,7 +24,8 @@ from outerloop.compress.by_size import BySize
 from outerloop.compress.topk import TopK
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.feedback.none import NoFeedback
-from outerloop.feedback.storage import Float32
+from outerloop.feedback.storage import EightBit
+from outerloop.kernels.eight_bit import BLOCK
 from outerloop.kernels.land import Landing, land
 from outerloop.kernels.select import select
 from outerloop.methods.outer_optimizer import OuterOptimizer
@@ -58,12 +59,16 @@ class Fused:
         self.method, self.payload, self.peer = cast(OuterOptimizer, plain.method), plain.payload, plain.peer
         self.by_senders = isinstance(inner_of(plain.aggregate), Senders)
         self.feedback = plain.feedback if isinstance(plain.feedback, ErrorFeedback) else None
+        eight_bit = self.feedback is not None and isinstance(self.feedback.residual, EightBit)
+        self.divisor = BLOCK if eight_bit else 1
 
     def takes(self, slow: Tensor, fast: Tensor) -> bool:
-        """Whether a tensor goes this way; empty ones do not."""
+        """Whether a tensor goes this way; empty ones do not, nor those whose chunks cut the blocks of the residual."""
+        codec = codec_of(self.payload.compress, slow)
         return (
             self.fits
-            and isinstance(codec_of(self.payload.compress, slow), TopK)
+            and isinstance(codec, TopK)
+            and codec.chunk % self.divisor == 0
             and slow.dtype == torch.float32
             and fast.dtype in (torch.float32, torch.bfloat16)
             and slow.is_contiguous()
@@ -77,8 +82,7 @@ class Fused:
         for name, x in slow.items():
             topk, moment = self.topk(x), self.payload.moment(number, name)
             rows = topk.rows_at(x.numel(), moment)
-            residual, beta = self.residual(name)
-            position_M, value_M, squares = select(x, fast[name], residual, beta, rows.chunk, rows.k)
+            position_M, value_M, squares = select(x, fast[name], *self.residual(name), rows.chunk, rows.k)
             launched.parts[name] = topk.pack(position_M, finite(name, value_M), rows, moment)
             launched.offered[name] = x
             total += float(squares)
@@ -86,18 +90,7 @@ class Fused:
 
     def combine(self, messages: list[wire.Message], like: Tensors) -> dict[str, Kept]:
         """Positions and values of all peers in name order. Raises BadMessage; changes nothing."""
-        combined = {}
-        for name, x in like.items():
-            kept = combined[name] = self.room(messages, name, x)
-            for row, message in enumerate(messages):
-                kept.position[row], kept.value[row] = decode_kept(self.payload, self.topk(x), message, name, x)
-        return combined
-
-    def room(self, messages: list[wire.Message], name: str, x: Tensor) -> Kept:
-        """Empty, for what all peers kept of a tensor."""
-        moment = self.payload.moment(messages[0].header.round, name)
-        shape = len(messages), self.topk(x).rows_at(x.numel(), moment).kept
-        return Kept(x.new_empty(shape, dtype=torch.int32), x.new_empty(shape))
+        return {name: Kept(*decode_kept(self.payload, self.topk(x), messages, name, x)) for name, x in like.items()}
 
     def squares_of(self, row: int, kept: dict[str, Kept], like: Tensors) -> dict[str, float]:
         """Σ x² of each tensor of the message in this row."""
@@ -127,12 +120,12 @@ class Fused:
         for name, kept in combined.items():
             x = slow[name]
             rows = self.topk(x).rows_at(x.numel(), self.payload.moment(number, name))
-            residual, beta = self.residual(name, like=x if counted else None)
+            residual, scale, beta = self.residual(name, like=x if counted else None)
             momentum = self.method.momentum_of(x) if step.momentum else None
             how = Landing(own, beta, rows.chunk, rows.k, self.by_senders, step.lr, step.momentum, step.nesterov)
             value = kept.value if kept.factor is None else kept.value * kept.factor
             sent = None if kept.factor is None or own < 0 else kept.value[own]
-            total += float(land(x, fast[name], residual, momentum, kept.position, value, sent, how))
+            total += float(land(x, fast[name], residual, scale, momentum, kept.position, value, sent, how))
         return total
 
     def topk(self, x: Tensor) -> TopK:
@@ -141,23 +134,21 @@ class Fused:
         assert isinstance(codec, TopK)
         return codec
 
-    def residual(self, name: str, like: Tensor | None = None) -> tuple[Tensor | None, float]:
-        """What is held for a tensor, zeros of the shape of `like` before the first landing, and its decay."""
+    def residual(self, name: str, like: Tensor | None = None) -> tuple[Tensor | None, Tensor | None, float]:
+        """What is held for a tensor, zeros of the shape of `like` before the first landing; its scales; its decay."""
         if self.feedback is None:
-            return None, 0.0
-        held = self.feedback.residual.get(name)
-        if held is None and like is not None:
-            self.feedback.residual.put(name, held := torch.zeros_like(like))
-        return held, self.feedback.beta
+            return None, None, 0.0
+        storage = self.feedback.residual
+        if like is not None and storage.in_place(name)[0] is None:
+            storage.put_zeros(name, like)
+        return *storage.in_place(name), self.feedback.beta
 
 
 def computed(plain: Plain) -> bool:
     """Whether the kernels compute these axes."""
     method, feedback = plain.method, plain.feedback
     sgd = isinstance(method, OuterOptimizer) and method.is_plain_sgd()
-    held = isinstance(feedback, NoFeedback) or (
-        type(feedback) is ErrorFeedback and isinstance(feedback.residual, Float32)
-    )
+    held = isinstance(feedback, NoFeedback) or type(feedback) is ErrorFeedback
     return sgd and held and isinstance(inner_of(plain.aggregate), Mean | Senders)
 
 
@@ -171,8 +162,16 @@ def codec_of(compress: Compressor, x: Tensor) -> Compressor:
     return compress.of(x.shape) if isinstance(compress, BySize) else compress
 
 
-def decode_kept(payload: Payload, topk: TopK, message: wire.Message, name: str, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Positions and values (M,) of a tensor whose codec this is. Raises BadMessage naming peer and tensor."""
-    with blaming(message, name):
-        moment = payload.moment(message.header.round, name)
-        return topk.unpack(on(like.device, message.parts[name]), topk.rows_at(like.numel(), moment), moment)
+def decode_kept(
+    payload: Payload, topk: TopK, messages: list[wire.Message], name: str, like: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Positions and values (P, M) of a tensor whose codec this is. Raises BadMessage naming peer and tensor."""
+    moment = payload.moment(messages[0].header.round, name)
+    rows = topk.rows_at(like.numel(), moment)
+    try:
+        return topk.unpack([on(like.device, message.parts[name]) for message in messages], rows, moment)
+    except (ValueError, KeyError):
+        for message in messages:  # one of them is bad: alone it says whose it is
+            with blaming(message, name):
+                topk.unpack([on(like.device, message.parts[name])], rows, moment)
+        raise

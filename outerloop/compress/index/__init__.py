@@ -1,5 +1,6 @@
 """AXIS index: kept positions of a sparse payload <-> bytes. One code a file."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -14,6 +15,9 @@ class Index(Protocol):
         """(M,) int32 -> (B,) uint8. Raises ValueError unless the M = rows.kept ascend strictly inside their chunk."""
         ...
 
-    def decode(self, byte_B: Tensor, rows: Rows) -> Tensor:
-        """(B,) uint8 -> (M,) int32. Raises ValueError on bytes that `encode` does not give for any positions."""
+    def decode(self, bytes_P: Sequence[Tensor], rows: Rows) -> Tensor:
+        """What P peers sent, (B,) uint8 each -> (P, M) int32.
+
+        Raises ValueError on bytes that `encode` does not give for any positions.
+        """
         ...

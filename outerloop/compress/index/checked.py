@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -10,14 +10,18 @@ from torch import Tensor
 from outerloop.kernels.rows import Rows
 
 
-def decoded(decode: Callable[[Tensor, int, int, int], tuple[Tensor, Tensor]], byte_B: Tensor, rows: Rows) -> Tensor:
-    """(B,) uint8 -> (M,) int32 by an op that says whether the bytes are good. Raises ValueError when they are not."""
-    if byte_B.dtype != torch.uint8 or byte_B.dim() != 1:
-        raise ValueError(f"positions as {byte_B.dtype} of shape {tuple(byte_B.shape)}, not as a row of bytes")
-    position_M, good = decode(byte_B, rows.count, rows.chunk, rows.k)
-    if not good:
-        raise ValueError(
-            f"{byte_B.numel()} bytes are no code of positions that ascend in chunks of {rows.chunk},"
-            f" {rows.k} in each, {rows.kept} in all"
-        )
-    return position_M
+def decoded(
+    decode: Callable[[list[Tensor], int, int, int], tuple[Tensor, Tensor]], bytes_P: Sequence[Tensor], rows: Rows
+) -> Tensor:
+    """(B,) uint8 of P peers -> (P, M) int32 by an op that says which are good. Raises ValueError unless all are."""
+    for byte_B in bytes_P:
+        if byte_B.dtype != torch.uint8 or byte_B.dim() != 1:
+            raise ValueError(f"positions as {byte_B.dtype} of shape {tuple(byte_B.shape)}, not as a row of bytes")
+    position_PM, good_P = decode(list(bytes_P), rows.count, rows.chunk, rows.k)
+    for byte_B, good in zip(bytes_P, good_P.tolist(), strict=True):
+        if not good:
+            raise ValueError(
+                f"{byte_B.numel()} bytes are no code of positions that ascend in chunks of {rows.chunk},"
+                f" {rows.k} in each, {rows.kept} in all"
+            )
+    return position_PM

@@ -9,6 +9,8 @@ k (low + 1) + ((chunk - 1) >> low) bits a row, filled up to bytes: 9 % above wha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from outerloop.compress.index.checked import decoded
@@ -23,6 +25,6 @@ class EliasFano:
         """(M,) int32 -> (B,) uint8. Raises ValueError on positions that do not ascend strictly inside their chunk."""
         return elias_fano_encode(position_M, rows.count, rows.chunk, rows.k)
 
-    def decode(self, byte_B: Tensor, rows: Rows) -> Tensor:
-        """(B,) uint8 -> (M,) int32. Raises ValueError on bytes that encode never gives."""
-        return decoded(elias_fano_decode, byte_B, rows)
+    def decode(self, bytes_P: Sequence[Tensor], rows: Rows) -> Tensor:
+        """(B,) uint8 of P peers -> (P, M) int32. Raises ValueError on bytes that encode never gives."""
+        return decoded(elias_fano_decode, bytes_P, rows)

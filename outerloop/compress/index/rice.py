@@ -15,6 +15,8 @@ depends on the positions. The layout, and how b is found, are in kernels/positio
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from outerloop.compress.index.checked import decoded
@@ -29,6 +31,6 @@ class Rice:
         """(M,) int32 -> (B,) uint8. Raises ValueError on positions that do not ascend strictly inside their chunk."""
         return rice_encode(position_M, rows.count, rows.chunk, rows.k)
 
-    def decode(self, byte_B: Tensor, rows: Rows) -> Tensor:
-        """(B,) uint8 -> (M,) int32. Raises ValueError on bytes that encode never gives."""
-        return decoded(rice_decode, byte_B, rows)
+    def decode(self, bytes_P: Sequence[Tensor], rows: Rows) -> Tensor:
+        """(B,) uint8 of P peers -> (P, M) int32. Raises ValueError on bytes that encode never gives."""
+        return decoded(rice_decode, bytes_P, rows)
