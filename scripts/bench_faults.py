@@ -1,18 +1,22 @@
 """A swarm under fire: workers are killed, frozen and interrupted for as long as they train, and what that costs.
 
     .venv/bin/python scripts/bench_faults.py --runs FOLDER --json FILE [--workers 6] [--rounds 400] [--every 20]
-        [--seed 0] [--faults kill,freeze,interrupt] [option=value ...]
+        [--seed 0] [--faults kill,freeze,join,...] [--joins 2] [option=value ...]
 
 Every worker is an `outerloop train workers=1 exchange.peers=N` of its own, as on a machine of its own, on loopback.
-About every `every` seconds, drawn from the seed, one of them suffers a fault:
+About every `every` seconds, drawn from the seed, one of them suffers a fault; three of five are kills:
 
     kill        SIGKILL to all of its processes at once, as when the power fails; started again 2 to 10 s later
     freeze      SIGSTOP to all of its processes for 5 to 40 s, then SIGCONT
     interrupt   Ctrl-C; started again 2 to 10 s later
+    corrupt, garbled, oversized, slow
+                its payloads are of no use to others for 10 to 30 s (faulty/misbehave.py)
+    join        no fault: one machine more, which stays, `joins` times at most
 
-At least a majority is always left alone. Faults stop a minute before the end, then all finish. First a shorter run
-without faults (--calm FILE takes one that was measured already). The learning rate stays constant, so that losses can
-be compared at equal contributed tokens: the sum over rounds of those who took part.
+At least half of the machines are always left alone, and a majority of those that the last round counts on: a fault
+waits until they are. Faults stop a minute before the end, then all finish. First a shorter run without faults (--calm
+FILE takes one that was measured already). The learning rate stays constant, so that losses can be compared at equal
+contributed tokens: the sum over rounds of those who took part.
 
 FILE holds a record of each run: when which fault hit whom, when each round was first landed by anybody, the longest
 round, what each fault cost the others, the hashes that all ended with, the losses, and what was left behind.
@@ -25,8 +29,9 @@ import json
 import signal
 from pathlib import Path
 
+from faults_deck import KINDS
 from faults_machine import Machine, Row, left_behind
-from faults_report import KINDS, compared, report
+from faults_report import compared, report
 from faults_swarm import Swarm
 
 SHOWN = ("minutes", "round_s_median", "round_s_longest", "fault_costs_s", "slow_hashes", "hashes_by_round_differ")
@@ -43,13 +48,20 @@ def measured(folder: Path, args: argparse.Namespace, *, rounds: int, faults: lis
         every_s=args.every,
         patience_s=args.patience,
         seed=args.seed,
+        joins=args.joins,
     )
     before = left_behind(folder)
     try:
         swarm.run()
         record = report([machine.rows for machine in swarm.machines], swarm.first_seen, swarm.events)
         hashes = sorted({one for machine in swarm.machines for one in last_hashes(machine)})
-        return record | {"slow_hashes": hashes, "left_behind": left_behind(folder), "there_before": before}
+        sockets = {one for machine in swarm.machines for one in machine.sockets}
+        return record | {
+            "slow_hashes": hashes,
+            "left_behind": left_behind(folder, sockets),
+            "there_before": before,
+            "socket_folders_of_killed": len(sockets),
+        }
     finally:
         for machine in swarm.machines:
             machine.signal(signal.SIGCONT)
@@ -80,6 +92,7 @@ def main() -> None:
     parser.add_argument("--every", type=float, default=20.0, help="seconds between two faults")
     parser.add_argument("--patience", type=float, default=180.0, help="seconds without a round that end the run")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--joins", type=int, default=2, help="how many machines join late")
     parser.add_argument("--faults", type=kinds, default=list(KINDS))
     parser.add_argument("options", nargs="*")
     args = parser.parse_intermixed_args()
@@ -93,7 +106,7 @@ def main() -> None:
     args.json.write_text(json.dumps({"calm": calm, "fire": fire}, indent=1) + "\n")
     fire |= compared(fire, calm)
     args.json.write_text(json.dumps({"calm": calm, "fire": fire}, indent=1) + "\n")
-    for key in (*SHOWN, "loss", "calm_loss", "left_behind", "there_before"):
+    for key in (*SHOWN, "loss", "calm_loss", "left_behind", "there_before", "socket_folders_of_killed"):
         print(f"{key}: {fire[key]}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,7 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from faulty.misbehave import FILE as MISBEHAVE
+
+from outerloop import checkpoint
+
 COMMON = ["exchange=swarm_gather", "workers=1", "inner.lr_floor=1.0", "threads=1", "log_every=1000000"]
+COMMON += ["exchange.max_blob_bytes=4000000"]
+FAULTY = Path(__file__).parent / "faulty"
 Row = dict[str, Any]
 
 
@@ -41,6 +48,9 @@ class Machine:
     frozen: set[int] = field(default_factory=set)
     suffered: str = ""
     """The kind of the fault that shall have ended it, until it starts again."""
+    misbehaves: str = ""
+    sockets: set[Path] = field(default_factory=set)
+    """Folders of the daemons that were killed or frozen."""
 
     def command(self, initial_peers: Iterable[str]) -> list[str]:
         """What a person would type on it."""
@@ -53,8 +63,22 @@ class Machine:
         self.read, self.suffered = 0, ""
         with self.folder.with_suffix(".txt").open("ab") as log, heeding_ctrl_c():
             self.process = subprocess.Popen(
-                self.command(initial_peers), stdout=log, stderr=log, stdin=subprocess.DEVNULL
+                self.command(initial_peers), stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=self.environment()
             )
+
+    def environment(self) -> dict[str, str]:
+        """Its workers can be made to misbehave."""
+        path = os.pathsep.join(filter(None, [str(FAULTY), os.environ.get("PYTHONPATH")]))
+        return {**os.environ, "PYTHONPATH": path, MISBEHAVE: str(self._misbehaviour)}
+
+    @property
+    def _misbehaviour(self) -> Path:
+        return self.folder.with_suffix(".misbehaves")
+
+    def misbehave(self, how: str) -> None:
+        """From now on; empty: no more."""
+        self.misbehaves = how
+        checkpoint.write_atomically(self._misbehaviour, how.encode())
 
     def poll(self) -> list[Row]:
         """Rows that came since, with the time at which they were seen."""
@@ -94,6 +118,7 @@ class Machine:
     def signal(self, number: int) -> set[int]:
         """To all of its processes at once."""
         pids = self.processes()
+        self.sockets |= folders_of_sockets(pids)
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -139,11 +164,22 @@ def processes_of(belongs: Callable[[str], bool]) -> set[int]:
     return found
 
 
-def left_behind(folder: Path) -> Row:
-    """Processes that name something in the folder, folders of sockets, shared memory; counted after a pause."""
+def folders_of_sockets(pids: Iterable[int]) -> set[Path]:
+    """Where the daemons among these processes listen to their workers."""
+    found = set()
+    for pid in pids:
+        with suppress(OSError):
+            arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+            found |= set(map(Path, re.findall(r"-listen=/unix(/[^\0]+)/p2pd\.sock", arguments)))
+    return found
+
+
+def left_behind(folder: Path, sockets: Iterable[Path] = ()) -> Row:
+    """Processes that name something in the folder, of these folders those that are there, shared memory of anybody;
+    counted after a pause."""
     time.sleep(3)
     return {
         "processes": len(processes_of(lambda argument: f"{folder}/" in f"{argument}/")),
-        "socket_folders": len(list(Path("/tmp").glob("outerloop-swarm-*"))),
+        "socket_folders": sum(map(Path.exists, sockets)),
         "shared_memory": len(list(Path("/dev/shm").iterdir())) if Path("/dev/shm").exists() else 0,
     }

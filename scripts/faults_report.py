@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from faults_deck import KINDS
+
 Row = dict[str, Any]
-KINDS = ("kill", "freeze", "interrupt")
 
 
 def report(machines: Sequence[Sequence[Row]], first_seen: dict[int, float], events: list[Row]) -> Row:

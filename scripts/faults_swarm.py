@@ -12,6 +12,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
+from faults_deck import LASTS_S, MISBEHAVIOURS, Deck
 from faults_machine import Machine, Row
 
 POLL_S = 0.2
@@ -27,6 +28,7 @@ class Swarm:
         workers, rounds, options: of the training run.
         faults: kinds, of which one befalls a machine about every `every_s` seconds, drawn from `seed`; none: calm.
         patience_s: seconds without a round that end the run.
+        joins: how many machines may join late.
     """
 
     def __init__(
@@ -40,13 +42,16 @@ class Swarm:
         every_s: float,
         patience_s: float,
         seed: int,
+        joins: int = 0,
     ) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         options = [f"exchange.peers={workers}", f"rounds={rounds}", *options]
         self.machines = [Machine(i, folder / f"m{i}", options) for i in range(workers)]
         self.folder, self.rounds, self.faults = folder, rounds, faults
+        self.options, self.joins_left = options, joins
         self.every_s, self.patience_s, self.random = every_s, patience_s, random.Random(seed)
+        self.deck, self.due = Deck(faults, self.random), ""
         self.first_seen: dict[int, float] = {}
         self.events: list[Row] = []
         self.next_fault = float("inf")
@@ -91,35 +96,61 @@ class Swarm:
         if machine.frozen:
             machine.thaw()
             self.note("thawed", machine)
+        elif machine.misbehaves:
+            machine.misbehave("")
+            self.note("behaves again", machine)
         elif machine.ended and not machine.finished:
             assert machine.process
             what = "started again" if machine.suffered else "crashed, started again"
             self.note(f"{what} after exit {machine.process.returncode}", machine)
-            machine.start(other.address for other in self.machines if other is not machine and other.address)
+            machine.start(self.addresses(machine))
         elif machine.suffered and not machine.ended:
             self.note(f"outlived {machine.suffered}", machine)
             machine.suffered = ""
 
     def strike(self) -> None:
-        """The next fault, when it is time and a majority would be left."""
+        """The next fault, when it is time and as soon as a majority would be left."""
         now = time.monotonic()
         if not self.faults or now < self.next_fault or self.left_s() < CALM_S:
             return
-        self.next_fault = now + self.random.uniform(0.75, 1.25) * self.every_s
-        kind, victim = self.random.choice(self.faults), self.random.choice(self.machines)
+        self.due = self.due or self.deck.draw()
+        if self.due == "join" and not self.joins_left:
+            self.due = "kill"
         whole = [machine for machine in self.machines if self.trains(machine)]
-        if victim not in whole or len(whole) - 1 <= len(self.machines) // 2:
-            self.note(f"spared from {kind}", victim)
+        if not self.enough(len(whole) - 1):
             return
+        self.next_fault = now + self.random.uniform(0.75, 1.25) * self.every_s
+        kind, self.due = self.due, ""
+        if kind == "join":
+            self.join()
+        else:
+            self.befall(self.random.choice(whole), kind)
+
+    def join(self) -> None:
+        """One machine more, which stays."""
+        self.joins_left -= 1
+        new = Machine(len(self.machines), self.folder / f"m{len(self.machines)}", self.options)
+        self.note("join", new)
+        new.start(self.addresses(new))
+        self.machines.append(new)
+
+    def befall(self, victim: Machine, kind: str) -> None:
+        """A fault that is over after a while."""
         self.note(kind, victim)
         if kind == "freeze":
             victim.frozen = victim.signal(signal.SIGSTOP)
+        elif kind in MISBEHAVIOURS:
+            victim.misbehave(kind)
         elif kind == "kill":
             victim.signal(signal.SIGKILL)
         else:
             victim.interrupt()
-        victim.suffered = "" if kind == "freeze" else kind
-        victim.down_until = now + (self.random.uniform(5, 40) if kind == "freeze" else self.random.uniform(2, 10))
+        victim.suffered = kind if kind in ("kill", "interrupt") else ""
+        victim.down_until = time.monotonic() + self.random.uniform(*LASTS_S[kind])
+
+    def addresses(self, of: Machine) -> list[str]:
+        """Where a machine finds the others."""
+        return [other.address for other in self.machines if other is not of and other.address]
 
     def left_s(self) -> float:
         """Seconds to the end at the pace of the last rounds."""
@@ -127,10 +158,20 @@ class Swarm:
         usual = statistics.median(b - a for a, b in pairwise(seen)) if len(seen) > 1 else 0.0
         return usual * (self.rounds - max(self.first_seen))
 
+    def enough(self, left: int) -> bool:
+        """Whether so many are a majority of those that the last round counts on, and half of all machines."""
+        last = max(self.landed(), key=lambda row: row["round"])
+        return left > last["alive"] // 2 and 2 * left >= len(self.machines)
+
     def trains(self, machine: Machine) -> bool:
-        """Whether it is up and has landed one of the last rounds."""
-        rounds = [row["round"] for row in machine.rows[-200:] if row["event"] == "round" and not row["failed"]]
-        return machine.down_until < time.monotonic() and bool(rounds) and max(rounds) >= max(self.first_seen) - 2
+        """Whether it is up and took part in one of the last rounds."""
+        rounds = [row["round"] for row in self.landed(machine) if row["took_part"]]
+        return machine.down_until < time.monotonic() and bool(rounds) and max(rounds) >= max(self.first_seen) - 1
+
+    def landed(self, *machines: Machine) -> list[Row]:
+        """The rounds that these, or all, have told of lately."""
+        rows = [row for machine in machines or self.machines for row in machine.rows[-200:]]
+        return [row for row in rows if row["event"] == "round" and not row["failed"]]
 
     def note(self, kind: str, machine: Machine) -> None:
         """What happened to whom, seconds after the first round."""

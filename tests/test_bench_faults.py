@@ -1,5 +1,6 @@
 """The benchmark under fire: faults hit whom they are meant for, and its report counts right."""
 
+import random
 import signal
 import subprocess
 import sys
@@ -8,7 +9,8 @@ from dataclasses import dataclass
 
 import faults_report
 import pytest
-from faults_machine import Machine, left_behind
+from faults_deck import KINDS, LASTS_S, Deck
+from faults_machine import Machine, folders_of_sockets, left_behind
 from faults_swarm import Swarm
 
 
@@ -49,6 +51,20 @@ def test_a_fault_hits_one_machine_and_no_other(sleepers):
     assert left_behind(first.folder.parent)["processes"] == 1
 
 
+def test_sockets_of_who_is_killed_are_looked_for_at_the_end(tmp_path):
+    sockets = tmp_path / "outerloop-swarm-x"
+    sockets.mkdir()
+    words = [sys.executable, "-c", "print(flush=True); input()", f"-listen=/unix{sockets}/p2pd.sock", "-id=x"]
+    daemon = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    daemon.stdout.readline()
+    try:
+        assert folders_of_sockets([daemon.pid]) == {sockets}
+    finally:
+        daemon.kill()
+        daemon.communicate()
+    assert left_behind(tmp_path / "m", [sockets, tmp_path / "gone"])["socket_folders"] == 1
+
+
 def test_ctrl_c_is_heeded_where_the_benchmark_runs_in_the_background(sleepers):
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does for what ends with &
     try:
@@ -80,6 +96,62 @@ def test_who_outlives_a_fault_or_ends_without_one_is_told(tmp_path, monkeypatch)
     assert kinds == [(0, "outlived interrupt"), (1, "crashed, started again after exit -9")]
 
 
+WORKER = """
+import asyncio
+from outerloop.swarm import rounds, store
+
+async def offer(self, number, blob):
+    print(len(blob), blob[7:9].hex(), object.__new__(store.Store).get(b"").hex())
+
+store.Store.get, rounds.Rounds.offer = lambda self, sha: b"ab", offer
+import outerloop.commands.worker
+one = object.__new__(rounds.Rounds)
+one._most_bytes = 20
+asyncio.run(one.offer(0, b"12345678" + bytes(4)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "offered_and_given"),
+    [("", "12 3800 6162"), ("corrupt", "12 3800 0000"), ("garbled", "12 38ff 6162"), ("oversized", "21 3800 6162")],
+)
+def test_a_worker_misbehaves_as_it_is_told(tmp_path, how, offered_and_given):
+    """In a Python that is started as a worker is: what it offers (bytes, two of them), and what it gives."""
+    machine = Machine(0, tmp_path / "m0", [])
+    machine.misbehave(how)
+    done = subprocess.run([sys.executable, "-c", WORKER], env=machine.environment(), capture_output=True, text=True)
+    assert done.stdout.strip() == offered_and_given, done.stderr
+
+
+def test_a_deck_has_each_fault_as_often_as_it_shall_come():
+    draws = [Deck(KINDS, random.Random(seed)).draw for seed in (1, 1, 2)]
+    first, same, other = ([draw() for _ in range(2 * sum(KINDS.values()))] for draw in draws)
+    assert first == same != other
+    assert all(first.count(kind) == other.count(kind) == 2 * times for kind, times in KINDS.items())
+    assert set(LASTS_S) == set(KINDS) - {"join"}
+
+
+def test_faults_wait_for_a_majority_and_joins_end(tmp_path, monkeypatch):
+    options = {"options": [], "faults": ["join"], "every_s": 0, "patience_s": 1, "seed": 0, "joins": 1}
+    swarm = Swarm(tmp_path / "s", workers=4, rounds=9, **options)
+    monkeypatch.setattr(Machine, "start", lambda machine, peers: None)
+    monkeypatch.setattr(Swarm, "left_s", lambda swarm: 1000)
+    monkeypatch.setattr(Swarm, "befall", lambda swarm, victim, kind: swarm.note(kind, victim))
+    whole = []
+    monkeypatch.setattr(Swarm, "trains", lambda swarm, machine: machine.index in whole)
+    swarm.machines[0].rows = [row(1) | {"alive": 4}]
+    swarm.next_fault, whole = 0, [0, 1, 2]
+    swarm.strike()
+    assert not swarm.events, "two of four are no majority"
+    swarm.machines[1].rows = [row(2) | {"alive": 3}]
+    swarm.strike()
+    swarm.machines[1].rows = [row(3) | {"alive": 4}]
+    whole = [0, 1, 2, 3]
+    swarm.strike()
+    assert [event["kind"] for event in swarm.events] == ["join", "kill"] and len(swarm.machines) == 5
+    assert swarm.events[1]["machine"] in whole
+
+
 def row(number, *, peers=3, failed=None, slow_hash="a", fragment=0):
     return {
         **{"event": "round", "round": number, "fragment": fragment, "failed": failed},
@@ -107,7 +179,7 @@ def test_replicas_are_compared_fragment_by_fragment():
 def test_a_fault_costs_all_the_time_until_the_next_one():
     """Rounds of 2 s. A kill late in a round makes the next one last 10; a freeze two rounds longer by 3 and by 1."""
     ends = [0, 2, 4, 14, 16, 18, 23, 26, 28, 30, 32]
-    events = [{"s": 3.9, "kind": "kill"}, {"s": 5.0, "kind": "spared from kill"}, {"s": 18.5, "kind": "freeze"}]
+    events = [{"s": 3.9, "kind": "kill"}, {"s": 5.0, "kind": "thawed"}, {"s": 18.5, "kind": "freeze"}]
     record = report([row(n + 1) for n in range(len(ends))], events=events, seconds=ends)
     assert record["fault_costs_s"] == {"kill": [8.0], "freeze": [4.0]}
     assert (record["round_s_median"], record["round_s_longest"]) == (2, 10)

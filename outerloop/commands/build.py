@@ -30,7 +30,7 @@ from outerloop.lr import warmup_cosine
 from outerloop.swarm.trust import AllowList
 from outerloop.types import Exchange, Round, Schedule, UserError
 
-RULES = ("quorum", "min_peers", "min_fraction", "absent_rounds")
+RULES = ("quorum", "min_peers", "min_fraction", "absent_rounds", "max_blob_bytes")
 """Of the exchange: may change when a run is resumed, but only on all machines."""
 
 

@@ -191,7 +191,9 @@ class ProcessTeam:
                 pass
 
     def join(self) -> None:
-        """Until all have left; who does not within LEAVE_S is killed."""
+        """Until all have left; who does not within LEAVE_S is killed. Sockets of who was killed are removed."""
+        from outerloop.swarm.folder import remove_orphans  # it is imported by now where workers are peers
+
         for process in self.processes:
             try:
                 process.wait(LEAVE_S)
@@ -200,3 +202,4 @@ class ProcessTeam:
                 process.wait()
         for reader in self.readers:
             reader.join()
+        remove_orphans()

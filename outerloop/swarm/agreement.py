@@ -24,25 +24,26 @@ from outerloop.swarm.ballots import Accept, Ask, Decided, Message
 from outerloop.swarm.closing import Closing
 from outerloop.swarm.commits import Participant
 from outerloop.swarm.decree import Decree
-from outerloop.swarm.fields import MAX_PEERS, MAX_VIEW
+from outerloop.swarm.fields import MAX_AMOUNT, MAX_PEERS, MAX_VIEW
 from outerloop.swarm.gathering import Gathering
 from outerloop.swarm.memory import ROUNDS_KEPT, Memory
 from outerloop.swarm.outputs import Apply, Behind, Output
-from outerloop.swarm.scrutiny import doubt, objection
+from outerloop.swarm.scrutiny import doubt
 
 
 class Agreement(Decree):
-    """One peer's part. `closing` and `absent_rounds` (commits missed in a row, then out) are equal on all peers.
+    """One peer's part. Equal on all peers: `closing`, `absent_rounds` (commits missed in a row, then out), `most_bytes`
+    (of one payload).
 
     After every event look at `number` and `view`: timers belong to them, and an old one's event changes nothing.
     `waiting.waiting_for` tells people what is missing.
     """
 
-    def __init__(self, memory: Memory, *, closing: Closing, absent_rounds: int) -> None:
+    def __init__(self, memory: Memory, *, closing: Closing, absent_rounds: int, most_bytes: int = MAX_AMOUNT) -> None:
         """`memory` is on disk already: Memory.first, Memory.joining or what was saved last."""
         if not 1 <= absent_rounds <= ROUNDS_KEPT:
             raise ValueError(f"absent_rounds is 1 to {ROUNDS_KEPT}; came {absent_rounds}")
-        super().__init__(memory, closing=closing, absent_rounds=absent_rounds)
+        super().__init__(memory, closing=closing, absent_rounds=absent_rounds, most_bytes=most_bytes)
 
     def receive(self, sender: str, message: Message) -> list[Output]:
         """A message, from whom the network proved it is."""
@@ -119,7 +120,7 @@ class Agreement(Decree):
             self._out.append(Behind(number, sender))
         if number != self.number:
             return
-        reason = objection(self.memory, decided.commit, min_peers=self.closing.min_peers)
+        reason = self._objection(decided.commit)
         if reason := reason or doubt(self.memory, decided):
             self._refuse(sender, reason)
         else:

@@ -30,12 +30,13 @@ from outerloop.swarm.scrutiny import objection
 class Decree:
     """`memory` and `gathering` are immutable values that events replace; `held` are payloads by round."""
 
-    def __init__(self, memory: Memory, *, closing: Closing, absent_rounds: int) -> None:
+    def __init__(self, memory: Memory, *, closing: Closing, absent_rounds: int, most_bytes: int) -> None:
         self.memory = memory
         self.gathering = Gathering()
         self.held: dict[int, frozenset[Participant]] = {}  # replaced, not changed
         self.closing = closing
         self._absent_rounds = absent_rounds
+        self._most_bytes = most_bytes
         self._saved = memory
         self._out: list[Output] = []
 
@@ -85,6 +86,9 @@ class Decree:
         if self.memory.leader(promise.view) != self.memory.peer:
             self._refuse(sender, f"promises view {promise.view} to a peer that does not lead it")
             return
+        if promise.accepted and (reason := self._objection(promise.accepted.commit)):
+            self._refuse(sender, f"has accepted what nobody may: {reason}")
+            return
         if promise.view > self.view:
             self._promise(promise.view)
         promises = self.gathering.promises | {(sender, promise.accepted)}
@@ -105,7 +109,11 @@ class Decree:
             return f"proposes in view {proposal.view}, which it does not lead"
         if accepted and accepted.view == proposal.view and accepted != proposal:
             return f"proposes two commits in view {proposal.view}"
-        return objection(self.memory, proposal.commit, min_peers=self.closing.min_peers)
+        return self._objection(proposal.commit)
+
+    def _objection(self, commit: Commit) -> str:
+        """Why this cannot be what the round came to, whoever says so; the same on every peer."""
+        return objection(self.memory, commit, min_peers=self.closing.min_peers, most_bytes=self._most_bytes)
 
     def _take_accept(self, sender: str, accept: Accept) -> None:
         if self.proposed and (accept.view, accept.digest) == (self.view, self.proposed.commit.digest):

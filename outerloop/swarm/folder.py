@@ -1,7 +1,8 @@
 """A private folder for the unix sockets between Python and p2pd, and none left behind.
 
 It lies in /tmp because a unix socket's path may not be longer than 107 bytes. Its owner holds a lock on it for as long
-as it lives, so whoever finds a folder that nobody locks knows that its owner was killed, and removes it.
+as it lives, and gives it its name only once it does: a folder of that name that nobody locks is of a peer that was
+killed. The next peer on the machine removes it, or the command whose worker that peer was.
 """
 
 from __future__ import annotations
@@ -14,29 +15,40 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+TMP = Path("/tmp")
 PREFIX = "outerloop-swarm-"
-YOUNG_S = 60.0  # a folder this young may not be locked yet by the one who is making it
+UNNAMED = "outerloop-new-"
+YOUNG_S = 60.0  # without its name yet, a folder this young may be about to be locked
 
 
 class SocketFolder:
     """One peer's folder of sockets: `path`, until `remove`."""
 
     def __init__(self) -> None:
-        _remove_orphans()
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir="/tmp"))  # mode 0700
-        self._lock = os.open(self.path, os.O_RDONLY)
+        remove_orphans()
+        made = Path(tempfile.mkdtemp(prefix=UNNAMED, dir=TMP))  # mode 0700
+        self._lock = os.open(made, os.O_RDONLY)
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.path = made.rename(made.with_name(made.name.replace(UNNAMED, PREFIX, 1)))
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
 
 
-def _remove_orphans() -> None:
-    for path in Path("/tmp").glob(PREFIX + "*"):
+def remove_orphans() -> None:
+    """The folders of peers of this machine that were killed."""
+    unnamed = [path for path in TMP.glob(UNNAMED + "*") if _age_s(path) > YOUNG_S]
+    for path in [*TMP.glob(PREFIX + "*"), *unnamed]:
         with suppress(OSError):  # another user's, still locked, or removed by somebody else just now
-            if time.time() - path.stat().st_mtime > YOUNG_S:
-                _remove_if_unlocked(path)
+            _remove_if_unlocked(path)
+
+
+def _age_s(path: Path) -> float:
+    try:
+        return time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def _remove_if_unlocked(path: Path) -> None:

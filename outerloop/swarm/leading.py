@@ -1,9 +1,14 @@
-"""What the leader of a view proposes: what a majority may have accepted already, else its own choice."""
+"""What the leader of a view proposes: what a majority may have accepted already, else its own choice.
+
+may have     in the highest view among the promises of some majority, whichever; those of any will do. So who has
+             accepted a commit whose payloads nobody can get does not hold up a round that a majority can go on with
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
+from outerloop.swarm.ballots import Accepted
 from outerloop.swarm.closing import Closing
 from outerloop.swarm.commits import Commit, Participant, majority
 from outerloop.swarm.gathering import Gathering
@@ -19,18 +24,30 @@ def choice(
         promises = dict(gathering.promises) | {memory.peer: memory.accepted}
         if len(promises) < majority(memory.roster):
             return None
-        accepted = sorted((one.view, peer) for peer, one in promises.items() if one is not None)
-        if accepted:
-            _, holder = accepted[-1]
-            highest = promises[holder]
-            assert highest is not None
-            return highest.commit, holder
+        if accepted := _accepted(memory, promises, held):
+            return accepted
     participants = candidates(memory, held)
     if not closing.closes(len(participants), len(memory.roster), grace=gathering.grace, deadline=gathering.deadline):
         return None
     history = [one.commit for one in memory.log]
     roster = next_roster(history, participants, gathering.asked, absent_rounds=absent_rounds)
     return Commit(memory.number, memory.head.digest, memory.promised, participants, roster), memory.peer
+
+
+def _accepted(
+    memory: Memory, promises: dict[str, Accepted | None], held: Collection[Participant]
+) -> tuple[Commit, str] | None:
+    """What has to be proposed again, and who holds its payloads; None: the choice is free."""
+    known = sorted((one.view, peer) for peer, one in promises.items() if one is not None)
+    if not known:
+        return None
+    _, holder = known[-1]
+    highest = promises[holder]
+    assert highest is not None
+    others = {peer: one for peer, one in promises.items() if one is None or one.commit != highest.commit}
+    if set(highest.commit.participants) <= set(held) or len(others) < majority(memory.roster):
+        return highest.commit, holder
+    return _accepted(memory, others, held)
 
 
 def candidates(memory: Memory, held: Collection[Participant]) -> tuple[Participant, ...]:

@@ -55,8 +55,9 @@ class Outcomes:
             self.fail(TooFar())
 
     def skip_to(self, number: int) -> None:
-        """The trainer gets the state as of this commit, as if it had landed it."""
-        self._commits, self._open, self._landed, self._broken = {}, number + 1, number, None
+        """The trainer gets the state as of this commit, as if it had landed it; later ones may be known already."""
+        self._commits = {later: commit for later, commit in self._commits.items() if later > number}
+        self._open, self._landed, self._broken = max(self._open, number + 1), number, None
         self._tell()
 
     def digest(self, number: int) -> bytes | None:
@@ -88,12 +89,14 @@ class Outcomes:
     async def complete(self, commit: Commit) -> None:
         """Get what a commit names and is not here: from its owner, or from anybody who may have accepted it.
 
-        In vain once the others are so far that nobody keeps it any more.
+        In vain once the others are so far that nobody keeps it any more: then some of it stays missing.
         """
         while (missing := self._missing(commit)) and self._broken is None:
             others = [peer for peer in commit.roster if peer != self._own]
             await asyncio.wait([self._pulls.start(commit.number, one, [one.peer, *others]) for one in missing])
             if self._missing(commit):
+                if commit.number < self._open - ROUNDS_KEPT:
+                    return
                 await asyncio.sleep(RETRY_S[1])
 
     def forget(self) -> None:

@@ -19,11 +19,11 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from outerloop.swarm.agreement import Agreement
+from outerloop.swarm.asking import Asking
 from outerloop.swarm.ballots import Decided, Message
 from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.commits import Participant
 from outerloop.swarm.disk import Disk
-from outerloop.swarm.framing import BrokenStream
 from outerloop.swarm.history import History, TooShort
 from outerloop.swarm.memory import Memory
 from outerloop.swarm.outcomes import Outcomes
@@ -31,19 +31,19 @@ from outerloop.swarm.outputs import Apply, Behind, Output, Refused, Save, Send, 
 from outerloop.swarm.payloads import Payloads
 from outerloop.swarm.post import Post
 from outerloop.swarm.pulls import Pulls
+from outerloop.swarm.reach import Reach
 from outerloop.swarm.rules import Rules
 from outerloop.swarm.sealed import SEAL_BYTES, doubt, sealed, unsealed
 from outerloop.swarm.store import Store, participant
-from outerloop.swarm.timeouts import ASK_S, RETRY_S
+from outerloop.swarm.timeouts import ASK_S
 from outerloop.swarm.timers import Event, Timers
-from outerloop.swarm.transport import Transport, Unreachable
+from outerloop.swarm.transport import Transport
 from outerloop.swarm.waiting import waiting_for
 from outerloop.types import UserError
 
 logger = logging.getLogger(__name__)
 MEMORY = "agreement"
 """The file of the agreement's memory, beside the payloads."""
-NETWORK_ERRORS = (BrokenStream, Unreachable, TimeoutError)
 
 
 class Rounds:
@@ -66,21 +66,31 @@ class Rounds:
         self._own = own
         self._trust = transport.trust
         self._rules = rules
+        self._most_bytes = max_blob_bytes + SEAL_BYTES
         self._disk = disk
         self._store = Store(disk)
         self._bulk = Bulk(transport, self._store, run=run, allowed=allowed)
         self._pulls = Pulls(
             self._bulk,
             self._store,
-            max_bytes=max_blob_bytes + SEAL_BYTES,
+            max_bytes=self._most_bytes,
             doubt=self._doubt,
             held=self._holds,
-            refuse=lambda peer, reason: self._trust.refusals.note("payloads", peer, reason),
+            refuse=self._refuse,
+        )
+        self._payloads = Payloads(transport, run=run, allowed=allowed)
+        self._asking = Asking(
+            self._payloads,
+            self._pulls,
+            self._store,
+            self._bulk,
+            ahead=self._catch_up,
+            refuse=self._refuse,
         )
         self._outcomes = Outcomes(self._store, self._pulls, own=own)
-        self._payloads = Payloads(transport, run=run, allowed=allowed)
         self.history = History(transport, run=run, allowed=allowed, since=self._since)
         self._post = Post(transport, run=run, names=names, receive=self._receive)
+        self._reach = Reach(self._look_at)
         self._timers = Timers(self._happens, grace_s=rules.grace_s, deadline_s=rules.deadline_s)
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -151,7 +161,9 @@ class Rounds:
         """Take part, from what this peer remembers; it is on disk."""
         self._outcomes.begin(memory)
         rules = self._rules
-        self._machine = Agreement(memory, closing=rules.closing, absent_rounds=rules.absent_rounds)
+        self._machine = Agreement(
+            memory, closing=rules.closing, absent_rounds=rules.absent_rounds, most_bytes=self._most_bytes
+        )
         for number, one in self._store.since(memory.number):
             self._holds(number, one)
             if one.peer == self._own:
@@ -193,11 +205,16 @@ class Rounds:
 
     async def outcome(self, number: int) -> list[tuple[str, bytes]]:
         """Who took part and with which payload, in the order of names, once all of it lies here. Raises TooFar."""
-        return [(peer, unsealed(content)) for peer, content in await self._outcomes.take(number)]
+        watching = self._spawn(self._reach.watch(self._others))
+        try:
+            return [(peer, unsealed(content)) for peer, content in await self._outcomes.take(number)]
+        finally:
+            watching.cancel()
 
     def waits_for(self, number: int) -> str:
         """Why a round has no outcome yet, in one line."""
-        return self._outcomes.lacks(number) or waiting_for(self._agreement)
+        decided, lacking = self._outcomes.lacks(number), self._reach.lacks_majority(self.roster)
+        return decided or (f"round {number}: {lacking}" if lacking else waiting_for(self._agreement))
 
     # events, one after the other
 
@@ -253,26 +270,9 @@ class Rounds:
     def _work_of_round(self, machine: Agreement) -> list[Coroutine[Any, Any, None]]:
         if not machine.votes:
             return [self._come_in()]
-        return [self._gather(machine.number, peer) for peer in machine.memory.roster if peer != self._own]
+        return [self._asking.ask(machine.number, peer) for peer in self._others()]
 
     # what goes on beside
-
-    async def _gather(self, number: int, peer: str) -> None:
-        """One peer's payload of the round at hand, however often it takes to ask; ends with the round at the latest."""
-        pause_s = RETRY_S[0]
-        while True:
-            try:
-                one = await self._payloads.ask(peer, number)
-                if one is None:
-                    self._catch_up(peer)
-                else:
-                    await asyncio.wait([self._pulls.start(number, one, [peer])])
-                    if (number, one) in self._store or self._pulls.refused(number, one):
-                        return
-            except NETWORK_ERRORS as error:
-                logger.debug("round %d: %s does not tell its payload: %s", number, peer, error)
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, RETRY_S[1])
 
     async def _come_in(self) -> None:
         """This peer is not counted on: it looks where the others are, or says that it is there, until it is."""
@@ -297,14 +297,25 @@ class Rounds:
         except TooShort:
             self._outcomes.outrun(number)
 
+    async def _look_at(self, peer: str) -> None:
+        """Whether a peer answers. One that is ahead is followed."""
+        if await self.history.ask(peer, self._agreement.number - 1) != []:
+            self._catch_up(peer)
+
     # small things
+
+    def _refuse(self, peer: str, reason: str) -> None:
+        self._trust.refusals.note("payloads", peer, reason)
+
+    def _others(self) -> list[str]:
+        return [peer for peer in self.roster if peer != self._own]
 
     async def _doubt(self, number: int, one: Participant, content: bytes) -> str:
         return await doubt(content, self._trust.signatures, sitting=self._sitting, number=number, peer=one.peer)
 
     def _since(self, number: int | None) -> tuple[Decided, ...] | None:
         if self._machine is None:
-            return None
+            return ()  # nothing is known here yet, which is not that a log begins later
         return self._machine.memory.log[-1:] if number is None else self._machine.commits_since(number)
 
     def _holders(self, one: Participant, first: str = "") -> Iterable[str]:

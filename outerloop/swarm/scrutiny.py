@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from outerloop.swarm.ballots import Decided
 from outerloop.swarm.commits import Commit, majority
+from outerloop.swarm.fields import MAX_AMOUNT
 from outerloop.swarm.memory import Memory
 
 
-def objection(memory: Memory, commit: Commit, *, min_peers: int) -> str:
-    """Why a commit cannot be the one of the round at hand, decided or not."""
+def objection(memory: Memory, commit: Commit, *, min_peers: int, most_bytes: int = MAX_AMOUNT) -> str:
+    """Why a commit cannot be the one of the round at hand, decided or not. `most_bytes`: of one payload."""
     present = {one.peer for one in commit.participants}
     if commit.parent != memory.head.digest:
         return f"commit {commit.number} follows another head: its history is not this one"
@@ -16,6 +17,9 @@ def objection(memory: Memory, commit: Commit, *, min_peers: int) -> str:
         return f"commit {commit.number} has {len(present)} participants, fewer than min_peers={min_peers}"
     if not present <= set(memory.roster) & set(commit.roster):
         return f"commit {commit.number} has participants outside its roster, or drops them from the next"
+    if large := [one for one in commit.participants if one.size_bytes > most_bytes]:
+        sizes = ", ".join(f"{one.size_bytes} bytes of {one.peer}" for one in large)
+        return f"commit {commit.number} has too large a payload: {sizes}, where {most_bytes} are allowed"
     return ""
 
 

@@ -44,6 +44,7 @@ STATE_KEPT_S = 600.0  # a copied state that nobody has asked for again for this 
 CALL_S = 30.0  # the training thread asks the network thread for something that is at hand
 MEET_S = 60.0  # who is alive and does not come to a meeting for this long is not waited for
 TELL_S = 10.0  # a round that takes longer is told about, and again after twice that, and so on
+LOOK_S = 4.0, 32.0  # who waits for a round asks after this who is in reach: known when TELL_S is over; longest pause
 NOTICE_S = 5.0  # telling one peer whether this one is ready for a pair
 UNHEARD_S = 10.0  # a peer that could not be told is told again after this
 ANSWER_S = 5.0  # a proposal is answered at once, so whoever takes longer is frozen or gone

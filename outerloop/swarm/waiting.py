@@ -23,7 +23,7 @@ def _as_follower(agreement: Agreement) -> str:
     memory, leader = agreement.memory, agreement.memory.leader(agreement.view)
     if proposal := agreement.gathering.proposal:
         missing = set(proposal.commit.participants) - agreement.payloads
-        return f"{leader} proposes; payloads of {_names(one.peer for one in missing)} are not here yet"
+        return f"{leader} proposes; payloads of {names(one.peer for one in missing)} are not here yet"
     if memory.accepted and memory.accepted.view == memory.promised:
         return f"accepted; {leader} needs a majority of {len(memory.roster)} peers"
     return f"{leader} is to propose"
@@ -34,18 +34,19 @@ def _as_leader(agreement: Agreement) -> str:
     needed, others = majority(memory.roster), set(memory.roster) - {memory.peer}
     if agreement.proposed:
         silent = others - gathering.accepts
-        return f"{1 + len(gathering.accepts)} of {needed} accepts are here; none of {_names(silent)}"
+        return f"{1 + len(gathering.accepts)} of {needed} accepts are here; none of {names(silent)}"
     silent = others - {peer for peer, _ in gathering.promises}
     if memory.promised > 0 and len(memory.roster) - len(silent) < needed:
-        return f"{len(memory.roster) - len(silent)} of {needed} promises are here; none of {_names(silent)}"
+        return f"{len(memory.roster) - len(silent)} of {needed} promises are here; none of {names(silent)}"
     if gathering.wanted:
-        return f"proposed before, payloads of {_names(one.peer for one in gathering.wanted)} are to be fetched"
+        return f"proposed before, payloads of {names(one.peer for one in gathering.wanted)} are to be fetched"
     here = {one.peer for one in candidates(memory, agreement.payloads)}
     enough = agreement.closing.needed(len(memory.roster), grace=gathering.grace, deadline=gathering.deadline)
-    return f"{len(here)} of {enough} payloads are here; none of {_names(set(memory.roster) - here)}"
+    return f"{len(here)} of {enough} payloads are here; none of {names(set(memory.roster) - here)}"
 
 
-def _names(peers: Iterable[str]) -> str:
-    names = sorted(set(peers))
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
+def names(peers: Iterable[str]) -> str:
+    """Some of them, and how many more."""
+    known = sorted(set(peers))
+    more = f" and {len(known) - NAMED} more" if len(known) > NAMED else ""
+    return ", ".join(known[:NAMED]) + more

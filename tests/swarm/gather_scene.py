@@ -12,9 +12,11 @@ from virtual_clock import now_s
 from outerloop.swarm.memory import Memory
 from outerloop.swarm.rounds import Rounds
 from outerloop.swarm.rules import Rules
+from outerloop.swarm.store import Store
 
 RUN = "r"
 INNER_S = 10.0
+MOST_BYTES = 1 << 20
 
 
 class MemoryDisk(dict[str, bytes]):
@@ -34,8 +36,22 @@ class MemoryDisk(dict[str, bytes]):
         self.pop(name, None)
 
 
+class Corrupt:
+    """What a peer gives that holds other bytes than it thinks."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def get(self, sha: bytes) -> bytes | None:
+        content = self._store.get(sha)
+        return None if content is None else bytes(len(content))
+
+
 class Node:
-    """One peer, "000-a": it trains for `inner_s`, lands what it missed, takes part. `landed`: who was in each round."""
+    """One peer, "000-a": it trains for `inner_s`, lands what it missed, takes part. `landed`: who was in each round.
+
+    `oversized`: its payloads are larger than others take. `corrupt`: it gives other bytes than it says.
+    """
 
     def __init__(
         self, network: MemoryNetwork, name: str, names: Iterable[str], rules: Rules, *, inner_s: float
@@ -47,6 +63,7 @@ class Node:
         self.landed_s: dict[int, float] = {}
         self.error: Exception | None = None
         self.life = 0
+        self.oversized = self.corrupt = False
         self.allow: Iterable[str] = ()
 
     async def appear(self) -> None:
@@ -58,8 +75,10 @@ class Node:
             names=lambda: self.names,
             disk=self.disk,
             rules=self.rules,
-            max_blob_bytes=1 << 20,
+            max_blob_bytes=16 * MOST_BYTES if self.oversized else MOST_BYTES,
         )
+        if self.corrupt:
+            self.rounds._bulk._store = Corrupt(self.rounds._store)
         await self.rounds.serve()
 
     async def start(self) -> None:
@@ -76,10 +95,14 @@ class Node:
                 await asyncio.sleep(self.inner_s)
                 while self.rounds.decided(number):
                     number = await self.land(number)
-                await self.rounds.offer(number, f"{self.name} {number} {self.life}".encode() * 1000)
+                await self.rounds.offer(number, self.payload(number))
                 number = await self.land(number)
         except Exception as error:
             self.error = error
+
+    def payload(self, number: int) -> bytes:
+        content = f"{self.name} {number} {self.life}".encode()
+        return content * (1000 if not self.oversized else MOST_BYTES // 5)
 
     async def land(self, number: int) -> int:
         self.landed[number] = await self.rounds.outcome(number)

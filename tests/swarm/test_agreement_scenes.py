@@ -396,6 +396,21 @@ def test_a_bent_commit_is_refused_by_name_proposed_or_decided(bend: Callable[[Co
     assert world[follower].number == 0 and world[follower].memory.accepted is None
 
 
+def test_too_large_a_payload_is_refused_proposed_decided_and_promised() -> None:
+    world = trio()
+    leader, follower, _ = roles(world)
+    everybody_has_everything(world)
+    proposed = world[leader].proposed
+    assert proposed
+    small = Agreement(world[follower].memory, closing=ALL_IN, absent_rounds=3, most_bytes=9)
+    view = next(v for v in range(1, 4) if small.memory.leader(v) == follower)
+    promise = Promise(0, small.memory.head.digest, view, proposed)
+    for message in (Propose(proposed), Decided(proposed.commit, TRIO), promise):
+        (refused,) = small.receive(leader, message)
+        assert isinstance(refused, Refused) and "10 bytes of a, 10 bytes of b" in refused.reason
+    assert (small.number, small.view, small.memory.accepted) == (0, 0, None)
+
+
 def test_what_is_foreign_is_refused_by_name() -> None:
     world = trio(outsiders=("d",))
     leader, follower, third = roles(world)

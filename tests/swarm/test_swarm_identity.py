@@ -2,6 +2,7 @@
 
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -27,15 +28,19 @@ def test_file_is_private_kept_and_alone(tmp_path: Path) -> None:
 
 
 def test_folder_of_a_killed_peer_is_removed_and_a_living_ones_is_not() -> None:
-    living, killed, young = SocketFolder(), SocketFolder(), SocketFolder()
+    living, killed = SocketFolder(), SocketFolder()
     os.close(killed._lock)
-    os.close(young._lock)
-    for one in (living, killed):
-        os.utime(one.path, (0, 0))
     last = SocketFolder()
-    assert living.path.exists() and young.path.exists() and not killed.path.exists()
+    assert living.path.exists() and not killed.path.exists()
     assert str(last.path).startswith(f"/tmp/{folder.PREFIX}") and stat.S_IMODE(last.path.stat().st_mode) == 0o700
-    young.path.rmdir()
     for one in (living, last):
         one.remove()
         assert not one.path.exists()
+
+
+def test_a_folder_that_has_no_name_yet_is_removed_when_it_is_old() -> None:
+    young, old = (Path(tempfile.mkdtemp(prefix=folder.UNNAMED, dir="/tmp")) for _ in range(2))
+    os.utime(old, (0, 0))
+    folder.remove_orphans()
+    assert young.exists() and not old.exists()
+    young.rmdir()

@@ -3,12 +3,16 @@
 import asyncio
 
 import pytest
-from gather_scene import INNER_S, Swarm, memory_of
+from gather_scene import INNER_S, MemoryDisk, Swarm, memory_of
 from virtual_clock import now_s, run
 
+from outerloop.swarm.ballots import Decided
 from outerloop.swarm.board import Board
-from outerloop.swarm.memory import ROUNDS_KEPT
-from outerloop.swarm.outcomes import TooFar
+from outerloop.swarm.commits import genesis
+from outerloop.swarm.holders import Unobtainable
+from outerloop.swarm.memory import ROUNDS_KEPT, Memory
+from outerloop.swarm.outcomes import Outcomes, TooFar
+from outerloop.swarm.store import Store
 from outerloop.swarm.timeouts import LEAD_S
 
 QUICK_S = 2.0  # a round of peers that are all well, beyond the inner steps
@@ -83,7 +87,8 @@ def test_a_majority_goes_on_and_the_others_wait_and_say_why_until_the_network_he
         swarm.part("abc", "de")
         await swarm.until("abc", 6, limit_s=200)
         assert max(swarm[letter].done for letter in "de") <= 3
-        assert any("none of 000-a" in swarm.why(letter) or "to propose" in swarm.why(letter) for letter in "de")
+        assert all("2 of 5 peers are in reach, a majority is 3; no answer from 000-a" in swarm.why(one) for one in "de")
+        assert not any("in reach" in swarm.why(letter) for letter in "abc")
         swarm.network.heal()
         await swarm.until("abcde", 11)
         assert swarm["a"].who(10) == "abcde"
@@ -99,6 +104,7 @@ def test_two_halves_wait_and_none_goes_on_alone() -> None:
         swarm.part("ab", "cd")
         await asyncio.sleep(300)
         assert max(node.done for node in swarm.nodes.values()) <= 3
+        assert all("2 of 4 peers are in reach, a majority is 3" in swarm.why(letter) for letter in "abcd")
         healed_s = now_s()
         swarm.network.heal()
         await swarm.until("abcd", 6)
@@ -149,6 +155,42 @@ def test_who_missed_more_than_the_log_holds_is_told_so() -> None:
         while swarm["d"].error is None:
             await asyncio.sleep(1)
         assert isinstance(swarm["d"].error, TooFar)
+
+    run(scene())
+
+
+def test_who_knows_a_commit_whose_payloads_nobody_keeps_any_more_is_told_so() -> None:
+    async def scene() -> None:
+        swarm = await Swarm("abcd").start()
+        await swarm.until("abcd", 1)
+        bulk = swarm["d"].rounds._bulk
+
+        async def get_nothing(*args: object, **options: object) -> bytes:
+            await asyncio.sleep(1)
+            raise Unobtainable("lost")
+
+        bulk.get = get_nothing  # type: ignore[method-assign, assignment]
+        await asyncio.sleep(2 * ROUNDS_KEPT * (INNER_S + 3))
+        assert swarm["a"].done > ROUNDS_KEPT + 4
+        assert isinstance(swarm["d"].error, TooFar), swarm.describe()
+
+    run(scene())
+
+
+def test_later_commits_stay_known_when_the_trainer_skips_to_an_earlier_one() -> None:
+    async def scene() -> None:
+        outcomes = Outcomes(Store(MemoryDisk()), None, own="a")  # type: ignore[arg-type]
+        first = genesis("r", "a")
+        outcomes.begin(Memory("r", "a", (Decided(first, ()),)))
+        for number in range(1, 5):
+            outcomes._commits[number] = first
+        outcomes._open = 5
+        outcomes.skip_to(2)
+        assert [outcomes.decided(number) for number in (3, 4, 5)] == [True, True, False]
+        outcomes.skip_to(9)
+        assert not outcomes.decided(10)
+        with pytest.raises(TooFar):
+            outcomes.decided(4)
 
     run(scene())
 

@@ -126,11 +126,20 @@ def workers_of(pids: set[int]) -> list[int]:
     return [found[index] for index in sorted(found)]
 
 
+def folders_of_sockets(pids: set[int]) -> set[Path]:
+    """Where their daemons listen to them."""
+    arguments = b"\0".join(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids).decode()
+    return set(map(Path, re.findall(r"-listen=/unix(/\S+?)/p2pd\.sock", arguments)))
+
+
 def test_one_of_two_cannot_go_on_alone_and_it_is_told_loudly(tmp_path: Path) -> None:
     process = start(tmp_path / "run", "workers=2", "rounds=500", "checkpoint.every=1")
     pids = training(process, tmp_path / "run")
+    sockets = folders_of_sockets(pids)
+    assert len(sockets) == 2 and all(map(Path.exists, sockets))
     os.kill(workers_of(pids)[1], signal.SIGKILL)
     said, _ = process.communicate()
+    assert not any(map(Path.exists, sockets))
     assert process.returncode == 1 and re.search(r"worker 1 ended with code -9, see .*log\.txt", said), said
     assert "1 of 2 peers cannot go on, it takes 2" in said
     assert gone(pids)

@@ -1,0 +1,67 @@
+"""Asking a peer for its payload of a round, until it is here or turned down because nobody can use it.
+
+    asked -> nothing yet, or a broken stream    asked again
+          -> has gone on without                it is ahead: its commits are fetched
+          -> its payload                        pulled; refused when too large, not signed, or other bytes than said
+
+Who is refused has no payload in this round, and is asked anew in the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from outerloop.swarm.bulk import Bulk
+from outerloop.swarm.commits import Participant
+from outerloop.swarm.framing import BrokenStream
+from outerloop.swarm.payloads import Payloads
+from outerloop.swarm.pulls import Pulls
+from outerloop.swarm.roster import id_of
+from outerloop.swarm.store import Store
+from outerloop.swarm.timeouts import RETRY_S
+from outerloop.swarm.transport import Unreachable
+
+logger = logging.getLogger(__name__)
+NETWORK_ERRORS = (BrokenStream, Unreachable, TimeoutError)
+
+
+class Asking:
+    """`ahead(peer)` and `refuse(peer, why)` are told what is not a payload."""
+
+    def __init__(
+        self,
+        payloads: Payloads,
+        pulls: Pulls,
+        store: Store,
+        bulk: Bulk,
+        *,
+        ahead: Callable[[str], None],
+        refuse: Callable[[str, str], None],
+    ) -> None:
+        self._payloads, self._pulls, self._store, self._bulk = payloads, pulls, store, bulk
+        self._ahead, self._refuse = ahead, refuse
+
+    async def ask(self, number: int, peer: str) -> None:
+        """Until its payload of this round is here or refused; the caller ends it with the round."""
+        pause_s = RETRY_S[0]
+        while True:
+            try:
+                one = await self._payloads.ask(peer, number)
+                if one is None:
+                    self._ahead(peer)
+                elif await self._get(number, one):
+                    return
+            except NETWORK_ERRORS as error:
+                logger.debug("round %d: %s does not tell its payload: %s", number, peer, error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_S[1])
+
+    async def _get(self, number: int, one: Participant) -> bool:
+        """Whether there is nothing more to be had of this peer."""
+        await asyncio.wait([self._pulls.start(number, one, [one.peer])])
+        if self._bulk.reputation.lied(id_of(one.peer), one.digest):
+            self._refuse(one.peer, f"round {number}: its payload is not what it says of it")
+            return True
+        return (number, one) in self._store or self._pulls.refused(number, one)

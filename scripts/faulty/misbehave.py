@@ -1,0 +1,54 @@
+"""What a worker of bench_faults.py does wrong, for as long as the file that MISBEHAVE names says so.
+
+corrupt     others get other bytes than its payload's sha256 says
+garbled     its payload is what it says, and no message that can be landed
+oversized   its payload has more bytes than others take
+slow        its payloads leave at SLOW_BYTES_S
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+FILE = "OUTERLOOP_BENCH_MISBEHAVE"
+SLOW_BYTES_S = 4000.0  # of every copy: a payload of model=nano takes 10 s
+
+
+def now() -> str:
+    """What to do wrong; empty: nothing."""
+    try:
+        return Path(os.environ[FILE]).read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def install() -> None:
+    """Into the classes that every payload passes."""
+    from outerloop.swarm.pace import Pace
+    from outerloop.swarm.rounds import Rounds
+    from outerloop.swarm.store import Store
+
+    give, offer, take = Store.get, Rounds.offer, Pace.take
+
+    def bad_give(self, sha):
+        content = give(self, sha)
+        return bytes(len(content)) if content is not None and now() == "corrupt" else content
+
+    async def bad_offer(self, number, blob):
+        return await offer(self, number, bad(blob, now(), most=self._most_bytes))
+
+    async def bad_take(self, count):
+        await take(self, count)
+        if now() == "slow":
+            await asyncio.sleep(count / SLOW_BYTES_S)
+
+    Store.get, Rounds.offer, Pace.take = bad_give, bad_offer, bad_take
+
+
+def bad(blob: bytes, how: str, *, most: int) -> bytes:
+    """A payload as it leaves."""
+    if how == "garbled":
+        return blob[:8] + bytes(byte ^ 0xFF for byte in blob[8:])
+    return blob.ljust(most + 1, b"\0") if how == "oversized" else blob

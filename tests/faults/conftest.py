@@ -1,0 +1,27 @@
+"""Workers in network namespaces, gone at the end whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from faults.hosts import Hosts
+from faults.namespaces import lacking, network
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Callable[[int, int], Hosts]]:
+    """`hosts(3, 2)`: five workers that train together, three of them near and two far."""
+    if reason := lacking():
+        pytest.skip(reason)
+    with ExitStack() as stack:
+
+        def start(near: int, far: int) -> Hosts:
+            made = Hosts(tmp_path, stack.enter_context(network((near, far))), near=near, far=far)
+            stack.callback(made.stop)
+            made.start()
+            return made
+
+        yield start
