@@ -24,7 +24,8 @@ from outerloop.swarm.ballots import Decided, Message
 from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.commits import Participant
 from outerloop.swarm.disk import Disk
-from outerloop.swarm.history import History, TooShort
+from outerloop.swarm.following import Following
+from outerloop.swarm.history import History
 from outerloop.swarm.memory import Memory
 from outerloop.swarm.outcomes import Outcomes
 from outerloop.swarm.outputs import Apply, Behind, Output, Refused, Save, Send, Want
@@ -35,7 +36,6 @@ from outerloop.swarm.reach import Reach
 from outerloop.swarm.rules import Rules
 from outerloop.swarm.sealed import SEAL_BYTES, doubt, sealed, unsealed
 from outerloop.swarm.store import Store, participant
-from outerloop.swarm.timeouts import ASK_S
 from outerloop.swarm.timers import Event, Timers
 from outerloop.swarm.transport import Transport
 from outerloop.swarm.waiting import waiting_for
@@ -78,25 +78,30 @@ class Rounds:
             held=self._holds,
             refuse=self._refuse,
         )
+        self._outcomes = Outcomes(self._store, self._pulls, own=own)
+        self.history = History(transport, run=run, allowed=allowed, since=self._since)
+        self._following = Following(
+            self.history,
+            number=lambda: self._agreement.number,
+            others=self._others,
+            receive=self._receive,
+            outrun=self._outcomes.outrun,
+        )
         self._payloads = Payloads(transport, run=run, allowed=allowed)
         self._asking = Asking(
             self._payloads,
             self._pulls,
             self._store,
             self._bulk,
-            ahead=self._catch_up,
+            ahead=self._following.catch_up,
             refuse=self._refuse,
         )
-        self._outcomes = Outcomes(self._store, self._pulls, own=own)
-        self.history = History(transport, run=run, allowed=allowed, since=self._since)
         self._post = Post(transport, run=run, names=names, receive=self._receive)
-        self._reach = Reach(self._look_at)
+        self._reach = Reach(self._following.look_at)
         self._timers = Timers(self._happens, grace_s=rules.grace_s, deadline_s=rules.deadline_s)
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
         self._of_round: list[asyncio.Task[None]] = []
-        self._catching_up: asyncio.Task[None] | None = None
-        self._away = False  # the trainer does not have the state yet that the chain here begins with
         self._machine: Agreement | None = None
         self._looked_at = -1
 
@@ -173,7 +178,7 @@ class Rounds:
 
     async def go_on_from(self, decided: Decided, *, run: str) -> None:
         """Follow the chain from a commit whose state is on its way here. Raises UserError: it cannot."""
-        self._away = True
+        self._following.away = True
         self._outcomes.skip_to(decided.commit.number)
         if self._machine is not None:
             self._happens(lambda machine: machine.skip_to(decided))
@@ -188,7 +193,7 @@ class Rounds:
 
     def arrived(self) -> None:
         """The trainer has the state: this peer can be counted on."""
-        self._away = False
+        self._following.away = False
 
     async def offer(self, number: int, blob: bytes) -> None:
         """This peer's payload of a round; what it has said about the round in an earlier life stays."""
@@ -250,7 +255,7 @@ class Rounds:
             for one in output.participants:
                 self._pulls.start(output.number, one, self._holders(one, first=output.holder))
         elif isinstance(output, Behind):
-            self._catch_up(output.peer)
+            self._following.catch_up(output.peer)
         elif isinstance(output, Refused):
             self._trust.refusals.note("ballots", output.sender, output.reason)
 
@@ -269,38 +274,8 @@ class Rounds:
 
     def _work_of_round(self, machine: Agreement) -> list[Coroutine[Any, Any, None]]:
         if not machine.votes:
-            return [self._come_in()]
+            return [self._following.come_in(lambda: self._happens(lambda machine: machine.ask()))]
         return [self._asking.ask(machine.number, peer) for peer in self._others()]
-
-    # what goes on beside
-
-    async def _come_in(self) -> None:
-        """This peer is not counted on: it looks where the others are, or says that it is there, until it is."""
-        while True:
-            if self._away:
-                self._catch_up(self.roster[0])
-            else:
-                self._happens(lambda machine: machine.ask())
-            await asyncio.sleep(ASK_S)
-
-    def _catch_up(self, peer: str) -> None:
-        """Another one is ahead: get the commits in between, once at a time."""
-        if self._catching_up is None or self._catching_up.done():
-            self._catching_up = self._spawn(self._fetch_commits(peer))
-
-    async def _fetch_commits(self, peer: str) -> None:
-        number = self._agreement.number
-        try:
-            others = [one for one in dict.fromkeys([peer, *self.roster]) if one != self._own]
-            for source, decided in await self.history.ask_any(others, number - 1):
-                self._receive(source, decided)
-        except TooShort:
-            self._outcomes.outrun(number)
-
-    async def _look_at(self, peer: str) -> None:
-        """Whether a peer answers. One that is ahead is followed."""
-        if await self.history.ask(peer, self._agreement.number - 1) != []:
-            self._catch_up(peer)
 
     # small things
 
