@@ -23,6 +23,7 @@ OFFERED = {
     "from_recipe": ("outerloop.commands.own_loop", "from_recipe"),
     "attach": ("outerloop.inner.attach", "Attached"),
     "OuterLoop": ("outerloop.loop", "OuterLoop"),
+    "Distributed": ("outerloop.exchange.distributed", "Distributed"),
 }
 """Name -> module and what it is there; imported when first asked for, so that the command line starts soon."""
 

@@ -1,0 +1,122 @@
+"""Everybody's bytes through torch.distributed, for a cluster that torchrun has started: no daemon, no DHT, no keys.
+
+    sizes of all messages   ->   all of them, padded to the largest       two all-gathers over gloo, beside the training
+
+A collective that fails has lost a process: the round fails, and so does every later one, so the run ends with its
+checkpoints and is started again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, TimeoutError
+from datetime import timedelta
+
+import torch
+from torch import distributed as dist
+
+from outerloop.exchange.from_the_start import FromTheStart
+from outerloop.types import Contribution, Made, Round, RoundFailed, UserError
+
+FIRST = Round(0)
+
+
+class Distributed(FromTheStart):
+    """Gather between the processes of the default process group, which must be there.
+
+    A group of its own carries the bytes, so that collectives of the inner steps do not get in between. All processes
+    make it at the same point of their program.
+
+    Args:
+        timeout_s: the longest that one collective waits for a process that does not come.
+
+    Raises:
+        UserError: when torch.distributed has not been initialized.
+    """
+
+    agrees = True
+    waits_for_all = True
+    lockstep = True
+
+    def __init__(self, *, timeout_s: float = 600.0) -> None:
+        if not dist.is_initialized():
+            raise UserError(
+                "exchange=distributed needs torch.distributed: start with torchrun, and call"
+                ' torch.distributed.init_process_group("gloo") before the outer loop is made'
+            )
+        self.group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.peer = name_of(self.rank)
+        self.bytes_sent = self.bytes_received = 0
+        self.network = ThreadPoolExecutor(1, thread_name_prefix="outerloop-gather")
+
+    @property
+    def alive(self) -> int:
+        """All: a process that is lost takes the group with it."""
+        return self.size
+
+    def join(self, first: Round = FIRST) -> None:
+        """All processes are there since the group was made."""
+
+    def start(self, blob: bytes, round: Round) -> PendingGather:
+        """Hand the message to the network thread, which gathers one round after another."""
+        self.bytes_sent += len(blob) * (self.size - 1)
+        return PendingGather(self, self.network.submit(self.gather, blob), round)
+
+    def gather(self, blob: bytes) -> list[bytes]:
+        """The bytes of all processes in the order of ranks."""
+        own = torch.frombuffer(bytearray(blob), dtype=torch.uint8) if blob else torch.empty(0, dtype=torch.uint8)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(sizes, torch.tensor([len(own)]), group=self.group)
+        longest = max(int(size) for size in sizes)
+        padded = torch.nn.functional.pad(own, (0, longest - len(own)))
+        messages = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.size)]
+        dist.all_gather(messages, padded, group=self.group)
+        return [message[: int(size)].numpy().tobytes() for message, size in zip(messages, sizes, strict=True)]
+
+    def once(self, round: Round, make: Callable[[], Made]) -> Made:
+        """A process of its own: made here."""
+        return make()
+
+    def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
+        """Everybody's bytes. Not counted: it is a look at the whole, not training."""
+        return PendingGather(self, self.network.submit(self.gather, blob), Round(number)).result(timeout_s)
+
+    def counters(self) -> dict[str, float]:
+        """Nothing else."""
+        return {}
+
+    def close(self) -> None:
+        """What is under way ends; then this process may leave."""
+        self.network.shutdown()
+
+    def abort(self) -> None:
+        """Leave at once: the others' next collective fails."""
+        self.network.shutdown(wait=False, cancel_futures=True)
+
+
+class PendingGather:
+    """One round under way in the network thread."""
+
+    def __init__(self, exchange: Distributed, future: Future[list[bytes]], round: Round) -> None:
+        self.exchange, self.future, self.round = exchange, future, round
+
+    def wait(self, timeout_s: float) -> list[Contribution]:
+        """Everybody's message. Raises RoundFailed."""
+        contributions = self.result(timeout_s)
+        self.exchange.bytes_received += sum(len(c.blob) for c in contributions if c.peer != self.exchange.peer)
+        return contributions
+
+    def result(self, timeout_s: float) -> list[Contribution]:
+        """The same, not counted."""
+        try:
+            messages = self.future.result(timeout_s)
+        except (RuntimeError, TimeoutError, CancelledError) as error:
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+            raise RoundFailed(f"the gather between {self.exchange.size} processes failed: {reason[0]}") from error
+        return [Contribution(name_of(rank), self.round, blob) for rank, blob in enumerate(messages)]
+
+
+def name_of(rank: int) -> str:
+    """Peer name of a process: sorts like its rank, of up to a million."""
+    return f"{rank:06d}"

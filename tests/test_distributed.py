@@ -1,0 +1,88 @@
+"""The exchange over torch.distributed: processes with gloo, each with a training loop of its own."""
+
+import json
+import os
+import signal
+
+import own_gpt
+import pytest
+import torch
+import torch.multiprocessing as processes
+from torch import distributed as dist
+
+import outerloop
+from outerloop.types import Round, RoundFailed, UserError
+
+TEXT = bytes(range(32, 127)) * 40
+
+
+def live(rank, size, work, folder):
+    """One process of a group that meets in a file."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size)
+    (folder / f"{rank}.json").write_text(json.dumps(work(outerloop.Distributed(timeout_s=20.0), rank)))
+
+
+def together(size, work, folder):
+    """What `work(exchange, rank)` returns in each of `size` processes."""
+    processes.spawn(live, (size, work, folder), nprocs=size)
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(size)]
+
+
+def exchanged(exchange, rank):
+    """Two rounds and a meeting, messages of unequal length, one of them empty."""
+    first = exchange.start(bytes([rank]) * (rank * 1000), Round(0))
+    second = exchange.start(b"x" * (3 - rank), Round(1))
+    met = exchange.meet(f"here is {rank}".encode(), 1, 20.0)
+    rounds = [[[c.peer, c.round.number, len(c.blob)] for c in pending.wait(20.0)] for pending in (first, second)]
+    exchange.close()
+    return [rounds, [c.blob.decode() for c in met], exchange.bytes_sent, exchange.bytes_received]
+
+
+def test_all_get_the_same_bytes_in_the_order_of_ranks(tmp_path):
+    told = together(3, exchanged, tmp_path)
+    for rank, (rounds, met, sent, received) in enumerate(told):
+        assert rounds[0] == [[f"{r:06d}", 0, 1000 * r] for r in range(3)]
+        assert rounds[1] == [[f"{r:06d}", 1, 3 - r] for r in range(3)]
+        assert met == ["here is 0", "here is 1", "here is 2"]
+        own = 1000 * rank + 3 - rank
+        assert (sent, received) == (2 * own, 3000 + 6 - own)
+
+
+def trained(exchange, rank):
+    """A training loop of one's own with SparseLoCo between the processes."""
+
+    def add(model, optimizer):
+        add.outer = outerloop.from_recipe("sparseloco", model, "schedule.sync_every=3", exchange=exchange)
+        outerloop.attach(optimizer, add.outer)
+
+    losses, _ = own_gpt.train(TEXT, steps=9, shard=rank, add=add)
+    exchange.close()
+    return [losses[0], losses[-1], add.outer.slow_hash, exchange.bytes_sent]
+
+
+def test_two_processes_train_one_model(tmp_path):
+    (first, last, slow, sent), (_, _, other, _) = together(2, trained, tmp_path)
+    assert last < first and slow == other and sent > 0
+
+
+def lost(exchange, rank):
+    """One process dies; the other one's round fails, with a reason."""
+    if rank == 1:
+        (exchange.meet(b"", 0, 20.0), os.kill(os.getpid(), signal.SIGKILL))
+    exchange.meet(b"", 0, 20.0)
+    with pytest.raises(RoundFailed, match="between 2 processes failed"):
+        exchange.start(b"message", Round(0)).wait(30.0)
+    exchange.abort()
+
+
+def test_a_lost_process_fails_the_round(tmp_path):
+    survivor, dead = processes.spawn(live, (2, lost, tmp_path), nprocs=2, join=False).processes
+    for process in (dead, survivor):
+        process.join()
+    assert (dead.exitcode, survivor.exitcode) == (-signal.SIGKILL, 0)
+
+
+def test_without_a_process_group_it_says_what_to_do():
+    with pytest.raises(UserError, match="init_process_group"):
+        outerloop.Distributed()
