@@ -164,6 +164,7 @@ class OuterLoop:
 
     def find_others(self) -> None:
         """Before the first inner step of a peer that comes late: their state, if it cannot land what it missed."""
+        self.meetings = 1  # the others have met at the start
         steps = count(self.inner_step + 1)
         try:
             self.exchange.decided(next(r for step in steps for r in self.schedule.due(step).launch))

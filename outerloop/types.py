@@ -61,6 +61,9 @@ class Round:
     fragment: int = 0
 
 
+FIRST = Round(0)
+
+
 @dataclass(frozen=True)
 class Due:
     """What the schedule asks for after one inner step; launches come before landings."""

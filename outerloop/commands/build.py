@@ -27,7 +27,6 @@ from outerloop.inner.trainer import Trainer, autocast_of, pick_device
 from outerloop.inner.worker import Event, Plan, Worker
 from outerloop.loop import OuterLoop
 from outerloop.lr import warmup_cosine
-from outerloop.swarm.trust import AllowList
 from outerloop.types import Exchange, Round, Schedule, UserError
 
 RULES = ("quorum", "min_peers", "min_fraction", "absent_rounds", "max_blob_bytes")
@@ -196,7 +195,10 @@ def plan_of(config: DictConfig, index: int, run_dir: Path, resume_step: int | No
 def check_parts(config: DictConfig) -> None:
     """Make everything that is cheap to make, so that a mistake is answered before anything is written or started."""
     make(config.aggregate)
-    AllowList(config.exchange.get("allow", ()))
+    if allow := config.exchange.get("allow"):
+        from outerloop.swarm.trust import AllowList  # with hivemind, which runs without a list may do without
+
+        AllowList(allow)
     compatibility.refuse(
         **{axis: make(config[axis]) for axis in ("method", "compress", "feedback", "schedule")},
         exchange=cast(Exchange, get_class(config.exchange._target_)),  # what it says of itself, all of its kind say

@@ -77,7 +77,6 @@ def joined(settings: Any, run_dir: Path) -> Exchange:
 def begin_together(outer: OuterLoop) -> None:
     """Who comes late takes over the state of the run; else all begin with equal weights. Raises UserError."""
     if outer.exchange.came_late:
-        outer.meetings = 1  # the others have met at the start
         outer.find_others()
     elif outer.exchange.lockstep:
         shapes = {name: list(x.shape) for name, x in outer.slow.items()}

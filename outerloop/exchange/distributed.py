@@ -16,9 +16,7 @@ import torch
 from torch import distributed as dist
 
 from outerloop.exchange.from_the_start import FromTheStart
-from outerloop.types import Contribution, Made, Round, RoundFailed, UserError
-
-FIRST = Round(0)
+from outerloop.types import FIRST, Contribution, Made, Round, RoundFailed, UserError
 
 
 class Distributed(FromTheStart):
@@ -41,8 +39,8 @@ class Distributed(FromTheStart):
     def __init__(self, *, timeout_s: float = 600.0) -> None:
         if not dist.is_initialized():
             raise UserError(
-                "exchange=distributed needs torch.distributed: start with torchrun, and call"
-                ' torch.distributed.init_process_group("gloo") before the outer loop is made'
+                "outerloop.Distributed() finds no process group: start with torchrun, and call"
+                ' torch.distributed.init_process_group("gloo") before it'
             )
         self.group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
         self.rank, self.size = dist.get_rank(), dist.get_world_size()

@@ -14,9 +14,7 @@ from typing import Any
 
 from outerloop import rng
 from outerloop.exchange.from_the_start import FromTheStart
-from outerloop.types import Contribution, Made, Round, Stopped, UserError
-
-FIRST = Round(0)
+from outerloop.types import FIRST, Contribution, Made, Round, Stopped, UserError
 
 
 class Hub:

@@ -14,8 +14,6 @@ from outerloop.swarm.status import Status
 from outerloop.swarm.timeouts import DHT_S
 from outerloop.types import Contribution, Made, Round, UserError
 
-FIRST = Round(0)
-
 
 class Part(Protocol):
     """Something of this peer that others may ask."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, TimeoutError
 from pathlib import Path
 
-from outerloop.exchange.swarm import FIRST, SwarmExchange, SwarmPending
+from outerloop.exchange.swarm import SwarmExchange, SwarmPending
 from outerloop.swarm.disk import Folder
 from outerloop.swarm.fields import BadMessage
 from outerloop.swarm.handover import Handover
@@ -24,7 +24,7 @@ from outerloop.swarm.roster import id_of
 from outerloop.swarm.rounds import Rounds
 from outerloop.swarm.rules import Quorum, Rules
 from outerloop.swarm.timeouts import CALL_S, LINGER_S, MEET_S, STATE_S, TELL_S
-from outerloop.types import Contribution, Deserted, Outrun, Round, RoundFailed
+from outerloop.types import FIRST, Contribution, Deserted, Outrun, Round, RoundFailed
 
 logger = logging.getLogger(__name__)
 

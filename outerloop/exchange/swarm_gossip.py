@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, TimeoutError
 
 from outerloop.exchange.from_the_start import FromTheStart
-from outerloop.exchange.swarm import FIRST, SwarmExchange, SwarmPending
+from outerloop.exchange.swarm import SwarmExchange, SwarmPending
 from outerloop.swarm.assembly import Assembly
 from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.contents import Contents
@@ -25,7 +25,7 @@ from outerloop.swarm.partners import Dealt, Drawn, Partners
 from outerloop.swarm.patience import Patience
 from outerloop.swarm.presence import Presence
 from outerloop.swarm.timeouts import DHT_S, LINGER_S
-from outerloop.types import Contribution, Round, RoundFailed, UserError
+from outerloop.types import FIRST, Contribution, Round, RoundFailed, UserError
 
 logger = logging.getLogger(__name__)
 

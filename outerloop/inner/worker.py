@@ -84,7 +84,6 @@ class Worker:
         if self.plan.resume_step is not None:
             self.resume(self.plan.resume_step)
         if self.exchange.came_late:
-            self.trainer.outer.meetings = 1  # the others have met at the start
             self.trainer.outer.find_others()
         else:
             self.begin_together()

@@ -28,7 +28,7 @@ NETWORK_ERRORS = (BrokenStream, Unreachable, TimeoutError)
 
 
 class Asking:
-    """`ahead(peer)` and `refuse(peer, why)` are told what is not a payload."""
+    """`ahead` is told of a peer that has gone on."""
 
     def __init__(
         self,
@@ -38,10 +38,9 @@ class Asking:
         bulk: Bulk,
         *,
         ahead: Callable[[str], None],
-        refuse: Callable[[str, str], None],
     ) -> None:
         self._payloads, self._pulls, self._store, self._bulk = payloads, pulls, store, bulk
-        self._ahead, self._refuse = ahead, refuse
+        self._ahead = ahead
 
     async def ask(self, number: int, peer: str) -> None:
         """Until its payload of this round is here or refused; the caller ends it with the round."""
@@ -62,6 +61,6 @@ class Asking:
         """Whether there is nothing more to be had of this peer."""
         await asyncio.wait([self._pulls.start(number, one, [one.peer])])
         if self._bulk.reputation.lied(id_of(one.peer), one.digest):
-            self._refuse(one.peer, f"round {number}: its payload is not what it says of it")
+            self._pulls.refuse(one.peer, f"round {number}: its payload is not what it says of it")
             return True
         return (number, one) in self._store or self._pulls.refused(number, one)

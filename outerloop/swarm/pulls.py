@@ -8,42 +8,41 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 
 from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.commits import Participant
 from outerloop.swarm.holders import Unobtainable
 from outerloop.swarm.memory import ROUNDS_KEPT
 from outerloop.swarm.roster import id_of
+from outerloop.swarm.sealed import doubt
 from outerloop.swarm.store import Store
 from outerloop.swarm.timeouts import PULL_S
+from outerloop.swarm.trust import Trust
 
 logger = logging.getLogger(__name__)
 Key = tuple[int, Participant]
 
 
 class Pulls:
-    """`held` is told of every payload that has come; `doubt` says why one is not its owner's, or nothing.
-
-    `refuse` is told who offered what cannot be taken, and why.
-    """
+    """`held` is told of every payload that has come; `sitting` is what its owner signed it for."""
 
     def __init__(
         self,
         bulk: Bulk,
         store: Store,
+        trust: Trust,
         *,
+        sitting: Callable[[], str],
         max_bytes: int,
-        doubt: Callable[[int, Participant, bytes], Awaitable[str]],
         held: Callable[[int, Participant], None],
-        refuse: Callable[[str, str], None],
     ) -> None:
         self._bulk = bulk
         self._store = store
+        self._trust = trust
+        self._sitting = sitting
         self._max_bytes = max_bytes
-        self._doubt = doubt
         self._held = held
-        self._refuse = refuse
         self._refused: set[Key] = set()  # each cost its download, or was never asked for
         self._running: dict[Key, tuple[asyncio.Task[None], list[str]]] = {}
 
@@ -59,6 +58,10 @@ class Pulls:
     def refused(self, number: int, one: Participant) -> bool:
         """Whether this cannot be taken, whoever gives it."""
         return (number, one) in self._refused
+
+    def refuse(self, peer: str, reason: str) -> None:
+        """A peer offered what cannot be taken."""
+        self._trust.refusals.note("payloads", peer, reason)
 
     def drop_all_but(self, number: int, needed: Iterable[Participant]) -> None:
         """The round was decided: nobody needs its other payloads any more."""
@@ -81,10 +84,11 @@ class Pulls:
         content, reason = b"", f"a payload of {one.size_bytes} bytes, up to {self._max_bytes} are allowed"
         if one.size_bytes <= self._max_bytes:
             content = await self._get(one, holders)
-            reason = await self._doubt(number, one, content)
+            signatures, sitting = self._trust.signatures, self._sitting()
+            reason = await doubt(content, signatures, sitting=sitting, number=number, peer=one.peer)
         if reason:
             self._refused.add((number, one))
-            self._refuse(one.peer, reason)
+            self.refuse(one.peer, reason)
             return
         await self._store.put(number, one, content)
         self._held(number, one)

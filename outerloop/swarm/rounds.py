@@ -34,7 +34,7 @@ from outerloop.swarm.post import Post
 from outerloop.swarm.pulls import Pulls
 from outerloop.swarm.reach import Reach
 from outerloop.swarm.rules import Rules
-from outerloop.swarm.sealed import SEAL_BYTES, doubt, sealed, unsealed
+from outerloop.swarm.sealed import SEAL_BYTES, sealed, unsealed
 from outerloop.swarm.store import Store, participant
 from outerloop.swarm.timers import Event, Timers
 from outerloop.swarm.transport import Transport
@@ -73,10 +73,10 @@ class Rounds:
         self._pulls = Pulls(
             self._bulk,
             self._store,
+            self._trust,
+            sitting=lambda: self._agreement.memory.run,
             max_bytes=self._most_bytes,
-            doubt=self._doubt,
             held=self._holds,
-            refuse=self._refuse,
         )
         self._outcomes = Outcomes(self._store, self._pulls, own=own)
         self.history = History(transport, run=run, allowed=allowed, since=self._since)
@@ -88,14 +88,7 @@ class Rounds:
             outrun=self._outcomes.outrun,
         )
         self._payloads = Payloads(transport, run=run, allowed=allowed)
-        self._asking = Asking(
-            self._payloads,
-            self._pulls,
-            self._store,
-            self._bulk,
-            ahead=self._following.catch_up,
-            refuse=self._refuse,
-        )
+        self._asking = Asking(self._payloads, self._pulls, self._store, self._bulk, ahead=self._following.catch_up)
         self._post = Post(transport, run=run, names=names, receive=self._receive)
         self._reach = Reach(self._following.look_at)
         self._timers = Timers(self._happens, grace_s=rules.grace_s, deadline_s=rules.deadline_s)
@@ -132,10 +125,6 @@ class Rounds:
     def head_of(self, number: int) -> bytes | None:
         """The digest of a commit; None when it is forgotten."""
         return self._outcomes.digest(number)
-
-    @property
-    def _sitting(self) -> str:
-        return self._agreement.memory.run
 
     @property
     def _agreement(self) -> Agreement:
@@ -198,7 +187,8 @@ class Rounds:
     async def offer(self, number: int, blob: bytes) -> None:
         """This peer's payload of a round; what it has said about the round in an earlier life stays."""
         if self._payloads.own.get(number) is None and number >= self._agreement.number:
-            content = sealed(blob, self._trust.signatures, sitting=self._sitting, number=number, peer=self._own)
+            sitting = self._agreement.memory.run
+            content = sealed(blob, self._trust.signatures, sitting=sitting, number=number, peer=self._own)
             one = participant(self._own, content)
             await self._store.put(number, one, content)
             self._payloads.own.post(number, one)
@@ -279,14 +269,8 @@ class Rounds:
 
     # small things
 
-    def _refuse(self, peer: str, reason: str) -> None:
-        self._trust.refusals.note("payloads", peer, reason)
-
     def _others(self) -> list[str]:
         return [peer for peer in self.roster if peer != self._own]
-
-    async def _doubt(self, number: int, one: Participant, content: bytes) -> str:
-        return await doubt(content, self._trust.signatures, sitting=self._sitting, number=number, peer=one.peer)
 
     def _since(self, number: int | None) -> tuple[Decided, ...] | None:
         if self._machine is None:
