@@ -19,10 +19,13 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from multiprocessing.context import SpawnProcess
 from multiprocessing.queues import Queue
 from pathlib import Path
-from random import Random
+from queue import Empty
+
+import numpy as np
 
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.swarm.framing import END_MARK, PIECE_BYTES, Stream
@@ -43,7 +46,8 @@ def peer_of(rank: int, args: argparse.Namespace, folder: Path, first: list[str])
 
 def donate(rank: int, args: argparse.Namespace, folder: Path, first: list[str], told: Queue) -> None:
     """A member that launches a small payload every second, and gives the state as of any round to whoever wants it."""
-    peer, state = peer_of(rank, args, folder, first), Random(0).randbytes(int(args.megabytes * 1e6))
+    peer = peer_of(rank, args, folder, first)
+    state = np.random.default_rng(0).bytes(int(args.megabytes * 1e6))
 
     async def plain(remote: str, request: Request, stream: Stream) -> None:
         for start in range(0, len(state), PIECE_BYTES):
@@ -109,12 +113,22 @@ def until_counted(peer: SwarmGather, number: int) -> float:
         number += 1
 
 
+def heard(told: Queue, processes: Sequence[SpawnProcess]) -> Told:
+    """What is told next. Raises RuntimeError when one of the processes failed instead."""
+    while True:
+        try:
+            return told.get(timeout=1.0)
+        except Empty:
+            if failed := [one.name for one in processes if (one.exitcode or 0) > 0]:
+                raise RuntimeError(f"{', '.join(failed)} failed, see above") from None
+
+
 def measured(args: argparse.Namespace) -> Told:
     """The newcomer's row."""
     context = multiprocessing.get_context("spawn")
     told = context.Queue()
     first: list[str] = []
-    processes = []
+    processes: list[SpawnProcess] = []
 
     def start(target: Callable[..., None], *of: object) -> None:
         processes.append(context.Process(target=target, args=(*of, args, Path(folder), first, told), daemon=True))
@@ -124,11 +138,11 @@ def measured(args: argparse.Namespace) -> Told:
         try:
             for rank in range(args.donors):
                 start(donate, rank)
-                address = told.get(timeout=WAIT_S)
+                address = heard(told, processes)
                 first = first or address
             start(join)
             victim = processes[1].pid if args.kill else None
-            while "state_s" not in (row := told.get(timeout=WAIT_S)):
+            while "state_s" not in (row := heard(told, processes)):
                 if victim and row["received"] > args.megabytes * 1e6 / 2:
                     os.kill(victim, signal.SIGKILL)
                     victim = None
