@@ -1,6 +1,6 @@
 """LoCo (arXiv 2407.04480) in the reduce-scatter of FSDP2: every shard's gradients reach their rank in 4 bits.
 
-1/2 + 2/256 bytes a value in place of 4: .127x of a float32 reduce-scatter. The all-gather of the weights and the
+1/2 + 2/64 bytes a value in place of 4: .133x of a float32 reduce-scatter. The all-gather of the weights and the
 all-reduce between the replicas of HSDP stay as they are. R ranks, P values a shard.
 """
 

@@ -1,6 +1,6 @@
 """Pieces of a gradient as 4-bit messages of equal size, one a rank: codes, then the scales of their groups.
 
-    scale = max |x| / 7;  code = 7 + round(x / scale);  x̂ = (code - 7) scale        a group: 256 values of one piece
+    scale = max |x| / 7;  code = 7 + round(x / scale);  x̂ = (code - 7) scale        a group: 64 values of one piece
 
 As `compress=int4`, but NaN and infinity pass: their group decodes to NaN, so that a GradScaler sees them.
 
@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 from outerloop.kernels.reference import pack_codes, packed_bytes, uniform_levels, uniform_rows, unpack_codes
 
 BITS = 4
-GROUP = 256
+GROUP = 64
 """Values that share a scale; the last group of a piece is filled up with zeros."""
 
 
