@@ -19,10 +19,11 @@ class Replica:
     Args:
         model: its trainable parameters are θ; updated in place.
         dtype: of φ, as wide as the model's or wider.
+        island: the door to the model, where it is another one than usual.
     """
 
-    def __init__(self, model: Module, *, dtype: torch.dtype) -> None:
-        self.island = Island(model)
+    def __init__(self, model: Module, *, dtype: torch.dtype, island: Island | None = None) -> None:
+        self.island = island or Island(model)
         self.slow = {name: self.island.local(name).to(dtype, copy=True) for name in self.island.params}
         self.hashes: dict[str, int] = {}
         self.rehash(self.slow)

@@ -10,7 +10,11 @@ from typing import IO, Any
 from torch.nn import Module
 
 from outerloop.commands import build, config, rundir
+from outerloop.exchange.led import Led
+from outerloop.gathered import Follower, Gathered
+from outerloop.island import Island, copies_of, group_of
 from outerloop.loop import OuterLoop
+from outerloop.ranks import Ranks
 from outerloop.types import Contribution, Exchange, UserError
 
 logger = logging.getLogger(__name__)
@@ -26,8 +30,13 @@ def from_recipe(
     *options: str,
     exchange: Exchange | None = None,
     run_dir: str | Path = "outerloop-run",
-) -> OuterLoop:
+    gathered: bool = False,
+) -> OuterLoop | Follower:
     """The outer loop around a model on its device. Waits for the peers of the run.
+
+    Of a model under `fully_shard` every process is a lane, which meets the one with the same shards of the other
+    islands: the exchange is that of the lane. The ranks of a DDP model, and the copies of a shard in HSDP, are one
+    peer, whose first rank sends.
 
     Args:
         recipe: name of a recipe, as in `outerloop train recipe=diloco`.
@@ -36,14 +45,46 @@ def from_recipe(
             trainer, the data and the model have no meaning here.
         exchange: one that has been joined, in place of that of the options.
         run_dir: where this peer's key and what it has agreed on are kept; one a peer.
+        gathered: islands that are cut differently meet as whole tensors, with the outer state at the first rank of
+            each; its other ranks get a Follower, to be attached like an outer loop. True on all islands or on none.
 
     Raises:
         UserError: for options that are none, peers that do not come, or peers that begin with other weights.
     """
     settings = config.load([f"recipe={recipe}", *options])
-    if exchange is None:
+    if gathered:
+        island = Gathered(model, Ranks(group_of(model)))
+        return led(settings, island, model, exchange, Path(run_dir)) if island.ranks.leads else following(island)
+    copies = Ranks(group) if (group := copies_of(model)) else None
+    if exchange is None and (copies is None or copies.leads):
         exchange = joined(settings, Path(run_dir))
-    outer = build.outer_of(settings, model, exchange, rounds=None)
+    if copies is not None:
+        exchange = Led(exchange, ranks=copies)
+    return begun(settings, model, exchange)
+
+
+def led(settings: Any, island: Gathered, model: Module, exchange: Exchange | None, run_dir: Path) -> OuterLoop:
+    """The outer loop at the leader of a gathered island; the other ranks serve it meanwhile."""
+    try:
+        outer = begun(settings, model, exchange or joined(settings, run_dir), island)
+    except UserError as error:
+        island.stop(str(error))
+        raise
+    island.rest()
+    return outer
+
+
+def following(island: Gathered) -> Follower:
+    """Another rank of a gathered island, once its leader has begun."""
+    follower = Follower(island)
+    follower.serve()
+    return follower
+
+
+def begun(settings: Any, model: Module, exchange: Exchange | None, island: Island | None = None) -> OuterLoop:
+    """The outer loop around a model, once all peers have begun with equal ones."""
+    assert exchange is not None
+    outer = build.outer_of(settings, model, exchange, rounds=None, island=island)
     try:
         begin_together(outer)
     except BaseException:
