@@ -22,6 +22,7 @@ except PackageNotFoundError:  # run from a plain checkout
 OFFERED = {
     "from_recipe": ("outerloop.commands.own_loop", "from_recipe"),
     "attach": ("outerloop.inner.attach", "Attached"),
+    "memory": ("outerloop.memory", "estimate"),
     "OuterLoop": ("outerloop.loop", "OuterLoop"),
     "Distributed": ("outerloop.exchange.distributed", "Distributed"),
 }

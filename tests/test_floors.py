@@ -12,11 +12,11 @@ FLOORS = [
     {"types"},
     {"kernels", "rng", "lr", "dealing", "snapshot", "ranks"},
     {"compress", "feedback", "wire", "island", "schedule", "checkpoint", "swarm"},
-    {"methods", "exchange", "aggregate", "payload", "rounds", "compatibility", "replica", "gathered"},
+    {"methods", "exchange", "aggregate", "payload", "rounds", "compatibility", "replica", "gathered", "held"},
     {"routes", "inheritance"},
     {"judge", "eager"},
     {"loop"},
-    {"replicas"},
+    {"replicas", "memory"},
     {"inner", "report", "sinks"},
     {"commands"},
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from torch.nn import Module
 
@@ -59,7 +59,7 @@ def from_recipe(
     if exchange is None and (copies is None or copies.leads):
         exchange = joined(settings, Path(run_dir))
     if copies is not None:
-        exchange = Led(exchange, ranks=copies)
+        exchange = cast(Exchange, Led(exchange, ranks=copies))
     return begun(settings, model, exchange)
 
 
