@@ -16,7 +16,7 @@ FLOORS = [
     {"routes", "inheritance"},
     {"judge", "eager"},
     {"loop"},
-    {"replicas", "memory"},
+    {"replicas", "memory", "resharding"},
     {"inner", "report", "sinks"},
     {"commands"},
 ]
