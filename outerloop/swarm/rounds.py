@@ -202,7 +202,7 @@ class Rounds:
         """Who took part and with which payload, in the order of names, once all of it lies here. Raises TooFar."""
         watching = self._spawn(self._reach.watch(self._others))
         try:
-            return [(peer, unsealed(content)) for peer, content in await self._outcomes.take(number)]
+            return await unsealed(await self._outcomes.take(number))
         finally:
             watching.cancel()
 
