@@ -5,8 +5,8 @@
 The state is random bytes; 400 MB are the slow weights of 100M parameters. `plain_s` is the yardstick: the same bytes
 over one stream between the same processes, before the newcomer asks for the state. `state_s` is from the newcomer's
 first question to the state in its hands, the wait for the commit that it is as of included; `transfer_s` is the part of
-it since its first chunk was on its way; `counted_s` from then until a round has landed that its own payload is part of. With --kill one donor is killed when half of the state is there;
-`again_megabytes` came more than once.
+it since its first chunk came; `counted_s` from then until a round has landed that its own payload is part of. With
+--kill one donor is killed when half of the state is there; `again_megabytes` came more than once.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class SwarmGather(SwarmExchange):
                 run=run,
                 own=self.peer,
                 allowed=lambda peer_id: peer_id in self._names(),
-                disk=Folder(Path(identity_path).with_suffix(".state")),
+                disk=Folder(Path(identity_path).with_suffix(".state"), synced=False),
             )
             parts += [self._rounds, self._meetings, self._handover]
 
