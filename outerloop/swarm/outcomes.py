@@ -35,7 +35,7 @@ class Outcomes:
 
     def begin(self, memory: Memory) -> None:
         """From what is remembered; genesis, which nobody accepted, is no round."""
-        self._commits = {one.commit.number: one.commit for one in memory.log if one.acceptors}
+        self._commits = {one.commit.number: one.commit for one in memory.log if one.accepts}
         self._open, self._broken = memory.number, None
 
     def add(self, commit: Commit) -> None:

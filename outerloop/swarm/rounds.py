@@ -27,6 +27,7 @@ from outerloop.swarm.disk import Disk
 from outerloop.swarm.following import Following
 from outerloop.swarm.history import History
 from outerloop.swarm.memory import Memory
+from outerloop.swarm.notary import Keys
 from outerloop.swarm.outcomes import Outcomes
 from outerloop.swarm.outputs import Apply, Behind, Output, Refused, Save, Send, Want
 from outerloop.swarm.payloads import Payloads
@@ -156,7 +157,11 @@ class Rounds:
         self._outcomes.begin(memory)
         rules = self._rules
         self._machine = Agreement(
-            memory, closing=rules.closing, absent_rounds=rules.absent_rounds, most_bytes=self._most_bytes
+            memory,
+            notary=Keys(self._trust.signatures, sitting=memory.run),
+            closing=rules.closing,
+            absent_rounds=rules.absent_rounds,
+            most_bytes=self._most_bytes,
         )
         for number, one in self._store.since(memory.number):
             self._holds(number, one)

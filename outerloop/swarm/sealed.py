@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from outerloop.swarm.disk import Buffer
+from outerloop.swarm.fields import SIGNATURE_BYTES
 from outerloop.swarm.roster import id_of
-from outerloop.swarm.signatures import SIGNATURE_BYTES, Signatures
+from outerloop.swarm.signatures import Signatures
 
 CONTEXT = "payload"
 SEAL_BYTES = SIGNATURE_BYTES
