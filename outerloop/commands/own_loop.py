@@ -79,8 +79,7 @@ def begin_together(outer: OuterLoop) -> None:
     if outer.exchange.came_late:
         outer.find_others()
     elif outer.exchange.lockstep:
-        shapes = {name: list(x.shape) for name, x in outer.slow.items()}
-        own = {"shapes": shapes, "slow": f"{outer.slow_hash:016x}" if outer.shared else ""}
+        own = {"shapes": outer.island.layouts(), "slow": f"{outer.slow_hash:016x}" if outer.shared else ""}
         for one in outer.meet(json.dumps(own).encode()):
             refuse_another(own, told_by(one), one.peer)
 

@@ -114,5 +114,5 @@ class Routes:
     def split(self, names: Iterable[str]) -> tuple[Tensors, Tensors]:
         """The slow weights that go through the two kernels, and the others."""
         slow = {name: self.slow[name] for name in names}
-        fused = {name: x for name, x in slow.items() if self.fused.takes(x, self.island.params[name])}
+        fused = {name: x for name, x in slow.items() if self.fused.takes(x, self.island.local(name))}
         return fused, {name: x for name, x in slow.items() if name not in fused}
