@@ -49,6 +49,21 @@ def test_all_get_the_same_bytes_in_the_order_of_ranks(tmp_path):
         assert (sent, received) == (2 * own, 3000 + 6 - own)
 
 
+def in_pairs(exchange, rank):
+    """Two lanes of two processes: each meets its own, under ranks of its own."""
+    lanes = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    lane = outerloop.Distributed(group=lanes[rank % 2], timeout_s=20.0)
+    came = lane.start(f"from {rank}".encode(), Round(0)).wait(20.0)
+    return [lane.rank, lane.size, lane.peer, [[c.peer, c.blob.decode()] for c in came]]
+
+
+def test_a_group_of_processes_meets_on_its_own(tmp_path):
+    told = together(4, in_pairs, tmp_path)
+    for rank, (own, size, peer, came) in enumerate(told):
+        assert (own, size, peer) == (rank // 2, 2, f"{rank // 2:06d}")
+        assert came == [["000000", f"from {rank % 2}"], ["000001", f"from {rank % 2 + 2}"]]
+
+
 def trained(exchange, rank):
     """A training loop of one's own with SparseLoCo between the processes."""
 

@@ -20,12 +20,13 @@ from outerloop.types import FIRST, Contribution, Made, Round, RoundFailed, UserE
 
 
 class Distributed(FromTheStart):
-    """Gather between the processes of the default process group, which must be there.
+    """Gather between the processes of a process group.
 
-    A group of its own carries the bytes, so that collectives of the inner steps do not get in between. All processes
-    make it at the same point of their program.
+    A gloo group of its own carries the bytes, whatever the backend of the one that is given, so that collectives of the
+    inner steps do not get in between. All of them make it at the same point of their program.
 
     Args:
+        group: whose processes meet; None: all.
         timeout_s: the longest that one collective waits for a process that does not come.
 
     Raises:
@@ -36,14 +37,19 @@ class Distributed(FromTheStart):
     waits_for_all = True
     lockstep = True
 
-    def __init__(self, *, timeout_s: float = 600.0) -> None:
+    def __init__(self, *, group: dist.ProcessGroup | None = None, timeout_s: float = 600.0) -> None:
         if not dist.is_initialized():
             raise UserError(
                 "outerloop.Distributed() finds no process group: start with torchrun, and call"
                 ' torch.distributed.init_process_group("gloo") before it'
             )
-        self.group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.group = dist.new_group(
+            dist.get_process_group_ranks(group),
+            backend="gloo",
+            timeout=timedelta(seconds=timeout_s),
+            use_local_synchronization=group is not None,  # who is not of the group takes no part in making it
+        )
+        self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
         self.peer = name_of(self.rank)
         self.bytes_sent = self.bytes_received = 0
         self.network = ThreadPoolExecutor(1, thread_name_prefix="outerloop-gather")
