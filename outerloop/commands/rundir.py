@@ -30,7 +30,7 @@ MAY_DIFFER = (
     "hydra",
 )
 """Settings that do not change what is trained; a run may be resumed with others."""
-EXCHANGE_MUST_MATCH = ("exchange._target_", "exchange.peers", "exchange.group", "exchange.seed", "exchange.pairing")
+EXCHANGE_MUST_MATCH = tuple(f"exchange.{key}" for key in ("_target_", "peers", "group", "together", "seed", "pairing"))
 """... but of the exchange only where and how the peers are reached."""
 
 LAST_WORDS = ("done", "left", "error", "died")
