@@ -24,6 +24,7 @@ OFFERED = {
     "attach": ("outerloop.inner.attach", "Attached"),
     "OuterLoop": ("outerloop.loop", "OuterLoop"),
     "Distributed": ("outerloop.exchange.distributed", "Distributed"),
+    "DistributedGossip": ("outerloop.exchange.distributed_gossip", "DistributedGossip"),
 }
 """Name -> module and what it is there; imported when first asked for, so that the command line starts soon."""
 

@@ -179,8 +179,12 @@ class OuterLoop:
 
     @torch.no_grad()
     def launch(self, round: Round) -> InFlight:
-        """Read, difference, feedback, compress, pack, hand to the exchange. Changes nothing that lasts."""
+        """Read, difference, feedback, compress, pack, hand to the exchange. Changes nothing that lasts.
+
+        Raises UserError for a model that has changed.
+        """
         began = time.perf_counter()
+        self.replica.check_whole()
         names = self.schedule.fragment(round.fragment, list(self.slow))
         launched = self.routes.launch(round, names, leads=self.leads(round))
         header = wire.Header(

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
-from torch.nn import Module
+from torch.nn import Module, Parameter
 
 from outerloop import wire
 from outerloop.island import Island
-from outerloop.types import Tensors
+from outerloop.types import Tensors, UserError
 
 
 class Replica:
@@ -22,10 +22,21 @@ class Replica:
     """
 
     def __init__(self, model: Module, *, dtype: torch.dtype) -> None:
-        self.island = Island(model)
+        self.model, self.island = model, Island(model)
+        self.known = dict(trainable(model))
         self.slow = {name: self.island.local(name).to(dtype, copy=True) for name in self.island.params}
         self.hashes: dict[str, int] = {}
         self.rehash(self.slow)
+
+    def check_whole(self) -> None:
+        """Raises UserError naming a trainable parameter that the model has got since, and nobody would exchange."""
+        for name, p in trainable(self.model):
+            if self.known.get(name) is not p:
+                how = "was replaced" if name in self.known else "was added"
+                raise UserError(
+                    f"{name} (shape {list(p.shape)}) {how} after the outer loop was made, and would not be exchanged:"
+                    " make the outer loop when the model is complete, or set requires_grad_(False) on it"
+                )
 
     @property
     def device(self) -> torch.device:
@@ -61,3 +72,8 @@ class Replica:
             yield
         finally:
             self.island.write(fast, merge_local=0.0)
+
+
+def trainable(model: Module) -> Iterator[tuple[str, Parameter]]:
+    """Names and trainable parameters; tied ones once."""
+    return ((name, p) for name, p in model.named_parameters() if p.requires_grad)

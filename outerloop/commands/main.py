@@ -39,6 +39,8 @@ One axis at a time (a recipe is a choice of these)
   feedback=    {feedback}      aggregate=  {aggregate}
   schedule.sync_every=15   inner steps between two rounds
 
+A cluster: torchrun --nproc-per-node 4 -m outerloop train exchange=distributed; each process is one worker.
+
 Several machines: start the first with exchange.host=<its address> exchange.peers=<all workers>, it prints its
 address; start the others with exchange.initial_peers=[that address] and the same settings.
 
@@ -61,12 +63,17 @@ def train(arguments: list[str]) -> int:
         from outerloop.commands.multirun import multirun
 
         return multirun(arguments)
-    settings = config.load([a for a in arguments if a != "--cfg"])
+    overrides = [a for a in arguments if a != "--cfg"]
+    settings = config.load(overrides)
     if "--cfg" in arguments:
         from omegaconf import OmegaConf
 
         print(OmegaConf.to_yaml(settings))
         return 0
+    if settings.workers_as == "ranks":
+        from outerloop.commands.rank import train as train_as_one
+
+        return train_as_one(overrides)
     from outerloop.commands.train import train
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside: the same clean way out as Ctrl-C

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from torch.nn import Module
 
 from outerloop.commands import build, config, rundir
+from outerloop.commands.alike import refuse_different
 from outerloop.loop import OuterLoop
 from outerloop.types import Contribution, Exchange, UserError
 
 logger = logging.getLogger(__name__)
 MOST_BYTES = 1 << 22
 """Of what a peer tells of its model: some 40,000 parameters."""
+AXES = ("recipe", "method", "compress", "feedback", "aggregate", "schedule")
+OUTER = (*AXES, "merge_local", "eager", "state_dtype", "seed")
+"""Options of the outer loop: those that must be equal everywhere."""
 HELD: list[IO[str]] = []
 """Run directories that are this process's, while it lives."""
 
@@ -45,7 +50,7 @@ def from_recipe(
         exchange = joined(settings, Path(run_dir))
     outer = build.outer_of(settings, model, exchange, rounds=None)
     try:
-        begin_together(outer)
+        begin_together(outer, {key: x for key, x in rundir.comparable(settings).items() if key.split(".")[0] in OUTER})
     except BaseException:
         exchange.abort()
         raise
@@ -56,6 +61,8 @@ def joined(settings: Any, run_dir: Path) -> Exchange:
     """The exchange of these settings, once all peers are there."""
     if settings.workers_as == "threads":
         raise UserError(f"{settings.exchange._target_} is for workers of one process: type exchange=swarm_gather")
+    if settings.workers_as == "ranks":
+        return build.make(settings.exchange)
     run_dir.mkdir(parents=True, exist_ok=True)
     HELD.append(rundir.locked(run_dir))
     exchange = build.make(
@@ -74,12 +81,16 @@ def joined(settings: Any, run_dir: Path) -> Exchange:
     return exchange
 
 
-def begin_together(outer: OuterLoop) -> None:
-    """Who comes late takes over the state of the run; else all begin with equal weights. Raises UserError."""
+def begin_together(outer: OuterLoop, settings: Mapping[str, Any]) -> None:
+    """Who comes late takes over the state of the run; else all begin with equal settings and weights.
+
+    Raises UserError.
+    """
     if outer.exchange.came_late:
         outer.find_others()
     elif outer.exchange.lockstep:
-        own = {"shapes": outer.island.layouts(), "slow": f"{outer.slow_hash:016x}" if outer.shared else ""}
+        slow = f"{outer.slow_hash:016x}" if outer.shared else ""
+        own = {"settings": settings, "shapes": outer.island.layouts(), "slow": slow}
         for one in outer.meet(json.dumps(own).encode()):
             refuse_another(own, told_by(one), one.peer)
 
@@ -88,13 +99,14 @@ def told_by(one: Contribution) -> Any:
     """What a peer tells of its model. Raises UserError when that is none of it."""
     try:
         told = json.loads(one.blob[:MOST_BYTES])
-        return {"shapes": dict(told["shapes"]), "slow": str(told["slow"])}
+        return {"settings": dict(told["settings"]), "shapes": dict(told["shapes"]), "slow": str(told["slow"])}
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{one.peer} does not tell what its model is; start the same program everywhere") from error
 
 
 def refuse_another(own: Any, told: Any, peer: str) -> None:
-    """Raises UserError naming the first parameter that differs from a peer's, or that the weights do."""
+    """Raises UserError naming the first setting or parameter that differs from a peer's, or that the weights do."""
+    refuse_different(own["settings"], told["settings"], peer)
     ours, theirs = own["shapes"], told["shapes"]
     for name in sorted(ours.keys() | theirs.keys()):
         if ours.get(name) != theirs.get(name):

@@ -6,7 +6,7 @@ import json
 import logging
 import queue
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -25,21 +25,27 @@ from outerloop.sinks.jsonl import Jsonl
 from outerloop.types import UserError
 
 Row = dict[str, Any]
+FormTeam = Callable[[DictConfig, Path, int | None], Team]
+"""(settings, run directory, inner step to go on from) -> the workers, not started yet."""
+TEAMS: dict[str, FormTeam] = {"threads": ThreadTeam, "processes": ProcessTeam}
 
 
 class WorkerCrashed(Exception):
     """A worker ended with an error that is not the user's; the text is its trace."""
 
 
-def train(config: DictConfig) -> Row:
-    """One run to its end; its summary, also when there was nothing left to do. Raises UserError, WorkerCrashed."""
+def train(config: DictConfig, form: FormTeam | None = None) -> Row:
+    """One run to its end; its summary, also when there was nothing left to do. Raises UserError, WorkerCrashed.
+
+    `form` makes the team of workers, else they are threads or processes of this machine, as the exchange says.
+    """
     console = Console()
     build.check_parts(config)
     with closing(rundir.open_run(config)) as run:
-        return follow(config, run, console)
+        return follow(config, run, console, form or TEAMS[config.workers_as])
 
 
-def follow(config: DictConfig, run: RunDir, console: Console) -> Row:
+def follow(config: DictConfig, run: RunDir, console: Console, form: FormTeam) -> Row:
     """The same, once the run directory is ours."""
     for note in run.notes:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
@@ -51,7 +57,7 @@ def follow(config: DictConfig, run: RunDir, console: Console) -> Row:
     if run.resume_step is not None:
         console.print(f"going on after inner step {run.resume_step}", highlight=False)
     console.print(f"{config.recipe}, {config.workers} workers, results in {run.path}", highlight=False, soft_wrap=True)
-    Supervisor(config, run, console).work()
+    Supervisor(config, run, console).work(form(config, run.path, run.resume_step))
     summary = hand_in(config, run.path)
     tell_results(summary, run.path, console)
     return summary
@@ -78,10 +84,9 @@ class Supervisor:
         self.died: set[int] = set()
         self.done_s: float | None = None
 
-    def work(self) -> None:
+    def work(self, team: Team) -> None:
         """Start, follow, and see everyone out, whatever happens."""
         checkpoint.discard_after(self.run.path, self.run.resume_step)
-        team = team_of(self.config, self.run)
         try:
             team.start()
             self.follow(team)
@@ -133,7 +138,7 @@ class Supervisor:
     def bury(self, event: Event) -> None:
         """A worker is gone; the others go on if they can. Raises WorkerCrashed if not."""
         self.died.add(event["worker"])
-        peers = self.config.exchange.peers
+        peers = self.config.exchange.get("peers", self.config.workers)
         alive, least = peers - len(self.died), self.config.exchange.get("min_peers") or min(2, peers)
         if len(self.ready) < self.config.workers:
             raise WorkerCrashed(f"{event['text']}; the run had not begun")
@@ -173,12 +178,6 @@ class Supervisor:
         row["wall_s"] = round(time.monotonic() - self.began, 3)
         for sink in self.sinks:
             sink.write(row)
-
-
-def team_of(config: DictConfig, run: RunDir) -> Team:
-    """Threads or processes, as the exchange says."""
-    kind = ThreadTeam if config.workers_as == "threads" else ProcessTeam
-    return kind(config, run.path, run.resume_step)
 
 
 def wandb_of(config: DictConfig, run_dir: Path) -> list[Any]:

@@ -29,7 +29,8 @@ class Attached:
         on_round: told of every round that landed or failed.
 
     Raises:
-        UserError: when the optimizer does not train a parameter that the model would exchange.
+        UserError: when the optimizer does not train a parameter that the model would exchange, or the model has got one
+            since `outer` was made.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Attached:
         samples: int = 1,
         on_round: Callable[[RoundReport], None] | None = None,
     ) -> None:
+        outer.replica.check_whole()
         check_covered(optimizer, outer)
         self.outer, self.samples, self.on_round = outer, samples, on_round
         self.handle = optimizer.register_step_post_hook(self._stepped)
