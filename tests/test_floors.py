@@ -71,6 +71,7 @@ def packages(path: Path) -> set[str]:
         ("rich", "sinks commands report"),
         ("datasets", "inner"),
         ("transformers", "inner"),
+        ("lightning", "inner"),
         ("matplotlib", "report"),
         ("numba", "kernels"),
         ("llvmlite", "kernels"),
