@@ -12,7 +12,7 @@ FLOORS = [
     {"types"},
     {"kernels", "rng", "lr", "dealing", "snapshot"},
     {"compress", "feedback", "wire", "island", "schedule", "checkpoint", "swarm"},
-    {"methods", "exchange", "aggregate", "payload", "rounds", "compatibility", "replica"},
+    {"methods", "exchange", "aggregate", "payload", "rounds", "compatibility", "replica", "buffers"},
     {"routes", "inheritance"},
     {"judge", "eager"},
     {"loop"},
