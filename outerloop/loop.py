@@ -24,11 +24,12 @@ import torch
 from torch.nn import Module
 
 from outerloop import compatibility, wire
+from outerloop.buffers import Buffers
 from outerloop.checkpoint import on_device
 from outerloop.eager import first_mean, refreshed
 from outerloop.inheritance import Inheritance, launch_step
 from outerloop.judge import Judge
-from outerloop.payload import Payload, leader, schema_of
+from outerloop.payload import Payload, leader
 from outerloop.replica import Replica
 from outerloop.rounds import InFlight, RoundReport
 from outerloop.routes.both import Routes
@@ -55,6 +56,7 @@ class OuterLoop:
         model: its trainable parameters are the fast weights; updated in place.
         method, compress, feedback, aggregate, exchange, schedule: the axes.
         merge_local: weight of the LOCAL value when a landed fragment is written back, 0 .. 1.
+        buffers: "local", or "averaged": BatchNorm statistics become the mean of all peers when a round lands.
         eager: at landing, replace what this peer contributed then by what it has now (arXiv 2502.12996); needs a
             schedule that lands a round just after the next one of the same fragment was launched.
         state_dtype: "float32", or "float64" for slow weights that keep every bit of φ − θ (twice the memory).
@@ -79,6 +81,7 @@ class OuterLoop:
         exchange: Exchange,
         schedule: Schedule,
         merge_local: float = 0.0,
+        buffers: str = "local",
         eager: bool = False,
         state_dtype: str = "float32",
         timeout_s: float = 600.0,
@@ -89,7 +92,8 @@ class OuterLoop:
             method=method, compress=compress, feedback=feedback, exchange=exchange, schedule=schedule, eager=eager
         )
         self.doubts = compatibility.doubts(method=method, compress=compress, feedback=feedback, schedule=schedule)
-        self.model, self.payload = model, Payload(compress, seed=seed)
+        self.model, self.buffers = model, Buffers(model, kind=buffers)
+        self.payload = Payload(compress, seed=seed, beside=self.buffers.schema)
         self.method, self.feedback = method, feedback
         self.exchange, self.schedule, self.eager, self.timeout_s = exchange, schedule, eager, timeout_s
         self.last_launch = None if rounds is None else schedule.inner_steps(rounds) - schedule.delay
@@ -100,6 +104,7 @@ class OuterLoop:
         self.routes = Routes(
             self.island,
             self.slow,
+            self.buffers,
             method=method,
             feedback=feedback,
             aggregate=aggregate,
@@ -109,7 +114,7 @@ class OuterLoop:
             merge_local=merge_local,
         )
         self.judge = Judge(self.routes, exchange, shared=self.shared)
-        self.inheritance = Inheritance(self.replica, method=method, payload=self.payload)
+        self.inheritance = Inheritance(self.replica, self.buffers, method=method, payload=self.payload)
         self.inner_step = 0
         self.samples = 0
         self.meetings = 0
@@ -191,7 +196,7 @@ class OuterLoop:
             round=round.number,
             fragment=round.fragment,
             samples=self.samples,
-            schema=wire.schema_hash(schema_of(launched.offered)),
+            schema=wire.schema_hash(self.payload.schema(round, launched.offered)),
             slow=self.replica.hash_of(names),
             peer=self.exchange.peer,
         )
@@ -264,6 +269,7 @@ class OuterLoop:
             "method": self.method.state_dict(),
             "feedback": self.feedback.state_dict(),
             "payload": self.payload.state_dict(),
+            "buffers": self.buffers.state_dict(),
             "inner_step": self.inner_step,
             "samples": self.samples,
             "in_flight": [flight.state_dict() for flight in self.in_flight.values()],
@@ -276,6 +282,7 @@ class OuterLoop:
         self.method.load_state_dict(state["method"])
         self.feedback.load_state_dict(state["feedback"])
         self.payload.load_state_dict(state["payload"])
+        self.buffers.load_state_dict(state["buffers"])
         self.inner_step, self.samples = state["inner_step"], state["samples"]
         for saved in state["in_flight"]:
             round = Round(*saved.pop("round"))

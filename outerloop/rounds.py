@@ -7,6 +7,17 @@ from typing import Any
 
 from outerloop.types import Pending, Round, Tensors
 
+CHARTS = {
+    "payload_bytes": "outer/payload_bytes",
+    "bytes_sent": "outer/bytes_sent",
+    "wait_s": "outer/wait_s",
+    "land_s": "outer/land_s",
+    "peers": "outer/peers",
+    "delta_norm": "outer/delta_norm",
+    "mean_norm": "outer/mean_norm",
+}
+"""What is told of a round -> name of its chart, in whichever logger."""
+
 
 @dataclass(frozen=True)
 class InFlight:
@@ -66,3 +77,8 @@ class RoundReport:
     mean_norm: float = 0.0
     failed: str = ""
     blob: bytes = b""
+
+    def charts(self, *, bytes_sent: int) -> dict[str, float]:
+        """Name of a chart -> its value. `bytes_sent`: by this peer since the run began."""
+        values = {"bytes_sent": bytes_sent, "peers": len(self.peers)}
+        return {chart: values[field] if field in values else getattr(self, field) for field, chart in CHARTS.items()}

@@ -86,6 +86,7 @@ def outer_of(config: DictConfig, model: Module, exchange: Exchange, *, rounds: i
         schedule=make(config.schedule),
         exchange=exchange,
         merge_local=config.merge_local,
+        buffers=config.buffers,
         eager=config.eager,
         state_dtype=config.state_dtype,
         timeout_s=config.round_timeout_s,

@@ -31,6 +31,7 @@ def from_recipe(
     *options: str,
     exchange: Exchange | None = None,
     run_dir: str | Path = "outerloop-run",
+    state: dict[str, Any] | None = None,
 ) -> OuterLoop:
     """The outer loop around a model on its device. Waits for the peers of the run.
 
@@ -41,15 +42,18 @@ def from_recipe(
             trainer, the data and the model have no meaning here.
         exchange: one that has been joined, in place of that of the options.
         run_dir: where this peer's key and what it has agreed on are kept; one a peer.
+        state: what `state_dict` of the outer loop returned, to go on from there; the model holds its weights of then.
 
     Raises:
         UserError: for options that are none, peers that do not come, or peers that begin with other weights.
     """
     settings = config.load([f"recipe={recipe}", *options])
     if exchange is None:
-        exchange = joined(settings, Path(run_dir))
+        exchange = joined(settings, Path(run_dir), inner_step=state["inner_step"] if state else 0)
     outer = build.outer_of(settings, model, exchange, rounds=None)
     try:
+        if state:
+            outer.load_state_dict(state)
         begin_together(outer, {key: x for key, x in rundir.comparable(settings).items() if key.split(".")[0] in OUTER})
     except BaseException:
         exchange.abort()
@@ -57,8 +61,8 @@ def from_recipe(
     return outer
 
 
-def joined(settings: Any, run_dir: Path) -> Exchange:
-    """The exchange of these settings, once all peers are there."""
+def joined(settings: Any, run_dir: Path, *, inner_step: int) -> Exchange:
+    """The exchange of these settings, once all peers are there. `inner_step`: how many this peer has taken."""
     if settings.workers_as == "threads":
         raise UserError(f"{settings.exchange._target_} is for workers of one process: type exchange=swarm_gather")
     if settings.workers_as == "ranks":
@@ -74,7 +78,7 @@ def joined(settings: Any, run_dir: Path) -> Exchange:
     try:
         if not settings.exchange.initial_peers:
             logger.warning("others join with 'exchange.initial_peers=[%s]'", exchange.address[0])
-        exchange.join()
+        exchange.join(build.next_launch(build.make(settings.schedule), inner_step))
     except BaseException:
         exchange.abort()
         raise
@@ -82,7 +86,7 @@ def joined(settings: Any, run_dir: Path) -> Exchange:
 
 
 def begin_together(outer: OuterLoop, settings: Mapping[str, Any]) -> None:
-    """Who comes late takes over the state of the run; else all begin with equal settings and weights.
+    """Who comes late takes over the state of the run; else all begin with equal settings, at one step, equal weights.
 
     Raises UserError.
     """
@@ -90,7 +94,8 @@ def begin_together(outer: OuterLoop, settings: Mapping[str, Any]) -> None:
         outer.find_others()
     elif outer.exchange.lockstep:
         slow = f"{outer.slow_hash:016x}" if outer.shared else ""
-        own = {"settings": settings, "shapes": outer.island.layouts(), "slow": slow}
+        shapes = outer.island.layouts()
+        own = {"settings": settings, "shapes": shapes, "inner_step": outer.inner_step, "slow": slow}
         for one in outer.meet(json.dumps(own).encode()):
             refuse_another(own, told_by(one), one.peer)
 
@@ -99,13 +104,14 @@ def told_by(one: Contribution) -> Any:
     """What a peer tells of its model. Raises UserError when that is none of it."""
     try:
         told = json.loads(one.blob[:MOST_BYTES])
-        return {"settings": dict(told["settings"]), "shapes": dict(told["shapes"]), "slow": str(told["slow"])}
+        step, slow = int(told["inner_step"]), str(told["slow"])
+        return {"settings": dict(told["settings"]), "shapes": dict(told["shapes"]), "inner_step": step, "slow": slow}
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{one.peer} does not tell what its model is; start the same program everywhere") from error
 
 
 def refuse_another(own: Any, told: Any, peer: str) -> None:
-    """Raises UserError naming the first setting or parameter that differs from a peer's, or that the weights do."""
+    """Raises UserError naming the first setting or parameter that differs from a peer's, else the step or weights."""
     refuse_different(own["settings"], told["settings"], peer)
     ours, theirs = own["shapes"], told["shapes"]
     for name in sorted(ours.keys() | theirs.keys()):
@@ -114,6 +120,11 @@ def refuse_another(own: Any, told: Any, peer: str) -> None:
             raise UserError(
                 f"{name[:200]} {here} here and {str(there)[:200]} at {peer}: make the same model everywhere"
             )
+    if own["inner_step"] != told["inner_step"]:
+        raise UserError(
+            f"{peer} goes on from inner step {told['inner_step']}, and this peer from {own['inner_step']}: load the"
+            " checkpoint of one step everywhere"
+        )
     if own["slow"] != told["slow"]:
         raise UserError(
             f"{peer} begins with other weights ({told['slow'][:16]}, here {own['slow']}): set the same seed before the"

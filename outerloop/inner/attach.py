@@ -9,6 +9,7 @@ and not counted.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,8 @@ from torch.optim import Optimizer
 from outerloop.loop import OuterLoop
 from outerloop.rounds import RoundReport
 from outerloop.types import UserError
+
+logger = logging.getLogger(__name__)
 
 
 class Attached:
@@ -48,6 +51,8 @@ class Attached:
 
     def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         for report in self.outer.after_inner_step(self.samples):
+            if report.failed:
+                logger.warning("round %d did not complete: %s", report.round.number, report.failed)
             if self.on_round is not None:
                 self.on_round(report)
 

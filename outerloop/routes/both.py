@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from outerloop import wire
+from outerloop.buffers import Buffers
 from outerloop.island import Island
 from outerloop.payload import Payload, on
 from outerloop.routes.fused import Fused, Kept
@@ -18,16 +19,18 @@ from outerloop.types import Aggregate, Contribution, Feedback, OuterMethod, Roun
 
 @dataclass(frozen=True)
 class Combined:
-    """All messages of a round in peer-name order, what all peers kept of fused tensors, the aggregate of the others."""
+    """All messages of a round in peer-name order, what all peers kept of fused tensors, the aggregate of the others,
+    and the mean of buffers."""
 
     messages: list[wire.Message]
     mean: Tensors
     kept: dict[str, Kept]
+    buffers: Tensors
 
     def to(self, device: torch.device) -> Combined:
         """The same with every tensor that lands on a device."""
         kept = {name: k.to(device) for name, k in self.kept.items()}
-        return Combined(self.messages, on(device, self.mean), kept)
+        return Combined(self.messages, on(device, self.mean), kept, on(device, self.buffers))
 
 
 class Routes:
@@ -36,6 +39,7 @@ class Routes:
     Args:
         island: the fast weights.
         slow: the slow weights by parameter name.
+        buffers: of the same model.
         method, feedback, aggregate, payload: the axes.
         peer: this peer's name.
         delay: of the schedule, inner steps.
@@ -46,6 +50,7 @@ class Routes:
         self,
         island: Island,
         slow: Tensors,
+        buffers: Buffers,
         *,
         method: OuterMethod,
         feedback: Feedback,
@@ -55,7 +60,8 @@ class Routes:
         delay: int,
         merge_local: float,
     ) -> None:
-        self.island, self.slow, self.payload, self.merge_local = island, slow, payload, merge_local
+        self.island, self.slow, self.buffers = island, slow, buffers
+        self.payload, self.merge_local = payload, merge_local
         self.reads = method.reads
         self.plain = Plain(method=method, feedback=feedback, aggregate=aggregate, payload=payload, peer=peer)
         self.fused = Fused(self.plain, delay=delay, merge_local=merge_local)
@@ -67,7 +73,7 @@ class Routes:
         dense = self.plain.launch(round.number, plain, self.island.read(list(plain), self.reads), leads=leads)
         parts, offered = kept.parts | dense.parts, kept.offered | dense.offered
         return Launched(
-            {name: parts[name] for name in names},
+            {name: parts[name] for name in names} | self.buffers.parts(round.fragment),
             {name: offered[name] for name in names},
             kept.squares + dense.squares,
         )
@@ -79,7 +85,8 @@ class Routes:
         messages = [self.payload.unpack(contribution, like) for contribution in in_order]
         kept, dense = self.fused.combine(messages, fused), {name: like[name] for name in plain}
         norms = self.norms(messages, kept, like) if self.plain.aggregate.needs_norms else []
-        return Combined(messages, self.plain.combine(messages, dense, norms), self.fused.clipped(kept, norms))
+        mean, buffers = self.plain.combine(messages, dense, norms), self.buffers.combine(messages)
+        return Combined(messages, mean, self.fused.clipped(kept, norms), buffers)
 
     def norms(self, messages: Sequence[wire.Message], kept: dict[str, Kept], like: Tensors) -> list[float]:
         """L2 norm of each message, over all tensors in the order of `like` whichever way they go. Raises BadMessage."""
@@ -104,6 +111,7 @@ class Routes:
         if counted:
             self.write(combined.mean)
         self.island.write({name: self.slow[name] - x for name, x in delta.items()}, merge_local=0.0)
+        self.buffers.land(combined.buffers, counted=counted)
         return squares
 
     def write(self, names: Iterable[str]) -> None:
