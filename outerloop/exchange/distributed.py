@@ -2,12 +2,14 @@
 
     sizes of all messages   ->   all of them, padded to the largest       two all-gathers over gloo, beside the training
 
+A collective does not tell moving bytes from waiting for a process that is late: `moving_s` counts all of it.
 A collective that fails has lost a process: the round fails, and so does every later one, so the run ends with its
 checkpoints and is started again.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, TimeoutError
 from datetime import timedelta
@@ -46,6 +48,7 @@ class Distributed(FromTheStart):
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.peer = name_of(self.rank)
         self.bytes_sent = self.bytes_received = 0
+        self.moving_s = 0.0
         self.network = ThreadPoolExecutor(1, thread_name_prefix="outerloop-gather")
 
     @property
@@ -63,6 +66,7 @@ class Distributed(FromTheStart):
 
     def gather(self, blob: bytes) -> list[bytes]:
         """The bytes of all processes in the order of ranks."""
+        began_s = time.monotonic()
         own = torch.frombuffer(bytearray(blob), dtype=torch.uint8) if blob else torch.empty(0, dtype=torch.uint8)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         dist.all_gather(sizes, torch.tensor([len(own)]), group=self.group)
@@ -70,6 +74,7 @@ class Distributed(FromTheStart):
         padded = torch.nn.functional.pad(own, (0, longest - len(own)))
         messages = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.size)]
         dist.all_gather(messages, padded, group=self.group)
+        self.moving_s += time.monotonic() - began_s
         return [message[: int(size)].numpy().tobytes() for message, size in zip(messages, sizes, strict=True)]
 
     def once(self, round: Round, make: Callable[[], Made]) -> Made:

@@ -15,6 +15,10 @@ NAMES = {
     "round": {
         "payload_bytes": "outer/payload_bytes",
         "bytes_sent": "outer/bytes_sent",
+        "utilization": "outer/utilization",
+        "compute_s": "outer/compute_s",
+        "communication_s": "outer/communication_s",
+        "others_s": "outer/others_s",
         "wait_s": "outer/wait_s",
         "land_s": "outer/land_s",
         "peers": "outer/peers",
