@@ -214,10 +214,11 @@ class OuterLoop:
     def land(self, round: Round) -> RoundReport:
         """Wait, then apply everything or nothing."""
         flight = self.in_flight.pop(round)
-        began = time.perf_counter()
+        began, moving_s = time.perf_counter(), self.exchange.moving_s
         try:
             received = flight.pending.wait(self.timeout_s)
             waited_s = time.perf_counter() - began
+            moved_s = min(waited_s, self.exchange.moving_s - moving_s)
             combined, refused = self.exchange.once(round, lambda: self.judge.combine(received, flight.offered))
         except (RoundFailed, wire.BadMessage) as reason:
             return flight.report(self.slow_hash, wait_s=time.perf_counter() - began, failed=str(reason))
@@ -238,6 +239,7 @@ class OuterLoop:
         return flight.report(
             self.slow_hash,
             wait_s=waited_s,
+            moved_s=moved_s,
             peers=peers,
             diverged=diverged,
             refused=refused,

@@ -241,6 +241,8 @@ class Exchange(Protocol):
     """Payload bytes that left this peer, every copy counted."""
     bytes_received: int
     """Payload bytes that reached this peer."""
+    moving_s: float
+    """Seconds so far in which a payload was on its way to or from this peer, several at once counted once."""
 
     def join(self, first: Round = ...) -> None:
         """Wait until the run's peers are there. Raises UserError when they do not come.

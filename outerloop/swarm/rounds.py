@@ -30,6 +30,7 @@ from outerloop.swarm.memory import Memory
 from outerloop.swarm.notary import Keys
 from outerloop.swarm.outcomes import Outcomes
 from outerloop.swarm.outputs import Apply, Behind, Output, Refused, Save, Send, Want
+from outerloop.swarm.pace import Pace
 from outerloop.swarm.payloads import Payloads
 from outerloop.swarm.post import Post
 from outerloop.swarm.pulls import Pulls
@@ -48,7 +49,10 @@ MEMORY = "agreement"
 
 
 class Rounds:
-    """One peer's rounds. `names` are peer ids and names of who may take part, `own` is this peer's name."""
+    """One peer's rounds. `names` are peer ids and names of who may take part, `own` is this peer's name.
+
+    `pace`: how fast its payloads may leave; none: no limit.
+    """
 
     def __init__(
         self,
@@ -60,6 +64,7 @@ class Rounds:
         disk: Disk,
         rules: Rules,
         max_blob_bytes: int,
+        pace: Pace | None = None,
     ) -> None:
         def allowed(peer_id: str) -> bool:
             return peer_id in names()
@@ -70,7 +75,7 @@ class Rounds:
         self._most_bytes = max_blob_bytes + SEAL_BYTES
         self._disk = disk
         self._store = Store(disk)
-        self._bulk = Bulk(transport, self._store, run=run, allowed=allowed)
+        self._bulk = Bulk(transport, self._store, run=run, allowed=allowed, pace=pace)
         self._pulls = Pulls(
             self._bulk,
             self._store,
@@ -107,6 +112,11 @@ class Rounds:
     @property
     def bytes_received(self) -> int:
         return self._bulk.bytes_received
+
+    @property
+    def moving_s(self) -> float:
+        """Seconds in which a payload was on its way to or from this peer."""
+        return self._bulk.moving_s
 
     @property
     def roster(self) -> tuple[str, ...]:
