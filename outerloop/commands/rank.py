@@ -42,6 +42,8 @@ def train(overrides: Sequence[str]) -> int:
     local = int(os.environ.get("LOCAL_WORLD_SIZE", settings.workers))
     torch.set_num_threads(settings.threads or max(1, (os.cpu_count() or 1) // local))
     store, rank, size = next(dist.rendezvous("env://"))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = dist.PrefixStore(f"attempt {attempt}", store)  # torchrun may keep it, and what was in it, over a restart
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     exchange = build.make(settings.exchange)
     return (lead if rank == 0 else serve)(settings, exchange, dist.PrefixStore("events", store))
