@@ -37,7 +37,7 @@ def from_recipe(
 
     Args:
         recipe: name of a recipe, as in `outerloop train recipe=diloco`.
-        model: its trainable parameters are exchanged; all peers begin with equal ones.
+        model: its trainable parameters are exchanged; all peers begin with equal ones. Compiled or not is all one.
         options: "key=value" as on the command line ("exchange.peers=4", "schedule.sync_every=30"); those of the inner
             trainer, the data and the model have no meaning here.
         exchange: one that has been joined, in place of that of the options.
@@ -50,7 +50,8 @@ def from_recipe(
     settings = config.load([f"recipe={recipe}", *options])
     if exchange is None:
         exchange = joined(settings, Path(run_dir), inner_step=state["inner_step"] if state else 0)
-    outer = build.outer_of(settings, model, exchange, rounds=None)
+    plain = getattr(model, "_orig_mod", model)  # what torch.compile wraps has names that other peers know
+    outer = build.outer_of(settings, plain, exchange, rounds=None)
     try:
         if state:
             outer.load_state_dict(state)
