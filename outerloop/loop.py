@@ -111,6 +111,7 @@ class OuterLoop:
             payload=self.payload,
             peer=exchange.peer,
             delay=schedule.delay,
+            sync_every=schedule.sync_every,
             merge_local=merge_local,
         )
         self.judge = Judge(self.routes, exchange, shared=self.shared)

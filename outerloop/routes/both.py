@@ -42,7 +42,7 @@ class Routes:
         buffers: of the same model.
         method, feedback, aggregate, payload: the axes.
         peer: this peer's name.
-        delay: of the schedule, inner steps.
+        delay, sync_every: of the schedule, inner steps.
         merge_local: weight of the LOCAL value when a landed fragment is written back, 0 .. 1.
     """
 
@@ -58,13 +58,14 @@ class Routes:
         payload: Payload,
         peer: str,
         delay: int,
+        sync_every: int,
         merge_local: float,
     ) -> None:
         self.island, self.slow, self.buffers = island, slow, buffers
         self.payload, self.merge_local = payload, merge_local
         self.reads = method.reads
         self.plain = Plain(method=method, feedback=feedback, aggregate=aggregate, payload=payload, peer=peer)
-        self.fused = Fused(self.plain, delay=delay, merge_local=merge_local)
+        self.fused = Fused(self.plain, delay=delay, sync_every=sync_every, merge_local=merge_local)
 
     def launch(self, round: Round, names: Sequence[str], *, leads: bool) -> Launched:
         """Read, difference, feedback, compress; everything in the order of `names`. Changes nothing that lasts."""
@@ -105,11 +106,12 @@ class Routes:
         """
         fast = {} if counted else self.island.read(list(offered), "weights")
         delta = {name: self.slow[name] - x for name, x in fast.items()}
-        slow = {name: self.slow[name] for name in combined.kept}
+        slow, late = {name: self.slow[name] for name in combined.kept}, self.fused.aside and counted
+        then = {name: offered[name] for name in slow} if late else self.island.pick(slow)
         squares = self.plain.land(combined.mean, combined.messages, offered, self.slow, counted=counted)
-        squares += self.fused.land(combined.kept, combined.messages, slow, self.island.pick(slow), counted=counted)
+        squares += self.fused.land(combined.kept, combined.messages, slow, then, counted=counted)
         if counted:
-            self.write(combined.mean)
+            self.write([*combined.mean, *(slow if late else ())])
         self.island.write({name: self.slow[name] - x for name, x in delta.items()}, merge_local=0.0)
         self.buffers.land(combined.buffers, counted=counted)
         return squares

@@ -1,8 +1,12 @@
 """Two kernels for the whole of a round, with nothing dense in between: `kernels.select` at launch, `kernels.land`.
 
 For what SparseLoCo and its relatives are made of: the top-k of pseudo-gradient plus residual, averaged over peers or
-senders, clipped to the median norm or not, SGD on the slow weights, no delay. Everything else goes the plain way. Which
-tensors come here is decided by settings and shapes alone, never by the machine, so all peers round alike.
+senders, clipped to the median norm or not, SGD on the slow weights. Everything else goes the plain way. Which tensors
+come here is decided by settings and shapes alone, never by the machine, so all peers round alike.
+
+The landing kernel forms Δ = φ − θ once more, for the residual, and θ as it was at the launch. Where inner steps come in
+between, or the fast weights are merged and not replaced, a copy of θ is kept from the launch on: the kernel works on
+that one, and the model is written afterwards.
 
 P peers, M kept values of a tensor.
 """
@@ -51,11 +55,13 @@ class Kept:
 class Fused:
     """Takes tensors whose compressor is top-k and whose weights lie contiguous in float32 or bfloat16.
 
-    Takes none where the axes, the delay or `merge_local` are others than the kernels compute: `fits` is False.
+    Takes none where the axes are others than the kernels compute, or the slow weights move between launch and landing
+    (a delay of H): `fits` is False. `aside`: what is offered is a copy of θ, and landing leaves the model to others.
     """
 
-    def __init__(self, plain: Plain, *, delay: int, merge_local: float) -> None:
-        self.fits = computed(plain) and not delay and not merge_local
+    def __init__(self, plain: Plain, *, delay: int, sync_every: int, merge_local: float) -> None:
+        self.fits = computed(plain) and delay < sync_every
+        self.aside = bool(delay or merge_local)
         self.method, self.payload, self.peer = cast(OuterOptimizer, plain.method), plain.payload, plain.peer
         self.by_senders = isinstance(inner_of(plain.aggregate), Senders)
         self.feedback = plain.feedback if isinstance(plain.feedback, ErrorFeedback) else None
@@ -84,7 +90,7 @@ class Fused:
             rows = topk.rows_at(x.numel(), moment)
             position_M, value_M, squares = select(x, fast[name], *self.residual(name), rows.chunk, rows.k)
             launched.parts[name] = topk.pack(position_M, finite(name, value_M), rows, moment)
-            launched.offered[name] = x
+            launched.offered[name] = fast[name].clone() if self.aside else x
             total += float(squares)
         return Launched(launched.parts, launched.offered, total)
 
@@ -110,7 +116,10 @@ class Fused:
     def land(
         self, combined: dict[str, Kept], messages: list[wire.Message], slow: Tensors, fast: Tensors, *, counted: bool
     ) -> float:
-        """Momentum, slow and fast weights in one pass, and the residual if this peer's message `counted`; Σ ḡ²."""
+        """Momentum, slow and fast weights in one pass, and the residual if this peer's message `counted`; Σ ḡ².
+
+        `fast`: as they were at the launch, if it counted.
+        """
         if not combined:
             return 0.0
         senders, number = [m.header.peer for m in messages], messages[0].header.round
