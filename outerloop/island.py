@@ -9,11 +9,14 @@ chunks, scales and norms are those of the shard. A shard may have no value at al
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn import Module
+from torch import distributed as dist
+from torch.nn import Module, Parameter
+from torch.nn.parallel import DistributedDataParallel
 
 from outerloop.types import Tensors, UserError
 
@@ -25,13 +28,28 @@ class Island:
         UserError: if the model has no trainable parameter.
     """
 
+    in_place = True
+    """Whether what `pick` gives is the model's own memory, so that kernels may write into it."""
+
     def __init__(self, model: Module) -> None:
-        self.params = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        if isinstance(model, DistributedDataParallel):
+            model = model.module  # names as those of an island of one process
+        self.model, self.params = model, trainable(model)
         if not self.params:
             raise UserError(
                 f"{type(model).__name__} has no trainable parameter: set requires_grad on what should train"
             )
         self.sharded: list[Any] = [module for module in model.modules() if hasattr(module, "reshard")]
+
+    def check_whole(self) -> None:
+        """Raises UserError naming a trainable parameter that the model has got since, and nobody would exchange."""
+        for name, p in trainable(self.model).items():
+            if self.params.get(name) is not p:
+                how = "was replaced" if name in self.params else "was added"
+                raise UserError(
+                    f"{name} (shape {list(p.shape)}) {how} after the outer loop was made, and would not be exchanged:"
+                    " make the outer loop when the model is complete, or set requires_grad_(False) on it"
+                )
 
     def local(self, name: str) -> Tensor:
         """A parameter as it is here, in the model's own precision and memory: the whole of it, or this lane's shard."""
@@ -55,16 +73,51 @@ class Island:
     def write(self, slow: Tensors, *, merge_local: float) -> None:
         """θ ← merge_local · θ + (1 − merge_local) · φ, in place; at 0 a plain copy."""
         for name, x in slow.items():
-            fast = self.local(name)
+            fast = local_of(self.params[name].detach())
             if merge_local:
                 x = torch.lerp(x, fast.to(x.dtype), merge_local)
             fast.copy_(x)
         self.forget_gathered()
 
+    def rest(self) -> None:
+        """The outer loop has done what was due after an inner step."""
+
     def forget_gathered(self) -> None:
         """What modules have gathered for an evaluation without a backward pass is no longer what the shards say."""
         for module in self.sharded:
             module.reshard()
+
+
+def group_of(model: Module) -> dist.ProcessGroup | None:
+    """The processes that hold this model together, its shards or copies of it; None where it is this one's alone."""
+    if isinstance(model, DistributedDataParallel):
+        return model.process_group
+    mesh = getattr(next(model.parameters(), None), "device_mesh", None)
+    if mesh is None:
+        return None
+    return (
+        mesh.get_group()
+        if mesh.ndim == 1
+        else dist.new_group(mesh.mesh.flatten().tolist(), use_local_synchronization=True)
+    )
+
+
+def copies_of(model: Module) -> dist.ProcessGroup | None:
+    """The processes that hold what this one holds: all ranks of a DDP model, the copies of a shard in HSDP.
+
+    None where each holds something else.
+    """
+    if isinstance(model, DistributedDataParallel):
+        return model.process_group
+    p = next(model.parameters(), None)
+    mesh, placements = getattr(p, "device_mesh", None), getattr(p, "placements", ())
+    copied = [i for i, placement in enumerate(placements) if mesh and mesh.size(i) > 1 and placement.is_replicate()]
+    return mesh.get_group(copied[0]) if mesh and copied else None
+
+
+def trainable(model: Module) -> dict[str, Parameter]:
+    """Trainable parameters by name; tied ones once."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
 def local_of(x: Tensor) -> Tensor:
@@ -73,6 +126,21 @@ def local_of(x: Tensor) -> Tensor:
     DTensor is known by its method: to import the class takes a second, which processes without shards need not spend.
     """
     return x.to_local() if hasattr(x, "to_local") else x
+
+
+def whole(p: Any, *, of_gradient: bool) -> Tensor:
+    """A parameter or its gradient as a tensor of its own, of the global shape. A collective where it is sharded."""
+    if of_gradient and p.grad is None:
+        return torch.zeros(p.shape, dtype=p.dtype, device=p.device)
+    x = p.grad if of_gradient else p.detach()
+    return x.full_tensor() if hasattr(x, "full_tensor") else x.clone()
+
+
+def shard_of(x: Tensor, p: Any) -> Tensor:
+    """This process's part of a full tensor that the first process has, cut as p is. A collective where p is sharded."""
+    if not hasattr(p, "device_mesh"):
+        return x
+    return import_module("torch.distributed.tensor").distribute_tensor(x, p.device_mesh, p.placements).to_local()
 
 
 def layout_of(p: Tensor) -> str:

@@ -28,6 +28,7 @@ from outerloop.buffers import Buffers
 from outerloop.checkpoint import on_device
 from outerloop.eager import first_mean, refreshed
 from outerloop.inheritance import Inheritance, launch_step
+from outerloop.island import Island
 from outerloop.judge import Judge
 from outerloop.payload import Payload, leader
 from outerloop.replica import Replica
@@ -63,6 +64,7 @@ class OuterLoop:
         timeout_s: the longest that a landing waits for its exchange.
         seed: of every random choice of a compressor; equal on all peers.
         rounds: how many the run has; a peer that was away does not skip beyond the last. None: there is no last.
+        island: the door to the model, where it is another one than usual.
 
     `doubts` holds a line for each setting that is allowed but unlikely to be meant.
 
@@ -87,6 +89,7 @@ class OuterLoop:
         timeout_s: float = 600.0,
         seed: int = 0,
         rounds: int | None = None,
+        island: Island | None = None,
     ) -> None:
         compatibility.refuse(
             method=method, compress=compress, feedback=feedback, exchange=exchange, schedule=schedule, eager=eager
@@ -98,7 +101,7 @@ class OuterLoop:
         self.exchange, self.schedule, self.eager, self.timeout_s = exchange, schedule, eager, timeout_s
         self.last_launch = None if rounds is None else schedule.inner_steps(rounds) - schedule.delay
         self.shared = exchange.agrees and method.shared and not eager
-        self.replica = Replica(model, dtype=STATE_DTYPES[state_dtype])
+        self.replica = Replica(model, dtype=STATE_DTYPES[state_dtype], island=island)
         self.island, self.slow = self.replica.island, self.replica.slow
         self.method.init(self.slow)
         self.routes = Routes(
@@ -139,6 +142,8 @@ class OuterLoop:
                 reports.append(report)
         except Outrun as others:
             self.take_over(*others.state(self.inheritance.most_bytes))
+        finally:
+            self.island.rest()
         return reports
 
     def advance(self) -> Iterator[RoundReport]:
@@ -190,7 +195,7 @@ class OuterLoop:
         Raises UserError for a model that has changed.
         """
         began = time.perf_counter()
-        self.replica.check_whole()
+        self.island.check_whole()
         names = self.schedule.fragment(round.fragment, list(self.slow))
         launched = self.routes.launch(round, names, leads=self.leads(round))
         header = wire.Header(

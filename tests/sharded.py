@@ -55,8 +55,8 @@ def shard(net, mesh):
 
 def loss_of(net, island, step, part):
     """The mean loss of one half of what an island trains on in this step."""
-    draw = torch.Generator().manual_seed(1000 * island + step)
-    x, y = torch.randint(net.vocab, (2, 4, 6), generator=draw), torch.randint(net.vocab, (2, 4, 6), generator=draw)
+    draw, vocab = torch.Generator().manual_seed(1000 * island + step), getattr(net, "module", net).vocab
+    x, y = torch.randint(vocab, (2, 2, 4, 6), generator=draw)
     return nn.functional.cross_entropy(net(x[part]).flatten(0, 1), y[part].flatten())
 
 

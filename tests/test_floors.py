@@ -10,9 +10,20 @@ import outerloop
 ROOT = Path(outerloop.__file__).parent
 FLOORS = [
     {"types"},
-    {"kernels", "rng", "lr", "dealing", "snapshot"},
+    {"kernels", "rng", "lr", "dealing", "snapshot", "ranks"},
     {"compress", "feedback", "wire", "island", "schedule", "checkpoint", "swarm"},
-    {"methods", "exchange", "aggregate", "payload", "rounds", "compatibility", "replica", "loco", "buffers"},
+    {
+        "methods",
+        "exchange",
+        "aggregate",
+        "payload",
+        "rounds",
+        "compatibility",
+        "replica",
+        "loco",
+        "buffers",
+        "gathered",
+    },
     {"routes", "inheritance"},
     {"judge", "eager"},
     {"loop"},

@@ -10,13 +10,20 @@ import toy
 from sharded import EVEN, ODD, Net
 from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
 
 import outerloop
 from outerloop.exchange.distributed import Distributed
+from outerloop.exchange.from_the_start import FromTheStart
 from outerloop.exchange.inprocess import InProcess
-from outerloop.types import UserError
+from outerloop.exchange.led import Led
+from outerloop.island import whole
+from outerloop.ranks import Ranks
+from outerloop.types import Contribution, Outrun, ReplicasDiverged, Round, RoundFailed, UserError
 
-STEPS = 9
+STEPS, ROUNDS = 9, 3
+LONGER_NAMES = 3
+"""Letters that the name of a process has more than that of a thread, in the header of every message."""
 CHUNKS = ["compress.large.chunk=32", "compress.large.k=8", "compress.below=32"]
 RUNS = {
     "diloco": (ODD, "diloco", []),
@@ -48,16 +55,16 @@ class ThreadPair(InProcess):
     agrees = False
 
 
-def trained(net, name, exchange, *, island, parts):
+def trained(net, name, exchange, *, island, parts, **options):
     """A net after all steps of one run, and its outer loop."""
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
-    outer = outerloop.from_recipe(RUNS[name][1], net, *options_of(name), exchange=exchange)
+    outer = outerloop.from_recipe(RUNS[name][1], net, *options_of(name), exchange=exchange, **options)
     outerloop.attach(optimizer, outer)
     sharded.train(net, optimizer, island=island, parts=parts, steps=range(STEPS))
     return outer
 
 
-def whole(outer, like):
+def joined(outer, like):
     """The slow weights of all ranks as full tensors."""
     params = outer.island.params
     return {name: full(x, params[name]) for name, x in like.items()}
@@ -90,6 +97,67 @@ def refused(mesh, group):
     return str(said.value)
 
 
+class Shaky(FromTheStart):
+    """An exchange that fails in its first round, is outrun in its second, and tells what it gets in the third."""
+
+    agrees = waits_for_all = lockstep = True
+    peer, rank, size, alive, bytes_sent = "one", 0, 1, 1, 5
+
+    def start(self, blob, round):
+        self.blob, self.round = blob, round
+        return self
+
+    def wait(self, timeout_s):
+        if self.round.number == 0:
+            raise RoundFailed("the link is down")
+        if self.round.number == 1:
+            raise Outrun(lambda most_bytes: (Round(7, 1), b"state" * most_bytes))
+        return [Contribution("one", self.round, self.blob), Contribution("two", self.round, b"")]
+
+
+def told_by_the_leader(group):
+    """What both ranks of an island hear of a shaky exchange; the second one then offers something else."""
+    led = Led(Shaky() if dist.get_rank(group) == 0 else None, ranks=Ranks(group))
+    with pytest.raises(RoundFailed, match="the link is down"):
+        led.start(b"same", Round(0)).wait(1.0)
+    with pytest.raises(Outrun) as outrun:
+        led.start(b"same", Round(1)).wait(1.0)
+    assert outrun.value.state(2) == (Round(7, 1), b"statestate")
+    assert led.start(b"same", Round(2)).wait(1.0) == [
+        Contribution("one", Round(2), b"same"),
+        Contribution("two", Round(2), b""),
+    ]
+    other = led.start(f"of {dist.get_rank(group)}".encode(), Round(3))
+    if dist.get_rank(group) == 0:
+        return other.wait(1.0)[0].blob == b"of 0" and led.bytes_sent == 5
+    with pytest.raises(ReplicasDiverged, match="equal weights"):
+        other.wait(1.0)
+    return led.bytes_sent == 0
+
+
+def copied(mesh, group, wrap):
+    """Two islands whose ranks hold the same weights each."""
+    island, part = mesh.get_coordinate()[:2]
+    exchange = Distributed(group=group, timeout_s=30.0)
+    outer = trained(wrap(Net(**ODD)), "diloco", exchange, island=island, parts=[part])
+    exchange.close()
+    return {"slow": outer.slow, "fast": outer.island.pick(outer.slow), "sent": outer.exchange.bytes_sent}
+
+
+def gathered(mesh):
+    """An island of two ranks, and one of a single process; the last rank has nothing to do."""
+    between = dist.new_group([0, 2])
+    island, part = mesh.get_coordinate()
+    if (island, part) == (1, 1):
+        return {}
+    net = sharded.shard(Net(**ODD), mesh["ranks"]) if island == 0 else Net(**ODD)
+    leaders = None if part else Distributed(group=between, timeout_s=30.0)
+    parts = [part] if island == 0 else [0, 1]
+    outer = trained(net, "sparseloco, uneven", leaders, island=island, parts=parts, gathered=True)
+    fast = {name: whole(p, of_gradient=False) for name, p in outer.island.params.items()}
+    return {"fast": fast, "slow": getattr(outer, "slow", {})}
+
+
 def lanes(folder):
     """One of 2 x 2 ranks in every run."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("islands", "ranks"))
@@ -100,20 +168,26 @@ def lanes(folder):
         exchange = (Pair if name == "noloco" else Distributed)(group=mesh["islands"].get_group(), timeout_s=30.0)
         net = sharded.shard(Net(**sizes), mesh["ranks"])
         outer = trained(net, name, exchange, island=island, parts=[part])
-        kept[name] = {"slow": whole(outer, outer.slow), "fast": whole(outer, outer.island.pick(outer.slow))}
+        kept[name] = {"slow": joined(outer, outer.slow), "fast": joined(outer, outer.island.pick(outer.slow))}
         kept[name] |= {"values": {key: x.numel() for key, x in outer.slow.items()}}
         kept[name] |= {"losses": evaluated(net, outer)}
         exchange.close()
+    islands, ranks = mesh["islands"].get_group(), mesh["ranks"].get_group()
+    kept["gathered"] = gathered(mesh)
+    kept["led"] = told_by_the_leader(ranks)
+    kept["ddp"] = copied(mesh, islands, lambda net: DistributedDataParallel(net, process_group=ranks))
+    deep = init_device_mesh("cpu", (2, 2, 1), mesh_dim_names=("islands", "copies", "shards"))
+    kept["hsdp"] = copied(deep, islands, lambda net: sharded.shard(net, deep["copies", "shards"]))
     torch.save(kept, f"{folder}/{dist.get_rank()}.pt")
 
 
-def replicas(name):
+def replicas(name, **options):
     """Two whole replicas as threads, on the same batches."""
 
     def live(exchange):
         net = Net(**RUNS[name][0])
-        outer = trained(net, name, exchange, island=exchange.rank, parts=[0, 1])
-        return {"slow": outer.slow, "fast": outer.island.pick(outer.slow)}
+        outer = trained(net, name, exchange, island=exchange.rank, parts=[0, 1], **options)
+        return {"slow": outer.slow, "fast": outer.island.pick(outer.slow), "sent": exchange.bytes_sent}
 
     return toy.run_workers(2, live, ThreadPair if name == "noloco" else InProcess)
 
@@ -142,6 +216,30 @@ def test_chunks_of_uneven_and_empty_shards_come_together(ran, name):
     start = dict(Net(**ODD).named_parameters())
     for key, x in slow[0].items():
         assert all(torch.equal(x, other[key]) for other in slow) and not torch.equal(x, start[key])
+
+
+@pytest.mark.parametrize("kind", ["ddp", "hsdp"])
+def test_ranks_with_the_same_weights_are_one_peer_whose_first_rank_sends(ran, kind):
+    for island, alone in enumerate(replicas("diloco")):
+        first, second = (ran[2 * island + part][kind] for part in (0, 1))
+        for what in ("slow", "fast"):
+            torch.testing.assert_close(first[what], alone[what])
+            assert all(torch.equal(x, second[what][key]) for key, x in first[what].items())
+        assert first["sent"] == alone["sent"] + ROUNDS * LONGER_NAMES and second["sent"] == 0
+
+
+def test_gathered_islands_need_not_be_cut_alike(ran):
+    """Whole tensors: chunks are those of the whole, so unlike lanes this is what whole replicas do, at any size."""
+    for rank, alone in zip((0, 2), replicas("sparseloco, uneven", gathered=True), strict=True):
+        for what in ("slow", "fast"):
+            torch.testing.assert_close(ran[rank]["gathered"][what], alone[what])
+    follower = ran[1]["gathered"]
+    assert follower["slow"] == {}
+    assert all(torch.equal(x, ran[0]["gathered"]["fast"][name]) for name, x in follower["fast"].items())
+
+
+def test_what_happens_at_the_leader_happens_to_all(ran):
+    assert [told["led"] for told in ran] == [True] * 4
 
 
 def test_shards_are_uneven_and_one_is_empty(ran):

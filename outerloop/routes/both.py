@@ -124,5 +124,7 @@ class Routes:
     def split(self, names: Iterable[str]) -> tuple[Tensors, Tensors]:
         """The slow weights that go through the two kernels, and the others."""
         slow = {name: self.slow[name] for name in names}
+        if not self.island.in_place:
+            return {}, slow
         fused = {name: x for name, x in slow.items() if self.fused.takes(x, self.island.local(name))}
         return fused, {name: x for name, x in slow.items() if name not in fused}
