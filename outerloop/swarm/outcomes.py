@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from outerloop.swarm.commits import Commit, Participant
+from outerloop.swarm.disk import Buffer
 from outerloop.swarm.memory import ROUNDS_KEPT, Memory
 from outerloop.swarm.pulls import Pulls
 from outerloop.swarm.store import Store
@@ -73,7 +74,7 @@ class Outcomes:
             raise TooFar
         return number < self._open
 
-    async def take(self, number: int) -> list[tuple[str, bytes]]:
+    async def take(self, number: int) -> list[tuple[str, Buffer]]:
         """Who took part and with which payload, in the order of names, once all of it lies here. Raises TooFar."""
         while not self.decided(number):
             await self._news.wait()
