@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from outerloop.types import Pending, Round, Tensors
@@ -10,7 +10,10 @@ from outerloop.types import Pending, Round, Tensors
 
 @dataclass(frozen=True)
 class InFlight:
-    """A launched round: what was offered to the compressor, the message that left, the exchange that carries it."""
+    """A launched round: what was offered to the compressor, the message that left, the exchange that carries it.
+
+    `then`: copies of the fast weights at the launch, where landing needs them.
+    """
 
     round: Round
     offered: Tensors
@@ -19,6 +22,7 @@ class InFlight:
     samples: int
     launch_s: float
     delta_norm: float
+    then: Tensors = field(default_factory=dict)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the exchange, which is started anew from the same message."""
@@ -28,6 +32,7 @@ class InFlight:
             "blob": self.blob,
             "samples": self.samples,
             "delta_norm": self.delta_norm,
+            "then": self.then,
         }
 
     def report(self, slow_hash: int, **outcome: Any) -> RoundReport:
