@@ -18,7 +18,7 @@ import math
 import time
 from collections.abc import Iterator
 from itertools import count
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.nn import Module
@@ -56,7 +56,8 @@ class OuterLoop:
     Args:
         model: its trainable parameters are the fast weights; updated in place.
         method, compress, feedback, aggregate, exchange, schedule: the axes.
-        merge_local: weight of the LOCAL value when a landed fragment is written back, 0 .. 1.
+        merge_local: weight of the LOCAL value when a landed fragment is written back, 0 .. 1; "carry": the landed
+            value and what was gained by inner steps since the launch.
         buffers: "local", or "averaged": BatchNorm statistics become the mean of all peers when a round lands.
         eager: at landing, replace what this peer contributed then by what it has now (arXiv 2502.12996); needs a
             schedule that lands a round just after the next one of the same fragment was launched.
@@ -82,7 +83,7 @@ class OuterLoop:
         aggregate: Aggregate,
         exchange: Exchange,
         schedule: Schedule,
-        merge_local: float = 0.0,
+        merge_local: float | Literal["carry"] = 0.0,
         buffers: str = "local",
         eager: bool = False,
         state_dtype: str = "float32",
@@ -209,7 +210,7 @@ class OuterLoop:
         blob = wire.pack(header, launched.parts)
         pending = self.exchange.start(blob, round)
         took_s, delta_norm = time.perf_counter() - began, math.sqrt(launched.squares)
-        return InFlight(round, launched.offered, blob, pending, self.samples, took_s, delta_norm)
+        return InFlight(round, launched.offered, blob, pending, self.samples, took_s, delta_norm, launched.then)
 
     def left_out(self, round: Round) -> InFlight:
         """A round that was decided without a message of this peer."""
@@ -236,7 +237,7 @@ class OuterLoop:
         peers = tuple(m.header.peer for m in combined.messages)
         own = [c.blob for c in received if c.peer == self.exchange.peer and c.peer in peers]
         counted = own == [flight.blob]
-        squares = self.routes.land(combined, flight.offered, counted=counted)
+        squares = self.routes.land(combined, flight.offered, flight.then, counted=counted)
         self.payload.landed(combined.messages, flight.offered)
         self.replica.rehash(flight.offered)
         self.samples -= flight.samples if counted else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from outerloop.types import Pending, Round, Tensors
@@ -23,7 +23,10 @@ SPENT = "compute_s", "communication_s", "others_s"
 
 @dataclass(frozen=True)
 class InFlight:
-    """A launched round: what was offered to the compressor, the message that left, the exchange that carries it."""
+    """A launched round: what was offered to the compressor, the message that left, the exchange that carries it.
+
+    `then`: copies of the fast weights at the launch, where landing needs them.
+    """
 
     round: Round
     offered: Tensors
@@ -32,6 +35,7 @@ class InFlight:
     samples: int
     launch_s: float
     delta_norm: float
+    then: Tensors = field(default_factory=dict)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the exchange, which is started anew from the same message."""
@@ -41,6 +45,7 @@ class InFlight:
             "blob": self.blob,
             "samples": self.samples,
             "delta_norm": self.delta_norm,
+            "then": self.then,
         }
 
     def report(self, slow_hash: int, **outcome: Any) -> RoundReport:

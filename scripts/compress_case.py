@@ -91,7 +91,7 @@ class Case:
         method = OuterOptimizer(optimizer=partial(torch.optim.SGD, lr=1.0, momentum=0.0))
         method.init(self.slow)
         plain = Plain(method=method, feedback=feedback, aggregate=Senders(), payload=payload, peer=self.peers[0])
-        return Fused(plain, delay=0, merge_local=0.0)
+        return Fused(plain, aside=False)
 
     def message(self, peer: str, kind: str, generator: torch.Generator, real: Tensor | None) -> wire.Message:
         """What one peer sends, of noise of its own; a tensor at a time."""

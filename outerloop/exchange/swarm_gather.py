@@ -183,7 +183,7 @@ class SwarmGather(SwarmExchange):
     def decided(self, round: Round) -> bool:
         """Whether a majority has settled a round. Raises Outrun when this peer has missed too much."""
         try:
-            return self._node.call(self._decided(self._place(round)), timeout_s=CALL_S)
+            return self._rounds.decided(self._place(round))
         except TooFar:
             raise Outrun(self.recovery) from None
 
@@ -220,9 +220,6 @@ class SwarmGather(SwarmExchange):
             await self._rounds.begin(run=members.sitting, roster=members.names.values(), number=place)
         elif self._remembers(members.sitting) and (memory := self._rounds.remembered(run=members.sitting)):
             self._rounds.go_on(memory)
-
-    async def _decided(self, place: int) -> bool:
-        return self._rounds.decided(place)
 
     def recovery(self, at_most: int) -> tuple[Round, bytes]:
         """The others' state, however long it takes to come: people see how far it is."""

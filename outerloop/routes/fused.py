@@ -4,9 +4,9 @@ For what SparseLoCo and its relatives are made of: the top-k of pseudo-gradient 
 senders, clipped to the median norm or not, SGD on the slow weights. Everything else goes the plain way. Which tensors
 come here is decided by settings and shapes alone, never by the machine, so all peers round alike.
 
-The landing kernel forms Δ = φ − θ once more, for the residual, and θ as it was at the launch. Where inner steps come in
-between, or the fast weights are merged and not replaced, a copy of θ is kept from the launch on: the kernel works on
-that one, and the model is written afterwards.
+The landing kernel forms Δ = φ − θ once more, for the residual, of θ as it was at the launch. Where inner steps come in
+between, or the fast weights are merged and not replaced, the kernel works on a copy of that (`aside`), and the model is
+written afterwards.
 
 P peers, M kept values of a tensor.
 """
@@ -55,13 +55,11 @@ class Kept:
 class Fused:
     """Takes tensors whose compressor is top-k and whose weights lie contiguous in float32 or bfloat16.
 
-    Takes none where the axes are others than the kernels compute, or the slow weights move between launch and landing
-    (a delay of H): `fits` is False. `aside`: what is offered is a copy of θ, and landing leaves the model to others.
+    Takes none where the axes are others than the kernels compute: `fits` is False. `aside`: `land` gets copies.
     """
 
-    def __init__(self, plain: Plain, *, delay: int, sync_every: int, merge_local: float) -> None:
-        self.fits = computed(plain) and delay < sync_every
-        self.aside = bool(delay or merge_local)
+    def __init__(self, plain: Plain, *, aside: bool) -> None:
+        self.fits, self.aside = computed(plain), aside
         self.method, self.payload, self.peer = cast(OuterOptimizer, plain.method), plain.payload, plain.peer
         self.by_senders = isinstance(inner_of(plain.aggregate), Senders)
         self.feedback = plain.feedback if isinstance(plain.feedback, ErrorFeedback) else None
@@ -90,7 +88,7 @@ class Fused:
             rows = topk.rows_at(x.numel(), moment)
             position_M, value_M, squares = select(x, fast[name], *self.residual(name), rows.chunk, rows.k)
             launched.parts[name] = topk.pack(position_M, finite(name, value_M), rows, moment)
-            launched.offered[name] = fast[name].clone() if self.aside else x
+            launched.offered[name] = x
             total += float(squares)
         return Launched(launched.parts, launched.offered, total)
 

@@ -36,7 +36,7 @@ from outerloop.swarm.post import Post
 from outerloop.swarm.pulls import Pulls
 from outerloop.swarm.reach import Reach
 from outerloop.swarm.rules import Rules
-from outerloop.swarm.sealed import SEAL_BYTES, sealed, unsealed
+from outerloop.swarm.sealed import SEAL_BYTES, beside, sealed, unsealed
 from outerloop.swarm.store import Store, participant
 from outerloop.swarm.timers import Event, Timers
 from outerloop.swarm.transport import Transport
@@ -203,14 +203,21 @@ class Rounds:
         """This peer's payload of a round; what it has said about the round in an earlier life stays."""
         if self._payloads.own.get(number) is None and number >= self._agreement.number:
             sitting = self._agreement.memory.run
-            content = sealed(blob, self._trust.signatures, sitting=sitting, number=number, peer=self._own)
-            one = participant(self._own, content)
+
+            def seal() -> tuple[bytes, Participant]:
+                content = sealed(blob, self._trust.signatures, sitting=sitting, number=number, peer=self._own)
+                return content, participant(self._own, content)
+
+            content, one = await beside(len(blob), seal)
             await self._store.put(number, one, content)
             self._payloads.own.post(number, one)
             self._holds(number, one)
 
     def decided(self, number: int) -> bool:
-        """Whether a round came to something already. Raises TooFar when this peer is too far behind to know what."""
+        """Whether a round came to something already. Raises TooFar when this peer is too far behind to know what.
+
+        For the trainer's thread as well, which does not wait for the network's.
+        """
         return self._outcomes.decided(number)
 
     async def outcome(self, number: int) -> list[tuple[str, bytes]]:

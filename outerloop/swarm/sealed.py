@@ -20,11 +20,11 @@ from outerloop.swarm.fields import SIGNATURE_BYTES
 from outerloop.swarm.roster import id_of
 from outerloop.swarm.signatures import Signatures
 
+T = TypeVar("T")
 CONTEXT = "payload"
 SEAL_BYTES = SIGNATURE_BYTES
 INLINE_BYTES = 4 << 20
 """More is hashed or copied beside the network thread's loop, at 1.7 GB/s or so."""
-Found = TypeVar("Found")
 
 
 def sealed(payload: bytes, signatures: Signatures, *, sitting: str, number: int, peer: str) -> bytes:
@@ -34,7 +34,7 @@ def sealed(payload: bytes, signatures: Signatures, *, sitting: str, number: int,
 
 async def doubt(content: bytes, signatures: Signatures, *, sitting: str, number: int, peer: str) -> str:
     """Why this is not what a peer offered for this round; empty when it is."""
-    seen = await _beside(lambda: _seen(content), len(content))
+    seen = await beside(len(content), lambda: _seen(content))
     if signatures.right(content[:SEAL_BYTES], CONTEXT, sitting, number, peer, seen, by=id_of(peer)):
         return ""
     return f"what came as its payload of round {number} is not signed by it for this round"
@@ -46,10 +46,10 @@ def _seen(content: bytes) -> bytes:
 
 async def unsealed(contents: Sequence[tuple[str, Buffer]]) -> list[tuple[str, bytes]]:
     """Peers and their payloads, copied once."""
-    size_bytes = sum(len(content) for _, content in contents)
-    return await _beside(lambda: [(peer, bytes(memoryview(one)[SEAL_BYTES:])) for peer, one in contents], size_bytes)
+    size = sum(len(content) for _, content in contents)
+    return await beside(size, lambda: [(peer, bytes(memoryview(one)[SEAL_BYTES:])) for peer, one in contents])
 
 
-async def _beside(work: Callable[[], Found], size_bytes: int) -> Found:
-    """What comes of work on so many bytes: others are answered meanwhile."""
-    return await asyncio.to_thread(work) if size_bytes > INLINE_BYTES else work()
+async def beside(size: int, work: Callable[[], T]) -> T:
+    """What `work` on so many bytes comes to; the loop goes on meanwhile when they are many."""
+    return await asyncio.to_thread(work) if size > INLINE_BYTES else work()
