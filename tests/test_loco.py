@@ -80,7 +80,7 @@ def test_what_is_offered_is_what_is_sent_and_what_is_remembered(size):
     state, old = outerloop.loco.State(**EXACT), torch.zeros(size)
     for scale in (1.0, 1e-6, 300.0):
         x = torch.randn(size) * scale
-        sent = decode(state._offer("name", x), size[1])
+        sent = decode(state.offer("name", x), size[1])
         new = state.feedback.error.get("name")
         assert torch.equal(x + old, sent + new)
         assert not torch.equal(sent, x + old) or size[1] == 1
@@ -94,7 +94,7 @@ def test_the_error_is_a_moving_average_in_eight_bits():
     expected = 0.0
     for _ in range(3):
         offered = 0.25 + expected
-        state._offer("name", x)
+        state.offer("name", x)
         expected = 0.8 * expected + 0.2 * offered
         error = state.feedback.error.get("name")
         assert error[0, 1].item() == pytest.approx(expected, rel=1e-6) and error[0, 0] == 0
@@ -105,7 +105,7 @@ def test_the_error_is_forgotten_every_t_steps():
     state, x = outerloop.loco.State(reset_every=3), torch.randn(1, 300)
     held = []
     for _ in range(6):
-        state._offer("name", x)
+        state.offer("name", x)
         held.append(bool(state.feedback.error.get("name").any()))
     assert held == [True, True, False] * 2
 
@@ -122,21 +122,21 @@ def test_four_bits_by_hand():
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_what_is_not_finite_shows_and_is_not_remembered(bad):
     state, x = outerloop.loco.State(), torch.randn(1, 600)
-    state._offer("name", x)
+    state.offer("name", x)
     x[0, 300] = bad
-    sent = decode(state._offer("name", x), 600)
+    sent = decode(state.offer("name", x), 600)
     assert sent[0, 256:512].isnan().all() and sent[0, :256].isfinite().all() and sent[0, 512:].isfinite().all()
     assert state.feedback.error.get("name").isfinite().all()
-    assert decode(state._offer("name", torch.zeros(1, 600)), 600).isfinite().all()
+    assert decode(state.offer("name", torch.zeros(1, 600)), 600).isfinite().all()
 
 
 def test_an_error_of_other_gradients_is_refused():
     state = outerloop.loco.State()
-    state._offer("bucket 0", torch.randn(2, 300))
+    state.offer("bucket 0", torch.randn(2, 300))
     resumed = outerloop.loco.State()
     resumed.load_state_dict(state.state_dict())
     with pytest.raises(UserError, match=r"bucket 0: the error of 2 pieces of 300 .* new State\(\)"):
-        resumed._offer("bucket 0", torch.randn(4, 150))
+        resumed.offer("bucket 0", torch.randn(4, 150))
 
 
 def test_mistakes_are_told():

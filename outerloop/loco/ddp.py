@@ -1,6 +1,7 @@
 """LoCo (arXiv 2407.04480) as a communication hook of DistributedDataParallel: 4 bits to the owners, 4 bits back.
 
-1 + 4/256 bytes a value in place of 8 (times (R - 1) / R): .127x of a float32 ring. N values of a bucket, R ranks.
+1 + 4/256 bytes a value in place of 8 (times (R - 1) / R): .127x of a float32 ring. Bucket by bucket: the backward pass
+waits for each, so this is for links that are slower than the computation. N values of a bucket, R ranks.
 """
 # Annotations stay objects in this file: register_comm_hook compares them with the types that it expects.
 

@@ -8,7 +8,7 @@
 The paper goes the first way; what then goes to all are the weights, which FSDP2 sends anyway. DDP needs the mean: its
 owner keeps an error for it too, and takes what it decodes, as all do, so that gradients are equal bit for bit.
 
-R ranks, P values a piece.
+R ranks, P values a piece, B bytes a message.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class State:
 
         name: of the error; None: without.
         """
-        message_RB = self._offer(name, x_RP)
+        message_RB = self.offer(name, x_RP)
         received_RB = torch.empty_like(message_RB)
         dist.all_to_all_single(received_RB, message_RB, group=group)
         self._count(message_RB[0], x_RP[0], len(x_RP))
@@ -67,23 +67,17 @@ class State:
 
     def gather(self, name: str | None, x_P: Tensor, group: dist.ProcessGroup | None) -> Tensor:
         """This rank's piece (P,) float32 -> what all ranks decode of all pieces (R, P)."""
-        message_B = self._offer(name, x_P[None])[0]
+        message_B = self.offer(name, x_P[None])[0]
         received_RB = message_B.new_empty(dist.get_world_size(group), len(message_B))
         dist.all_gather(list(received_RB), message_B, group=group)
         self._count(message_B, x_P, len(received_RB))
         return decode(received_RB, len(x_P))
 
-    def state_dict(self) -> dict[str, Any]:
-        """The errors of this rank, and what they are of."""
-        return {"feedback": self.feedback.state_dict(), "shapes": dict(self.shapes)}
+    def offer(self, name: str | None, x: Tensor) -> Tensor:
+        """x (R, P) -> its messages (R, B), while the error moves on: what `scatter` and `gather` send.
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
-        self.feedback.load_state_dict(state["feedback"])
-        self.shapes = dict(state["shapes"])
-
-    def _offer(self, name: str | None, x: Tensor) -> Tensor:
-        """x -> messages; the error moves on. A group with NaN leaves none behind."""
+        A group with a value that is not finite adds nothing to the error.
+        """
         if name is None:
             return encode(x)
         self._check(name, x)
@@ -93,6 +87,15 @@ class State:
         unknown = sent.isnan()
         self.feedback.keep(name, h.masked_fill_(unknown, 0), sent.masked_fill(unknown, 0))
         return message
+
+    def state_dict(self) -> dict[str, Any]:
+        """The errors of this rank, and what they are of."""
+        return {"feedback": self.feedback.state_dict(), "shapes": dict(self.shapes)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned."""
+        self.feedback.load_state_dict(state["feedback"])
+        self.shapes = dict(state["shapes"])
 
     def _check(self, name: str, x: Tensor) -> None:
         """Raises UserError when the error is of other gradients than x."""
