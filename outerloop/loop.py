@@ -27,6 +27,7 @@ from outerloop import compatibility, wire
 from outerloop.buffers import Buffers
 from outerloop.checkpoint import on_device
 from outerloop.eager import first_mean, refreshed
+from outerloop.held import momentum_share, residual_share
 from outerloop.inheritance import Inheritance, launch_step
 from outerloop.island import Island
 from outerloop.judge import Judge
@@ -67,7 +68,8 @@ class OuterLoop:
         rounds: how many the run has; a peer that was away does not skip beyond the last. None: there is no last.
         island: the door to the model, where it is another one than usual.
 
-    `doubts` holds a line for each setting that is allowed but unlikely to be meant.
+    `doubts` holds a line for each setting that is allowed but unlikely to be meant; `residual_share` and
+    `momentum_share` say how many bytes feedback and method will hold for each byte of slow weights.
 
     Raises:
         UserError: for parts that cannot work together.
@@ -104,6 +106,8 @@ class OuterLoop:
         self.shared = exchange.agrees and method.shared and not eager
         self.replica = Replica(model, dtype=STATE_DTYPES[state_dtype], island=island)
         self.island, self.slow = self.replica.island, self.replica.slow
+        self.residual_share = residual_share(feedback, STATE_DTYPES[state_dtype])
+        self.momentum_share = momentum_share(method, STATE_DTYPES[state_dtype])
         self.method.init(self.slow)
         self.routes = Routes(
             self.island,

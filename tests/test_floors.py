@@ -23,11 +23,12 @@ FLOORS = [
         "loco",
         "buffers",
         "gathered",
+        "held",
     },
     {"routes", "inheritance"},
     {"judge", "eager"},
     {"loop"},
-    {"replicas"},
+    {"replicas", "memory"},
     {"inner", "report", "sinks"},
     {"commands"},
 ]
