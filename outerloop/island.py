@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from importlib import import_module
+from math import prod
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
-from torch.nn import Module
+from torch.nn import Module, Parameter
 from torch.nn.parallel import DistributedDataParallel
 
 from outerloop.types import Tensors, UserError
@@ -34,12 +35,23 @@ class Island:
     def __init__(self, model: Module) -> None:
         if isinstance(model, DistributedDataParallel):
             model = model.module  # names as those of an island of one process
-        self.params = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        cut_again(model)
+        self.model, self.params = model, trainable(model)
         if not self.params:
             raise UserError(
                 f"{type(model).__name__} has no trainable parameter: set requires_grad on what should train"
             )
-        self.sharded: list[Any] = [module for module in model.modules() if hasattr(module, "reshard")]
+
+    def check_whole(self) -> None:
+        """Raises UserError naming a trainable parameter that the model has got since, and nobody would exchange."""
+        cut_again(self.model)
+        for name, p in trainable(self.model).items():
+            if self.params.get(name) is not p:
+                how = "was replaced" if name in self.params else "was added"
+                raise UserError(
+                    f"{name} (shape {list(p.shape)}) {how} after the outer loop was made, and would not be exchanged:"
+                    " make the outer loop when the model is complete, or set requires_grad_(False) on it"
+                )
 
     def local(self, name: str) -> Tensor:
         """A parameter as it is here, in the model's own precision and memory: the whole of it, or this lane's shard."""
@@ -67,29 +79,31 @@ class Island:
             if merge_local:
                 x = torch.lerp(x, fast.to(x.dtype), merge_local)
             fast.copy_(x)
-        self.forget_gathered()
+        cut_again(self.model)
 
     def rest(self) -> None:
         """The outer loop has done what was due after an inner step."""
 
-    def forget_gathered(self) -> None:
-        """What modules have gathered for an evaluation without a backward pass is no longer what the shards say."""
-        for module in self.sharded:
-            module.reshard()
+
+def cut_again(model: Module) -> None:
+    """Drop what modules under `fully_shard` have gathered and kept, as after an evaluation without a backward pass.
+
+    Their parameters are the shards again; what was gathered would hide that these have moved.
+    """
+    for module in model.modules():
+        reshard: Any = getattr(module, "reshard", None)
+        if reshard is not None:
+            reshard()
 
 
 def group_of(model: Module) -> dist.ProcessGroup | None:
     """The processes that hold this model together, its shards or copies of it; None where it is this one's alone."""
     if isinstance(model, DistributedDataParallel):
         return model.process_group
-    mesh = getattr(next(model.parameters(), None), "device_mesh", None)
-    if mesh is None:
-        return None
-    return (
-        mesh.get_group()
-        if mesh.ndim == 1
-        else dist.new_group(mesh.mesh.flatten().tolist(), use_local_synchronization=True)
-    )
+    mesh, _ = cut_of(model)
+    if mesh is None or mesh.ndim == 1:
+        return None if mesh is None else mesh.get_group()
+    return dist.new_group(mesh.mesh.flatten().tolist(), use_local_synchronization=True)
 
 
 def copies_of(model: Module) -> dist.ProcessGroup | None:
@@ -99,10 +113,27 @@ def copies_of(model: Module) -> dist.ProcessGroup | None:
     """
     if isinstance(model, DistributedDataParallel):
         return model.process_group
+    mesh, placements = cut_of(model)
+    copied = [i for i, placement in enumerate(placements) if mesh.size(i) > 1 and placement.is_replicate()]
+    return mesh.get_group(copied[0]) if copied else None
+
+
+def lanes_of(model: Module) -> int:
+    """How many processes hold something else of the model each: 1 where a process has the whole of it."""
+    mesh, placements = cut_of(model)
+    return prod(mesh.size(i) for i, placement in enumerate(placements) if not placement.is_replicate())
+
+
+def cut_of(model: Module) -> tuple[Any, Sequence[Any]]:
+    """The mesh of a model's processes and how its first parameter lies on it; None and nothing of a plain one."""
+    cut_again(model)
     p = next(model.parameters(), None)
-    mesh, placements = getattr(p, "device_mesh", None), getattr(p, "placements", ())
-    copied = [i for i, placement in enumerate(placements) if mesh and mesh.size(i) > 1 and placement.is_replicate()]
-    return mesh.get_group(copied[0]) if mesh and copied else None
+    return getattr(p, "device_mesh", None), getattr(p, "placements", ())
+
+
+def trainable(model: Module) -> dict[str, Parameter]:
+    """Trainable parameters by name; tied ones once."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
 def local_of(x: Tensor) -> Tensor:

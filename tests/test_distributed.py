@@ -1,13 +1,12 @@
 """The exchange over torch.distributed: processes with gloo, each with a training loop of its own."""
 
-import json
 import os
 import signal
 
 import own_gpt
 import pytest
-import torch
 import torch.multiprocessing as processes
+from ranks import live, together
 from torch import distributed as dist
 
 import outerloop
@@ -16,21 +15,9 @@ from outerloop.types import Round, RoundFailed, UserError
 TEXT = bytes(range(32, 127)) * 40
 
 
-def live(rank, size, work, folder):
-    """One process of a group that meets in a file."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size)
-    (folder / f"{rank}.json").write_text(json.dumps(work(outerloop.Distributed(timeout_s=20.0), rank)))
-
-
-def together(size, work, folder):
-    """What `work(exchange, rank)` returns in each of `size` processes."""
-    processes.spawn(live, (size, work, folder), nprocs=size)
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(size)]
-
-
-def exchanged(exchange, rank):
+def exchanged(rank):
     """Two rounds and a meeting, messages of unequal length, one of them empty."""
+    exchange = outerloop.Distributed(timeout_s=20.0)
     first = exchange.start(bytes([rank]) * (rank * 1000), Round(0))
     second = exchange.start(b"x" * (3 - rank), Round(1))
     met = exchange.meet(f"here is {rank}".encode(), 1, 20.0)
@@ -49,8 +36,24 @@ def test_all_get_the_same_bytes_in_the_order_of_ranks(tmp_path):
         assert (sent, received) == (2 * own, 3000 + 6 - own)
 
 
-def trained(exchange, rank):
+def in_pairs(rank):
+    """Two lanes of two processes: each meets its own, under ranks of its own."""
+    lanes = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    lane = outerloop.Distributed(group=lanes[rank % 2], timeout_s=20.0)
+    came = lane.start(f"from {rank}".encode(), Round(0)).wait(20.0)
+    return [lane.rank, lane.size, lane.peer, [[c.peer, c.blob.decode()] for c in came]]
+
+
+def test_a_group_of_processes_meets_on_its_own(tmp_path):
+    told = together(4, in_pairs, tmp_path)
+    for rank, (own, size, peer, came) in enumerate(told):
+        assert (own, size, peer) == (rank // 2, 2, f"{rank // 2:06d}")
+        assert came == [["000000", f"from {rank % 2}"], ["000001", f"from {rank % 2 + 2}"]]
+
+
+def trained(rank):
     """A training loop of one's own with SparseLoCo between the processes."""
+    exchange = outerloop.Distributed(timeout_s=20.0)
 
     def add(model, optimizer):
         add.outer = outerloop.from_recipe("sparseloco", model, "schedule.sync_every=3", exchange=exchange)
@@ -66,8 +69,9 @@ def test_two_processes_train_one_model(tmp_path):
     assert last < first and slow == other and sent > 0
 
 
-def lost(exchange, rank):
+def lost(rank):
     """One process dies; the other one's round fails, with a reason."""
+    exchange = outerloop.Distributed(timeout_s=20.0)
     if rank == 1:
         (exchange.meet(b"", 0, 20.0), os.kill(os.getpid(), signal.SIGKILL))
     exchange.meet(b"", 0, 20.0)

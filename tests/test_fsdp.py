@@ -1,5 +1,6 @@
 """Islands of several processes under `fully_shard`, in lanes: two islands of two ranks are two islands of one."""
 
+import functools
 import math
 import re
 
@@ -14,8 +15,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 import outerloop
 from outerloop.exchange.distributed import Distributed
+from outerloop.exchange.distributed_gossip import DistributedGossip
 from outerloop.exchange.from_the_start import FromTheStart
 from outerloop.exchange.inprocess import InProcess
+from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.exchange.led import Led
 from outerloop.island import whole
 from outerloop.ranks import Ranks
@@ -47,25 +50,22 @@ def options_of(name):
     return ["schedule.sync_every=3", *RUNS[name][2]]
 
 
-class Pair(Distributed):
-    """Two islands are one another's partner in every round: gossip without a deal."""
-
-    agrees = False
-
-
-class ThreadPair(InProcess):
-    """The same between threads."""
-
-    agrees = False
-
-
 def trained(net, name, exchange, *, island, parts, **options):
     """A net after all steps of one run, and its outer loop."""
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    with torch.no_grad():
+        sharded.loss_of(net, island, 0, 0)  # a look before the start, which leaves the root module gathered
     outer = outerloop.from_recipe(RUNS[name][1], net, *options_of(name), exchange=exchange, **options)
     outerloop.attach(optimizer, outer)
     sharded.train(net, optimizer, island=island, parts=parts, steps=range(STEPS))
     return outer
+
+
+def meeting(name, group):
+    """The exchange of one lane: pairs for NoLoCo, dealt alike in all lanes, since they have one seed."""
+    if name == "noloco":
+        return DistributedGossip(together=2, seed=0, group=group, timeout_s=30.0)
+    return Distributed(group=group, timeout_s=30.0)
 
 
 def joined(outer, like):
@@ -98,6 +98,8 @@ def refused(mesh, group):
     with pytest.raises(UserError) as said:
         net = sharded.shard(Net(**EVEN), mesh["ranks"])
         outerloop.from_recipe("diloco", net, exchange=Distributed(group=group, timeout_s=30.0))
+    with pytest.raises(UserError, match="cut into 2 shards"):
+        outerloop.from_recipe("diloco", net)
     return str(said.value)
 
 
@@ -169,7 +171,7 @@ def lanes(folder, names):
     island, part = mesh.get_coordinate()
     kept = {"refused": refused(mesh, crossed[island ^ part])}
     for name in names:
-        exchange = (Pair if name == "noloco" else Distributed)(group=mesh["islands"].get_group(), timeout_s=30.0)
+        exchange = meeting(name, mesh["islands"].get_group())
         net = sharded.shard(Net(**RUNS[name][0]), mesh["ranks"])
         outer = trained(net, name, exchange, island=island, parts=[part])
         kept[name] = {"slow": joined(outer, outer.slow), "fast": joined(outer, outer.island.pick(outer.slow))}
@@ -193,6 +195,9 @@ def more_lanes(folder):
     torch.save(kept, f"{folder}/{dist.get_rank()}.pt")
 
 
+PAIRS = functools.partial(InProcessGossip, group=2, seed=0)
+
+
 def replicas(name, **options):
     """Two whole replicas as threads, on the same batches."""
 
@@ -201,7 +206,7 @@ def replicas(name, **options):
         outer = trained(net, name, exchange, island=exchange.rank, parts=[0, 1], **options)
         return {"slow": outer.slow, "fast": outer.island.pick(outer.slow), "sent": exchange.bytes_sent}
 
-    return toy.run_workers(2, live, ThreadPair if name == "noloco" else InProcess)
+    return toy.run_workers(2, live, PAIRS if name == "noloco" else InProcess)
 
 
 @pytest.fixture(scope="module")

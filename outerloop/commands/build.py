@@ -89,6 +89,7 @@ def outer_of(
         schedule=make(config.schedule),
         exchange=exchange,
         merge_local=config.merge_local,
+        buffers=config.buffers,
         eager=config.eager,
         state_dtype=config.state_dtype,
         timeout_s=config.round_timeout_s,

@@ -44,7 +44,7 @@ class Led:
         facts = ("agrees", "waits_for_all", "lockstep", "peer", "rank", "size", "came_late")
         told = self.together(lambda x: [getattr(x, fact) for fact in facts] + [x.recovery is not None])
         self.agrees, self.waits_for_all, self.lockstep, self.peer, self.rank, self.size, self.came_late = told[:-1]
-        self.recovery = self.recovered if told[-1] else None
+        self.recovery: Callable[[int], tuple[Round, bytes]] | None = self.recovered if told[-1] else None
 
     @property
     def alive(self) -> int:
@@ -60,6 +60,11 @@ class Led:
     def bytes_received(self) -> int:
         """Of the leader."""
         return self.exchange.bytes_received if self.exchange else 0
+
+    @property
+    def moving_s(self) -> float:
+        """The leader's; the others' waiting is all for others."""
+        return self.exchange.moving_s if self.exchange else 0.0
 
     def join(self, first: Round = FIRST) -> None:
         """The leader has joined."""

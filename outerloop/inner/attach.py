@@ -9,6 +9,7 @@ and not counted.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,8 @@ from outerloop.gathered import Follower
 from outerloop.loop import OuterLoop
 from outerloop.rounds import RoundReport
 from outerloop.types import UserError
+
+logger = logging.getLogger(__name__)
 
 
 class Attached:
@@ -30,7 +33,8 @@ class Attached:
         on_round: told of every round that landed or failed.
 
     Raises:
-        UserError: when the optimizer does not train a parameter that the model would exchange.
+        UserError: when the optimizer does not train a parameter that the model would exchange, or the model has got one
+            since `outer` was made.
     """
 
     def __init__(
@@ -41,12 +45,15 @@ class Attached:
         samples: int = 1,
         on_round: Callable[[RoundReport], None] | None = None,
     ) -> None:
+        outer.island.check_whole()
         check_covered(optimizer, outer)
         self.outer, self.samples, self.on_round = outer, samples, on_round
         self.handle = optimizer.register_step_post_hook(self._stepped)
 
     def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         for report in self.outer.after_inner_step(self.samples):
+            if report.failed:
+                logger.warning("round %d did not complete: %s", report.round.number, report.failed)
             if self.on_round is not None:
                 self.on_round(report)
 
