@@ -28,7 +28,7 @@ FLOORS = [
     {"routes", "inheritance"},
     {"judge", "eager"},
     {"loop"},
-    {"replicas", "memory"},
+    {"replicas", "memory", "resharding"},
     {"inner", "report", "sinks", "plan"},
     {"commands"},
 ]
