@@ -10,7 +10,7 @@ import outerloop
 ROOT = Path(outerloop.__file__).parent
 FLOORS = [
     {"types"},
-    {"kernels", "rng", "lr", "dealing", "snapshot"},
+    {"kernels", "rng", "lr", "pace", "dealing", "snapshot"},
     {"compress", "feedback", "wire", "island", "schedule", "checkpoint", "swarm"},
     {"methods", "exchange", "aggregate", "payload", "rounds", "compatibility", "replica", "buffers"},
     {"routes", "inheritance"},

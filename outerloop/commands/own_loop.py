@@ -80,13 +80,13 @@ def joined(settings: Any, run_dir: Path, *, inner_step: int) -> Exchange:
 
 
 def begin_together(outer: OuterLoop) -> None:
-    """Who comes late takes over the state of the run; all begin at one step and equal weights. Raises UserError."""
+    """Who comes late takes over the state of the run; all begin in one round and equal weights. Raises UserError."""
     if outer.exchange.came_late:
         outer.find_others()
     elif outer.exchange.lockstep:
         shapes = {name: list(x.shape) for name, x in outer.slow.items()}
         slow = f"{outer.slow_hash:016x}" if outer.shared else ""
-        own = {"shapes": shapes, "inner_step": outer.inner_step, "slow": slow}
+        own = {"shapes": shapes, "rounds": outer.under_way, "slow": slow}
         for one in outer.meet(json.dumps(own).encode()):
             refuse_another(own, told_by(one), one.peer)
 
@@ -95,13 +95,13 @@ def told_by(one: Contribution) -> Any:
     """What a peer tells of its model. Raises UserError when that is none of it."""
     try:
         told = json.loads(one.blob[:MOST_BYTES])
-        return {"shapes": dict(told["shapes"]), "inner_step": int(told["inner_step"]), "slow": str(told["slow"])}
+        return {"shapes": dict(told["shapes"]), "rounds": [int(r) for r in told["rounds"]], "slow": str(told["slow"])}
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{one.peer} does not tell what its model is; start the same program everywhere") from error
 
 
 def refuse_another(own: Any, told: Any, peer: str) -> None:
-    """Raises UserError naming the first parameter that differs from a peer's, or that the step or the weights do."""
+    """Raises UserError naming the first parameter that differs from a peer's, or that the round or the weights do."""
     ours, theirs = own["shapes"], told["shapes"]
     for name in sorted(ours.keys() | theirs.keys()):
         if ours.get(name) != theirs.get(name):
@@ -109,9 +109,9 @@ def refuse_another(own: Any, told: Any, peer: str) -> None:
             raise UserError(
                 f"{name[:200]} {here} here and {str(there)[:200]} at {peer}: make the same model everywhere"
             )
-    if own["inner_step"] != told["inner_step"]:
+    if own["rounds"] != told["rounds"]:
         raise UserError(
-            f"{peer} goes on from inner step {told['inner_step']}, and this peer from {own['inner_step']}: load the"
+            f"{peer} goes on with rounds {str(told['rounds'])[:50]}, and this peer with {own['rounds']}: load the"
             " checkpoint of one step everywhere"
         )
     if own["slow"] != told["slow"]:
