@@ -7,7 +7,7 @@ In a training loop of one's own:
     outer = outerloop.from_recipe("sparseloco", model, "exchange.peers=4")
     outerloop.attach(optimizer, outer)
 
-`OuterLoop` takes the parts themselves.
+`OuterLoop` takes the parts themselves. `outerloop.loco` compresses the gradients of every step, without an outer loop.
 """
 
 from importlib import import_module
@@ -22,6 +22,9 @@ except PackageNotFoundError:  # run from a plain checkout
 OFFERED = {
     "from_recipe": ("outerloop.commands.own_loop", "from_recipe"),
     "attach": ("outerloop.inner.attach", "Attached"),
+    "HFCallback": ("outerloop.inner.hf_callback", "HFCallback"),
+    "LightningCallback": ("outerloop.inner.lightning_callback", "LightningCallback"),
+    "memory": ("outerloop.memory", "estimate"),
     "OuterLoop": ("outerloop.loop", "OuterLoop"),
     "Distributed": ("outerloop.exchange.distributed", "Distributed"),
     "DistributedGossip": ("outerloop.exchange.distributed_gossip", "DistributedGossip"),
@@ -30,6 +33,8 @@ OFFERED = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "loco":
+        return import_module("outerloop.loco")
     if name not in OFFERED:
         raise AttributeError(f"module 'outerloop' has no attribute {name!r}")
     module, there = OFFERED[name]

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
-from torch.nn import Module, Parameter
+from torch.nn import Module
 
 from outerloop import wire
 from outerloop.island import Island
-from outerloop.types import Tensors, UserError
+from outerloop.types import Tensors
 
 
 class Replica:
@@ -19,24 +19,14 @@ class Replica:
     Args:
         model: its trainable parameters are θ; updated in place.
         dtype: of φ, as wide as the model's or wider.
+        island: the door to the model, where it is another one than usual.
     """
 
-    def __init__(self, model: Module, *, dtype: torch.dtype) -> None:
-        self.model, self.island = model, Island(model)
-        self.known = dict(trainable(model))
-        self.slow = {name: p.detach().to(dtype, copy=True) for name, p in self.island.params.items()}
+    def __init__(self, model: Module, *, dtype: torch.dtype, island: Island | None = None) -> None:
+        self.island = island or Island(model)
+        self.slow = {name: self.island.local(name).to(dtype, copy=True) for name in self.island.params}
         self.hashes: dict[str, int] = {}
         self.rehash(self.slow)
-
-    def check_whole(self) -> None:
-        """Raises UserError naming a trainable parameter that the model has got since, and nobody would exchange."""
-        for name, p in trainable(self.model):
-            if self.known.get(name) is not p:
-                how = "was replaced" if name in self.known else "was added"
-                raise UserError(
-                    f"{name} (shape {list(p.shape)}) {how} after the outer loop was made, and would not be exchanged:"
-                    " make the outer loop when the model is complete, or set requires_grad_(False) on it"
-                )
 
     @property
     def device(self) -> torch.device:
@@ -66,14 +56,9 @@ class Replica:
     @contextmanager
     def weights(self, tensors: Tensors) -> Iterator[None]:
         """Other weights (φ, say) in the model's place for a while: to evaluate or export."""
-        fast = {name: p.detach().clone() for name, p in self.island.params.items()}
+        fast = {name: x.clone() for name, x in self.island.pick(self.slow).items()}
         self.island.write(tensors, merge_local=0.0)
         try:
             yield
         finally:
             self.island.write(fast, merge_local=0.0)
-
-
-def trainable(model: Module) -> Iterator[tuple[str, Parameter]]:
-    """Names and trainable parameters; tied ones once."""
-    return ((name, p) for name, p in model.named_parameters() if p.requires_grad)

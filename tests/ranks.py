@@ -12,6 +12,7 @@ def live(rank, size, work, folder):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size)
     (folder / f"{rank}.json").write_text(json.dumps(work(rank)))
+    dist.destroy_process_group()
 
 
 def together(size, work, folder):

@@ -1,5 +1,6 @@
 """The outer loop in a training loop that knows nothing of it."""
 
+import copy
 import os
 import re
 import subprocess
@@ -164,6 +165,33 @@ def test_a_parameter_that_is_thawed_or_replaced_later_is_named():
     model[2].weight = torch.nn.Parameter(torch.zeros(3, 7))
     with pytest.raises(UserError, match=r"2\.weight .* was replaced"):
         outer.after_inner_step(1)
+
+
+def test_peers_go_on_from_one_step():
+    def live(exchange):
+        model = toy.model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        outer = outerloop.from_recipe("diloco", model, "schedule.sync_every=2", exchange=exchange)
+        states = []
+        with outerloop.attach(optimizer, outer):
+            for step in range(3):
+                toy.inner_step(model, optimizer, exchange.rank, step)
+                states.append(copy.deepcopy((model.state_dict(), outer.state_dict())))
+        return states
+
+    states = toy.run_workers(2, live)
+
+    def resume(exchange, steps):
+        weights, state = states[exchange.rank][steps[exchange.rank]]
+        model = toy.model(seed=1)
+        model.load_state_dict(weights)
+        return outerloop.from_recipe("diloco", model, "schedule.sync_every=2", exchange=exchange, state=state)
+
+    outers = toy.run_workers(2, lambda exchange: resume(exchange, (2, 2)))
+    assert [outer.inner_step for outer in outers] == [3, 3]
+    assert outers[0].slow_hash == outers[1].slow_hash
+    with pytest.raises(UserError, match=r"goes on from inner step [13], and this peer from [13]"):
+        toy.run_workers(2, lambda exchange: resume(exchange, (0, 2)))
 
 
 def test_options_are_those_of_the_command_line():

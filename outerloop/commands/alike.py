@@ -1,4 +1,4 @@
-"""Whether two sets of settings are the same, and which one differs if they are not."""
+"""Whether all peers begin alike: settings, shapes, step, weights; what differs is named, with both values."""
 
 from __future__ import annotations
 
@@ -6,9 +6,65 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from outerloop.types import UserError
+from outerloop.loop import OuterLoop
+from outerloop.types import Contribution, UserError
 
 Settings = Mapping[str, Any]
+MOST_BYTES = 1 << 22
+"""Of what a peer tells of its model: some 40,000 parameters."""
+AXES = ("recipe", "method", "compress", "feedback", "aggregate", "schedule")
+OUTER = (*AXES, "merge_local", "eager", "state_dtype", "seed")
+"""Options of the outer loop: those that must be equal everywhere, whatever trains the model."""
+
+
+def begin_together(outer: OuterLoop, settings: Settings) -> None:
+    """Who comes late takes over the state of the run; else all begin with equal settings, at one step, equal weights.
+
+    Raises UserError.
+    """
+    if outer.exchange.came_late:
+        outer.find_others()
+    elif outer.exchange.lockstep:
+        own = {
+            "settings": {key: value for key, value in settings.items() if key.split(".")[0] in OUTER},
+            "shapes": outer.island.layouts(),
+            "inner_step": outer.inner_step,
+            "slow": f"{outer.slow_hash:016x}" if outer.shared else "",
+        }
+        for one in outer.meet(json.dumps(own).encode()):
+            refuse_another(own, told_by(one), one.peer)
+
+
+def told_by(one: Contribution) -> Any:
+    """What a peer tells of its model. Raises UserError when that is none of it."""
+    try:
+        told = json.loads(one.blob[:MOST_BYTES])
+        step, slow = int(told["inner_step"]), str(told["slow"])
+        return {"settings": dict(told["settings"]), "shapes": dict(told["shapes"]), "inner_step": step, "slow": slow}
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{one.peer} does not tell what its model is; start the same program everywhere") from error
+
+
+def refuse_another(own: Any, told: Any, peer: str) -> None:
+    """Raises UserError naming the first setting or parameter that differs from a peer's, else the step or weights."""
+    refuse_different(own["settings"], told["settings"], peer)
+    ours, theirs = own["shapes"], told["shapes"]
+    for name in sorted(ours.keys() | theirs.keys()):
+        if ours.get(name) != theirs.get(name):
+            here, there = (f"has shape {of[name]}" if name in of else "is not trained" for of in (ours, theirs))
+            raise UserError(
+                f"{name[:200]} {here} here and {str(there)[:200]} at {peer}: make the same model everywhere"
+            )
+    if own["inner_step"] != told["inner_step"]:
+        raise UserError(
+            f"{peer} goes on from inner step {told['inner_step']}, and this peer from {own['inner_step']}: load the"
+            " checkpoint of one step everywhere"
+        )
+    if own["slow"] != told["slow"]:
+        raise UserError(
+            f"{peer} begins with other weights ({told['slow'][:16]}, here {own['slow']}): set the same seed before the"
+            " model is made, or load the same checkpoint everywhere"
+        )
 
 
 def first_difference(ours: Settings, theirs: Settings) -> str | None:

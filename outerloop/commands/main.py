@@ -21,6 +21,7 @@ outerloop {version}: train one model on machines that are far apart.
   outerloop train --cfg [option=value ...] show the whole configuration and do nothing
   outerloop report DIR ...                 compare runs: table, figures, one page (report --help says more)
   outerloop inspect FILE                   what one payload of keep_payload_rounds=2 holds (inspect --help says more)
+  outerloop plan --params 1e9 ...          before machines are rented: which method, which H, how long (plan --help)
   outerloop doctor [--peer ADDR]           can this machine take part, and what to do if not
   outerloop status ADDR                    the peers of a running swarm, live
 
@@ -116,10 +117,18 @@ def status(arguments: list[str]) -> int:
     return run(arguments)
 
 
+def plan(arguments: list[str]) -> int:
+    """`outerloop plan`."""
+    from outerloop.commands.plan import main as run
+
+    return run(arguments)
+
+
 COMMANDS = {
     "train": train,
     "report": report,
     "inspect": inspect,
+    "plan": plan,
     "doctor": doctor,
     "status": status,
     "worker": worker,

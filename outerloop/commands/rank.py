@@ -46,7 +46,10 @@ def train(overrides: Sequence[str]) -> int:
     store = dist.PrefixStore(f"attempt {attempt}", store)  # torchrun may keep it, and what was in it, over a restart
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     exchange = build.make(settings.exchange)
-    return (lead if rank == 0 else serve)(settings, exchange, dist.PrefixStore("events", store))
+    code = (lead if rank == 0 else serve)(settings, exchange, dist.PrefixStore("events", store))
+    if code == 0:
+        dist.destroy_process_group()  # its threads may not outlive the interpreter
+    return code
 
 
 def check_started(overrides: Sequence[str]) -> None:
