@@ -4,8 +4,8 @@
     closes when all are in, or a majority is in and the grace over (swarm/closing.py, timers.py)
 
 Who is in too late does not hold up the others: it lands what was decided, and offers its progress in the next round at
-once. Up to 16 peers are simulated transfer by transfer. Beyond, every link is a queue of payloads in the order in which
-they are ready, which is the same when all links are equal, and takes no longer for 10,000 peers.
+once. Up to 9 peers, who need not queue at owners, are simulated transfer by transfer. Beyond, every link is a queue of
+payloads in the order in which they are ready: equal links all see the same, so 10,000 peers take no longer.
 
 P peers.
 """
@@ -21,7 +21,7 @@ from outerloop.plan.overlap import exposed_s
 from outerloop.plan.setting import Fleet, Method, Pace
 from outerloop.plan.transfers import Gathering
 
-EXACT_PEERS = 16
+EXACT_PEERS = AT_ONCE + 1
 ROUNDS, WARM_UP = 24, 4
 
 
