@@ -181,6 +181,13 @@ def test_who_is_slower_than_the_grace_is_left_out():
     assert decided == pytest.approx(2 + GRACE_S + DECIDE_S)
 
 
+def test_a_short_grace_leaves_slow_peers_behind():
+    uneven = fleet(9, spread=0.3)
+    patient, hasty = (gather.simulate(uneven, method(size=MB), grace_s=grace_s) for grace_s in (1e6, GRACE_S))
+    assert patient.met == 1 and 0.5 < hasty.met < 1
+    assert hasty.waiting_s < 0.75 * patient.waiting_s
+
+
 def test_an_absent_peer_costs_the_grace():
     calm = gather.simulate(fleet(4), method(), grace_s=GRACE_S)
     absent = gather.simulate(fleet(4), method(), grace_s=GRACE_S, absent=1)
@@ -198,7 +205,7 @@ def test_failures_cost_rounds_and_peers():
 
 def test_a_pair_without_a_majority_waits_for_the_other():
     seen, calm = outlook(fleet(2, failures_per_hour=1.0), method()), outlook(fleet(2), method())
-    assert seen.round_s == pytest.approx(calm.round_s + RESTART_S * (1 - math.exp(-2 * 2 * calm.round_s / 3600)))
+    assert seen.round_s == pytest.approx(calm.round_s + RESTART_S * (1 - math.exp(-2 * calm.round_s / 3600)))
 
 
 def test_uneven_paces_cost_waiting():
