@@ -23,12 +23,37 @@ def exchanged(rank):
     met = exchange.meet(f"here is {rank}".encode(), 1, 20.0)
     rounds = [[[c.peer, c.round.number, len(c.blob)] for c in pending.wait(20.0)] for pending in (first, second)]
     exchange.close()
-    return [rounds, [c.blob.decode() for c in met], exchange.bytes_sent, exchange.bytes_received]
+    return [
+        rounds,
+        [c.blob.decode() for c in met],
+        exchange.bytes_sent,
+        exchange.bytes_received,
+        met_in_a_group(rank),
+    ]
+
+
+def met_in_a_group(rank):
+    """The processes of a smaller group meet on their own, under ranks of their own; then one leaves, and lives on."""
+    group = dist.new_group([0, 2])
+    if rank == 1:
+        return []
+    exchange = outerloop.Distributed(group=group, timeout_s=60.0)
+    came = exchange.start(f"from {rank}".encode(), Round(0)).wait(20.0)
+    if rank == 2:
+        exchange.abort()
+    else:
+        with pytest.raises(RoundFailed, match=r"between 2 processes failed: .*onnection"):
+            exchange.start(b"more", Round(1)).wait(60.0)
+    dist.barrier(group)
+    exchange.abort()
+    return [exchange.rank, exchange.size, exchange.peer, [[c.peer, c.blob.decode()] for c in came]]
 
 
 def test_all_get_the_same_bytes_in_the_order_of_ranks(tmp_path):
     told = together(3, exchanged, tmp_path)
-    for rank, (rounds, met, sent, received) in enumerate(told):
+    came = [["000000", "from 0"], ["000001", "from 2"]]
+    assert [group for *_, group in told] == [[0, 2, "000000", came], [], [1, 2, "000001", came]]
+    for rank, (rounds, met, sent, received, _) in enumerate(told):
         assert rounds[0] == [[f"{r:06d}", 0, 1000 * r] for r in range(3)]
         assert rounds[1] == [[f"{r:06d}", 1, 3 - r] for r in range(3)]
         assert met == ["here is 0", "here is 1", "here is 2"]
@@ -36,32 +61,16 @@ def test_all_get_the_same_bytes_in_the_order_of_ranks(tmp_path):
         assert (sent, received) == (2 * own, 3000 + 6 - own)
 
 
-def in_pairs(rank):
-    """Two lanes of two processes: each meets its own, under ranks of its own."""
-    lanes = [dist.new_group([0, 2]), dist.new_group([1, 3])]
-    lane = outerloop.Distributed(group=lanes[rank % 2], timeout_s=20.0)
-    came = lane.start(f"from {rank}".encode(), Round(0)).wait(20.0)
-    return [lane.rank, lane.size, lane.peer, [[c.peer, c.blob.decode()] for c in came]]
-
-
-def test_a_group_of_processes_meets_on_its_own(tmp_path):
-    told = together(4, in_pairs, tmp_path)
-    for rank, (own, size, peer, came) in enumerate(told):
-        assert (own, size, peer) == (rank // 2, 2, f"{rank // 2:06d}")
-        assert came == [["000000", f"from {rank % 2}"], ["000001", f"from {rank % 2 + 2}"]]
-
-
 def trained(rank):
     """A training loop of one's own with SparseLoCo between the processes."""
-    exchange = outerloop.Distributed(timeout_s=20.0)
 
     def add(model, optimizer):
-        add.outer = outerloop.from_recipe("sparseloco", model, "schedule.sync_every=3", exchange=exchange)
+        add.outer = outerloop.from_recipe("sparseloco", model, "schedule.sync_every=3", "exchange=distributed")
         outerloop.attach(optimizer, add.outer)
 
     losses, _ = own_gpt.train(TEXT, steps=9, shard=rank, add=add)
-    exchange.close()
-    return [losses[0], losses[-1], add.outer.slow_hash, exchange.bytes_sent]
+    add.outer.exchange.close()
+    return [losses[0], losses[-1], add.outer.slow_hash, add.outer.exchange.bytes_sent]
 
 
 def test_two_processes_train_one_model(tmp_path):

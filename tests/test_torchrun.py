@@ -44,27 +44,6 @@ def workers_of(launcher):
     return {int(line[5:]): pid for pid, lines in environments.items() for line in lines if line.startswith("RANK=")}
 
 
-def test_lost_and_restarted_a_run_ends_as_that_of_threads_bit_for_bit(tmp_path):
-    """Rank 1 is killed after the first checkpoint; torchrun starts both again, and they go on from there."""
-    settings = ["recipe=sparseloco", "rounds=8", "schedule.sync_every=4", "checkpoint.every=1", "eval.every=4"]
-    train(config.load([*SMALL, *settings, "workers=2", "exchange=inprocess", f"run_dir={tmp_path}/threads"]))
-    launcher = torchrun(2, *settings, "exchange=distributed", f"run_dir={tmp_path}/ranks", restarts=1)
-    while checkpoint.newest_good(tmp_path / "ranks", 2)[0] is None:
-        assert launcher.poll() is None, launcher.communicate()[0]
-        time.sleep(0.01)
-    os.kill(workers_of(launcher)[1], signal.SIGKILL)
-    said = launcher.communicate()[0]
-    assert launcher.returncode == 0 and "going on after inner step" in said, said
-    threads, ranks = summary_of(tmp_path / "threads"), summary_of(tmp_path / "ranks")
-    for key in ("slow_hash", "val_loss", "val_loss_initial", "tokens", "rounds", "rounds_failed", "workers"):
-        assert ranks[key] == threads[key], key
-    assert (tmp_path / "ranks/loss.png").exists() and (tmp_path / "ranks/hf/model.safetensors").exists()
-    rows = [json.loads(line) for line in (tmp_path / "ranks/metrics.jsonl").read_text().splitlines()]
-    for worker in range(2):
-        rounds = [row["round"] for row in rows if row["event"] == "round" and row["worker"] == worker]
-        assert rounds == list(range(1, 9))
-
-
 def as_ranks(*overrides):
     """The processes of a run that were started by hand, as another launcher would."""
     with socket.socket() as free:
@@ -80,6 +59,42 @@ def as_ranks(*overrides):
         )
         for rank, own in enumerate(overrides)
     ]
+
+
+SETTINGS = ["recipe=sparseloco", "rounds=8", "schedule.sync_every=4", "checkpoint.every=1", "eval.every=4"]
+
+
+def check_as_threads(tmp_path):
+    """The run in tmp_path/ranks came to what the same run of threads comes to, bit for bit."""
+    train(config.load([*SMALL, *SETTINGS, "workers=2", "exchange=inprocess", f"run_dir={tmp_path}/threads"]))
+    threads, ranks = summary_of(tmp_path / "threads"), summary_of(tmp_path / "ranks")
+    for key in ("slow_hash", "val_loss", "val_loss_initial", "tokens", "rounds", "rounds_failed", "workers"):
+        assert ranks[key] == threads[key], key
+    assert (tmp_path / "ranks/loss.png").exists() and (tmp_path / "ranks/hf/model.safetensors").exists()
+    rows = [json.loads(line) for line in (tmp_path / "ranks/metrics.jsonl").read_text().splitlines()]
+    for worker in range(2):
+        rounds = [row["round"] for row in rows if row["event"] == "round" and row["worker"] == worker]
+        assert rounds == list(range(1, 9))
+
+
+def test_a_run_ends_as_that_of_threads(tmp_path):
+    processes = as_ranks(*[[*SETTINGS, f"run_dir={tmp_path}/ranks"]] * 2)
+    told = [process.communicate()[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], told
+    check_as_threads(tmp_path)
+
+
+@pytest.mark.slow
+def test_lost_and_restarted_a_run_ends_as_that_of_threads(tmp_path):
+    """Rank 1 is killed after the first checkpoint; torchrun starts both again, and they go on from there."""
+    launcher = torchrun(2, *SETTINGS, "exchange=distributed", f"run_dir={tmp_path}/ranks", restarts=1)
+    while checkpoint.newest_good(tmp_path / "ranks", 2)[0] is None:
+        assert launcher.poll() is None, launcher.communicate()[0]
+        time.sleep(0.01)
+    os.kill(workers_of(launcher)[1], signal.SIGKILL)
+    said = launcher.communicate()[0]
+    assert launcher.returncode == 0 and "going on after inner step" in said, said
+    check_as_threads(tmp_path)
 
 
 def test_processes_with_other_settings_are_told_by_rank_0_before_anything_is_written(tmp_path):

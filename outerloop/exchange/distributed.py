@@ -114,8 +114,11 @@ class Distributed(FromTheStart):
         self.network.shutdown()
 
     def abort(self) -> None:
-        """Leave at once: the others' next collective fails."""
+        """Leave at once: what the others want of this process fails."""
         self.network.shutdown(wait=False, cancel_futures=True)
+        if hasattr(self, "group"):
+            dist.destroy_process_group(self.group)
+            del self.group  # its connections close with the last reference
 
 
 class PendingRound:
