@@ -33,6 +33,8 @@ from outerloop.island import global_of, group_of, local_of
 from outerloop.loop import OuterLoop
 from outerloop.types import Tensors, UserError
 
+OF_A_ROUND: dict[str, Any] = {"payload": {"agreed": {}}, "in_flight": []}
+"""What of the outer state belongs to shards as they are, as it is when nothing is under way."""
 SHARD = "shard of"
 """Key of what stands for a tensor in the tree: the parameter that it is cut like; its dtype is beside it."""
 
@@ -44,8 +46,8 @@ def save(folder: str | Path, optimizer: Optimizer, outer: OuterLoop) -> None:
         folder: one that all ranks of the island see, of this checkpoint alone.
     """
     shards: Tensors = {}
-    state = outer.state_dict()
-    tree = parted({key: state[key] for key in ("slow", "method", "feedback", "inner_step", "samples")}, outer, shards)
+    lasting = {key: part for key, part in outer.state_dict().items() if key not in OF_A_ROUND}
+    tree = parted(lasting, outer, shards)
     rest = torch.frombuffer(bytearray(snapshot.pack(tree)), dtype=torch.uint8)
     group = group_of(outer.model)
     checkpoint.save(
@@ -79,7 +81,7 @@ def load(folder: str | Path, optimizer: Optimizer, outer: OuterLoop) -> None:
     checkpoint.load(state, checkpoint_id=folder, process_group=group, no_dist=group is None)
     set_model_state_dict(outer.model, state["model"])
     set_optimizer_state_dict(outer.model, optimizer, state["optimizer"])
-    outer.load_state_dict(put_together(tree, shards) | {"payload": {"agreed": {}}, "in_flight": []})
+    outer.load_state_dict(put_together(tree, shards) | OF_A_ROUND)
 
 
 def inner_state(optimizer: Optimizer, outer: OuterLoop) -> dict[str, Any]:

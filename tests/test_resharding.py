@@ -24,8 +24,9 @@ RUNS = {
     "uneven": (ODD, "diloco", ["compress=cast", "feedback=ef"]),
     "loco": (EVEN, "loco", ["compress.chunk=32", "feedback.bits=32"]),
     "sparseloco": (EVEN, "sparseloco", ["compress.large.chunk=32", "compress.large.k=8", "compress.below=32"]),
+    "late": (EVEN, "streaming_diloco", ["compress.chunk=32", "schedule.sync_every=4", "schedule.delay=1"]),
 }
-"""Name -> the net, the recipe, and options: momentum and a residual, the error of 4 bits, a residual alone."""
+"""Name -> the net, the recipe, and options: momentum and a residual, the error of 4 bits, a residual alone, delay."""
 LONGER = [pytest.param(name, marks=pytest.mark.slow) for name in ("loco", "sparseloco")]
 
 
@@ -134,6 +135,21 @@ def test_a_rank_holds_what_it_was_said_to_hold(lived, name):
         assert math.isclose(sum(said.values()), sum(real.values()), rel_tol=0.1)
         for part, size in real.items():
             assert math.isclose(said[part], size, rel_tol=0.1, abs_tol=128), part
+
+
+def test_a_round_under_way_is_not_written_and_the_next_one_carries_it(tmp_path):
+    """Two fragments, H 4, one step late: after step 2 the first is under way. It comes back whole, and goes on."""
+    net, optimizer, outer = begun("late", None)
+    go_on(net, optimizer, outer, [0, 1], range(2))
+    assert [(round.number, round.fragment) for round in outer.in_flight] == [(0, 0)]
+    resharding.save(tmp_path / "late", optimizer, outer)
+    net, optimizer, again = begun("late", None)
+    resharding.load(tmp_path / "late", optimizer, again)
+    assert again.in_flight == {} and again.slow_hash == outer.slow_hash and again.inner_step == 2
+    with outerloop.attach(optimizer, again, on_round=(landed := []).append):
+        sharded.train(net, optimizer, island=0, parts=[0, 1], steps=range(2, 7))
+    assert [(one.round.number, one.round.fragment) for one in landed] == [(0, 1), (1, 0)]
+    assert not any(one.failed for one in landed)
 
 
 def test_an_error_of_8_bits_goes_through_float32_and_back():
