@@ -233,8 +233,8 @@ def with_nan(rank):
 
 def layers_apart():
     """Layers sharded one by one, some shards uneven, some empty: what has an error, and of which shape."""
-    model = nn.Sequential(nn.Linear(64, 34), nn.Linear(34, 1))
-    for layer in model:
+    model = nn.Sequential(nn.Linear(64, 34), nn.Linear(34, 1), nn.Linear(1, 6))
+    for layer in model[:2]:
         fully_shard(layer)
     outerloop.loco.fsdp_hook(state := outerloop.loco.State(), fully_shard(model))
     model(torch.randn(5, 64)).sum().backward()
@@ -311,9 +311,9 @@ def test_a_gradient_that_is_not_finite_reaches_all(three):
 
 
 def test_every_sharded_layer_has_an_error_of_its_own(three):
-    """Three ranks: 12 rows of 34 and 12 biases; one row of 34 and one bias, on the first rank."""
+    """Three ranks: 12 rows of 64 and 12 biases; one row of 34 and one bias, on the first rank; the rest."""
     for told in three:
-        assert told["apart"] == {"0": [3, 12 * 64 + 12], "1": [3, 34 + 1]}
+        assert told["apart"] == {"module '0'": [3, 12 * 64 + 12], "module '1'": [3, 34 + 1], "module ''": [3, 2 + 2]}
 
 
 def test_a_model_learns_as_with_plain_ddp(three):

@@ -28,7 +28,7 @@ def fsdp_hook(state: State, model: nn.Module) -> None:
     if not sharded:
         raise UserError(f"{type(model).__name__} has no FSDP2 module: call fully_shard(model) before fsdp_hook")
     for name, module in sharded.items():
-        comm: Any = Scatter(state, name or "model")
+        comm: Any = Scatter(state, f"module {name!r}")
         module.set_custom_reduce_scatter(comm)
 
 
