@@ -7,7 +7,7 @@ In a training loop of one's own:
     outer = outerloop.from_recipe("sparseloco", model, "exchange.peers=4")
     outerloop.attach(optimizer, outer)
 
-`OuterLoop` takes the parts themselves.
+`OuterLoop` takes the parts themselves. `outerloop.loco` compresses the gradients of every step, without an outer loop.
 """
 
 from importlib import import_module
@@ -24,13 +24,17 @@ OFFERED = {
     "attach": ("outerloop.inner.attach", "Attached"),
     "HFCallback": ("outerloop.inner.hf_callback", "HFCallback"),
     "LightningCallback": ("outerloop.inner.lightning_callback", "LightningCallback"),
+    "memory": ("outerloop.memory", "estimate"),
     "OuterLoop": ("outerloop.loop", "OuterLoop"),
     "Distributed": ("outerloop.exchange.distributed", "Distributed"),
+    "DistributedGossip": ("outerloop.exchange.distributed_gossip", "DistributedGossip"),
 }
 """Name -> module and what it is there; imported when first asked for, so that the command line starts soon."""
 
 
 def __getattr__(name: str) -> Any:
+    if name == "loco":
+        return import_module("outerloop.loco")
     if name not in OFFERED:
         raise AttributeError(f"module 'outerloop' has no attribute {name!r}")
     module, there = OFFERED[name]

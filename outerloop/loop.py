@@ -18,7 +18,7 @@ import math
 import time
 from collections.abc import Iterator
 from itertools import count
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.nn import Module
@@ -27,7 +27,9 @@ from outerloop import compatibility, wire
 from outerloop.buffers import Buffers
 from outerloop.checkpoint import on_device
 from outerloop.eager import first_mean, refreshed
+from outerloop.held import momentum_share, residual_share
 from outerloop.inheritance import Inheritance, launch_step
+from outerloop.island import Island
 from outerloop.judge import Judge
 from outerloop.pace import Pace
 from outerloop.payload import Payload, leader
@@ -56,7 +58,8 @@ class OuterLoop:
     Args:
         model: its trainable parameters are the fast weights; updated in place.
         method, compress, feedback, aggregate, exchange, schedule: the axes.
-        merge_local: weight of the LOCAL value when a landed fragment is written back, 0 .. 1.
+        merge_local: weight of the LOCAL value when a landed fragment is written back, 0 .. 1; "carry": the landed
+            value and what was gained by inner steps since the launch.
         buffers: "local", or "averaged": BatchNorm statistics become the mean of all peers when a round lands.
         eager: at landing, replace what this peer contributed then by what it has now (arXiv 2502.12996); needs a
             schedule that lands a round just after the next one of the same fragment was launched.
@@ -64,8 +67,10 @@ class OuterLoop:
         timeout_s: the longest that a landing waits for its exchange.
         seed: of every random choice of a compressor; equal on all peers.
         rounds: how many the run has; a peer that was away does not skip beyond the last. None: there is no last.
+        island: the door to the model, where it is another one than usual.
 
-    `doubts` holds a line for each setting that is allowed but unlikely to be meant.
+    `doubts` holds a line for each setting that is allowed but unlikely to be meant; `residual_share` and
+    `momentum_share` say how many bytes feedback and method will hold for each byte of slow weights.
 
     Raises:
         UserError: for parts that cannot work together.
@@ -81,13 +86,14 @@ class OuterLoop:
         aggregate: Aggregate,
         exchange: Exchange,
         schedule: Schedule,
-        merge_local: float = 0.0,
+        merge_local: float | Literal["carry"] = 0.0,
         buffers: str = "local",
         eager: bool = False,
         state_dtype: str = "float32",
         timeout_s: float = 600.0,
         seed: int = 0,
         rounds: int | None = None,
+        island: Island | None = None,
     ) -> None:
         compatibility.refuse(
             method=method, compress=compress, feedback=feedback, exchange=exchange, schedule=schedule, eager=eager
@@ -99,8 +105,10 @@ class OuterLoop:
         self.exchange, self.schedule, self.eager, self.timeout_s = exchange, schedule, eager, timeout_s
         self.last_launch = None if rounds is None else schedule.inner_steps(rounds) - schedule.delay
         self.shared = exchange.agrees and method.shared and not eager
-        self.replica = Replica(model, dtype=STATE_DTYPES[state_dtype])
+        self.replica = Replica(model, dtype=STATE_DTYPES[state_dtype], island=island)
         self.island, self.slow = self.replica.island, self.replica.slow
+        self.residual_share = residual_share(feedback, STATE_DTYPES[state_dtype])
+        self.momentum_share = momentum_share(method, STATE_DTYPES[state_dtype])
         self.method.init(self.slow)
         self.routes = Routes(
             self.island,
@@ -112,6 +120,7 @@ class OuterLoop:
             payload=self.payload,
             peer=exchange.peer,
             delay=schedule.delay,
+            sync_every=schedule.sync_every,
             merge_local=merge_local,
         )
         self.judge = Judge(self.routes, exchange, shared=self.shared)
@@ -156,6 +165,8 @@ class OuterLoop:
                     break
         except Outrun as others:
             self.take_over(*others.state(self.inheritance.most_bytes))
+        finally:
+            self.island.rest()
         return reports
 
     def advance(self) -> Iterator[RoundReport]:
@@ -202,8 +213,12 @@ class OuterLoop:
 
     @torch.no_grad()
     def launch(self, round: Round) -> InFlight:
-        """Read, difference, feedback, compress, pack, hand to the exchange. Changes nothing that lasts."""
+        """Read, difference, feedback, compress, pack, hand to the exchange. Changes nothing that lasts.
+
+        Raises UserError for a model that has changed.
+        """
         began = time.perf_counter()
+        self.island.check_whole()
         names = self.schedule.fragment(round.fragment, list(self.slow))
         launched = self.routes.launch(round, names, leads=self.leads(round))
         header = wire.Header(
@@ -217,7 +232,7 @@ class OuterLoop:
         blob = wire.pack(header, launched.parts)
         pending = self.exchange.start(blob, round)
         took_s, delta_norm = time.perf_counter() - began, math.sqrt(launched.squares)
-        return InFlight(round, launched.offered, blob, pending, self.samples, took_s, delta_norm)
+        return InFlight(round, launched.offered, blob, pending, self.samples, took_s, delta_norm, launched.then)
 
     def left_out(self, round: Round) -> InFlight:
         """A round that was decided without a message of this peer."""
@@ -228,10 +243,11 @@ class OuterLoop:
     def land(self, round: Round) -> RoundReport:
         """Wait, then apply everything or nothing."""
         flight = self.in_flight.pop(round)
-        began = time.perf_counter()
+        began, moving_s = time.perf_counter(), self.exchange.moving_s
         try:
             received = flight.pending.wait(self.timeout_s)
             waited_s = time.perf_counter() - began
+            moved_s = min(waited_s, self.exchange.moving_s - moving_s)
             combined, refused = self.exchange.once(round, lambda: self.judge.combine(received, flight.offered))
         except (RoundFailed, wire.BadMessage) as reason:
             return flight.report(self.slow_hash, wait_s=time.perf_counter() - began, failed=str(reason))
@@ -243,7 +259,7 @@ class OuterLoop:
         peers = tuple(m.header.peer for m in combined.messages)
         own = [c.blob for c in received if c.peer == self.exchange.peer and c.peer in peers]
         counted = own == [flight.blob]
-        squares = self.routes.land(combined, flight.offered, counted=counted)
+        squares = self.routes.land(combined, flight.offered, flight.then, counted=counted)
         self.payload.landed(combined.messages, flight.offered)
         self.replica.rehash(flight.offered)
         self.samples -= flight.samples if counted else 0
@@ -252,6 +268,7 @@ class OuterLoop:
         return flight.report(
             self.slow_hash,
             wait_s=waited_s,
+            moved_s=moved_s,
             peers=peers,
             diverged=diverged,
             refused=refused,

@@ -51,7 +51,7 @@ def test_the_command_line_wins_over_the_recipe_and_that_over_the_axis():
         ("eval.sequences=3", "less than one a worker: type eval.sequences=4"),
         ("inner.lr=fast", "inner.lr is a number: type inner.lr="),
         ("inner.compile=3", "inner.compile is true or false"),
-        ("merge_local=2", "merge_local=2 must be 0 .. 1"),
+        ("merge_local=2", "merge_local=2 must be 0 .. 1, or carry: type merge_local=0.5"),
         ("state_dtype=float8", "state_dtype=float8 is not one of float32, float64"),
         ("method=ddp", "type inner=gradients schedule.sync_every=1"),
         ("inner=gradients", "type inner=adamw"),

@@ -115,6 +115,58 @@ def test_peers_that_begin_otherwise_are_told_what_differs(widths, seeds, said):
     assert toy.run_workers(2, live) == [True, True]
 
 
+@pytest.mark.parametrize(
+    ("theirs", "said"),
+    [
+        (["diloco"], "recipe is sparseloco here and diloco at 001: type the same options"),
+        (["sparseloco", "schedule.sync_every=7"], "schedule.sync_every is 15 here and 7 at 001"),
+        (["sparseloco", "compress.large.k=64"], "compress.large.k is 128 here and 64 at 001"),
+        (["sparseloco", "compress=int8"], r"compress\._target_ is \S+ here and \S+ at 001"),
+    ],
+)
+def test_peers_with_other_settings_are_told_which_one_differs(theirs, said):
+    def live(exchange):
+        recipe, *options = theirs if exchange.rank else ["sparseloco"]
+        with pytest.raises(UserError) as error:
+            outerloop.from_recipe(recipe, toy.model(), *options, exchange=exchange)
+        return str(error.value)
+
+    first, _ = toy.run_workers(2, live)
+    assert re.match(said, first), first
+
+
+def test_options_that_have_no_meaning_here_may_differ():
+    def live(exchange):
+        return outerloop.from_recipe(
+            "sparseloco", toy.model(), f"inner.lr={exchange.rank + 1}e-3", "model=nano", exchange=exchange
+        ).slow_hash
+
+    assert len(set(toy.run_workers(2, live))) == 1
+
+
+def test_a_parameter_that_comes_later_is_named_before_anything_is_exchanged():
+    model = toy.model()
+    outer = outerloop.from_recipe("diloco", model, "schedule.sync_every=1", exchange=alone())
+    model.append(torch.nn.Linear(3, 2))
+    with pytest.raises(UserError, match=r"3\.weight \(shape \[2, 3\]\) was added after the outer loop was made"):
+        outer.after_inner_step(1)
+    with pytest.raises(UserError, match=r"3\.weight"):
+        outerloop.attach(torch.optim.AdamW(model.parameters()), outer)
+
+
+def test_a_parameter_that_is_thawed_or_replaced_later_is_named():
+    model = toy.model()
+    model[0].bias.requires_grad_(False)
+    outer = outerloop.from_recipe("diloco", model, "schedule.sync_every=1", exchange=alone())
+    model[0].bias.requires_grad_(True)
+    with pytest.raises(UserError, match=r"0\.bias .* was added"):
+        outer.after_inner_step(1)
+    model[0].bias.requires_grad_(False)
+    model[2].weight = torch.nn.Parameter(torch.zeros(3, 7))
+    with pytest.raises(UserError, match=r"2\.weight .* was replaced"):
+        outer.after_inner_step(1)
+
+
 def test_peers_go_on_from_one_step():
     def live(exchange):
         model = toy.model()

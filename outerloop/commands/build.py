@@ -25,6 +25,7 @@ from outerloop.inner.export import export_hf
 from outerloop.inner.once import only_once
 from outerloop.inner.trainer import Trainer, autocast_of, pick_device
 from outerloop.inner.worker import Event, Plan, Worker
+from outerloop.island import Island
 from outerloop.loop import OuterLoop
 from outerloop.lr import warmup_cosine
 from outerloop.types import Exchange, Round, Schedule, UserError
@@ -84,7 +85,9 @@ def model_of(config: DictConfig, corpus: Corpus) -> Module:
     return make(node)
 
 
-def outer_of(config: DictConfig, model: Module, exchange: Exchange, *, rounds: int | None) -> OuterLoop:
+def outer_of(
+    config: DictConfig, model: Module, exchange: Exchange, *, rounds: int | None, island: Island | None = None
+) -> OuterLoop:
     """The outer loop of this configuration around a model; without `rounds` there is no last one."""
     return OuterLoop(
         model,
@@ -101,6 +104,7 @@ def outer_of(config: DictConfig, model: Module, exchange: Exchange, *, rounds: i
         timeout_s=config.round_timeout_s,
         seed=config.seed,
         rounds=rounds,
+        island=island,
     )
 
 

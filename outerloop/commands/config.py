@@ -80,8 +80,9 @@ def check(config: DictConfig, overrides: Sequence[str]) -> None:
         raise UserError(
             f"eval.sequences={config.eval.sequences} is less than one a worker: type eval.sequences={config.workers}"
         )
-    if not 0 <= config.merge_local <= 1:
-        raise UserError(f"merge_local={config.merge_local} must be 0 .. 1: type merge_local=0.5")
+    merge = config.merge_local
+    if merge != "carry" and not (isinstance(merge, int | float) and 0 <= merge <= 1):
+        raise UserError(f"merge_local={merge} must be 0 .. 1, or carry: type merge_local=0.5")
     if config.state_dtype not in ("float32", "float64"):
         raise UserError(f"state_dtype={config.state_dtype} is not one of float32, float64: type state_dtype=float32")
     if config.method.get("reads") == "gradients" and (config.inner.optimizer or config.schedule.sync_every != 1):

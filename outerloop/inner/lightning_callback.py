@@ -44,16 +44,18 @@ class LightningCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Log the rounds that the step of this batch landed."""
+        assert self.outer is not None
         for report in self.rounds:
+            charts = report.charts(bytes_sent=self.outer.exchange.bytes_sent)
             for logger in trainer.loggers:
-                charts = report.charts(bytes_sent=self.attached.outer.exchange.bytes_sent)
                 logger.log_metrics(charts, step=trainer.global_step)
         self.rounds.clear()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave the run, when the others have what they need."""
+        assert self.outer is not None
         self.attached.remove()
-        self.attached.outer.exchange.close()
+        self.outer.exchange.close()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Leave the run at once."""

@@ -5,7 +5,6 @@ Events are flat dictionaries with "event" and "worker": status, step, round, eva
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,10 @@ from typing import Any
 from torch import Tensor
 
 from outerloop import checkpoint, rng
+from outerloop.inner.spent import Spent
 from outerloop.inner.trainer import StepReport, Trainer
 from outerloop.replicas import mean_and_spread
-from outerloop.rounds import RoundReport
+from outerloop.rounds import SPENT, RoundReport, utilization
 from outerloop.types import Exchange, ReplicasDiverged, RoundFailed, Tensors, UserError
 
 Event = dict[str, Any]
@@ -67,7 +67,9 @@ class Worker:
         self.plan, self.trainer, self.exchange = plan, trainer, exchange
         self.validation, self.emit_event, self.check_stop = validation, emit, check_stop
         self.failed_in_a_row = 0
+        self.spent = Spent()
         self.base = {"bytes_sent": 0, "bytes_received": 0, "payload_bytes": 0, "wait_s": 0.0, "rounds_failed": 0}
+        self.base |= dict.fromkeys(SPENT, 0.0)
         self.totals = dict(self.base)
 
     @property
@@ -93,10 +95,9 @@ class Worker:
         last = self.trainer.outer.schedule.inner_steps(self.plan.rounds)
         while self.step < last:
             self.check_stop()
-            began = time.perf_counter()
             report = self.trainer.step()
-            outer_s = sum(landed.launch_s + landed.wait_s + landed.land_s for landed in report.rounds)
-            self.tell_step(report, time.perf_counter() - began - outer_s)
+            self.spent.add(report)
+            self.tell_step(report)
             for landed in report.rounds:
                 self.after_round(landed, now=landed is report.rounds[-1])
         self.finish()
@@ -173,6 +174,9 @@ class Worker:
         self.totals["wait_s"] += report.wait_s
         self.totals["payload_bytes"] += report.payload_bytes
         self.totals["rounds_failed"] += bool(report.failed)
+        spent = self.spent.on(report)
+        for name, seconds in spent.items():
+            self.totals[name] += seconds
         self.emit(
             "round",
             round=report.round.number + 1,
@@ -188,6 +192,8 @@ class Worker:
             launch_s=report.launch_s,
             wait_s=report.wait_s,
             land_s=report.land_s,
+            **spent,
+            utilization=utilization(**spent),
             delta_norm=report.delta_norm,
             mean_norm=report.mean_norm,
             slow_hash=f"{report.slow_hash:016x}",
@@ -201,11 +207,11 @@ class Worker:
         """Whom this worker met, where that differs from worker to worker."""
         return {} if self.exchange.agrees else {"partners": [x for x in report.peers if x != self.exchange.peer]}
 
-    def tell_step(self, report: StepReport, step_s: float) -> None:
+    def tell_step(self, report: StepReport) -> None:
         """One line for the log, every `log_every` inner steps."""
         if self.step // self.plan.log_every != self.told // self.plan.log_every:
             self.told = self.step
-            rate = report.tokens / step_s
+            rate = report.tokens / report.compute_s
             self.emit("step", loss=report.loss, lr=report.lr, tokens=self.trainer.tokens, tokens_per_s=rate)
 
     def evaluate(self, *, round_number: int) -> None:
@@ -238,7 +244,7 @@ class Worker:
         state = checkpoint.load(self.plan.run_dir, step, self.plan.index)
         self.trainer.load_state_dict(state["trainer"])
         rng.set_state(state["rng"])
-        self.base = state["counters"]
+        self.base |= state["counters"]
         self.totals = self.base | {"bytes_sent": 0, "bytes_received": 0}
 
     def counters(self) -> dict[str, Any]:

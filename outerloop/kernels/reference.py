@@ -138,10 +138,16 @@ def uniform_rows(x_GL: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
 
 def uniform_rows_decode(code_GL: Tensor, scale_G: Tensor, bits: int) -> Tensor:
-    """The inverse: (code - top) * scale, float32, kept finite. Raises ValueError on the one code that has no level."""
+    """The inverse of `uniform_rows`. Raises ValueError on the one code that has no level."""
     top = 2 ** (bits - 1) - 1
     if (code_GL > 2 * top).any():
         raise ValueError(f"a code is above {2 * top}")
+    return uniform_levels(code_GL, scale_G, bits)
+
+
+def uniform_levels(code_GL: Tensor, scale_G: Tensor, bits: int) -> Tensor:
+    """The same for codes that need no check: (code - top) * scale, float32, kept finite where the scale is."""
+    top = 2 ** (bits - 1) - 1
     largest = torch.finfo(torch.float32).max
     return ((code_GL.float() - top) * scale_G.float()[:, None]).clamp(-largest, largest)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
 from outerloop import wire
 from outerloop.buffers import Buffers
-from outerloop.island import Island
+from outerloop.island import Island, widened
 from outerloop.payload import Payload, on
 from outerloop.routes.fused import Fused, Kept
 from outerloop.routes.plain import Launched, Plain
@@ -42,8 +43,8 @@ class Routes:
         buffers: of the same model.
         method, feedback, aggregate, payload: the axes.
         peer: this peer's name.
-        delay: of the schedule, inner steps.
-        merge_local: weight of the LOCAL value when a landed fragment is written back, 0 .. 1.
+        delay, sync_every: of the schedule, inner steps.
+        merge_local: weight of the LOCAL value when a landed fragment is written back, 0 .. 1, or "carry".
     """
 
     def __init__(
@@ -58,13 +59,16 @@ class Routes:
         payload: Payload,
         peer: str,
         delay: int,
-        merge_local: float,
+        sync_every: int,
+        merge_local: float | Literal["carry"],
     ) -> None:
-        self.island, self.slow, self.buffers = island, slow, buffers
-        self.payload, self.merge_local = payload, merge_local
+        self.island, self.slow, self.buffers, self.payload = island, slow, buffers, payload
+        self.carry = merge_local == "carry" and delay > 0
+        self.merge_local = 0.0 if merge_local == "carry" else float(merge_local)
         self.reads = method.reads
         self.plain = Plain(method=method, feedback=feedback, aggregate=aggregate, payload=payload, peer=peer)
-        self.fused = Fused(self.plain, delay=delay, merge_local=merge_local)
+        self.fused = Fused(self.plain, aside=bool(delay or self.merge_local))
+        self.fused.fits &= delay < sync_every  # at a delay of H the slow weights have moved since the launch
 
     def launch(self, round: Round, names: Sequence[str], *, leads: bool) -> Launched:
         """Read, difference, feedback, compress; everything in the order of `names`. Changes nothing that lasts."""
@@ -72,10 +76,12 @@ class Routes:
         kept = self.fused.launch(round.number, fused, self.island.pick(fused))
         dense = self.plain.launch(round.number, plain, self.island.read(list(plain), self.reads), leads=leads)
         parts, offered = kept.parts | dense.parts, kept.offered | dense.offered
+        copied = names if self.carry else fused if self.fused.aside else ()
         return Launched(
             {name: parts[name] for name in names} | self.buffers.parts(round.fragment),
             {name: offered[name] for name in names},
             kept.squares + dense.squares,
+            {name: x.clone() for name, x in self.island.pick(copied).items()},
         )
 
     def combine(self, received: Iterable[Contribution], like: Tensors) -> Combined:
@@ -97,30 +103,40 @@ class Routes:
         ]
         return [math.sqrt(sum(one[name] for name in like)) for one in squares]
 
-    def land(self, combined: Combined, offered: Tensors, *, counted: bool) -> float:
-        """Residual, slow and fast weights move; returns Σ ḡ².
+    def land(self, combined: Combined, offered: Tensors, then: Tensors, *, counted: bool) -> float:
+        """Residual, slow and fast weights move; returns Σ ḡ². `then` is used up.
 
+        carry: θ ← φ + (θ − θ at the launch), so that no inner step since then is lost or counted twice.
         Not `counted`: the round came to be without what this peer offered. The residual stays, and the fast weights are
         carried along with the slow ones, so that the next Δ = φ − θ is this one to rounding.
         """
         fast = {} if counted else self.island.read(list(offered), "weights")
         delta = {name: self.slow[name] - x for name, x in fast.items()}
-        slow = {name: self.slow[name] for name in combined.kept}
+        slow, aside = {name: self.slow[name] for name in combined.kept}, self.fused.aside and counted
+        gained = self.gained(then) if self.carry and counted else {}
+        begun = {name: then[name] for name in slow} if aside else self.island.pick(slow)
         squares = self.plain.land(combined.mean, combined.messages, offered, self.slow, counted=counted)
-        squares += self.fused.land(combined.kept, combined.messages, slow, self.island.pick(slow), counted=counted)
+        squares += self.fused.land(combined.kept, combined.messages, slow, begun, counted=counted)
         if counted:
-            self.write(combined.mean)
+            self.write([*combined.mean, *(slow if aside else ())], gained)
         self.island.write({name: self.slow[name] - x for name, x in delta.items()}, merge_local=0.0)
         self.buffers.land(combined.buffers, counted=counted)
         return squares
 
-    def write(self, names: Iterable[str]) -> None:
+    def gained(self, then: Tensors) -> Tensors:
+        """θ − θ at the launch."""
+        return {name: x - widened(then[name]) for name, x in self.island.read(list(then), "weights").items()}
+
+    def write(self, names: Iterable[str], gained: Tensors | None = None) -> None:
         """Into the model what the next inner steps begin from, now that these slow weights have moved."""
         moved = {name: self.plain.feedback.begin(name, self.slow[name]) for name in names}
+        moved |= {name: moved[name] + x for name, x in (gained or {}).items()}
         self.island.write(moved, merge_local=self.merge_local)
 
     def split(self, names: Iterable[str]) -> tuple[Tensors, Tensors]:
         """The slow weights that go through the two kernels, and the others."""
         slow = {name: self.slow[name] for name in names}
-        fused = {name: x for name, x in slow.items() if self.fused.takes(x, self.island.params[name])}
+        if not self.island.in_place:
+            return {}, slow
+        fused = {name: x for name, x in slow.items() if self.fused.takes(x, self.island.local(name))}
         return fused, {name: x for name, x in slow.items() if name not in fused}

@@ -8,13 +8,13 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from outerloop.rounds import CHARTS
+from outerloop.rounds import CHARTS, SPENT
 
 log = logging.getLogger(__name__)
 
 NAMES = {
     "step": {"loss": "train/loss", "lr": "train/lr", "tokens_per_s": "train/tokens_per_s"},
-    "round": CHARTS,
+    "round": CHARTS | {name: f"outer/{name}" for name in (*SPENT, "utilization")},
     "validation": {"val_loss": "val/loss"},
 }
 """Event -> name of a field -> name of its chart."""

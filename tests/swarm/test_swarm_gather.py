@@ -46,6 +46,7 @@ def test_three_peers_gather_and_leave_nothing_behind(make: Make) -> None:
             Contribution(peer.peer, Round(number), blob) for peer, blob in zip(peers, blobs, strict=True)
         ]
     assert [(peer.bytes_sent, peer.bytes_received) for peer in peers] == [(600_000 + 6 * SEAL_BYTES,) * 2] * 3
+    assert all(peer.moving_s > 0 for peer in peers)
     assert together(peers, SwarmGather.close) == [None] * 3
     assert not any(map(runs, daemons)) and not any(folder.exists() for folder in folders)
     assert threading.active_count() == threads_before

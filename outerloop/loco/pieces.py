@@ -1,0 +1,38 @@
+"""Pieces of a gradient as 4-bit messages of equal size, one a rank: codes, then the scales of their groups.
+
+    scale = max |x| / 7;  code = 7 + round(x / scale);  x̂ = (code - 7) scale        a group: 256 values of one piece
+
+As `compress=int4`, but NaN and infinity pass: their group decodes to NaN, so that a GradScaler sees them.
+
+R pieces, P values a piece, G groups of all pieces, L values a group, B bytes a message.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from outerloop.kernels.reference import pack_codes, packed_bytes, uniform_levels, uniform_rows, unpack_codes
+
+BITS = 4
+GROUP = 256
+"""Values that share a scale; the last group of a piece is filled up with zeros."""
+
+
+def encode(x_RP: Tensor) -> Tensor:
+    """(R, P) float32 -> (R, B) uint8."""
+    ranks, length = x_RP.shape
+    known_RP = torch.where(x_RP.isfinite(), x_RP, torch.nan)
+    code_GL, scale_G = uniform_rows(pad(known_RP, (0, -length % GROUP)).view(-1, GROUP), BITS)
+    code_RB = pack_codes(code_GL.view(-1), BITS).view(ranks, -1)
+    return torch.cat([code_RB, scale_G.view(ranks, -1).view(torch.uint8)], dim=1)
+
+
+def decode(message_RB: Tensor, length: int) -> Tensor:
+    """(R, B) uint8 of pieces of `length` values -> (R, P) float32."""
+    ranks, padded = len(message_RB), length + -length % GROUP
+    code_RB, scale_RB = message_RB.split([packed_bytes(padded, BITS), 2 * padded // GROUP], dim=1)
+    code_GL = unpack_codes(code_RB.reshape(-1), BITS, ranks * padded).view(-1, GROUP)
+    scale_G = scale_RB.reshape(-1).view(torch.bfloat16)
+    return uniform_levels(code_GL, scale_G, BITS).view(ranks, padded)[:, :length]

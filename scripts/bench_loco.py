@@ -1,0 +1,248 @@
+"""LoCo's DDP hook beside plain DDP and torch's own hooks, over links of so many Mbit/s: bytes, seconds, loss.
+
+    sudo .venv/bin/python scripts/bench_loco.py [--ranks 4] [--mbit 100] [--steps 200] [--seeds 0] [--json FILE]
+        [--methods plain,fp16,powersgd_1,powersgd_4,loco] [--hidden 256] [--layers 4] [--batch 2] [--seq-len 64]
+        [--lr 2e-3]
+
+Every rank is a process in a network namespace of its own, one thread, gloo; what it sends is capped (tc tbf), and the
+kernel's counter of its link tells the bytes. --mbit 0: no cap, when only losses are asked for. The model is a Llama on
+the bytes of Python's standard library; AdamW, the learning rate falls to 0; equal steps, batches and first weights for
+all methods. PowerSGD begins after a tenth of the steps, as its documentation advises; bytes and seconds a step are
+means over the second half of the steps. Takes root, iproute2 and about as many cores as ranks.
+
+    mb_per_step    sent by a rank, headers of TCP included
+    step_s         a step, forward and backward included
+    train, val     loss of the last batches, and of held-out text at the end, nats
+    ..._over_plain beside plain DDP of the same seed
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+import outerloop
+from outerloop.inner.data.stdlib import stdlib
+from outerloop.inner.models import llama, next_token_loss
+
+ROOT = Path(__file__).resolve().parent.parent
+SENT = Path("/sys/class/net/eth0/statistics/tx_bytes")
+Row = dict[str, Any]
+
+
+def plain(model: nn.Module, steps: int) -> DistributedDataParallel:
+    """Averages in float32 by ring."""
+    return DistributedDataParallel(model)
+
+
+def fp16(model: nn.Module, steps: int) -> DistributedDataParallel:
+    """Averages in float16."""
+    ddp = DistributedDataParallel(model)
+    ddp.register_comm_hook(None, fp16_compress_hook)
+    return ddp
+
+
+def power_sgd(model: nn.Module, steps: int, *, rank: int) -> DistributedDataParallel:
+    """PowerSGD of this matrix rank. In one bucket: several run into each other with gloo (their callbacks wait)."""
+    state = PowerSGDState(None, matrix_approximation_rank=rank, start_powerSGD_iter=max(2, steps // 10))
+    ddp = DistributedDataParallel(model, bucket_cap_mb=1000)
+    ddp.register_comm_hook(state, powerSGD_hook)
+    return ddp
+
+
+def loco(model: nn.Module, steps: int) -> DistributedDataParallel:
+    """Ours."""
+    ddp = DistributedDataParallel(model)
+    ddp.register_comm_hook(outerloop.loco.State(), outerloop.loco.ddp_hook)
+    return ddp
+
+
+METHODS: dict[str, Callable[[nn.Module, int], DistributedDataParallel]] = {
+    "plain": plain,
+    "fp16": fp16,
+    "powersgd_1": partial(power_sgd, rank=1),
+    "powersgd_4": partial(power_sgd, rank=4),
+    "loco": loco,
+}
+
+
+def live(args: argparse.Namespace) -> Row:
+    """One rank, in its namespace."""
+    torch.set_num_threads(1)
+    meet, patience = f"tcp://{args.meet}", timedelta(minutes=5)
+    dist.init_process_group("gloo", init_method=meet, rank=args.rank, world_size=args.ranks, timeout=patience)
+    torch.manual_seed(args.seed)
+    corpus = stdlib(non_iid=False)
+    ddp = METHODS[args.method](model_of(args, corpus.vocab_size), args.steps)
+    stream = corpus.stream(rank=args.rank, size=args.ranks, batch=args.batch, seq_len=args.seq_len, seed=args.seed)
+    row = trained(ddp, stream.next, args)
+    held_out = corpus.validation(seq_len=args.seq_len, sequences=512)
+    with torch.no_grad():
+        losses = [next_token_loss(ddp.module, window) for window in held_out.split(64)]
+    params = sum(weight.numel() for weight in ddp.parameters())
+    dist.destroy_process_group()
+    return row | {"val": torch.stack(losses).mean().item(), "params": params}
+
+
+def model_of(args: argparse.Namespace, vocab_size: int) -> nn.Module:
+    """A Llama."""
+    return llama(
+        vocab_size=vocab_size,
+        hidden_size=args.hidden,
+        intermediate_size=args.hidden * 8 // 3,
+        layers=args.layers,
+        heads=args.hidden // 32,
+        kv_heads=args.hidden // 32,
+        max_seq_len=args.seq_len,
+        tie_embeddings=True,
+        rope_theta=10000.0,
+        norm_eps=1e-5,
+        attention="sdpa",
+    )
+
+
+def trained(ddp: nn.Module, batch: Callable[[], Tensor], args: argparse.Namespace) -> Row:
+    """All steps; bytes and seconds of the second half."""
+    optimizer = torch.optim.AdamW(ddp.parameters(), lr=args.lr, betas=(0.9, 0.95))
+    warm_up = max(1, args.steps // 20)
+    pace = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: min((t + 1) / warm_up, 1 - t / args.steps))
+    half = args.steps // 2
+    for step in range(args.steps):
+        if step == half:
+            dist.barrier()
+            began, sent = time.perf_counter(), int(SENT.read_text())
+        optimizer.zero_grad()
+        loss = next_token_loss(ddp, batch())
+        loss.backward()
+        optimizer.step()
+        pace.step()
+    dist.barrier()
+    steps = args.steps - half
+    return {
+        "step_s": (time.perf_counter() - began) / steps,
+        "mb_per_step": (int(SENT.read_text()) - sent) * 1e-6 / steps,
+        "train": loss.item(),
+    }
+
+
+def measured(args: argparse.Namespace, method: str, seed: int) -> Row:
+    """One method: its ranks in namespaces, what they tell as one row."""
+    from namespaces import network
+
+    with network((args.ranks, 0)) as hosts, tempfile.TemporaryDirectory() as folder:
+        for rank in range(args.ranks if args.mbit else 0):
+            hosts.cap(rank, args.mbit)
+        files = [Path(folder, f"{rank}.json") for rank in range(args.ranks)]
+        words = [f"--{name.replace('_', '-')}={getattr(args, name)}" for name in SHARED]
+        words += [f"--method={method}", f"--seed={seed}", f"--meet={hosts.address(0)}:29500"]
+        together([hosts.inside(rank, command(rank, file, words)) for rank, file in enumerate(files)])
+        told = [json.loads(file.read_text()) for file in files]
+    return {
+        "method": method,
+        "seed": seed,
+        "mbit": args.mbit,
+        **{name: getattr(args, name) for name in SHARED},
+        "params": told[0]["params"],
+        "mb_per_step": sum(row["mb_per_step"] for row in told) / args.ranks,
+        "step_s": max(row["step_s"] for row in told),
+        "train": sum(row["train"] for row in told) / args.ranks,
+        "val": told[0]["val"],
+    }
+
+
+def command(rank: int, file: Path, words: Sequence[str]) -> list[str]:
+    """One rank's."""
+    settings = ["GLOO_SOCKET_IFNAME=eth0", "TORCH_CPP_LOG_LEVEL=ERROR"]
+    return ["env", *settings, sys.executable, __file__, f"--rank={rank}", f"--json={file}", *words]
+
+
+def together(commands: Sequence[Sequence[str]]) -> None:
+    """Until all have ended; none of them goes on alone."""
+    processes: list[subprocess.Popen] = []
+    try:
+        processes += (subprocess.Popen(words) for words in commands)
+        if failed := [rank for rank, process in enumerate(processes) if process.wait()]:
+            raise SystemExit(f"ranks {failed} failed")
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+SHARED = ("ranks", "steps", "hidden", "layers", "batch", "seq_len", "lr")
+
+
+def compared(row: Row, rows: list[Row]) -> Row:
+    """A row beside plain DDP's of the same seed, where there is one."""
+    for plain in rows:
+        if (plain["method"], plain["seed"]) == ("plain", row["seed"]):
+            row |= {
+                "bytes_over_plain": row["mb_per_step"] / plain["mb_per_step"],
+                "steps_per_s_over_plain": plain["step_s"] / row["step_s"],
+                "val_over_plain": row["val"] / plain["val"],
+            }
+    return row
+
+
+def main() -> None:
+    """Measure every row, print each as it comes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--mbit", type=float, default=100.0)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--seeds", type=lambda text: [int(word) for word in text.split(",")], default=[0])
+    parser.add_argument("--methods", type=lambda text: text.split(","), default=list(METHODS))
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--seq-len", type=int, default=64)
+    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    for name in ("--rank", "--seed"):
+        parser.add_argument(name, type=int, help=argparse.SUPPRESS)
+    for name in ("--method", "--meet"):
+        parser.add_argument(name, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.rank is not None:
+        args.json.write_text(json.dumps(live(args)))
+        return
+    from namespaces import lacking
+
+    if why := lacking():
+        raise SystemExit(why)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # `timeout` too leaves nothing behind
+    rows: list[Row] = []
+    for seed in args.seeds:
+        for method in args.methods:
+            rows.append(measured(args, method, seed))
+            compared(rows[-1], rows)
+            print("  ".join(f"{key} {shown(rows[-1][key])}" for key in rows[-1] if key not in SHARED), flush=True)
+            if args.json:
+                args.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def shown(value: Any) -> str:
+    """Four digits."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "faults")]
+    main()
