@@ -106,6 +106,14 @@ def group_of(model: Module) -> dist.ProcessGroup | None:
     return dist.new_group(mesh.mesh.flatten().tolist(), use_local_synchronization=True)
 
 
+def processes_of(model: Module) -> int:
+    """How many processes hold this model together, its shards or copies of it."""
+    if isinstance(model, DistributedDataParallel):
+        return model.process_group.size()
+    mesh = getattr(next(model.parameters(), None), "device_mesh", None)
+    return mesh.size() if mesh is not None else 1
+
+
 def copies_of(model: Module) -> dist.ProcessGroup | None:
     """The processes that hold what this one holds: all ranks of a DDP model, the copies of a shard in HSDP.
 

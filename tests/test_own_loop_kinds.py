@@ -2,11 +2,16 @@
 
 import own_gpt
 import pytest
+import ranks
 import torch
 import toy
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
 import outerloop
+from outerloop import island
 from outerloop.exchange.inprocess import Hub, InProcess
+from outerloop.types import UserError
 
 TEXT = b"the quick brown fox jumps over the lazy dog. " * 20
 AVERAGED = ["method.optimizer.lr=1.0", "method.optimizer.momentum=0.0", "method.optimizer.nesterov=false"]
@@ -113,6 +118,27 @@ def test_tied_parameters_are_exchanged_once_and_frozen_ones_not_at_all():
     assert outers[0].slow.keys() == names and outers[1].slow.keys() == names - {"tokens.weight"}
     torch.manual_seed(0)
     assert torch.equal(still.tokens.weight, own_gpt.GPT().tokens.weight)
+
+
+def refused(rank):
+    """How many processes hold each of three models; what is said of options that are for one."""
+    models = [toy.model(), DistributedDataParallel(toy.model()), fully_shard(toy.model())]
+    said = []
+    for option in ("buffers=averaged", "schedule=every_seconds"):
+        for model in models[1:]:
+            with pytest.raises(UserError) as error:
+                outerloop.from_recipe("diloco", model, option, exchange=alone())
+            said.append(str(error.value))
+    return [island.processes_of(model) for model in models], said
+
+
+def test_clocks_and_buffers_are_of_one_process(tmp_path):
+    for option in ("buffers=averaged", "schedule=every_seconds"):
+        outerloop.from_recipe("diloco", toy.model(), option, exchange=alone())
+    for processes, said in ranks.together(2, refused, tmp_path):
+        assert processes == [1, 2, 2]
+        assert [line.split()[0] for line in said] == ["buffers=averaged"] * 2 + ["schedule=every_seconds"] * 2
+        assert all("is for a model of one process, and 2 hold this one" in line for line in said)
 
 
 def test_explicit_counting_is_the_hook():

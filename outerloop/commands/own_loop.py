@@ -12,7 +12,7 @@ from outerloop.commands import build, config, rundir
 from outerloop.commands.alike import begin_together
 from outerloop.exchange.led import Led
 from outerloop.gathered import Follower, Gathered
-from outerloop.island import Island, copies_of, group_of, lanes_of
+from outerloop.island import Island, copies_of, group_of, lanes_of, processes_of
 from outerloop.loop import OuterLoop
 from outerloop.ranks import Ranks
 from outerloop.types import Exchange, UserError
@@ -54,6 +54,7 @@ def from_recipe(
     """
     settings = config.load([f"recipe={recipe}", *options])
     plain = getattr(model, "_orig_mod", model)  # what torch.compile wraps has names that other peers know
+    refuse_for_many(settings, processes_of(plain))
     if gathered:
         island = Gathered(plain, Ranks(group_of(plain)))
         return led(settings, island, plain, exchange, Path(run_dir), state) if island.ranks.leads else following(island)
@@ -68,6 +69,16 @@ def from_recipe(
     if copies is not None:
         exchange = Led(exchange, ranks=copies)
     return begun(settings, plain, exchange, state)
+
+
+def refuse_for_many(settings: Any, processes: int) -> None:
+    """Raises UserError for what a model of several processes cannot have: clocks and buffers are of one alone."""
+    wanted = {"buffers=averaged": settings.buffers != "local", "schedule=every_seconds": "seconds" in settings.schedule}
+    for option in (option for option, is_set in wanted.items() if is_set and processes > 1):
+        raise UserError(
+            f"{option} is for a model of one process, and {processes} hold this one: type buffers=local"
+            " schedule=every_h"
+        )
 
 
 def led(
