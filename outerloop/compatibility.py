@@ -21,7 +21,7 @@ def doubts(*, method: OuterMethod, compress: Compressor, feedback: Feedback, sch
     lines = []
     if method.shared and lossiness(compress) > LOSSY and not feedback.remembers:
         lines.append("the compressor drops most of what it is given and nothing remembers it: type feedback=ef")
-    if method.momentum >= 0.9 and schedule.sync_every < 100:
+    if method.momentum >= 0.9 and schedule.sync_every < 100 and not schedule.step_s:
         lines.append(
             f"outer momentum .9 is much for H = {schedule.sync_every} (below 100):"
             " type method.optimizer.momentum=0.6, or more schedule.sync_every"
@@ -75,8 +75,10 @@ def refuse(
             "this compressor takes its positions from the round before, and with eager=true that one has not landed"
             " when the next leaves: type compress=randomk, or eager=false schedule.delay=0"
         )
-    if method.reads == "gradients" and (schedule.sync_every != 1 or schedule.delay):
-        raise UserError("this method takes the gradient of every single step: type schedule.sync_every=1")
+    if method.reads == "gradients" and (schedule.sync_every != 1 or schedule.delay or schedule.step_s):
+        raise UserError(
+            "this method takes the gradient of every single step: type schedule=every_h schedule.sync_every=1"
+        )
 
 
 def lossiness(compress: Compressor) -> float:

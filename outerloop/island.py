@@ -143,6 +143,14 @@ def shard_of(x: Tensor, p: Any) -> Tensor:
     return import_module("torch.distributed.tensor").distribute_tensor(x, p.device_mesh, p.placements).to_local()
 
 
+def global_of(x: Tensor, p: Any) -> Tensor:
+    """A tensor of the shape of this process's part of p as one of the global shape, which shares its memory."""
+    if not hasattr(p, "device_mesh"):
+        return x
+    of_shards = import_module("torch.distributed.tensor").DTensor.from_local
+    return of_shards(x, p.device_mesh, p.placements, run_check=False, shape=p.shape, stride=p.stride())
+
+
 def layout_of(p: Tensor) -> str:
     """ "[7, 4]", or "[7, 4], Shard(dim=0) part 1 of 2": the global shape, and where it is cut. Copies do not count."""
     mesh, placements = getattr(p, "device_mesh", None), getattr(p, "placements", ())

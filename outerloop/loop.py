@@ -31,6 +31,7 @@ from outerloop.held import momentum_share, residual_share
 from outerloop.inheritance import Inheritance, launch_step
 from outerloop.island import Island
 from outerloop.judge import Judge
+from outerloop.pace import Pace
 from outerloop.payload import Payload, leader
 from outerloop.replica import Replica
 from outerloop.rounds import InFlight, RoundReport
@@ -124,6 +125,7 @@ class OuterLoop:
         )
         self.judge = Judge(self.routes, exchange, shared=self.shared)
         self.inheritance = Inheritance(self.replica, self.buffers, method=method, payload=self.payload)
+        self.pace = Pace(schedule.step_s)
         self.inner_step = 0
         self.samples = 0
         self.meetings = 0
@@ -134,17 +136,33 @@ class OuterLoop:
         """64-bit hash of all slow weights."""
         return self.replica.hash_of(self.slow)
 
+    @property
+    def next_round(self) -> Round:
+        """The first round that leaves after the inner step at hand."""
+        return next(round for step in count(self.inner_step + 1) for round in self.schedule.due(step).launch)
+
+    @property
+    def under_way(self) -> list[int]:
+        """Numbers of the rounds in flight, and of the one that leaves next."""
+        return [round.number for round in (*sorted(self.in_flight), self.next_round)]
+
     def after_inner_step(self, samples: int) -> list[RoundReport]:
         """Count one inner step of this many training samples; launch and land what is due.
 
+        By a schedule of seconds the run goes on by the steps that the clock has passed, none or several.
+
         Takes over the others' state when this peer was away for too long. Raises ReplicasDiverged.
         """
-        self.inner_step += 1
         self.samples += samples
-        reports = []
+        reports: list[RoundReport] = []
         try:
-            for report in self.advance():
-                reports.append(report)
+            for _ in range(self.pace.passed()):
+                self.inner_step += 1
+                for report in self.advance():
+                    reports.append(report)
+                if reports:
+                    self.pace.restart()
+                    break
         except Outrun as others:
             self.take_over(*others.state(self.inheritance.most_bytes))
         finally:
@@ -181,9 +199,8 @@ class OuterLoop:
     def find_others(self) -> None:
         """Before the first inner step of a peer that comes late: their state, if it cannot land what it missed."""
         self.meetings = 1  # the others have met at the start
-        steps = count(self.inner_step + 1)
         try:
-            self.exchange.decided(next(r for step in steps for r in self.schedule.due(step).launch))
+            self.exchange.decided(self.next_round)
         except Outrun as others:
             self.take_over(*others.state(self.inheritance.most_bytes))
 
@@ -192,6 +209,7 @@ class OuterLoop:
         self.inheritance.take(content)
         self.in_flight = {}
         self.inner_step = launch_step(self.schedule, round)
+        self.pace.restart()
 
     @torch.no_grad()
     def launch(self, round: Round) -> InFlight:

@@ -194,6 +194,8 @@ class Schedule(Protocol):
     """H: inner steps between two rounds of one fragment."""
     delay: int
     """Inner steps between launch and landing."""
+    step_s: float
+    """Seconds of wall clock that count as one inner step; 0 where inner steps count themselves."""
 
     def due(self, inner_step: int) -> Due:
         """What to launch and land after `inner_step` (counted from 1)."""

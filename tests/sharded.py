@@ -90,5 +90,5 @@ def started(rank, size, meeting, work, *args):
 
 def spawn(size, meeting, work, *args):
     """`work(*args)` in each of `size` processes, forked from one that has imported everything."""
-    multiprocessing.set_forkserver_preload(["sharded", "outerloop.commands.own_loop", "numba"])
+    multiprocessing.set_forkserver_preload(["sharded", "outerloop.commands.own_loop", "torch._dynamo", "numba"])
     processes.start_processes(started, (size, str(meeting), work, *args), nprocs=size, start_method="forkserver")

@@ -122,6 +122,10 @@ def test_fingerprint_is_of_what_all_machines_share():
     for local in ("workers=4", "run_dir=x", "exchange.port=7", "data.non_iid=true", "log=wandb", "eval.every=1"):
         assert build.fingerprint(config.load([local])) == plain, local
     assert build.fingerprint(config.load(["workers=1", "exchange.peers=4"])) == plain
+    weighted = build.fingerprint(config.load(["aggregate=weighted"]))
+    for work in ("inner.batch=2", "inner.accumulate=3", "schedule.sync_every=7"):
+        assert build.fingerprint(config.load(["aggregate=weighted", work])) == weighted, work
+        assert build.fingerprint(config.load([work])) != plain, work
     for shared in ("seed=1", "compress.large.k=64", "schedule.sync_every=16", "model=nano", "aggregate=mean"):
         assert build.fingerprint(config.load([shared])) != plain, shared
 

@@ -10,7 +10,7 @@ import outerloop
 ROOT = Path(outerloop.__file__).parent
 FLOORS = [
     {"types"},
-    {"kernels", "rng", "lr", "dealing", "snapshot", "ranks"},
+    {"kernels", "rng", "lr", "pace", "dealing", "snapshot", "ranks"},
     {"compress", "feedback", "wire", "island", "schedule", "checkpoint", "swarm"},
     {
         "methods",
@@ -28,7 +28,7 @@ FLOORS = [
     {"routes", "inheritance"},
     {"judge", "eager"},
     {"loop"},
-    {"replicas", "memory"},
+    {"replicas", "memory", "resharding"},
     {"inner", "report", "sinks", "plan"},
     {"commands"},
 ]

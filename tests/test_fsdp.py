@@ -38,6 +38,10 @@ RUNS = {
 shard is whole chunks; without chunks any size will do."""
 
 
+RECIPES = ["diloco", "sparseloco", "loco", "streaming", "noloco"]
+"""Those that come out as whole replicas do."""
+
+
 def options_of(name):
     """Options that all recipes share, before those of one."""
     return ["schedule.sync_every=3", *RUNS[name][2]]
@@ -158,15 +162,15 @@ def gathered(mesh):
     return {"fast": fast, "slow": getattr(outer, "slow", {})}
 
 
-def lanes(folder):
-    """One of 2 x 2 ranks in every run."""
+def lanes(folder, names):
+    """One of 2 x 2 ranks in these runs, and where ranks hold the same."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("islands", "ranks"))
     crossed = [dist.new_group(ranks) for ranks in ([0, 3], [1, 2])]
     island, part = mesh.get_coordinate()
     kept = {"refused": refused(mesh, crossed[island ^ part])}
-    for name, (sizes, _, _) in RUNS.items():
+    for name in names:
         exchange = (Pair if name == "noloco" else Distributed)(group=mesh["islands"].get_group(), timeout_s=30.0)
-        net = sharded.shard(Net(**sizes), mesh["ranks"])
+        net = sharded.shard(Net(**RUNS[name][0]), mesh["ranks"])
         outer = trained(net, name, exchange, island=island, parts=[part])
         kept[name] = {"slow": joined(outer, outer.slow), "fast": joined(outer, outer.island.pick(outer.slow))}
         kept[name] |= {"values": {key: x.numel() for key, x in outer.slow.items()}}
@@ -176,8 +180,16 @@ def lanes(folder):
     kept["gathered"] = gathered(mesh)
     kept["led"] = told_by_the_leader(ranks)
     kept["ddp"] = copied(mesh, islands, lambda net: DistributedDataParallel(net, process_group=ranks))
+    torch.save(kept, f"{folder}/{dist.get_rank()}.pt")
+
+
+def more_lanes(folder):
+    """The longer rest: sizes that cut chunks, and HSDP."""
+    lanes(folder, ["sparseloco, uneven", "loco, uneven"])
+    kept = torch.load(f"{folder}/{dist.get_rank()}.pt")
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("islands", "ranks"))
     deep = init_device_mesh("cpu", (2, 2, 1), mesh_dim_names=("islands", "copies", "shards"))
-    kept["hsdp"] = copied(deep, islands, lambda net: sharded.shard(net, deep["copies", "shards"]))
+    kept["hsdp"] = copied(deep, mesh["islands"].get_group(), lambda net: sharded.shard(net, deep["copies", "shards"]))
     torch.save(kept, f"{folder}/{dist.get_rank()}.pt")
 
 
@@ -196,11 +208,19 @@ def replicas(name, **options):
 def ran(tmp_path_factory):
     """What every rank has kept."""
     folder = tmp_path_factory.mktemp("lanes")
-    sharded.spawn(4, folder / "meeting", lanes, folder)
+    sharded.spawn(4, folder / "meeting", lanes, folder, RECIPES)
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(4)]
 
 
-@pytest.mark.parametrize("name", ["diloco", "sparseloco", "loco", "streaming", "noloco"])
+@pytest.fixture(scope="module")
+def ran_longer(tmp_path_factory):
+    """The same of the longer rest."""
+    folder = tmp_path_factory.mktemp("more")
+    sharded.spawn(4, folder / "meeting", more_lanes, folder)
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(4)]
+
+
+@pytest.mark.parametrize("name", RECIPES)
 def test_two_islands_of_two_ranks_are_two_of_one(ran, name):
     for island, alone in enumerate(replicas(name)):
         for rank in (0, 1):
@@ -209,17 +229,19 @@ def test_two_islands_of_two_ranks_are_two_of_one(ran, name):
                 torch.testing.assert_close(there[what], alone[what])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sparseloco, uneven", "loco, uneven"])
-def test_chunks_of_uneven_and_empty_shards_come_together(ran, name):
+def test_chunks_of_uneven_and_empty_shards_come_together(ran_longer, name):
     """No whole replica has these chunks; the islands have one model all the same, and it has moved."""
-    slow = [told[name]["slow"] for told in ran]
+    slow = [told[name]["slow"] for told in ran_longer]
     start = dict(Net(**ODD).named_parameters())
     for key, x in slow[0].items():
         assert all(torch.equal(x, other[key]) for other in slow) and not torch.equal(x, start[key])
 
 
-@pytest.mark.parametrize("kind", ["ddp", "hsdp"])
-def test_ranks_with_the_same_weights_are_one_peer_whose_first_rank_sends(ran, kind):
+@pytest.mark.parametrize("kind", ["ddp", pytest.param("hsdp", marks=pytest.mark.slow)])
+def test_ranks_with_the_same_weights_are_one_peer_whose_first_rank_sends(request, kind):
+    ran = request.getfixturevalue("ran" if kind == "ddp" else "ran_longer")
     for island, alone in enumerate(replicas("diloco")):
         first, second = (ran[2 * island + part][kind] for part in (0, 1))
         for what in ("slow", "fast"):

@@ -272,7 +272,7 @@ SPARSE = TopK(chunk=64, k=4, values=TwoBit(chunk=None), index=Rice())
         ({"method": NOLOCO, "feedback": ErrorFeedback(beta=0.9)}, "neither be sparse|neither sparse nor remembered"),
         ({"eager": True}, "type eager=true schedule.delay=3"),
         ({"schedule": EveryH(sync_every=3, delay=3)}, "type eager=true schedule.delay=3"),
-        ({"method": toy.sgd(reads="gradients")}, "type schedule.sync_every=1"),
+        ({"method": toy.sgd(reads="gradients")}, "type schedule=every_h schedule.sync_every=1"),
     ],
 )
 def test_parts_that_cannot_work_together_are_refused(parts, said):

@@ -20,6 +20,7 @@ COMMANDS = [
 ]
 TRAIN = [command[1:] for command in COMMANDS if command[0] == "scripts/train.sh"]
 INSPECT = [command[1:] for command in COMMANDS if command[1:2] == ["inspect"]]
+PLAN = [command[1:] for command in COMMANDS if command[1:2] == ["plan"]]
 VISIT = [command[1:] for command in COMMANDS if command[1:2] in (["doctor"], ["status"])]
 SMALL = {
     "exchange": "inprocess",
@@ -81,6 +82,13 @@ def test_doctor_and_status_commands_run(tmp_path, monkeypatch, capsys):
     finally:
         peer.abort()
     assert len(VISIT) == 2
+
+
+@pytest.mark.parametrize("arguments", PLAN, ids=" ".join)
+def test_plan_commands_run(arguments, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["outerloop", *arguments])
+    assert main.main() == 0
+    assert "→ sparseloco" in capsys.readouterr().out
 
 
 TRAINERS = [block for block in re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL) if "Callback(" in block]

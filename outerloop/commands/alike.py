@@ -18,7 +18,7 @@ OUTER = (*AXES, "merge_local", "eager", "state_dtype", "seed")
 
 
 def begin_together(outer: OuterLoop, settings: Settings) -> None:
-    """Who comes late takes over the state of the run; else all begin with equal settings, at one step, equal weights.
+    """Who comes late takes over the state of the run; else all begin with equal settings, rounds and weights.
 
     Raises UserError.
     """
@@ -28,7 +28,7 @@ def begin_together(outer: OuterLoop, settings: Settings) -> None:
         own = {
             "settings": {key: value for key, value in settings.items() if key.split(".")[0] in OUTER},
             "shapes": outer.island.layouts(),
-            "inner_step": outer.inner_step,
+            "rounds": outer.under_way,
             "slow": f"{outer.slow_hash:016x}" if outer.shared else "",
         }
         for one in outer.meet(json.dumps(own).encode()):
@@ -39,14 +39,14 @@ def told_by(one: Contribution) -> Any:
     """What a peer tells of its model. Raises UserError when that is none of it."""
     try:
         told = json.loads(one.blob[:MOST_BYTES])
-        step, slow = int(told["inner_step"]), str(told["slow"])
-        return {"settings": dict(told["settings"]), "shapes": dict(told["shapes"]), "inner_step": step, "slow": slow}
+        rounds, slow = [int(number) for number in told["rounds"]], str(told["slow"])
+        return {"settings": dict(told["settings"]), "shapes": dict(told["shapes"]), "rounds": rounds, "slow": slow}
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{one.peer} does not tell what its model is; start the same program everywhere") from error
 
 
 def refuse_another(own: Any, told: Any, peer: str) -> None:
-    """Raises UserError naming the first setting or parameter that differs from a peer's, else the step or weights."""
+    """Raises UserError naming the first setting or parameter that differs from a peer's, else the rounds or weights."""
     refuse_different(own["settings"], told["settings"], peer)
     ours, theirs = own["shapes"], told["shapes"]
     for name in sorted(ours.keys() | theirs.keys()):
@@ -55,9 +55,9 @@ def refuse_another(own: Any, told: Any, peer: str) -> None:
             raise UserError(
                 f"{name[:200]} {here} here and {str(there)[:200]} at {peer}: make the same model everywhere"
             )
-    if own["inner_step"] != told["inner_step"]:
+    if own["rounds"] != told["rounds"]:
         raise UserError(
-            f"{peer} goes on from inner step {told['inner_step']}, and this peer from {own['inner_step']}: load the"
+            f"{peer} goes on with rounds {str(told['rounds'])[:50]}, and this peer with {own['rounds']}: load the"
             " checkpoint of one step everywhere"
         )
     if own["slow"] != told["slow"]:

@@ -33,6 +33,10 @@ from outerloop.types import Exchange, Round, Schedule, UserError
 RULES = ("quorum", "min_peers", "min_fraction", "absent_rounds", "max_blob_bytes")
 """Of the exchange: may change when a run is resumed, but only on all machines."""
 
+WEIGHTED = "outerloop.aggregate.weighted.Weighted"
+UNEQUAL = ("inner.batch", "inner.accumulate", "schedule.sync_every")
+"""What says how much work a machine does in a round."""
+
 
 def make(node: DictConfig, **runtime: Any) -> Any:
     """Instantiate one node; what its constructor refuses arrives as the UserError it raised."""
@@ -53,9 +57,14 @@ def chain(error: BaseException) -> list[BaseException]:
 
 
 def fingerprint(config: DictConfig) -> str:
-    """Hash of what must be equal on every machine of a run: everything but the place, the data and the local counts."""
+    """Hash of what must be equal on every machine of a run: everything but the place, the data and the local counts.
+
+    Where contributions weigh by their samples, machines may do unequal work.
+    """
     local = ("workers", "data", "eval", "checkpoint")
     shared = {key: value for key, value in comparable(config).items() if key.split(".")[0] not in local}
+    if config.aggregate._target_ == WEIGHTED:
+        shared = {key: value for key, value in shared.items() if key not in UNEQUAL}
     shared |= {rule: config.exchange.get(rule) for rule in RULES}
     return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]
 

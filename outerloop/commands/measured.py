@@ -19,6 +19,7 @@ from torch import Tensor
 from outerloop import wire
 from outerloop.commands import config
 from outerloop.commands.build import make
+from outerloop.held import bytes_of
 from outerloop.payload import Payload, schema_of
 from outerloop.plan.setting import Method
 from outerloop.routes.fused import Fused, codec_of
@@ -118,10 +119,10 @@ def memory_of(settings: DictConfig, *, peers: int) -> dict[str, float]:
     return {
         "weights": FLOAT,
         "gradients": FLOAT,
-        "inner optimizer": held(inner_state(settings)) / values,
+        "inner optimizer": bytes_of(inner_state(settings)) / values,
         "slow weights": width,
-        "outer optimizer": held(method.state_dict()) / values,
-        "residual": held(feedback.state_dict()) / values,
+        "outer optimizer": bytes_of(method.state_dict()) / values,
+        "residual": bytes_of(feedback.state_dict()) / values,
         "a round": in_flight(settings, slow[NAME], peers=peers),
     }
 
@@ -140,8 +141,8 @@ def inner_state(settings: DictConfig) -> Any:
 def in_flight(settings: DictConfig, x: Tensor, *, peers: int) -> float:
     """Bytes a parameter of what was offered, what all sent and what comes of it, while a round lands.
 
-    Through the two kernels: position and value of everything kept, of every peer. Else three times the fragment in
-    float32: what was offered, what of it was sent, the mean.
+    Through the two kernels: position and value of everything kept, of every peer, and with a delay a copy of the fast
+    weights. Else three times the fragment in float32: what was offered, what of it was sent, the mean.
     """
     schedule, compress = make(settings.schedule), make(settings.compress)
     plain = Plain(
@@ -151,19 +152,12 @@ def in_flight(settings: DictConfig, x: Tensor, *, peers: int) -> float:
         payload=Payload(compress, seed=0),
         peer="",
     )
-    fused = Fused(plain, delay=schedule.delay, merge_local=settings.merge_local)
-    if not fused.takes(x, x):
+    aside = bool(schedule.delay or settings.merge_local)
+    if schedule.delay >= schedule.sync_every or not Fused(plain, aside=aside).takes(x, x):
         return 3 * FLOAT / schedule.fragments
     topk = codec_of(compress, x)
-    return 2 * FLOAT * peers * topk.k / topk.chunk  # type: ignore[attr-defined]
-
-
-def held(state: Any) -> int:
-    """Bytes of all tensors in a state."""
-    if isinstance(state, Tensor):
-        return state.nbytes
-    inside = state.values() if isinstance(state, dict) else state if isinstance(state, list | tuple) else ()
-    return sum(map(held, inside))
+    kept = 2 * FLOAT * peers * topk.k / topk.chunk  # type: ignore[attr-defined]
+    return kept + FLOAT * aside / schedule.fragments
 
 
 def chosen(names: str) -> list[str]:

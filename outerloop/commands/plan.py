@@ -48,6 +48,7 @@ what the columns say
   round       seconds of H inner steps with all their exchanges
   exposed     of these: exchanges (and --codec) that the inner steps wait for
   waiting     of these: waiting for slower or absent peers, or for a partner
+  met         share of its rounds in which a peer exchanged; else a solo step (gossip), or too late for it (gather)
   sent a day  payload of one peer, every copy counted; it receives as much
   recommended of those within 5 % of the fastest, the lowest loss measured in scripts/results/recipes (1M parameters)
 
@@ -123,7 +124,7 @@ def links(options: argparse.Namespace) -> Links:
         check_addresses("--probe", options.probe, must_name="p2p")
         found = probed(options.probe)
         rates = [show_bandwidth(float(f"{8 * rate:.2g}")) for rate in (found.up, found.down)]
-        print(f"measured: {rates[0]} up, {rates[1]} down, {1000 * found.latency_s:.1f} ms one way")
+        print(f"measured: at least {rates[0]} up, {rates[1]} down, {1000 * found.latency_s:.1f} ms one way")
         return found
     if not options.up:
         raise UserError("plan: --up or --probe is missing: type --up 100mbit")

@@ -40,7 +40,7 @@ def tell(rows: Sequence[Outlook], *, tokens_per_step: float, tokens: float) -> N
 def times(rows: Sequence[Outlook], best: Outlook, each: float, tokens: float) -> Table:
     """The fastest first."""
     fleet, params = best.fleet, best.method.params
-    sizes, spent = ["H", "delay", "bits/param", "payload"], ["round", "utilization", "exposed", "waiting"]
+    sizes, spent = ["H", "delay", "bits/param", "payload"], ["round", "utilization", "exposed", "waiting", "met"]
     return Table(
         f"{fleet.peers} peers, {quantity(params)} parameters",
         ["recipe", "exchange", *sizes, *spent, "sent a day", f"{quantity(tokens)} tokens"],
@@ -64,6 +64,7 @@ def cells(row: Outlook) -> list[str]:
         f"{row.utilization:.1%}",
         seconds(row.exposed_s),
         seconds(row.waiting_s),
+        f"{row.pace.met:.0%}",
         quantity(row.sent_bytes_per_day, "B"),
     ]
 

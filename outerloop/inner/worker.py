@@ -91,6 +91,7 @@ class Worker:
             self.begin_together()
         if self.step == 0:
             self.evaluate(round_number=0)
+        self.told = self.step
         last = self.trainer.outer.schedule.inner_steps(self.plan.rounds)
         while self.step < last:
             self.check_stop()
@@ -121,26 +122,27 @@ class Worker:
         self.tell_validation(self.plan.rounds, mean, spread=spread, replicas=replicas)
 
     def begin_together(self) -> None:
-        """All peers, on whatever machine, must begin at the same inner step and with the same slow weights.
+        """All peers, on whatever machine, must begin with the same round and with the same slow weights.
 
         Without lockstep each goes on from where it is.
         """
         if not self.exchange.lockstep:
             return
         states = self.meet()
-        steps = {peer: int(state.split()[0]) for peer, state in states.items()}
-        if len(set(steps.values())) > 1:
+        rounds, hashes, steps = zip(*(state.split() for state in states.values()), strict=True)
+        if len(set(rounds)) > 1:
+            at = dict(zip(states, map(int, steps), strict=True))
             raise UserError(
-                f"the peers would go on from different inner steps, {steps}: on the machines that are ahead, remove"
-                f" {checkpoint.generation(self.plan.run_dir, max(steps.values()))} and start all again"
+                f"the peers would go on with different rounds, from inner steps {at}: on the machines that are ahead,"
+                f" remove {checkpoint.generation(self.plan.run_dir, max(at.values()))} and start all again"
             )
-        if self.trainer.outer.shared and len(set(states.values())) > 1:
+        if self.trainer.outer.shared and len(set(hashes)) > 1:
             raise UserError(f"the peers begin with different weights, {states}: start all in new run directories")
 
     def meet(self) -> dict[str, str]:
-        """Peer -> its inner step and the hash of its slow weights, as text."""
+        """Peer -> its rounds under way, the hash of its slow weights and its inner step, as text."""
         outer = self.trainer.outer
-        own = f"{self.step} {outer.slow_hash:016x}".encode()
+        own = f"{','.join(map(str, outer.under_way))} {outer.slow_hash:016x} {self.step}".encode()
         return {c.peer: c.blob.decode() for c in outer.meet(own)}
 
     def after_round(self, report: RoundReport, *, now: bool = True) -> None:
@@ -207,7 +209,8 @@ class Worker:
 
     def tell_step(self, report: StepReport) -> None:
         """One line for the log, every `log_every` inner steps."""
-        if self.step % self.plan.log_every == 0:
+        if self.step // self.plan.log_every != self.told // self.plan.log_every:
+            self.told = self.step
             rate = report.tokens / report.compute_s
             self.emit("step", loss=report.loss, lr=report.lr, tokens=self.trainer.tokens, tokens_per_s=rate)
 

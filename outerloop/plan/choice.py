@@ -41,15 +41,16 @@ def recommended(rows: Sequence[Outlook]) -> tuple[Outlook, str]:
     fastest = min(rows, key=lambda row: 1 / row.tokens_per_s(1.0))
     close = [row for row in rows if CLOSE * row.tokens_per_s(1.0) >= fastest.tokens_per_s(1.0)]
     best = min(close, key=lambda row: measured_loss(row.method.name, row.method.sync_every))
+    if len(rows) == 1:
+        return best, "it is the only one"
     if len(close) == 1:
-        return best, f"it is {slack(rows, best):.0%} faster than the next"
+        return best, f"it is {lead(rows, best):.3g} times as fast as the next"
     if measured_loss(best.method.name, best.method.sync_every) == math.inf:
         return fastest, "it is the fastest, and no loss was measured of those within 5 % of it"
     others = ", ".join(row.method.name for row in close if row is not best)
     return best, f"within 5 % of the fastest, and the lowest loss measured (scripts/results/recipes) beside {others}"
 
 
-def slack(rows: Sequence[Outlook], best: Outlook) -> float:
-    """How much faster it is than the next; 0 when it is alone."""
-    others = [row.tokens_per_s(1.0) for row in rows if row is not best]
-    return best.tokens_per_s(1.0) / max(others) - 1 if others else 0.0
+def lead(rows: Sequence[Outlook], best: Outlook) -> float:
+    """How many times as fast it is as the next."""
+    return best.tokens_per_s(1.0) / max(row.tokens_per_s(1.0) for row in rows if row is not best)

@@ -3,9 +3,10 @@
     launch = landing before + (interval − τ) steps;   landing = max(launch + τ steps, decided) + codec
     closes when all are in, or a majority is in and the grace over (swarm/closing.py, timers.py)
 
-Who is in too late does not hold up the others: it lands what was decided, and offers its progress in the next round at
-once. Up to 16 peers are simulated transfer by transfer. Beyond, every link is a queue of payloads in the order in which
-they are ready, which is the same when all links are equal, and takes no longer for 10,000 peers.
+Who is in too late does not hold up the others, and who launches when the round is decided lands what it missed and
+offers its progress in the next one at once. Up to 9 peers, who need not queue at owners, are simulated transfer by
+transfer. Beyond, every link is a queue of payloads in the order in which they are ready: equal links all see the same,
+so 10,000 peers take no longer.
 
 P peers.
 """
@@ -21,7 +22,7 @@ from outerloop.plan.overlap import exposed_s
 from outerloop.plan.setting import Fleet, Method, Pace
 from outerloop.plan.transfers import Gathering
 
-EXACT_PEERS = 16
+EXACT_PEERS = AT_ONCE + 1
 ROUNDS, WARM_UP = 24, 4
 
 
@@ -29,14 +30,15 @@ def simulate(fleet: Fleet, method: Method, *, grace_s: float, absent: int = 0, s
     """The mean of many rounds. `absent`: peers that are counted on in every round and never come."""
     draw = np.random.default_rng(seed)
     present = fleet.peers - absent
-    landed_P, launch_P, late_P = np.zeros(present), np.zeros(present), np.zeros(present, dtype=bool)
+    landed_P, launch_P, behind_P = np.zeros(present), np.zeros(present), np.zeros(present, dtype=bool)
     began_s = counted = 0.0
     for number in range(WARM_UP + ROUNDS):
         pace_P = fleet.step_s * factors(draw, fleet.spread, present)
-        launch_P = np.where(late_P, launch_P + fleet.codec_s, landed_P + (method.interval - method.delay) * pace_P)
+        launch_P = np.where(behind_P, launch_P + fleet.codec_s, landed_P + (method.interval - method.delay) * pace_P)
         decided_s, late_P = decision(launch_P, fleet, method, grace_s=grace_s)
-        on_time_P = np.maximum(launch_P + method.delay * pace_P, decided_s) + fleet.codec_s
-        landed_P = np.where(late_P, np.maximum(launch_P, decided_s), on_time_P)
+        behind_P = launch_P > decided_s
+        landing_P = np.maximum(launch_P + method.delay * pace_P, decided_s) + fleet.codec_s
+        landed_P = np.where(behind_P, launch_P, landing_P)
         began_s = float(landed_P.mean()) if number == WARM_UP - 1 else began_s
         counted += float(1 - late_P.mean()) * (number >= WARM_UP)
     exchange_s = gather_s(fleet.links, method.payload_bytes, fleet.peers)

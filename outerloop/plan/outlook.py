@@ -90,11 +90,12 @@ def with_failures(fleet: Fleet, method: Method, calm: Pace, *, grace_s: float, p
     """The mean over rounds with and without an absent peer. Without a majority a run waits for it to come back."""
     if method.exchange == "gossip" or not per_s or fleet.peers < 2:
         return calm
-    longer_s = down_s
+    longer_s, rounds = down_s, 1
     if fleet.peers > 2:
+        rounds = ABSENT_ROUNDS
         absent = gather.simulate(fleet, method, grace_s=grace_s, absent=1)
         longer_s = min(down_s, max(0.0, absent.round_s - calm.round_s) + LEAD_S / fleet.peers)
-    share = 1 - math.exp(-per_s * fleet.peers * ABSENT_ROUNDS * calm.round_s)
+    share = 1 - math.exp(-per_s * fleet.peers * rounds * calm.round_s)
     return replace(calm, round_s=calm.round_s + share * longer_s, waiting_s=calm.waiting_s + share * longer_s)
 
 

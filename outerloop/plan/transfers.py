@@ -4,7 +4,7 @@
                               other links of these transfers; then the next tightest link, until all have a rate
 
 A peer takes part in at most `at_once` transfers each way (swarm/bulk.py): an owner lets the others queue, and who
-queues holds one of its own places meanwhile. So owners that all ask in the same order make the others idle.
+queues holds one of its own places meanwhile. So peers that all ask in the same order leave links idle.
 
 F transfers, P peers.
 """

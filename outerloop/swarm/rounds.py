@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
@@ -292,7 +293,9 @@ class Rounds:
     # small things
 
     def _others(self) -> list[str]:
-        return [peer for peer in self.roster if peer != self._own]
+        """Each peer begins with the one after itself: were the first of the roster asked first by all, they queued."""
+        ahead = bisect(self.roster, self._own)
+        return [peer for peer in (*self.roster[ahead:], *self.roster[:ahead]) if peer != self._own]
 
     def _since(self, number: int | None) -> tuple[Decided, ...] | None:
         if self._machine is None:
