@@ -1,4 +1,4 @@
-"""Two levels: DDP between the ranks of a region, the outer loop between the first ranks of the regions."""
+"""Two levels: DDP inside a region, each with a torch.distributed of its own, and a swarm between the regions."""
 
 import json
 import logging
@@ -8,8 +8,7 @@ import pytest
 import torch
 import torch.multiprocessing as processes
 import toy
-from ranks import live, together
-from torch import distributed as dist
+from ranks import live
 from torch.nn.parallel import DistributedDataParallel
 
 import outerloop
@@ -18,27 +17,16 @@ H, ROUNDS = 3, 4
 OPTIONS = [f"schedule.sync_every={H}", "method.optimizer.momentum=0.6"]
 
 
-def train_region(model, region, shard, lead=None):
-    """Rank r of a region trains on its own share of the data; who leads has an outer loop attached."""
-    net = DistributedDataParallel(model, process_group=region)
+def train_region(shard, *options, run_dir):
+    """A rank of a region trains on a share of the data that is its own."""
+    net = DistributedDataParallel(toy.model())
+    outer = outerloop.from_recipe("diloco", net, *OPTIONS, *options, run_dir=run_dir)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    if lead:
-        outerloop.attach(optimizer, lead)
+    outerloop.attach(optimizer, outer)
     for step in range(H * ROUNDS):
         toy.inner_step(net, optimizer, shard, step)
-        if step % H == H - 1:  # a round has landed where the region is led: all go on from there
-            for p in model.parameters():
-                dist.broadcast(p.data, group_src=0, group=region)
-    return [p.tolist() for p in model.parameters()]
-
-
-def in_one_cluster(rank):
-    """Ranks 0 and 1 are a region, 2 and 3 another one; 0 and 2 lead them."""
-    regions, leaders = [dist.new_group([0, 1]), dist.new_group([2, 3])], dist.new_group([0, 2])
-    model, lead = toy.model(), None
-    if rank % 2 == 0:
-        lead = outerloop.from_recipe("diloco", model, *OPTIONS, exchange=outerloop.Distributed(group=leaders))
-    return train_region(model, regions[rank // 2], rank, lead)
+    outer.exchange.close()
+    return [p.tolist() for p in net.parameters()]
 
 
 def whole_region(exchange):
@@ -53,18 +41,6 @@ def whole_region(exchange):
         ((net(torch.cat(xs)) - torch.cat(ys)) ** 2).mean().backward()
         optimizer.step()
     return [p.detach() for p in net.parameters()]
-
-
-def check(told):
-    """All ranks hold one model bit for bit: that of two workers which do a whole region's work each, to rounding."""
-    assert all(weights == told[0] for weights in told)
-    for weights in toy.run_workers(2, whole_region):
-        for ours, theirs in zip(told[0], weights, strict=True):
-            torch.testing.assert_close(torch.tensor(ours), theirs, rtol=1e-4, atol=1e-6)
-
-
-def test_regions_of_two_ranks_are_workers_of_twice_the_batch(tmp_path):
-    check(together(4, in_one_cluster, tmp_path))
 
 
 class ToFile(logging.Handler):
@@ -85,25 +61,19 @@ class Region:
         self.place, self.folder = place, folder
 
     def __call__(self, rank):
-        model, lead, told = toy.model(), None, self.folder / "address"
-        if rank == 0:
-            options = [*OPTIONS, "exchange.peers=2"]
-            if self.place == 0:
-                logging.getLogger("outerloop").addHandler(ToFile(told))
-            else:
-                while not (told.exists() and told.read_text()):
-                    time.sleep(0.05)
-                options.append(told.read_text())
-            lead = outerloop.from_recipe("diloco", model, *options, run_dir=self.folder / f"run-{self.place}")
-        weights = train_region(model, None, 2 * self.place + rank, lead)
-        if lead:
-            lead.exchange.close()
-        return weights
+        options, told = ["exchange.peers=2"], self.folder / "address"
+        if rank == 0 and self.place == 0:
+            logging.getLogger("outerloop").addHandler(ToFile(told))
+        elif rank == 0:
+            while not (told.exists() and told.read_text()):
+                time.sleep(0.05)
+            options.append(told.read_text())
+        return train_region(2 * self.place + rank, *options, run_dir=self.folder / f"run-{self.place}")
 
 
 @pytest.mark.slow
-def test_regions_meet_over_a_swarm(tmp_path):
-    """One torch.distributed a region; the leaders are peers of a swarm."""
+def test_regions_of_two_ranks_are_workers_of_twice_the_batch(tmp_path):
+    """All ranks hold one model bit for bit: that of two workers which do a whole region's work each, to rounding."""
     folders = [tmp_path / name for name in ("a", "b")]
     for folder in folders:
         folder.mkdir()
@@ -114,4 +84,8 @@ def test_regions_meet_over_a_swarm(tmp_path):
     for group in groups:
         while not group.join():
             pass
-    check([json.loads((folder / f"{rank}.json").read_text()) for folder in folders for rank in range(2)])
+    told = [json.loads((folder / f"{rank}.json").read_text()) for folder in folders for rank in range(2)]
+    assert all(weights == told[0] for weights in told)
+    for weights in toy.run_workers(2, whole_region):
+        for ours, theirs in zip(told[0], weights, strict=True):
+            torch.testing.assert_close(torch.tensor(ours), theirs, rtol=1e-4, atol=1e-6)
