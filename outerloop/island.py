@@ -45,6 +45,12 @@ class Island:
                 x = torch.lerp(x, p.detach().to(x.dtype), merge_local)
             p.copy_(x)
 
+    @torch.no_grad()
+    def add(self, tensors: Tensors, *, times: float) -> None:
+        """θ ← θ + times · x, in place, rounded once to the model's precision."""
+        for name, x in tensors.items():
+            self.params[name].add_(x, alpha=times)
+
 
 def gradient_of(p: Tensor) -> Tensor:
     """The gradient, or zeros where this step did not reach the parameter."""

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from outerloop import wire
-from outerloop.island import Island, widened
+from outerloop.island import Island
 from outerloop.payload import Payload, on
 from outerloop.routes.fused import Fused, Kept
 from outerloop.routes.plain import Launched, Plain
@@ -107,24 +107,27 @@ class Routes:
         fast = {} if counted else self.island.read(list(offered), "weights")
         delta = {name: self.slow[name] - x for name, x in fast.items()}
         slow, aside = {name: self.slow[name] for name in combined.kept}, self.fused.aside and counted
-        gained = self.gained(then) if self.carry and counted else {}
+        carry = self.carry and counted
+        if carry:
+            self.island.add(then, times=-1)  # θ is what was gained since the launch, until it is written
         begun = {name: then[name] for name in slow} if aside else self.island.pick(slow)
         squares = self.plain.land(combined.mean, combined.messages, offered, self.slow, counted=counted)
         squares += self.fused.land(combined.kept, combined.messages, slow, begun, counted=counted)
         if counted:
-            self.write([*combined.mean, *(slow if aside else ())], gained)
+            self.write([*combined.mean, *(slow if aside else ())], carry=carry)
         self.island.write({name: self.slow[name] - x for name, x in delta.items()}, merge_local=0.0)
         return squares
 
-    def gained(self, then: Tensors) -> Tensors:
-        """θ − θ at the launch."""
-        return {name: x - widened(then[name]) for name, x in self.island.read(list(then), "weights").items()}
+    def write(self, names: Iterable[str], *, carry: bool = False) -> None:
+        """Into the model what the next inner steps begin from, now that these slow weights have moved.
 
-    def write(self, names: Iterable[str], gained: Tensors | None = None) -> None:
-        """Into the model what the next inner steps begin from, now that these slow weights have moved."""
+        `carry`: in addition to what is there.
+        """
         moved = {name: self.plain.feedback.begin(name, self.slow[name]) for name in names}
-        moved |= {name: moved[name] + x for name, x in (gained or {}).items()}
-        self.island.write(moved, merge_local=self.merge_local)
+        if carry:
+            self.island.add(moved, times=1)
+        else:
+            self.island.write(moved, merge_local=self.merge_local)
 
     def split(self, names: Iterable[str]) -> tuple[Tensors, Tensors]:
         """The slow weights that go through the two kernels, and the others."""
