@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from outerloop import wire
 from outerloop.island import Island
@@ -61,6 +62,7 @@ class Routes:
         self.carry = merge_local == "carry" and delay > 0
         self.merge_local = 0.0 if merge_local == "carry" else float(merge_local)
         self.reads = method.reads
+        self.copies: Tensors = {}
         self.plain = Plain(method=method, feedback=feedback, aggregate=aggregate, payload=payload, peer=peer)
         self.fused = Fused(self.plain, aside=bool(delay or self.merge_local))
         self.fused.fits &= delay < sync_every  # at a delay of H the slow weights have moved since the launch
@@ -76,8 +78,14 @@ class Routes:
             {name: parts[name] for name in names},
             {name: offered[name] for name in names},
             kept.squares + dense.squares,
-            {name: x.clone() for name, x in self.island.pick(copied).items()},
+            {name: self.copy(name, x) for name, x in self.island.pick(copied).items()},
         )
+
+    def copy(self, name: str, x: Tensor) -> Tensor:
+        """x, into the memory of the last copy, which is used up by now: new pages cost more than copying does."""
+        if name not in self.copies:
+            self.copies[name] = torch.empty_like(x)
+        return self.copies[name].copy_(x)
 
     def combine(self, received: Iterable[Contribution], like: Tensors) -> Combined:
         """What all peers sent, checked, decoded, and as one. Raises BadMessage; changes nothing."""
