@@ -1,7 +1,7 @@
 """Rounds over slow links, measured: N hosts as network namespaces (scripts/wan.sh), one `outerloop train` on each.
 
     sudo .venv/bin/python scripts/bench_wan.py --hosts 4 --rates 100mbit --runs FOLDER --json FILE \\
-        [--recipes sparseloco-delay sparseloco diloco-fp16] [--sync-every 30] [--delay 8] [--step-s 0.2] [OPTION...]
+        [--recipes sparseloco-delay sparseloco diloco-fp16] [--sync-every 30] [--delay 4] [--step-s 0.2] [OPTION...]
     sudo .venv/bin/python scripts/bench_wan.py --goodput --rates 20mbit 100mbit 1000mbit --json FILE
 
 Compression, transfer, agreement and landing are real, and so is training, on a few tokens a step. The time of an inner
@@ -205,7 +205,7 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--sync-every", type=int, default=30)
-    parser.add_argument("--delay", type=int, default=8, help="inner steps, where a recipe lands late")
+    parser.add_argument("--delay", type=int, default=4, help="inner steps, where a recipe lands late")
     parser.add_argument("--merge-local", default="carry", help="where a recipe lands late")
     parser.add_argument("--step-s", type=float, default=0.2, help="seconds that an inner step is made to take")
     parser.add_argument("--goodput", action="store_true", help="one payload from host to host, no training")
