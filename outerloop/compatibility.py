@@ -37,8 +37,14 @@ def refuse(
     exchange: Exchange,
     schedule: Schedule,
     eager: bool,
+    merge_local: float | str,
 ) -> None:
     """Raises UserError for what cannot work."""
+    if eager and merge_local == "carry":
+        raise UserError(
+            "merge_local=carry keeps what came since the launch, which eager updates have put into the next round:"
+            " type merge_local=0.0"
+        )
     if method.shared and not exchange.agrees:
         raise UserError(
             "this exchange gives every peer other contributions, and this method needs equal ones:"

@@ -185,6 +185,12 @@ def layout_of(p: Tensor) -> str:
     ]
     return f"{list(p.shape)}{''.join(cuts)}"
 
+    @torch.no_grad()
+    def add(self, tensors: Tensors, *, times: float) -> None:
+        """θ ← θ + times · x, in place, rounded once to the model's precision."""
+        for name, x in tensors.items():
+            self.params[name].add_(x, alpha=times)
+
 
 def gradient_of(p: Tensor) -> Tensor:
     """The gradient, or zeros where this step did not reach the parameter."""

@@ -96,7 +96,13 @@ class OuterLoop:
         island: Island | None = None,
     ) -> None:
         compatibility.refuse(
-            method=method, compress=compress, feedback=feedback, exchange=exchange, schedule=schedule, eager=eager
+            method=method,
+            compress=compress,
+            feedback=feedback,
+            exchange=exchange,
+            schedule=schedule,
+            eager=eager,
+            merge_local=merge_local,
         )
         self.doubts = compatibility.doubts(method=method, compress=compress, feedback=feedback, schedule=schedule)
         self.model, self.buffers = model, Buffers(model, kind=buffers)

@@ -1,7 +1,7 @@
 """Rounds over slow links, measured: N hosts as network namespaces (scripts/wan.sh), one `outerloop train` on each.
 
     sudo .venv/bin/python scripts/bench_wan.py --hosts 4 --rates 100mbit --runs FOLDER --json FILE \\
-        [--recipes sparseloco-delay sparseloco diloco-fp16] [--sync-every 30] [--delay 8] [--step-s 0.2] [OPTION...]
+        [--recipes sparseloco-delay sparseloco diloco-fp16] [--sync-every 30] [--delay 4] [--step-s 0.2] [OPTION...]
     sudo .venv/bin/python scripts/bench_wan.py --goodput --rates 20mbit 100mbit 1000mbit --json FILE
 
 Compression, transfer, agreement and landing are real, and so is training, on a few tokens a step. The time of an inner
@@ -50,7 +50,8 @@ MODEL = "model.hidden_size=384 model.intermediate_size=1024 model.layers=6 model
 TRAINING = f"{MODEL} inner.batch=1 inner.seq_len=16 eval.every=0 eval.sequences=64 checkpoint.every=0"
 GATHER = ["exchange.quorum=all", "exchange.deadline_s=600"]
 LIMIT_S = 3000.0
-MEASURED = ("compute_s", "communication_s", "others_s", "launch_s", "wait_s", "land_s", "utilization")
+SPENT = ("compute_s", "communication_s", "others_s")
+SECONDS = (*SPENT, "launch_s", "wait_s", "land_s")
 Row = dict[str, Any]
 
 
@@ -113,14 +114,14 @@ def train(hosts: list[Host]) -> None:
         time.sleep(0.2)
 
 
-def rounds_of(host: Host, args: argparse.Namespace) -> list[Row]:
+def rounds_of(host: Host) -> list[Row]:
     """Of each round what it cost this host. Several fragments that landed in one round count together."""
     host.poll()
     rows = [row for row in host.rows if row["event"] == "round"]
     of_round = {number: [row for row in rows if row["round"] == number] for number in {row["round"] for row in rows}}
     return [
         {"host": host.index, "round": number}
-        | {name: sum(row[name] for row in parts) for name in (*MEASURED[:-1], "payload_bytes")}
+        | {name: sum(row[name] for row in parts) for name in (*SECONDS, "payload_bytes")}
         | {"peers": min(row["peers"] for row in parts), "failed": sum(bool(row["failed"]) for row in parts)}
         for number, parts in sorted(of_round.items())
     ]
@@ -134,7 +135,7 @@ def measured(recipe: str, rate: str, args: argparse.Namespace) -> tuple[Row, lis
     hosts = [Host(index, folder / f"m{index}", options_of(recipe, args)) for index in range(args.hosts)]
     with testbed(args.hosts, rate, args.link_delay):
         train(hosts)
-    rounds = [{"method": recipe, "rate": rate, **row} for host in hosts for row in rounds_of(host, args)]
+    rounds = [{"method": recipe, "rate": rate, **row} for host in hosts for row in rounds_of(host)]
     summaries = [json.loads((host.folder / "summary.json").read_text()) for host in hosts]
     return row_of(recipe, rate, args, rounds, summaries), rounds
 
@@ -142,8 +143,8 @@ def measured(recipe: str, rate: str, args: argparse.Namespace) -> tuple[Row, lis
 def row_of(recipe: str, rate: str, args: argparse.Namespace, rounds: list[Row], summaries: list[Row]) -> Row:
     """The medians, and what they are of."""
     counted = [row for row in rounds if row["round"] > SKIPPED]
-    seconds = {name: statistics.median(row[name] for row in counted) for name in MEASURED[:-1]}
-    spent = {name: sum(row[name] for row in counted) for name in MEASURED[:3]}
+    seconds = {name: statistics.median(row[name] for row in counted) for name in SECONDS}
+    spent = {name: sum(row[name] for row in counted) for name in SPENT}
     return {
         "method": recipe,
         "peers": args.hosts,
@@ -155,7 +156,7 @@ def row_of(recipe: str, rate: str, args: argparse.Namespace, rounds: list[Row], 
         "delay_steps": args.delay if recipe.endswith("-delay") or recipe == "streaming" else 0,
         "step_s": args.step_s,
         "inner_s": seconds["compute_s"] / args.sync_every,
-        "measured_round_s": statistics.median(sum(row[name] for name in MEASURED[:3]) for row in counted),
+        "measured_round_s": statistics.median(sum(row[name] for name in SPENT) for row in counted),
         **seconds,
         "utilization": spent["compute_s"] / sum(spent.values()),
         "least_peers": min(row["peers"] for row in counted),
@@ -204,8 +205,8 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--sync-every", type=int, default=30)
-    parser.add_argument("--delay", type=int, default=8, help="inner steps, where a recipe lands late")
-    parser.add_argument("--merge-local", type=float, default=0.0, help="where a recipe lands late")
+    parser.add_argument("--delay", type=int, default=4, help="inner steps, where a recipe lands late")
+    parser.add_argument("--merge-local", default="carry", help="where a recipe lands late")
     parser.add_argument("--step-s", type=float, default=0.2, help="seconds that an inner step is made to take")
     parser.add_argument("--goodput", action="store_true", help="one payload from host to host, no training")
     parser.add_argument("--seconds", type=float, default=10.0, help="of a transfer")

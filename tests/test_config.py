@@ -33,6 +33,7 @@ def test_the_command_line_wins_over_the_recipe_and_that_over_the_axis():
     assert config.load(["recipe=diloco"]).schedule.sync_every == 100
     assert config.load(["recipe=diloco", "schedule.sync_every=7"]).schedule.sync_every == 7
     assert "identity" in config.load(["recipe=sparseloco", "compress=identity"]).compress._target_
+    assert config.load(["recipe=streaming_diloco", "merge_local=carry"]).merge_local == "carry"
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,7 @@ def test_the_command_line_wins_over_the_recipe_and_that_over_the_axis():
         ("eval.sequences=3", "less than one a worker: type eval.sequences=4"),
         ("inner.lr=fast", "inner.lr is a number: type inner.lr="),
         ("inner.compile=3", "inner.compile is true or false"),
+        ("merge_local=keep", "merge_local is a number: type merge_local=0.0"),
         ("merge_local=2", "merge_local=2 must be 0 .. 1, or carry: type merge_local=0.5"),
         ("state_dtype=float8", "state_dtype=float8 is not one of float32, float64"),
         ("method=ddp", "type inner=gradients schedule.sync_every=1"),

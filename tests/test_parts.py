@@ -271,6 +271,7 @@ SPARSE = TopK(chunk=64, k=4, values=TwoBit(chunk=None), index=Rice())
         ({"method": NOLOCO, "compress": SPARSE}, "type feedback=none compress=cast"),
         ({"method": NOLOCO, "feedback": ErrorFeedback(beta=0.9)}, "neither be sparse|neither sparse nor remembered"),
         ({"eager": True}, "type eager=true schedule.delay=3"),
+        ({"eager": True, "merge_local": "carry"}, "type merge_local=0.0"),
         ({"schedule": EveryH(sync_every=3, delay=3)}, "type eager=true schedule.delay=3"),
         ({"method": toy.sgd(reads="gradients")}, "type schedule=every_h schedule.sync_every=1"),
     ],

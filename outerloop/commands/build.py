@@ -217,6 +217,7 @@ def check_parts(config: DictConfig) -> None:
         **{axis: make(config[axis]) for axis in ("method", "compress", "feedback", "schedule")},
         exchange=cast(Exchange, get_class(config.exchange._target_)),  # what it says of itself, all of its kind say
         eager=config.eager,
+        merge_local=config.merge_local,
     )
     if config.inner.optimizer:
         checked_optimizer(config)

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from outerloop import wire
 from outerloop.buffers import Buffers
-from outerloop.island import Island, widened
+from outerloop.island import Island
 from outerloop.payload import Payload, on
 from outerloop.routes.fused import Fused, Kept
 from outerloop.routes.plain import Launched, Plain
@@ -66,6 +67,7 @@ class Routes:
         self.carry = merge_local == "carry" and delay > 0
         self.merge_local = 0.0 if merge_local == "carry" else float(merge_local)
         self.reads = method.reads
+        self.copies: Tensors = {}
         self.plain = Plain(method=method, feedback=feedback, aggregate=aggregate, payload=payload, peer=peer)
         self.fused = Fused(self.plain, aside=bool(delay or self.merge_local))
         self.fused.fits &= delay < sync_every  # at a delay of H the slow weights have moved since the launch
@@ -81,8 +83,14 @@ class Routes:
             {name: parts[name] for name in names} | self.buffers.parts(round.fragment),
             {name: offered[name] for name in names},
             kept.squares + dense.squares,
-            {name: x.clone() for name, x in self.island.pick(copied).items()},
+            {name: self.copy(name, x) for name, x in self.island.pick(copied).items()},
         )
+
+    def copy(self, name: str, x: Tensor) -> Tensor:
+        """x, into the memory of the last copy, which is used up by now: new pages cost more than copying does."""
+        if name not in self.copies:
+            self.copies[name] = torch.empty_like(x)
+        return self.copies[name].copy_(x)
 
     def combine(self, received: Iterable[Contribution], like: Tensors) -> Combined:
         """What all peers sent, checked, decoded, and as one. Raises BadMessage; changes nothing."""
@@ -113,25 +121,28 @@ class Routes:
         fast = {} if counted else self.island.read(list(offered), "weights")
         delta = {name: self.slow[name] - x for name, x in fast.items()}
         slow, aside = {name: self.slow[name] for name in combined.kept}, self.fused.aside and counted
-        gained = self.gained(then) if self.carry and counted else {}
+        carry = self.carry and counted
+        if carry:
+            self.island.add(then, times=-1)  # θ is what was gained since the launch, until it is written
         begun = {name: then[name] for name in slow} if aside else self.island.pick(slow)
         squares = self.plain.land(combined.mean, combined.messages, offered, self.slow, counted=counted)
         squares += self.fused.land(combined.kept, combined.messages, slow, begun, counted=counted)
         if counted:
-            self.write([*combined.mean, *(slow if aside else ())], gained)
+            self.write([*combined.mean, *(slow if aside else ())], carry=carry)
         self.island.write({name: self.slow[name] - x for name, x in delta.items()}, merge_local=0.0)
         self.buffers.land(combined.buffers, counted=counted)
         return squares
 
-    def gained(self, then: Tensors) -> Tensors:
-        """θ − θ at the launch."""
-        return {name: x - widened(then[name]) for name, x in self.island.read(list(then), "weights").items()}
+    def write(self, names: Iterable[str], *, carry: bool = False) -> None:
+        """Into the model what the next inner steps begin from, now that these slow weights have moved.
 
-    def write(self, names: Iterable[str], gained: Tensors | None = None) -> None:
-        """Into the model what the next inner steps begin from, now that these slow weights have moved."""
+        `carry`: in addition to what is there.
+        """
         moved = {name: self.plain.feedback.begin(name, self.slow[name]) for name in names}
-        moved |= {name: moved[name] + x for name, x in (gained or {}).items()}
-        self.island.write(moved, merge_local=self.merge_local)
+        if carry:
+            self.island.add(moved, times=1)
+        else:
+            self.island.write(moved, merge_local=self.merge_local)
 
     def split(self, names: Iterable[str]) -> tuple[Tensors, Tensors]:
         """The slow weights that go through the two kernels, and the others."""

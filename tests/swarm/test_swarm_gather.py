@@ -53,6 +53,22 @@ def test_three_peers_gather_and_leave_nothing_behind(make: Make) -> None:
     peers[0].close()
 
 
+def test_a_launch_waits_for_nothing(make: Make) -> None:
+    """However long the network thread is busy with something else."""
+    peer, busy = make(peers=1), threading.Event()
+    peer.join()
+
+    async def block() -> None:
+        busy.wait(20)
+
+    blocked = peer._node.spawn(block())
+    assert not peer.decided(Round(0))
+    pending = peer.start(b"x", Round(0))
+    assert not blocked.done()
+    busy.set()
+    assert [c.blob for c in pending.wait(30)] == [b"x"]
+
+
 def test_a_round_goes_on_without_a_late_member_which_lands_it_as_well(make: Make) -> None:
     trio = [make(peers=3, grace_s=0.3) for _ in range(3)]
     together(trio, SwarmGather.join)
