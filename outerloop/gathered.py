@@ -64,6 +64,11 @@ class Gathered(Island):
         self.tell("scatter", types={name: str(x.dtype) for name, x in slow.items()}, merge_local=merge_local)
         self.scatter(slow, merge_local)
 
+    def add(self, tensors: Tensors, *, times: float) -> None:
+        """θ ← θ + times · x, of every rank."""
+        now = self.pick(tensors)
+        self.write({name: torch.add(now[name], x, alpha=times) for name, x in tensors.items()}, merge_local=0.0)
+
     def rest(self) -> None:
         """The other ranks may go on with their inner steps."""
         self.tell("go on")

@@ -81,6 +81,13 @@ class Island:
             fast.copy_(x)
         cut_again(self.model)
 
+    @torch.no_grad()
+    def add(self, tensors: Tensors, *, times: float) -> None:
+        """θ ← θ + times · x, in place, rounded once to the model's precision."""
+        for name, x in tensors.items():
+            local_of(self.params[name].detach()).add_(x, alpha=times)
+        cut_again(self.model)
+
     def rest(self) -> None:
         """The outer loop has done what was due after an inner step."""
 
@@ -184,12 +191,6 @@ def layout_of(p: Tensor) -> str:
         if mesh is not None and mesh.size(i) > 1 and not placement.is_replicate()
     ]
     return f"{list(p.shape)}{''.join(cuts)}"
-
-    @torch.no_grad()
-    def add(self, tensors: Tensors, *, times: float) -> None:
-        """θ ← θ + times · x, in place, rounded once to the model's precision."""
-        for name, x in tensors.items():
-            self.params[name].add_(x, alpha=times)
 
 
 def gradient_of(p: Tensor) -> Tensor:
