@@ -194,6 +194,11 @@ def test_peers_go_on_from_one_step():
         toy.run_workers(2, lambda exchange: resume(exchange, (0, 2)))
 
 
+def test_who_speaks_for_an_island_is_told_whom_to_meet():
+    with pytest.raises(UserError, match="first processes of all islands"):
+        outerloop.from_recipe("diloco", toy.model(), "exchange=distributed", gathered=True)
+
+
 def test_options_are_those_of_the_command_line():
     with pytest.raises(UserError, match="recipe is one of"):
         outerloop.from_recipe("dilico", toy.model(), exchange=alone())

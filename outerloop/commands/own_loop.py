@@ -65,7 +65,7 @@ def from_recipe(
         )
     copies = Ranks(group) if (group := copies_of(plain)) else None
     if exchange is None and (copies is None or copies.leads):
-        exchange = joined(settings, Path(run_dir), state)
+        exchange = joined(settings, Path(run_dir), state, leads_others=copies is not None)
     if copies is not None:
         exchange = Led(exchange, ranks=copies)
     return begun(settings, plain, exchange, state)
@@ -86,7 +86,8 @@ def led(
 ) -> OuterLoop:
     """The outer loop at the leader of a gathered island; the other ranks serve it meanwhile."""
     try:
-        outer = begun(settings, model, exchange or joined(settings, run_dir, state), state, island)
+        exchange = exchange or joined(settings, run_dir, state, leads_others=True)
+        outer = begun(settings, model, exchange, state, island)
     except UserError as error:
         island.stop(str(error))
         raise
@@ -117,8 +118,16 @@ def begun(
     return outer
 
 
-def joined(settings: Any, run_dir: Path, state: State | None) -> Exchange:
-    """The exchange of these settings, once all peers are there; `state`: what this peer goes on from."""
+def joined(settings: Any, run_dir: Path, state: State | None, *, leads_others: bool) -> Exchange:
+    """The exchange of these settings, once all peers are there.
+
+    `state`: what this peer goes on from. `leads_others`: it speaks for processes that have no exchange of their own.
+    """
+    if leads_others and settings.workers_as == "ranks":
+        raise UserError(
+            "this exchange is between all processes, and the first of an island speaks for the others: pass"
+            " exchange=outerloop.Distributed(group=<the first processes of all islands>)"
+        )
     if settings.workers_as == "threads":
         raise UserError(f"{settings.exchange._target_} is for workers of one process: type exchange=swarm_gather")
     if settings.workers_as == "ranks":
