@@ -45,11 +45,6 @@ def refuse(
             "merge_local=carry keeps what came since the launch, which eager updates have put into the next round:"
             " type merge_local=0.0"
         )
-    if merge_local == "carry" and schedule.delay >= schedule.sync_every:
-        raise UserError(
-            f"merge_local=carry with schedule.delay={schedule.delay} needs a landing before the next launch:"
-            f" type schedule.delay={schedule.sync_every - 1}"
-        )
     if method.shared and not exchange.agrees:
         raise UserError(
             "this exchange gives every peer other contributions, and this method needs equal ones:"
