@@ -22,8 +22,12 @@ except PackageNotFoundError:  # run from a plain checkout
 OFFERED = {
     "from_recipe": ("outerloop.commands.own_loop", "from_recipe"),
     "attach": ("outerloop.inner.attach", "Attached"),
+    "HFCallback": ("outerloop.inner.hf_callback", "HFCallback"),
+    "LightningCallback": ("outerloop.inner.lightning_callback", "LightningCallback"),
+    "memory": ("outerloop.memory", "estimate"),
     "OuterLoop": ("outerloop.loop", "OuterLoop"),
     "Distributed": ("outerloop.exchange.distributed", "Distributed"),
+    "DistributedGossip": ("outerloop.exchange.distributed_gossip", "DistributedGossip"),
 }
 """Name -> module and what it is there; imported when first asked for, so that the command line starts soon."""
 

@@ -27,9 +27,7 @@ KEEP = 2
 
 def save(run_dir: Path, step: int, worker: int, state: dict[str, Any]) -> None:
     """Write one worker's state of one step: data, then its length and hash."""
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    data = buffer.getvalue()
+    data = packed(state)
     folder = generation(run_dir, step)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / f"worker-{worker}.pt", data)
@@ -37,8 +35,19 @@ def save(run_dir: Path, step: int, worker: int, state: dict[str, Any]) -> None:
 
 
 def load(run_dir: Path, step: int, worker: int) -> dict[str, Any]:
-    """One worker's state. Tensors and plain values only: nothing in the file is executed."""
-    path = generation(run_dir, step) / f"worker-{worker}.pt"
+    """One worker's state."""
+    return read(generation(run_dir, step) / f"worker-{worker}.pt")
+
+
+def packed(state: dict[str, Any]) -> bytes:
+    """A state as `read` takes it."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The state in a file. Tensors and plain values only: nothing in the file is executed."""
     return torch.load(path, map_location="cpu", weights_only=True)
 
 

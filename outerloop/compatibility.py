@@ -21,7 +21,7 @@ def doubts(*, method: OuterMethod, compress: Compressor, feedback: Feedback, sch
     lines = []
     if method.shared and lossiness(compress) > LOSSY and not feedback.remembers:
         lines.append("the compressor drops most of what it is given and nothing remembers it: type feedback=ef")
-    if method.momentum >= 0.9 and schedule.sync_every < 100:
+    if method.momentum >= 0.9 and schedule.sync_every < 100 and not schedule.step_s:
         lines.append(
             f"outer momentum .9 is much for H = {schedule.sync_every} (below 100):"
             " type method.optimizer.momentum=0.6, or more schedule.sync_every"
@@ -37,8 +37,14 @@ def refuse(
     exchange: Exchange,
     schedule: Schedule,
     eager: bool,
+    merge_local: float | str,
 ) -> None:
     """Raises UserError for what cannot work."""
+    if eager and merge_local == "carry":
+        raise UserError(
+            "merge_local=carry keeps what came since the launch, which eager updates have put into the next round:"
+            " type merge_local=0.0"
+        )
     if method.shared and not exchange.agrees:
         raise UserError(
             "this exchange gives every peer other contributions, and this method needs equal ones:"
@@ -75,8 +81,10 @@ def refuse(
             "this compressor takes its positions from the round before, and with eager=true that one has not landed"
             " when the next leaves: type compress=randomk, or eager=false schedule.delay=0"
         )
-    if method.reads == "gradients" and (schedule.sync_every != 1 or schedule.delay):
-        raise UserError("this method takes the gradient of every single step: type schedule.sync_every=1")
+    if method.reads == "gradients" and (schedule.sync_every != 1 or schedule.delay or schedule.step_s):
+        raise UserError(
+            "this method takes the gradient of every single step: type schedule=every_h schedule.sync_every=1"
+        )
 
 
 def lossiness(compress: Compressor) -> float:

@@ -1,7 +1,7 @@
 """What all replicas of a run hold alike, handed to one that comes late or was away for too long.
 
-    slow weights φ, the outer method's state, what was agreed on for the next round       -> bytes (snapshot.py) ->
-    φ, method and agreement become those;  θ ← φ_new + (θ − φ_old)
+    slow weights φ, the outer method's state, what was agreed on for the next round, mean buffers -> bytes (snapshot.py)
+    -> φ, method, agreement and buffers become those;  θ ← φ_new + (θ − φ_old)
 
 So the pseudo-gradient Δ = φ − θ stays what it was, to rounding: nothing for a newcomer, and for one that was away what
 it has learned since its last round, which its next message carries. Its residual is its own and stays.
@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from outerloop import snapshot
+from outerloop.buffers import Buffers
 from outerloop.checkpoint import on_device
 from outerloop.payload import Payload
 from outerloop.replica import Replica
-from outerloop.types import OuterMethod, Round, Schedule, UserError
+from outerloop.types import OuterMethod, Round, Schedule, Tensors, UserError
 
 STATES = 4
 """As many copies of the slow weights as a state may take: an outer Adam holds two beside them."""
@@ -25,19 +26,25 @@ OVERHEAD_BYTES = 1 << 20
 
 
 class Inheritance:
-    """The shared part of one replica: its slow weights, and the outer method's and the payload's state.
+    """The shared part of one replica: its slow weights, the outer method's and the payload's state, mean buffers.
 
     `most_bytes`: what a state of this run can have at most.
     """
 
-    def __init__(self, replica: Replica, *, method: OuterMethod, payload: Payload) -> None:
-        self.replica, self.method, self.payload = replica, method, payload
-        self.most_bytes = OVERHEAD_BYTES + STATES * sum(x.numel() * x.itemsize for x in replica.slow.values())
+    def __init__(self, replica: Replica, buffers: Buffers, *, method: OuterMethod, payload: Payload) -> None:
+        self.replica, self.buffers, self.method, self.payload = replica, buffers, method, payload
+        held = [*replica.slow.values(), *buffers.mean.values()]
+        self.most_bytes = OVERHEAD_BYTES + STATES * sum(x.numel() * x.itemsize for x in held)
 
     def pack(self) -> bytes:
         """Equal bytes on all replicas that have landed the same rounds."""
         return snapshot.pack(
-            {"slow": self.replica.slow, "method": self.method.state_dict(), "agreed": self.payload.state_dict()}
+            {
+                "slow": self.replica.slow,
+                "method": self.method.state_dict(),
+                "agreed": self.payload.state_dict(),
+                "buffers": self.buffers.mean,
+            }
         )
 
     @torch.no_grad()
@@ -45,28 +52,30 @@ class Inheritance:
         """Become what `pack` gave elsewhere. Raises UserError, unchanged, when that is of another model."""
         try:
             state = on_device(snapshot.unpack(content), self.replica.device)
-            self.check(state["slow"])
+            check(state["slow"], self.replica.slow)
+            check(state["buffers"], self.buffers.mean)
             method, agreed = state["method"], state["agreed"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"the others' state does not fit: {error}; start with the settings of their run") from error
         slow, island = self.replica.slow, self.replica.island
         delta = {name: slow[name] - x for name, x in island.read(list(slow), "weights").items()}
         self.replica.load_slow(state["slow"])
         self.method.load_state_dict(method)
         self.payload.load_state_dict(agreed)
+        self.buffers.land(state["buffers"], counted=True)
         island.write({name: slow[name] - x for name, x in delta.items()}, merge_local=0.0)
 
-    def check(self, slow: Any) -> None:
-        """Raises ValueError naming what differs from the tensors here."""
-        own = self.replica.slow
-        if slow.keys() != own.keys():
-            raise ValueError(f"only one side has {', '.join(sorted(slow.keys() ^ own.keys()))}")
-        for name, x in own.items():
-            there, here = slow[name], f"{x.dtype} {tuple(x.shape)}"
-            if (there.shape, there.dtype) != (x.shape, x.dtype):
-                raise ValueError(f"{name} is {there.dtype} {tuple(there.shape)} there and {here} here")
-            if not there.isfinite().all():
-                raise ValueError(f"{name} is not finite")
+
+def check(came: Any, own: Tensors) -> None:
+    """Raises ValueError naming what of `came` differs from the tensors here."""
+    if came.keys() != own.keys():
+        raise ValueError(f"only one side has {', '.join(sorted(came.keys() ^ own.keys()))}")
+    for name, x in own.items():
+        there, here = came[name], f"{x.dtype} {tuple(x.shape)}"
+        if (there.shape, there.dtype) != (x.shape, x.dtype):
+            raise ValueError(f"{name} is {there.dtype} {tuple(there.shape)} there and {here} here")
+        if not there.isfinite().all():
+            raise ValueError(f"{name} is not finite")
 
 
 def launch_step(schedule: Schedule, round: Round) -> int:

@@ -1,13 +1,23 @@
-"""One replica as plain tensors: the door between a model and the outer loop."""
+"""One replica as plain tensors: the door between a model and the outer loop, and the only room that knows DTensor.
+
+Of a model under `fully_shard` a process holds a shard of every parameter, and that is what the outer loop sees: each
+process is a lane, which meets the process that holds the same shards of the other islands. No full tensor is built;
+slow weights, residual and momentum are sharded as the model is. A lane compresses its shard as a tensor of its own, so
+chunks, scales and norms are those of the shard. A shard may have no value at all.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from importlib import import_module
+from math import prod
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn import Module
+from torch import distributed as dist
+from torch.nn import Module, Parameter
+from torch.nn.parallel import DistributedDataParallel
 
 from outerloop.types import Tensors, UserError
 
@@ -19,36 +29,173 @@ class Island:
         UserError: if the model has no trainable parameter.
     """
 
+    in_place = True
+    """Whether what `pick` gives is the model's own memory, so that kernels may write into it."""
+
     def __init__(self, model: Module) -> None:
-        self.params = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        if isinstance(model, DistributedDataParallel):
+            model = model.module  # names as those of an island of one process
+        cut_again(model)
+        self.model, self.params = model, trainable(model)
         if not self.params:
             raise UserError(
                 f"{type(model).__name__} has no trainable parameter: set requires_grad on what should train"
             )
 
+    def check_whole(self) -> None:
+        """Raises UserError naming a trainable parameter that the model has got since, and nobody would exchange."""
+        cut_again(self.model)
+        for name, p in trainable(self.model).items():
+            if self.params.get(name) is not p:
+                how = "was replaced" if name in self.params else "was added"
+                raise UserError(
+                    f"{name} (shape {list(p.shape)}) {how} after the outer loop was made, and would not be exchanged:"
+                    " make the outer loop when the model is complete, or set requires_grad_(False) on it"
+                )
+
+    def local(self, name: str) -> Tensor:
+        """A parameter as it is here, in the model's own precision and memory: the whole of it, or this lane's shard."""
+        return local_of(self.params[name].detach())
+
+    def layouts(self) -> dict[str, str]:
+        """What lanes that meet must have in common, by name: shapes, and which shard of them is here."""
+        return {name: layout_of(p) for name, p in self.params.items()}
+
     def read(self, names: Sequence[str], what: Literal["weights", "gradients"]) -> Tensors:
         """Fast weights or gradients as float32 or wider; a view where the model's own precision allows it."""
         if what == "weights":
-            return {name: widened(self.params[name].detach()) for name in names}
+            return {name: widened(self.local(name)) for name in names}
         return {name: widened(gradient_of(self.params[name])) for name in names}
 
     def pick(self, names: Iterable[str]) -> Tensors:
         """Fast weights as they are, in the model's own precision."""
-        return {name: self.params[name].detach() for name in names}
+        return {name: self.local(name) for name in names}
 
     @torch.no_grad()
     def write(self, slow: Tensors, *, merge_local: float) -> None:
         """θ ← merge_local · θ + (1 − merge_local) · φ, in place; at 0 a plain copy."""
         for name, x in slow.items():
-            p = self.params[name]
+            fast = local_of(self.params[name].detach())
             if merge_local:
-                x = torch.lerp(x, p.detach().to(x.dtype), merge_local)
-            p.copy_(x)
+                x = torch.lerp(x, fast.to(x.dtype), merge_local)
+            fast.copy_(x)
+        cut_again(self.model)
+
+    @torch.no_grad()
+    def add(self, tensors: Tensors, *, times: float) -> None:
+        """θ ← θ + times · x, in place, rounded once to the model's precision."""
+        for name, x in tensors.items():
+            local_of(self.params[name].detach()).add_(x, alpha=times)
+        cut_again(self.model)
+
+    def rest(self) -> None:
+        """The outer loop has done what was due after an inner step."""
+
+
+def cut_again(model: Module) -> None:
+    """Drop what modules under `fully_shard` have gathered and kept, as after an evaluation without a backward pass.
+
+    Their parameters are the shards again; what was gathered would hide that these have moved.
+    """
+    for module in model.modules():
+        reshard: Any = getattr(module, "reshard", None)
+        if reshard is not None:
+            reshard()
+
+
+def group_of(model: Module) -> dist.ProcessGroup | None:
+    """The processes that hold this model together, its shards or copies of it; None where it is this one's alone."""
+    if isinstance(model, DistributedDataParallel):
+        return model.process_group
+    mesh, _ = cut_of(model)
+    if mesh is None or mesh.ndim == 1:
+        return None if mesh is None else mesh.get_group()
+    return dist.new_group(mesh.mesh.flatten().tolist(), use_local_synchronization=True)
+
+
+def processes_of(model: Module) -> int:
+    """How many processes hold this model together, its shards or copies of it."""
+    if isinstance(model, DistributedDataParallel):
+        return model.process_group.size()
+    mesh = getattr(next(model.parameters(), None), "device_mesh", None)
+    return mesh.size() if mesh is not None else 1
+
+
+def copies_of(model: Module) -> dist.ProcessGroup | None:
+    """The processes that hold what this one holds: all ranks of a DDP model, the copies of a shard in HSDP.
+
+    None where each holds something else.
+    """
+    if isinstance(model, DistributedDataParallel):
+        return model.process_group
+    mesh, placements = cut_of(model)
+    copied = [i for i, placement in enumerate(placements) if mesh.size(i) > 1 and placement.is_replicate()]
+    return mesh.get_group(copied[0]) if copied else None
+
+
+def lanes_of(model: Module) -> int:
+    """How many processes hold something else of the model each: 1 where a process has the whole of it."""
+    mesh, placements = cut_of(model)
+    return prod(mesh.size(i) for i, placement in enumerate(placements) if not placement.is_replicate())
+
+
+def cut_of(model: Module) -> tuple[Any, Sequence[Any]]:
+    """The mesh of a model's processes and how its first parameter lies on it; None and nothing of a plain one."""
+    cut_again(model)
+    p = next(model.parameters(), None)
+    return getattr(p, "device_mesh", None), getattr(p, "placements", ())
+
+
+def trainable(model: Module) -> dict[str, Parameter]:
+    """Trainable parameters by name; tied ones once."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def local_of(x: Tensor) -> Tensor:
+    """This lane's part of a DTensor, which shares its memory; other tensors as they are.
+
+    DTensor is known by its method: to import the class takes a second, which processes without shards need not spend.
+    """
+    return x.to_local() if hasattr(x, "to_local") else x
+
+
+def whole(p: Any, *, of_gradient: bool) -> Tensor:
+    """A parameter or its gradient as a tensor of its own, of the global shape. A collective where it is sharded."""
+    if of_gradient and p.grad is None:
+        return torch.zeros(p.shape, dtype=p.dtype, device=p.device)
+    x = p.grad if of_gradient else p.detach()
+    return x.full_tensor() if hasattr(x, "full_tensor") else x.clone()
+
+
+def shard_of(x: Tensor, p: Any) -> Tensor:
+    """This process's part of a full tensor that the first process has, cut as p is. A collective where p is sharded."""
+    if not hasattr(p, "device_mesh"):
+        return x
+    return import_module("torch.distributed.tensor").distribute_tensor(x, p.device_mesh, p.placements).to_local()
+
+
+def global_of(x: Tensor, p: Any) -> Tensor:
+    """A tensor of the shape of this process's part of p as one of the global shape, which shares its memory."""
+    if not hasattr(p, "device_mesh"):
+        return x
+    of_shards = import_module("torch.distributed.tensor").DTensor.from_local
+    return of_shards(x, p.device_mesh, p.placements, run_check=False, shape=p.shape, stride=p.stride())
+
+
+def layout_of(p: Tensor) -> str:
+    """ "[7, 4]", or "[7, 4], Shard(dim=0) part 1 of 2": the global shape, and where it is cut. Copies do not count."""
+    mesh, placements = getattr(p, "device_mesh", None), getattr(p, "placements", ())
+    cuts = [
+        f", {placement!r} part {mesh.get_local_rank(i)} of {mesh.size(i)}"
+        for i, placement in enumerate(placements)
+        if mesh is not None and mesh.size(i) > 1 and not placement.is_replicate()
+    ]
+    return f"{list(p.shape)}{''.join(cuts)}"
 
 
 def gradient_of(p: Tensor) -> Tensor:
     """The gradient, or zeros where this step did not reach the parameter."""
-    return torch.zeros_like(p) if p.grad is None else p.grad.detach()
+    return local_of(torch.zeros_like(p) if p.grad is None else p.grad).detach()
 
 
 def widened(x: Tensor) -> Tensor:

@@ -18,17 +18,21 @@ import math
 import time
 from collections.abc import Iterator
 from itertools import count
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.nn import Module
 
 from outerloop import compatibility, wire
+from outerloop.buffers import Buffers
 from outerloop.checkpoint import on_device
 from outerloop.eager import first_mean, refreshed
+from outerloop.held import momentum_share, residual_share
 from outerloop.inheritance import Inheritance, launch_step
+from outerloop.island import Island
 from outerloop.judge import Judge
-from outerloop.payload import Payload, leader, schema_of
+from outerloop.pace import Pace
+from outerloop.payload import Payload, leader
 from outerloop.replica import Replica
 from outerloop.rounds import InFlight, RoundReport
 from outerloop.routes.both import Routes
@@ -54,15 +58,19 @@ class OuterLoop:
     Args:
         model: its trainable parameters are the fast weights; updated in place.
         method, compress, feedback, aggregate, exchange, schedule: the axes.
-        merge_local: weight of the LOCAL value when a landed fragment is written back, 0 .. 1.
+        merge_local: weight of the LOCAL value when a landed fragment is written back, 0 .. 1; "carry": the landed
+            value and what was gained by inner steps since the launch.
+        buffers: "local", or "averaged": BatchNorm statistics become the mean of all peers when a round lands.
         eager: at landing, replace what this peer contributed then by what it has now (arXiv 2502.12996); needs a
             schedule that lands a round just after the next one of the same fragment was launched.
         state_dtype: "float32", or "float64" for slow weights that keep every bit of φ − θ (twice the memory).
         timeout_s: the longest that a landing waits for its exchange.
         seed: of every random choice of a compressor; equal on all peers.
         rounds: how many the run has; a peer that was away does not skip beyond the last. None: there is no last.
+        island: the door to the model, where it is another one than usual.
 
-    `doubts` holds a line for each setting that is allowed but unlikely to be meant.
+    `doubts` holds a line for each setting that is allowed but unlikely to be meant; `residual_share` and
+    `momentum_share` say how many bytes feedback and method will hold for each byte of slow weights.
 
     Raises:
         UserError: for parts that cannot work together.
@@ -78,38 +86,52 @@ class OuterLoop:
         aggregate: Aggregate,
         exchange: Exchange,
         schedule: Schedule,
-        merge_local: float = 0.0,
+        merge_local: float | Literal["carry"] = 0.0,
+        buffers: str = "local",
         eager: bool = False,
         state_dtype: str = "float32",
         timeout_s: float = 600.0,
         seed: int = 0,
         rounds: int | None = None,
+        island: Island | None = None,
     ) -> None:
         compatibility.refuse(
-            method=method, compress=compress, feedback=feedback, exchange=exchange, schedule=schedule, eager=eager
+            method=method,
+            compress=compress,
+            feedback=feedback,
+            exchange=exchange,
+            schedule=schedule,
+            eager=eager,
+            merge_local=merge_local,
         )
         self.doubts = compatibility.doubts(method=method, compress=compress, feedback=feedback, schedule=schedule)
-        self.model, self.payload = model, Payload(compress, seed=seed)
+        self.model, self.buffers = model, Buffers(model, kind=buffers)
+        self.payload = Payload(compress, seed=seed, beside=self.buffers.schema)
         self.method, self.feedback = method, feedback
         self.exchange, self.schedule, self.eager, self.timeout_s = exchange, schedule, eager, timeout_s
         self.last_launch = None if rounds is None else schedule.inner_steps(rounds) - schedule.delay
         self.shared = exchange.agrees and method.shared and not eager
-        self.replica = Replica(model, dtype=STATE_DTYPES[state_dtype])
+        self.replica = Replica(model, dtype=STATE_DTYPES[state_dtype], island=island)
         self.island, self.slow = self.replica.island, self.replica.slow
+        self.residual_share = residual_share(feedback, STATE_DTYPES[state_dtype])
+        self.momentum_share = momentum_share(method, STATE_DTYPES[state_dtype])
         self.method.init(self.slow)
         self.routes = Routes(
             self.island,
             self.slow,
+            self.buffers,
             method=method,
             feedback=feedback,
             aggregate=aggregate,
             payload=self.payload,
             peer=exchange.peer,
             delay=schedule.delay,
+            sync_every=schedule.sync_every,
             merge_local=merge_local,
         )
         self.judge = Judge(self.routes, exchange, shared=self.shared)
-        self.inheritance = Inheritance(self.replica, method=method, payload=self.payload)
+        self.inheritance = Inheritance(self.replica, self.buffers, method=method, payload=self.payload)
+        self.pace = Pace(schedule.step_s)
         self.inner_step = 0
         self.samples = 0
         self.meetings = 0
@@ -120,19 +142,37 @@ class OuterLoop:
         """64-bit hash of all slow weights."""
         return self.replica.hash_of(self.slow)
 
+    @property
+    def next_round(self) -> Round:
+        """The first round that leaves after the inner step at hand."""
+        return next(round for step in count(self.inner_step + 1) for round in self.schedule.due(step).launch)
+
+    @property
+    def under_way(self) -> list[int]:
+        """Numbers of the rounds in flight, and of the one that leaves next."""
+        return [round.number for round in (*sorted(self.in_flight), self.next_round)]
+
     def after_inner_step(self, samples: int) -> list[RoundReport]:
         """Count one inner step of this many training samples; launch and land what is due.
 
+        By a schedule of seconds the run goes on by the steps that the clock has passed, none or several.
+
         Takes over the others' state when this peer was away for too long. Raises ReplicasDiverged.
         """
-        self.inner_step += 1
         self.samples += samples
-        reports = []
+        reports: list[RoundReport] = []
         try:
-            for report in self.advance():
-                reports.append(report)
+            for _ in range(self.pace.passed()):
+                self.inner_step += 1
+                for report in self.advance():
+                    reports.append(report)
+                if reports:
+                    self.pace.restart()
+                    break
         except Outrun as others:
             self.take_over(*others.state(self.inheritance.most_bytes))
+        finally:
+            self.island.rest()
         return reports
 
     def advance(self) -> Iterator[RoundReport]:
@@ -165,9 +205,8 @@ class OuterLoop:
     def find_others(self) -> None:
         """Before the first inner step of a peer that comes late: their state, if it cannot land what it missed."""
         self.meetings = 1  # the others have met at the start
-        steps = count(self.inner_step + 1)
         try:
-            self.exchange.decided(next(r for step in steps for r in self.schedule.due(step).launch))
+            self.exchange.decided(self.next_round)
         except Outrun as others:
             self.take_over(*others.state(self.inheritance.most_bytes))
 
@@ -176,25 +215,30 @@ class OuterLoop:
         self.inheritance.take(content)
         self.in_flight = {}
         self.inner_step = launch_step(self.schedule, round)
+        self.pace.restart()
 
     @torch.no_grad()
     def launch(self, round: Round) -> InFlight:
-        """Read, difference, feedback, compress, pack, hand to the exchange. Changes nothing that lasts."""
+        """Read, difference, feedback, compress, pack, hand to the exchange. Changes nothing that lasts.
+
+        Raises UserError for a model that has changed.
+        """
         began = time.perf_counter()
+        self.island.check_whole()
         names = self.schedule.fragment(round.fragment, list(self.slow))
         launched = self.routes.launch(round, names, leads=self.leads(round))
         header = wire.Header(
             round=round.number,
             fragment=round.fragment,
             samples=self.samples,
-            schema=wire.schema_hash(schema_of(launched.offered)),
+            schema=wire.schema_hash(self.payload.schema(round, launched.offered)),
             slow=self.replica.hash_of(names),
             peer=self.exchange.peer,
         )
         blob = wire.pack(header, launched.parts)
         pending = self.exchange.start(blob, round)
         took_s, delta_norm = time.perf_counter() - began, math.sqrt(launched.squares)
-        return InFlight(round, launched.offered, blob, pending, self.samples, took_s, delta_norm)
+        return InFlight(round, launched.offered, blob, pending, self.samples, took_s, delta_norm, launched.then)
 
     def left_out(self, round: Round) -> InFlight:
         """A round that was decided without a message of this peer."""
@@ -205,10 +249,11 @@ class OuterLoop:
     def land(self, round: Round) -> RoundReport:
         """Wait, then apply everything or nothing."""
         flight = self.in_flight.pop(round)
-        began = time.perf_counter()
+        began, moving_s = time.perf_counter(), self.exchange.moving_s
         try:
             received = flight.pending.wait(self.timeout_s)
             waited_s = time.perf_counter() - began
+            moved_s = min(waited_s, self.exchange.moving_s - moving_s)
             combined, refused = self.exchange.once(round, lambda: self.judge.combine(received, flight.offered))
         except (RoundFailed, wire.BadMessage) as reason:
             return flight.report(self.slow_hash, wait_s=time.perf_counter() - began, failed=str(reason))
@@ -220,7 +265,7 @@ class OuterLoop:
         peers = tuple(m.header.peer for m in combined.messages)
         own = [c.blob for c in received if c.peer == self.exchange.peer and c.peer in peers]
         counted = own == [flight.blob]
-        squares = self.routes.land(combined, flight.offered, counted=counted)
+        squares = self.routes.land(combined, flight.offered, flight.then, counted=counted)
         self.payload.landed(combined.messages, flight.offered)
         self.replica.rehash(flight.offered)
         self.samples -= flight.samples if counted else 0
@@ -229,6 +274,7 @@ class OuterLoop:
         return flight.report(
             self.slow_hash,
             wait_s=waited_s,
+            moved_s=moved_s,
             peers=peers,
             diverged=diverged,
             refused=refused,
@@ -260,6 +306,7 @@ class OuterLoop:
             "method": self.method.state_dict(),
             "feedback": self.feedback.state_dict(),
             "payload": self.payload.state_dict(),
+            "buffers": self.buffers.state_dict(),
             "inner_step": self.inner_step,
             "samples": self.samples,
             "in_flight": [flight.state_dict() for flight in self.in_flight.values()],
@@ -272,6 +319,7 @@ class OuterLoop:
         self.method.load_state_dict(state["method"])
         self.feedback.load_state_dict(state["feedback"])
         self.payload.load_state_dict(state["payload"])
+        self.buffers.load_state_dict(state["buffers"])
         self.inner_step, self.samples = state["inner_step"], state["samples"]
         for saved in state["in_flight"]:
             round = Round(*saved.pop("round"))

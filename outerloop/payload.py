@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -23,10 +23,13 @@ class Payload:
     Args:
         compress: the compressor; the same on all peers.
         seed: of the run; the same on all peers.
+        beside: fragment -> names and shapes of what its messages carry besides weights.
     """
 
-    def __init__(self, compress: Compressor, *, seed: int) -> None:
-        self.compress, self.seed = compress, seed
+    def __init__(
+        self, compress: Compressor, *, seed: int, beside: Callable[[int], wire.Schema] = lambda fragment: {}
+    ) -> None:
+        self.compress, self.seed, self.beside = compress, seed, beside
         self.agreed: dict[str, tuple[int, Tensor]] = {}
 
     def encode(self, number: int, name: str, x: Tensor, *, leads: bool) -> Parts:
@@ -35,11 +38,15 @@ class Payload:
 
     def unpack(self, contribution: Contribution, like: Mapping[str, Tensor]) -> wire.Message:
         """One peer's message. Raises BadMessage when it is of another model, round or peer than it came as."""
-        message = wire.unpack(contribution.blob, schema_of(like))
+        message = wire.unpack(contribution.blob, self.schema(contribution.round, like))
         claims = message.header.peer, Round(message.header.round, message.header.fragment)
         if claims != (contribution.peer, contribution.round):
             raise wire.BadMessage(f"{contribution.peer} sends a message of {claims} in {contribution.round}")
         return message
+
+    def schema(self, round: Round, like: Mapping[str, Tensor]) -> wire.Schema:
+        """What a message of this round holds, whose fragment is about `like`."""
+        return schema_of(like) | self.beside(round.fragment)
 
     def decode(self, message: wire.Message, name: str, like: Tensor) -> Tensor:
         """One tensor of one message, dense, on the device of `like`. Raises BadMessage naming peer and tensor."""

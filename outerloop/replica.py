@@ -19,11 +19,12 @@ class Replica:
     Args:
         model: its trainable parameters are θ; updated in place.
         dtype: of φ, as wide as the model's or wider.
+        island: the door to the model, where it is another one than usual.
     """
 
-    def __init__(self, model: Module, *, dtype: torch.dtype) -> None:
-        self.island = Island(model)
-        self.slow = {name: p.detach().to(dtype, copy=True) for name, p in self.island.params.items()}
+    def __init__(self, model: Module, *, dtype: torch.dtype, island: Island | None = None) -> None:
+        self.island = island or Island(model)
+        self.slow = {name: self.island.local(name).to(dtype, copy=True) for name in self.island.params}
         self.hashes: dict[str, int] = {}
         self.rehash(self.slow)
 
@@ -55,7 +56,7 @@ class Replica:
     @contextmanager
     def weights(self, tensors: Tensors) -> Iterator[None]:
         """Other weights (φ, say) in the model's place for a while: to evaluate or export."""
-        fast = {name: p.detach().clone() for name, p in self.island.params.items()}
+        fast = {name: x.clone() for name, x in self.island.pick(self.slow).items()}
         self.island.write(tensors, merge_local=0.0)
         try:
             yield

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from outerloop.types import Pending, Round, Tensors
 
+CHARTS = {
+    "payload_bytes": "outer/payload_bytes",
+    "bytes_sent": "outer/bytes_sent",
+    "wait_s": "outer/wait_s",
+    "land_s": "outer/land_s",
+    "peers": "outer/peers",
+    "delta_norm": "outer/delta_norm",
+    "mean_norm": "outer/mean_norm",
+}
+"""What is told of a round -> name of its chart, in whichever logger."""
+SPENT = "compute_s", "communication_s", "others_s"
+"""Where the time of a worker goes."""
+
 
 @dataclass(frozen=True)
 class InFlight:
-    """A launched round: what was offered to the compressor, the message that left, the exchange that carries it."""
+    """A launched round: what was offered to the compressor, the message that left, the exchange that carries it.
+
+    `then`: copies of the fast weights at the launch, where landing needs them.
+    """
 
     round: Round
     offered: Tensors
@@ -19,6 +35,7 @@ class InFlight:
     samples: int
     launch_s: float
     delta_norm: float
+    then: Tensors = field(default_factory=dict)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the exchange, which is started anew from the same message."""
@@ -28,6 +45,7 @@ class InFlight:
             "blob": self.blob,
             "samples": self.samples,
             "delta_norm": self.delta_norm,
+            "then": self.then,
         }
 
     def report(self, slow_hash: int, **outcome: Any) -> RoundReport:
@@ -48,6 +66,8 @@ class InFlight:
 class RoundReport:
     """What one landed or failed round cost. Seconds, bytes, L2 norms; `failed` says why, or is empty.
 
+    `moved_s`: of `wait_s`, while payloads were on their way; the rest is waiting for others: for those that compute
+    longer, the grace for those that do not come, the agreement on who takes part.
     `blob` is the message that left this peer. `diverged`: those of `peers` whose slow weights were not those of most;
     `refused` says whose messages could not be landed, and why.
     """
@@ -64,5 +84,22 @@ class RoundReport:
     refused: tuple[str, ...] = ()
     land_s: float = 0.0
     mean_norm: float = 0.0
+    moved_s: float = 0.0
     failed: str = ""
     blob: bytes = b""
+
+    @property
+    def others_s(self) -> float:
+        """Seconds that this peer waited for others."""
+        return self.wait_s - self.moved_s
+
+    def charts(self, *, bytes_sent: int) -> dict[str, float]:
+        """Name of a chart -> its value. `bytes_sent`: by this peer since the run began."""
+        values = {"bytes_sent": bytes_sent, "peers": len(self.peers)}
+        return {chart: values[field] if field in values else getattr(self, field) for field, chart in CHARTS.items()}
+
+
+def utilization(*, compute_s: float, communication_s: float, others_s: float) -> float:
+    """compute / (compute + communication + waiting for others), 0 .. 1; of nothing at all 1."""
+    total_s = compute_s + communication_s + others_s
+    return compute_s / total_s if total_s else 1.0

@@ -194,6 +194,8 @@ class Schedule(Protocol):
     """H: inner steps between two rounds of one fragment."""
     delay: int
     """Inner steps between launch and landing."""
+    step_s: float
+    """Seconds of wall clock that count as one inner step; 0 where inner steps count themselves."""
 
     def due(self, inner_step: int) -> Due:
         """What to launch and land after `inner_step` (counted from 1)."""
@@ -231,16 +233,30 @@ class Exchange(Protocol):
     """True when what a peer launched always counts; False when the others may go on without it."""
     came_late: bool
     """Whether the run was under way when this peer joined, valid after `join`."""
-    alive: int
-    """How many peers the next round counts on, valid after `join`."""
     lockstep: bool
     """True when all peers are in the same round at the same time, so that they can meet in the middle of a run."""
     recovery: Callable[[int], tuple[Round, bytes]] | None
     """What `Outrun.state` is, for a replica that finds itself in the minority; None where that cannot be."""
-    bytes_sent: int
-    """Payload bytes that left this peer, every copy counted."""
-    bytes_received: int
-    """Payload bytes that reached this peer."""
+
+    @property
+    def alive(self) -> int:
+        """How many peers the next round counts on, valid after `join`."""
+        ...
+
+    @property
+    def bytes_sent(self) -> int:
+        """Payload bytes that left this peer, every copy counted."""
+        ...
+
+    @property
+    def bytes_received(self) -> int:
+        """Payload bytes that reached this peer."""
+        ...
+
+    @property
+    def moving_s(self) -> float:
+        """Seconds so far in which a payload was on its way to or from this peer, several at once counted once."""
+        ...
 
     def join(self, first: Round = ...) -> None:
         """Wait until the run's peers are there. Raises UserError when they do not come.

@@ -41,7 +41,7 @@ if "$venv/bin/python" -c 'import triton' 2>/dev/null; then
 else
   cp constraints.txt "$constraints"
 fi
-pip install --constraint "$constraints" --editable '.[hf,wandb,sweep,test]'
+pip install --constraint "$constraints" --editable '.[hf,wandb,trainer,lightning,sweep,test]'
 "$venv/bin/python" -m outerloop.kernels.warm
 echo "$want" > "$stamp"
 echo "setup: done in $((SECONDS - started)) s"

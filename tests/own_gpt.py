@@ -39,11 +39,25 @@ class GPT(nn.Module):
         return self.head(self.norm(h))
 
 
-def train(text, *, steps, seed=0, shard=0, accumulate=1, add=lambda model, optimizer: None):
-    """The losses and the model. `add`: where somebody adds lines."""
+def adamw(model):
+    return torch.optim.AdamW(model.parameters(), lr=3e-3)
+
+
+def train(
+    text,
+    *,
+    steps,
+    seed=0,
+    shard=0,
+    accumulate=1,
+    add=lambda model, optimizer: None,
+    optimizer_of=adamw,
+    run=lambda x: x,
+):
+    """The losses and the model. `add`: where somebody adds lines; `run`: what the model is called through."""
     torch.manual_seed(seed)
     model = GPT()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizer, forward = optimizer_of(model), run(model)
     add(model, optimizer)
     torch.manual_seed(seed + 1 + shard)
     data, losses = torch.tensor(list(text)), []
@@ -52,7 +66,7 @@ def train(text, *, steps, seed=0, shard=0, accumulate=1, add=lambda model, optim
         for _ in range(accumulate):
             starts = torch.randint(len(data) - 33, (8,))
             windows = torch.stack([data[i : i + 33] for i in starts])
-            loss = F.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
+            loss = F.cross_entropy(forward(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
             (loss / accumulate).backward()
         optimizer.step()
         losses.append(loss.item())

@@ -33,6 +33,7 @@ def test_the_command_line_wins_over_the_recipe_and_that_over_the_axis():
     assert config.load(["recipe=diloco"]).schedule.sync_every == 100
     assert config.load(["recipe=diloco", "schedule.sync_every=7"]).schedule.sync_every == 7
     assert "identity" in config.load(["recipe=sparseloco", "compress=identity"]).compress._target_
+    assert config.load(["recipe=streaming_diloco", "merge_local=carry"]).merge_local == "carry"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,8 @@ def test_the_command_line_wins_over_the_recipe_and_that_over_the_axis():
         ("eval.sequences=3", "less than one a worker: type eval.sequences=4"),
         ("inner.lr=fast", "inner.lr is a number: type inner.lr="),
         ("inner.compile=3", "inner.compile is true or false"),
-        ("merge_local=2", "merge_local=2 must be 0 .. 1"),
+        ("merge_local=keep", "merge_local is a number: type merge_local=0.0"),
+        ("merge_local=2", "merge_local=2 must be 0 .. 1, or carry: type merge_local=0.5"),
         ("state_dtype=float8", "state_dtype=float8 is not one of float32, float64"),
         ("method=ddp", "type inner=gradients schedule.sync_every=1"),
         ("inner=gradients", "type inner=adamw"),
@@ -122,6 +124,10 @@ def test_fingerprint_is_of_what_all_machines_share():
     for local in ("workers=4", "run_dir=x", "exchange.port=7", "data.non_iid=true", "log=wandb", "eval.every=1"):
         assert build.fingerprint(config.load([local])) == plain, local
     assert build.fingerprint(config.load(["workers=1", "exchange.peers=4"])) == plain
+    weighted = build.fingerprint(config.load(["aggregate=weighted"]))
+    for work in ("inner.batch=2", "inner.accumulate=3", "schedule.sync_every=7"):
+        assert build.fingerprint(config.load(["aggregate=weighted", work])) == weighted, work
+        assert build.fingerprint(config.load([work])) != plain, work
     for shared in ("seed=1", "compress.large.k=64", "schedule.sync_every=16", "model=nano", "aggregate=mean"):
         assert build.fingerprint(config.load([shared])) != plain, shared
 

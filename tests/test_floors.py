@@ -10,14 +10,26 @@ import outerloop
 ROOT = Path(outerloop.__file__).parent
 FLOORS = [
     {"types"},
-    {"kernels", "rng", "lr", "dealing", "snapshot"},
+    {"kernels", "rng", "lr", "pace", "dealing", "snapshot", "ranks"},
     {"compress", "feedback", "wire", "island", "schedule", "checkpoint", "swarm"},
-    {"methods", "exchange", "aggregate", "payload", "rounds", "compatibility", "replica", "loco"},
+    {
+        "methods",
+        "exchange",
+        "aggregate",
+        "payload",
+        "rounds",
+        "compatibility",
+        "replica",
+        "loco",
+        "buffers",
+        "gathered",
+        "held",
+    },
     {"routes", "inheritance"},
     {"judge", "eager"},
     {"loop"},
-    {"replicas"},
-    {"inner", "report", "sinks"},
+    {"replicas", "memory", "resharding"},
+    {"inner", "report", "sinks", "plan"},
     {"commands"},
 ]
 HEIGHT = {room: height for height, floor in enumerate(FLOORS) for room in floor}
@@ -71,6 +83,7 @@ def packages(path: Path) -> set[str]:
         ("rich", "sinks commands report"),
         ("datasets", "inner"),
         ("transformers", "inner"),
+        ("lightning", "inner"),
         ("matplotlib", "report"),
         ("numba", "kernels"),
         ("llvmlite", "kernels"),
@@ -94,6 +107,13 @@ def test_the_agreement_knows_no_network_and_no_clock(name):
     modules = {node.module for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)}
     inside = {module for module in modules if module and module.startswith("outerloop")}
     assert inside <= {f"outerloop.swarm.{one}" for one in AGREEMENT.split()}
+
+
+def test_the_planner_knows_numpy_alone():
+    pure = "__future__ collections dataclasses heapq math numpy outerloop random statistics typing"
+    for path in (ROOT / "plan").glob("*.py"):
+        assert packages(path) <= set(pure.split())
+        assert imports(path) <= {"plan"}
 
 
 @pytest.mark.parametrize("name", ["pairing", "partners", "patience"])

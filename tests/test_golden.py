@@ -83,12 +83,15 @@ def test_diloco(lr, mu, nesterov):
     close(seen, expected)
 
 
-@pytest.mark.parametrize("merge_local", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("merge_local", [0.0, 0.5, 1.0, "carry"])
 @pytest.mark.parametrize("delay", [0, 1])
 def test_streaming(delay, merge_local):
-    """Two fragments at offsets 3 and 6 of H = 6; Δ is taken at launch, the mean lands `delay` steps later."""
+    """Two fragments at offsets 3 and 6 of H = 6; Δ is taken at launch, the mean lands `delay` steps later.
+
+    carry: θ ← φ + (θ − θ at the launch).
+    """
     schedule = Streaming(sync_every=6, fragments=2, delay=delay)
-    lr, mu, steps = 0.7, 0.9, 25
+    lr, mu, steps, then = 0.7, 0.9, 25, {}
     seen = toy.run_workers(
         3,
         lambda e: trajectory(e, steps, schedule=schedule, method=toy.sgd(lr, mu, True), merge_local=merge_local),
@@ -101,13 +104,17 @@ def test_streaming(delay, merge_local):
         for i, offset in enumerate([3, 6]):
             if step >= offset and (step - offset) % 6 == 0:
                 sent[i, step + delay] = sum(slow[i] - fast[m][i] for m in range(3)) / 3
+                then[i] = [fast[m][i] for m in range(3)]
         for i in range(2):
             if (i, step) in sent:
                 g = sent[i, step]
                 b[i] = mu * b[i] + g
                 slow[i] -= lr * (g + mu * b[i])
                 for m in range(3):
-                    fast[m][i] = merge_local * fast[m][i] + (1 - merge_local) * slow[i]
+                    if merge_local == "carry":
+                        fast[m][i] = slow[i] + fast[m][i] - then[i][m]
+                    else:
+                        fast[m][i] = merge_local * fast[m][i] + (1 - merge_local) * slow[i]
         for m in range(3):
             expected[m].append((fast[m].copy(), slow.copy()))
     close(seen, expected)

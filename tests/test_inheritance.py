@@ -23,7 +23,7 @@ from outerloop.types import Contribution, Outrun, ReplicasDiverged, Round, UserE
 class Decided:
     """An exchange in which every round was decided elsewhere: `told` holds its contributions."""
 
-    agrees, size, rank, peer = True, 2, 0, "000"
+    agrees, size, rank, peer, moving_s = True, 2, 0, "000", 0.0
 
     def __init__(self):
         self.told = {}

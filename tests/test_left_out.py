@@ -64,12 +64,13 @@ CASES = {
     "ef8": lambda: {"compress": topk(), "feedback": ErrorFeedback(beta=0.9, bits=8)},
     "sign": lambda: {"method": Sign(lr=0.01), "compress": topk(), "feedback": ErrorFeedback(beta=0.9)},
     "delay": lambda: {"feedback": ErrorFeedback(beta=0.9), "schedule": EveryH(sync_every=4, delay=2)},
+    "carried": lambda: fused("sparseloco") | {"schedule": EveryH(sync_every=4, delay=2), "merge_local": "carry"},
     "merged": lambda: {"merge_local": 0.5},
     "float64": lambda: {"state_dtype": "float64"},
     "streaming": streaming,
     **{recipe: lambda recipe=recipe: fused(recipe) for recipe in FUSED},
 }
-GOES_FUSED = {*FUSED}
+GOES_FUSED = {*FUSED, "streaming", "carried"}
 
 
 def delta_of(loop):

@@ -1,5 +1,6 @@
 """A worker whose exchange keeps no lockstep: nobody is waited for before the end, and one model comes out of it."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import torch
@@ -80,8 +81,7 @@ def test_what_the_exchange_counts_goes_on_after_a_restart():
 
 def test_partners_are_told_by_name():
     def work(worker, exchange):
-        met = report(0, "")
-        worker.account(SimpleNamespace(**{**vars(met), "peers": ("000", "001")}))
+        worker.account(replace(report(0, ""), peers=("000", "001")))
 
     for rank, (event,) in enumerate(told(work)):
         assert event["partners"] == [f"00{1 - rank}"]

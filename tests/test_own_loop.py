@@ -1,5 +1,6 @@
 """The outer loop in a training loop that knows nothing of it."""
 
+import copy
 import os
 import re
 import subprocess
@@ -112,6 +113,90 @@ def test_peers_that_begin_otherwise_are_told_what_differs(widths, seeds, said):
         return True
 
     assert toy.run_workers(2, live) == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "said"),
+    [
+        (["diloco"], "recipe is sparseloco here and diloco at 001: type the same options"),
+        (["sparseloco", "schedule.sync_every=7"], "schedule.sync_every is 15 here and 7 at 001"),
+        (["sparseloco", "compress.large.k=64"], "compress.large.k is 128 here and 64 at 001"),
+        (["sparseloco", "compress=int8"], r"compress\._target_ is \S+ here and \S+ at 001"),
+    ],
+)
+def test_peers_with_other_settings_are_told_which_one_differs(theirs, said):
+    def live(exchange):
+        recipe, *options = theirs if exchange.rank else ["sparseloco"]
+        with pytest.raises(UserError) as error:
+            outerloop.from_recipe(recipe, toy.model(), *options, exchange=exchange)
+        return str(error.value)
+
+    first, _ = toy.run_workers(2, live)
+    assert re.match(said, first), first
+
+
+def test_options_that_have_no_meaning_here_may_differ():
+    def live(exchange):
+        return outerloop.from_recipe(
+            "sparseloco", toy.model(), f"inner.lr={exchange.rank + 1}e-3", "model=nano", exchange=exchange
+        ).slow_hash
+
+    assert len(set(toy.run_workers(2, live))) == 1
+
+
+def test_a_parameter_that_comes_later_is_named_before_anything_is_exchanged():
+    model = toy.model()
+    outer = outerloop.from_recipe("diloco", model, "schedule.sync_every=1", exchange=alone())
+    model.append(torch.nn.Linear(3, 2))
+    with pytest.raises(UserError, match=r"3\.weight \(shape \[2, 3\]\) was added after the outer loop was made"):
+        outer.after_inner_step(1)
+    with pytest.raises(UserError, match=r"3\.weight"):
+        outerloop.attach(torch.optim.AdamW(model.parameters()), outer)
+
+
+def test_a_parameter_that_is_thawed_or_replaced_later_is_named():
+    model = toy.model()
+    model[0].bias.requires_grad_(False)
+    outer = outerloop.from_recipe("diloco", model, "schedule.sync_every=1", exchange=alone())
+    model[0].bias.requires_grad_(True)
+    with pytest.raises(UserError, match=r"0\.bias .* was added"):
+        outer.after_inner_step(1)
+    model[0].bias.requires_grad_(False)
+    model[2].weight = torch.nn.Parameter(torch.zeros(3, 7))
+    with pytest.raises(UserError, match=r"2\.weight .* was replaced"):
+        outer.after_inner_step(1)
+
+
+def test_peers_go_on_from_one_step():
+    def live(exchange):
+        model = toy.model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        outer = outerloop.from_recipe("diloco", model, "schedule.sync_every=2", exchange=exchange)
+        states = []
+        with outerloop.attach(optimizer, outer):
+            for step in range(3):
+                toy.inner_step(model, optimizer, exchange.rank, step)
+                states.append(copy.deepcopy((model.state_dict(), outer.state_dict())))
+        return states
+
+    states = toy.run_workers(2, live)
+
+    def resume(exchange, steps):
+        weights, state = states[exchange.rank][steps[exchange.rank]]
+        model = toy.model(seed=1)
+        model.load_state_dict(weights)
+        return outerloop.from_recipe("diloco", model, "schedule.sync_every=2", exchange=exchange, state=state)
+
+    outers = toy.run_workers(2, lambda exchange: resume(exchange, (2, 2)))
+    assert [outer.inner_step for outer in outers] == [3, 3]
+    assert outers[0].slow_hash == outers[1].slow_hash
+    with pytest.raises(UserError, match=r"goes on with rounds \[[01]\], and this peer with \[[01]\]:"):
+        toy.run_workers(2, lambda exchange: resume(exchange, (0, 2)))
+
+
+def test_who_speaks_for_an_island_is_told_whom_to_meet():
+    with pytest.raises(UserError, match="first processes of all islands"):
+        outerloop.from_recipe("diloco", toy.model(), "exchange=distributed", gathered=True)
 
 
 def test_options_are_those_of_the_command_line():

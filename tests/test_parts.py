@@ -201,12 +201,33 @@ def test_sparta_ends_with_the_mean_where_it_was_sent_and_keeps_the_rest():
         assert torch.equal(after_b[name].view(-1)[1::2], b[name].view(-1)[1::2])
 
 
-def test_a_delayed_round_survives_a_restart():
+def test_who_trains_alone_loses_no_step_to_a_late_landing():
+    """Carried: φ becomes what θ was, and θ stays what it is; replaced, the steps since the launch are gone."""
+
+    def work(exchange, **parts):
+        net = toy.model()
+        loop = toy.outer(net, exchange, **parts)
+        inner = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(14):
+            toy.inner_step(net, inner, 0, step)
+            loop.after_inner_step(1)
+        return [p.detach() for p in net.parameters()]
+
+    late = {"schedule": EveryH(sync_every=4, delay=2)}
+    [never] = toy.run_workers(1, lambda e: work(e, h=100))
+    [carried] = toy.run_workers(1, lambda e: work(e, merge_local="carry", **late))
+    [replaced] = toy.run_workers(1, lambda e: work(e, **late))
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(carried, never, strict=True))
+    assert not any(torch.allclose(a, b, atol=1e-4) for a, b in zip(replaced, never, strict=True))
+
+
+@pytest.mark.parametrize("merge_local", [0.5, "carry"])
+def test_a_delayed_round_survives_a_restart(merge_local):
     """Saved between launch and landing: the message and what was offered are saved, and it lands bit for bit."""
 
     def parts():
         compress = TopK(chunk=16, k=4, values=TwoBit(chunk=None), index=Rice())
-        late = {"schedule": EveryH(sync_every=3, delay=2), "merge_local": 0.5}
+        late = {"schedule": EveryH(sync_every=3, delay=2), "merge_local": merge_local}
         return late | {"compress": compress, "feedback": ErrorFeedback(beta=0.9)}
 
     _, half, _ = toy.restarted(parts, steps=11, stop_at=4)
@@ -250,8 +271,9 @@ SPARSE = TopK(chunk=64, k=4, values=TwoBit(chunk=None), index=Rice())
         ({"method": NOLOCO, "compress": SPARSE}, "type feedback=none compress=cast"),
         ({"method": NOLOCO, "feedback": ErrorFeedback(beta=0.9)}, "neither be sparse|neither sparse nor remembered"),
         ({"eager": True}, "type eager=true schedule.delay=3"),
+        ({"eager": True, "merge_local": "carry"}, "type merge_local=0.0"),
         ({"schedule": EveryH(sync_every=3, delay=3)}, "type eager=true schedule.delay=3"),
-        ({"method": toy.sgd(reads="gradients")}, "type schedule.sync_every=1"),
+        ({"method": toy.sgd(reads="gradients")}, "type schedule=every_h schedule.sync_every=1"),
     ],
 )
 def test_parts_that_cannot_work_together_are_refused(parts, said):

@@ -20,6 +20,7 @@ COMMANDS = [
 ]
 TRAIN = [command[1:] for command in COMMANDS if command[0] == "scripts/train.sh"]
 INSPECT = [command[1:] for command in COMMANDS if command[1:2] == ["inspect"]]
+PLAN = [command[1:] for command in COMMANDS if command[1:2] == ["plan"]]
 VISIT = [command[1:] for command in COMMANDS if command[1:2] in (["doctor"], ["status"])]
 SMALL = {
     "exchange": "inprocess",
@@ -81,6 +82,29 @@ def test_doctor_and_status_commands_run(tmp_path, monkeypatch, capsys):
     finally:
         peer.abort()
     assert len(VISIT) == 2
+
+
+@pytest.mark.parametrize("arguments", PLAN, ids=" ".join)
+def test_plan_commands_run(arguments, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["outerloop", *arguments])
+    assert main.main() == 0
+    assert "→ sparseloco" in capsys.readouterr().out
+
+
+TRAINERS = [block for block in re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL) if "Callback(" in block]
+
+
+@pytest.mark.parametrize("name", ["HFCallback", "LightningCallback"])
+def test_the_examples_of_other_trainers_run(name, tmp_path, monkeypatch):
+    """As they stand, but for one peer alone and few steps."""
+    (block,) = (block for block in TRAINERS if name in block)
+    for there, small in (("peers=2", "peers=1"), ("sync_every=30", "sync_every=1"), ("max_steps=90", "max_steps=2")):
+        assert there in block
+        block = block.replace(there, small)
+    (tmp_path / "README.md").write_text(README)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "README.md", "exec"), there := {"__name__": "__main__"})
+    assert there["trainer"].state.global_step == 2 if name == "HFCallback" else there["trainer"].global_step == 2
 
 
 def test_every_recipe_has_its_command():

@@ -41,7 +41,7 @@ def test_every_recipe_trains_twenty_rounds(recipe, tmp_path):
 def test_what_a_run_leaves(tmp_path):
     summary = run(tmp_path / "run", "rounds=2", "schedule.sync_every=2")
     keys = """recipe workers rounds rounds_failed params tokens val_loss_initial val_loss bits_per_param_per_round
-        bytes_sent_per_worker wait_s wall_s tokens_per_s slow_hash"""
+        bytes_sent_per_worker wait_s wall_s tokens_per_s slow_hash compute_s communication_s others_s utilization"""
     assert set(keys.split()) <= summary.keys()
     assert summary["tokens"] == 2 * 2 * 2 * 4 * 32
     assert (tmp_path / "run/loss.png").read_bytes().startswith(b"\x89PNG")

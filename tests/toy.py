@@ -42,10 +42,15 @@ def outer(net, exchange, *, h=3, **parts):
     return OuterLoop(net, exchange=exchange, **chosen)
 
 
+def batch(worker, step):
+    """(4, 7) and (4, 3) gaussian values."""
+    draw = torch.Generator().manual_seed(1000 * worker + step)
+    return torch.randn(4, 7, generator=draw), torch.randn(4, 3, generator=draw)
+
+
 def inner_step(net, optimizer, worker, step):
     """One inner step on data that depends on worker and step alone."""
-    draw = torch.Generator().manual_seed(1000 * worker + step)
-    x, y = torch.randn(4, 7, generator=draw), torch.randn(4, 3, generator=draw)
+    x, y = batch(worker, step)
     optimizer.zero_grad()
     ((net(x) - y) ** 2).mean().backward()
     optimizer.step()

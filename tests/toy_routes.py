@@ -16,6 +16,7 @@ from outerloop.compress.two_bit import TwoBit
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.feedback.none import NoFeedback
 from outerloop.methods.outer_optimizer import OuterOptimizer
+from outerloop.schedule.every_h import EveryH
 
 SGD = torch.optim.SGD
 FUSED = {
@@ -38,7 +39,7 @@ def topk(recipe):
     return TopK(chunk=chunk, k=chunk * 3 // 16, values=TwoBit(chunk=None), index=Rice())
 
 
-def trained(recipe, dtype, *, fused):
+def trained(recipe, dtype, *, fused, delay=0, merge_local=0.0):
     """All tensors that evolve, of one of two workers after four rounds."""
     make, feedback, aggregate = FUSED[recipe]
 
@@ -46,12 +47,13 @@ def trained(recipe, dtype, *, fused):
         net, own = toy.model(width=20).to(dtype), copy.deepcopy(feedback)
         compress = BySize(below=10, small=Cast(dtype="bfloat16"), large=topk(recipe))
         parts = {"feedback": own, "aggregate": aggregate, "compress": compress}
-        loop = toy.outer(net, exchange, h=2, method=OuterOptimizer(optimizer=make), **parts)
+        parts |= {"schedule": EveryH(sync_every=3, delay=delay), "merge_local": merge_local}
+        loop = toy.outer(net, exchange, method=OuterOptimizer(optimizer=make), **parts)
         assert loop.routes.fused.fits
         loop.routes.fused.fits = fused
         assert bool(loop.routes.split(loop.slow)[0]) == fused
         draw = torch.Generator().manual_seed(exchange.rank)
-        for _ in range(8):
+        for _ in range(12 + delay):
             for p in net.parameters():
                 p.data += 0.1 * torch.randn(p.shape, generator=draw).to(dtype)
             assert not any(report.failed for report in loop.after_inner_step(1))

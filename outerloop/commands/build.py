@@ -25,12 +25,17 @@ from outerloop.inner.export import export_hf
 from outerloop.inner.once import only_once
 from outerloop.inner.trainer import Trainer, autocast_of, pick_device
 from outerloop.inner.worker import Event, Plan, Worker
+from outerloop.island import Island
 from outerloop.loop import OuterLoop
 from outerloop.lr import warmup_cosine
 from outerloop.types import Exchange, Round, Schedule, UserError
 
 RULES = ("quorum", "min_peers", "min_fraction", "absent_rounds", "max_blob_bytes")
 """Of the exchange: may change when a run is resumed, but only on all machines."""
+
+WEIGHTED = "outerloop.aggregate.weighted.Weighted"
+UNEQUAL = ("inner.batch", "inner.accumulate", "schedule.sync_every")
+"""What says how much work a machine does in a round."""
 
 
 def make(node: DictConfig, **runtime: Any) -> Any:
@@ -52,9 +57,14 @@ def chain(error: BaseException) -> list[BaseException]:
 
 
 def fingerprint(config: DictConfig) -> str:
-    """Hash of what must be equal on every machine of a run: everything but the place, the data and the local counts."""
+    """Hash of what must be equal on every machine of a run: everything but the place, the data and the local counts.
+
+    Where contributions weigh by their samples, machines may do unequal work.
+    """
     local = ("workers", "data", "eval", "checkpoint")
     shared = {key: value for key, value in comparable(config).items() if key.split(".")[0] not in local}
+    if config.aggregate._target_ == WEIGHTED:
+        shared = {key: value for key, value in shared.items() if key not in UNEQUAL}
     shared |= {rule: config.exchange.get(rule) for rule in RULES}
     return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -75,7 +85,9 @@ def model_of(config: DictConfig, corpus: Corpus) -> Module:
     return make(node)
 
 
-def outer_of(config: DictConfig, model: Module, exchange: Exchange, *, rounds: int | None) -> OuterLoop:
+def outer_of(
+    config: DictConfig, model: Module, exchange: Exchange, *, rounds: int | None, island: Island | None = None
+) -> OuterLoop:
     """The outer loop of this configuration around a model; without `rounds` there is no last one."""
     return OuterLoop(
         model,
@@ -86,11 +98,13 @@ def outer_of(config: DictConfig, model: Module, exchange: Exchange, *, rounds: i
         schedule=make(config.schedule),
         exchange=exchange,
         merge_local=config.merge_local,
+        buffers=config.buffers,
         eager=config.eager,
         state_dtype=config.state_dtype,
         timeout_s=config.round_timeout_s,
         seed=config.seed,
         rounds=rounds,
+        island=island,
     )
 
 
@@ -203,6 +217,7 @@ def check_parts(config: DictConfig) -> None:
         **{axis: make(config[axis]) for axis in ("method", "compress", "feedback", "schedule")},
         exchange=cast(Exchange, get_class(config.exchange._target_)),  # what it says of itself, all of its kind say
         eager=config.eager,
+        merge_local=config.merge_local,
     )
     if config.inner.optimizer:
         checked_optimizer(config)

@@ -31,6 +31,8 @@ POSITIVE = (
     "inner.accumulate",
     "eval.sequences",
 )
+WORDS = {"merge_local": ("carry",)}
+"""Numbers in whose place a word may stand."""
 NOT_NEGATIVE = ("seed", "eval.every", "checkpoint.every", "keep_payload_rounds", "inner.warmup_steps")
 
 
@@ -80,8 +82,8 @@ def check(config: DictConfig, overrides: Sequence[str]) -> None:
         raise UserError(
             f"eval.sequences={config.eval.sequences} is less than one a worker: type eval.sequences={config.workers}"
         )
-    if not 0 <= config.merge_local <= 1:
-        raise UserError(f"merge_local={config.merge_local} must be 0 .. 1: type merge_local=0.5")
+    if config.merge_local != "carry" and not 0 <= config.merge_local <= 1:
+        raise UserError(f"merge_local={config.merge_local} must be 0 .. 1, or carry: type merge_local=0.5")
     if config.state_dtype not in ("float32", "float64"):
         raise UserError(f"state_dtype={config.state_dtype} is not one of float32, float64: type state_dtype=float32")
     if config.method.get("reads") == "gradients" and (config.inner.optimizer or config.schedule.sync_every != 1):
@@ -127,8 +129,10 @@ def suggestion(prefix: str, word: str, allowed: Sequence[str]) -> str:
 
 
 def check_type(override: Override, default: Any) -> None:
-    """A number where the default is a number. Raises UserError."""
+    """A number where the default is a number, or one of the words that stand for one. Raises UserError."""
     value, key = override.value(), override.key_or_group
+    if value in WORDS.get(key, ()):
+        return
     wanted = {bool: (bool,), int: (int,), float: (int, float)}.get(type(default))
     if wanted is None or value is None or override.is_sweep_override():
         return

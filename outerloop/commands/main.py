@@ -21,6 +21,7 @@ outerloop {version}: train one model on machines that are far apart.
   outerloop train --cfg [option=value ...] show the whole configuration and do nothing
   outerloop report DIR ...                 compare runs: table, figures, one page (report --help says more)
   outerloop inspect FILE                   what one payload of keep_payload_rounds=2 holds (inspect --help says more)
+  outerloop plan --params 1e9 ...          before machines are rented: which method, which H, how long (plan --help)
   outerloop doctor [--peer ADDR]           can this machine take part, and what to do if not
   outerloop status ADDR                    the peers of a running swarm, live
 
@@ -38,6 +39,8 @@ One axis at a time (a recipe is a choice of these)
   compress=    {compress}
   feedback=    {feedback}      aggregate=  {aggregate}
   schedule.sync_every=15   inner steps between two rounds
+
+A cluster: torchrun --nproc-per-node 4 -m outerloop train exchange=distributed; each process is one worker.
 
 Several machines: start the first with exchange.host=<its address> exchange.peers=<all workers>, it prints its
 address; start the others with exchange.initial_peers=[that address] and the same settings.
@@ -61,12 +64,17 @@ def train(arguments: list[str]) -> int:
         from outerloop.commands.multirun import multirun
 
         return multirun(arguments)
-    settings = config.load([a for a in arguments if a != "--cfg"])
+    overrides = [a for a in arguments if a != "--cfg"]
+    settings = config.load(overrides)
     if "--cfg" in arguments:
         from omegaconf import OmegaConf
 
         print(OmegaConf.to_yaml(settings))
         return 0
+    if settings.workers_as == "ranks":
+        from outerloop.commands.rank import train as train_as_one
+
+        return train_as_one(overrides)
     from outerloop.commands.train import train
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside: the same clean way out as Ctrl-C
@@ -109,10 +117,18 @@ def status(arguments: list[str]) -> int:
     return run(arguments)
 
 
+def plan(arguments: list[str]) -> int:
+    """`outerloop plan`."""
+    from outerloop.commands.plan import main as run
+
+    return run(arguments)
+
+
 COMMANDS = {
     "train": train,
     "report": report,
     "inspect": inspect,
+    "plan": plan,
     "doctor": doctor,
     "status": status,
     "worker": worker,

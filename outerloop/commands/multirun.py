@@ -25,7 +25,8 @@ def multirun(arguments: list[str]) -> int:
     if any(o.startswith("run_dir=") for o in overrides):
         raise UserError("run_dir= with -m would be one folder for every run: type hydra.sweep.dir=FOLDER")
     for combination in combinations(overrides):
-        config.load(combination)
+        if config.load(combination).workers_as == "ranks":
+            raise UserError("torchrun starts one run: leave out -m, or type exchange=inprocess")
     sys.argv = ["outerloop", *arguments]
     hydra.main(version_base="1.3", config_path=str(config.config_dir()), config_name="train")(job)()
     for line in died:

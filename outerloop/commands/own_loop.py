@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 from typing import IO, Any
@@ -10,12 +9,16 @@ from typing import IO, Any
 from torch.nn import Module
 
 from outerloop.commands import build, config, rundir
+from outerloop.commands.alike import begin_together
+from outerloop.exchange.led import Led
+from outerloop.gathered import Follower, Gathered
+from outerloop.island import Island, copies_of, group_of, lanes_of, processes_of
 from outerloop.loop import OuterLoop
-from outerloop.types import Contribution, Exchange, UserError
+from outerloop.ranks import Ranks
+from outerloop.types import Exchange, UserError
 
 logger = logging.getLogger(__name__)
-MOST_BYTES = 1 << 22
-"""Of what a peer tells of its model: some 40,000 parameters."""
+State = dict[str, Any]
 HELD: list[IO[str]] = []
 """Run directories that are this process's, while it lives."""
 
@@ -26,36 +29,109 @@ def from_recipe(
     *options: str,
     exchange: Exchange | None = None,
     run_dir: str | Path = "outerloop-run",
-) -> OuterLoop:
+    state: State | None = None,
+    gathered: bool = False,
+) -> OuterLoop | Follower:
     """The outer loop around a model on its device. Waits for the peers of the run.
+
+    Of a model under `fully_shard` every process is a lane, which meets the one with the same shards of the other
+    islands: the exchange is that of the lane. The ranks of a DDP model, and the copies of a shard in HSDP, are one
+    peer, whose first rank sends.
 
     Args:
         recipe: name of a recipe, as in `outerloop train recipe=diloco`.
-        model: its trainable parameters are exchanged; all peers begin with equal ones.
+        model: its trainable parameters are exchanged; all peers begin with equal ones. Compiled or not is all one.
         options: "key=value" as on the command line ("exchange.peers=4", "schedule.sync_every=30"); those of the inner
             trainer, the data and the model have no meaning here.
         exchange: one that has been joined, in place of that of the options.
         run_dir: where this peer's key and what it has agreed on are kept; one a peer.
+        state: what `state_dict` of the outer loop returned, to go on from there; the model holds its weights of then.
+        gathered: islands that are cut differently meet as whole tensors, with the outer state at the first rank of
+            each; its other ranks get a Follower, to be attached like an outer loop. True on all islands or on none.
 
     Raises:
         UserError: for options that are none, peers that do not come, or peers that begin with other weights.
     """
     settings = config.load([f"recipe={recipe}", *options])
-    if exchange is None:
-        exchange = joined(settings, Path(run_dir))
-    outer = build.outer_of(settings, model, exchange, rounds=None)
+    plain = getattr(model, "_orig_mod", model)  # what torch.compile wraps has names that other peers know
+    refuse_for_many(settings, processes_of(plain))
+    if gathered:
+        island = Gathered(plain, Ranks(group_of(plain)))
+        return led(settings, island, plain, exchange, Path(run_dir), state) if island.ranks.leads else following(island)
+    if exchange is None and (lanes := lanes_of(plain)) > 1:
+        raise UserError(
+            f"the model is cut into {lanes} shards, which meet in lanes: pass exchange=outerloop.Distributed(group="
+            "<the processes with the same shards, one of each island>), or gathered=True"
+        )
+    copies = Ranks(group) if (group := copies_of(plain)) else None
+    if exchange is None and (copies is None or copies.leads):
+        exchange = joined(settings, Path(run_dir), state, leads_others=copies is not None)
+    if copies is not None:
+        exchange = Led(exchange, ranks=copies)
+    return begun(settings, plain, exchange, state)
+
+
+def refuse_for_many(settings: Any, processes: int) -> None:
+    """Raises UserError for what a model of several processes cannot have: clocks and buffers are of one alone."""
+    wanted = {"buffers=averaged": settings.buffers != "local", "schedule=every_seconds": "seconds" in settings.schedule}
+    for option in (option for option, is_set in wanted.items() if is_set and processes > 1):
+        raise UserError(
+            f"{option} is for a model of one process, and {processes} hold this one: type buffers=local"
+            " schedule=every_h"
+        )
+
+
+def led(
+    settings: Any, island: Gathered, model: Module, exchange: Exchange | None, run_dir: Path, state: State | None
+) -> OuterLoop:
+    """The outer loop at the leader of a gathered island; the other ranks serve it meanwhile."""
     try:
-        begin_together(outer)
+        exchange = exchange or joined(settings, run_dir, state, leads_others=True)
+        outer = begun(settings, model, exchange, state, island)
+    except UserError as error:
+        island.stop(str(error))
+        raise
+    island.rest()
+    return outer
+
+
+def following(island: Gathered) -> Follower:
+    """Another rank of a gathered island, once its leader has begun."""
+    follower = Follower(island)
+    follower.serve()
+    return follower
+
+
+def begun(
+    settings: Any, model: Module, exchange: Exchange | None, state: State | None, island: Island | None = None
+) -> OuterLoop:
+    """The outer loop around a model, once all peers have begun with equal ones."""
+    assert exchange is not None
+    outer = build.outer_of(settings, model, exchange, rounds=None, island=island)
+    try:
+        if state:
+            outer.load_state_dict(state)
+        begin_together(outer, rundir.comparable(settings))
     except BaseException:
         exchange.abort()
         raise
     return outer
 
 
-def joined(settings: Any, run_dir: Path) -> Exchange:
-    """The exchange of these settings, once all peers are there."""
+def joined(settings: Any, run_dir: Path, state: State | None, *, leads_others: bool) -> Exchange:
+    """The exchange of these settings, once all peers are there.
+
+    `state`: what this peer goes on from. `leads_others`: it speaks for processes that have no exchange of their own.
+    """
+    if leads_others and settings.workers_as == "ranks":
+        raise UserError(
+            "this exchange is between all processes, and the first of an island speaks for the others: pass"
+            " exchange=outerloop.Distributed(group=<the first processes of all islands>)"
+        )
     if settings.workers_as == "threads":
         raise UserError(f"{settings.exchange._target_} is for workers of one process: type exchange=swarm_gather")
+    if settings.workers_as == "ranks":
+        return build.make(settings.exchange)
     run_dir.mkdir(parents=True, exist_ok=True)
     HELD.append(rundir.locked(run_dir))
     exchange = build.make(
@@ -67,44 +143,8 @@ def joined(settings: Any, run_dir: Path) -> Exchange:
     try:
         if not settings.exchange.initial_peers:
             logger.warning("others join with 'exchange.initial_peers=[%s]'", exchange.address[0])
-        exchange.join()
+        exchange.join(build.next_launch(build.make(settings.schedule), state["inner_step"] if state else 0))
     except BaseException:
         exchange.abort()
         raise
     return exchange
-
-
-def begin_together(outer: OuterLoop) -> None:
-    """Who comes late takes over the state of the run; else all begin with equal weights. Raises UserError."""
-    if outer.exchange.came_late:
-        outer.find_others()
-    elif outer.exchange.lockstep:
-        shapes = {name: list(x.shape) for name, x in outer.slow.items()}
-        own = {"shapes": shapes, "slow": f"{outer.slow_hash:016x}" if outer.shared else ""}
-        for one in outer.meet(json.dumps(own).encode()):
-            refuse_another(own, told_by(one), one.peer)
-
-
-def told_by(one: Contribution) -> Any:
-    """What a peer tells of its model. Raises UserError when that is none of it."""
-    try:
-        told = json.loads(one.blob[:MOST_BYTES])
-        return {"shapes": dict(told["shapes"]), "slow": str(told["slow"])}
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{one.peer} does not tell what its model is; start the same program everywhere") from error
-
-
-def refuse_another(own: Any, told: Any, peer: str) -> None:
-    """Raises UserError naming the first parameter that differs from a peer's, or that the weights do."""
-    ours, theirs = own["shapes"], told["shapes"]
-    for name in sorted(ours.keys() | theirs.keys()):
-        if ours.get(name) != theirs.get(name):
-            here, there = (f"has shape {of[name]}" if name in of else "is not trained" for of in (ours, theirs))
-            raise UserError(
-                f"{name[:200]} {here} here and {str(there)[:200]} at {peer}: make the same model everywhere"
-            )
-    if own["slow"] != told["slow"]:
-        raise UserError(
-            f"{peer} begins with other weights ({told['slow'][:16]}, here {own['slow']}): set the same seed before the"
-            " model is made, or load the same checkpoint everywhere"
-        )

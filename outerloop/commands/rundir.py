@@ -15,6 +15,7 @@ from typing import IO, Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from outerloop import checkpoint
+from outerloop.commands.alike import first_difference, shown
 from outerloop.report.runs import flat
 from outerloop.types import UserError
 
@@ -30,7 +31,7 @@ MAY_DIFFER = (
     "hydra",
 )
 """Settings that do not change what is trained; a run may be resumed with others."""
-EXCHANGE_MUST_MATCH = ("exchange._target_", "exchange.peers", "exchange.group", "exchange.seed", "exchange.pairing")
+EXCHANGE_MUST_MATCH = tuple(f"exchange.{key}" for key in ("_target_", "peers", "group", "together", "seed", "pairing"))
 """... but of the exchange only where and how the peers are reached."""
 
 LAST_WORDS = ("done", "left", "error", "died")
@@ -105,13 +106,12 @@ def comparable(config: DictConfig | ListConfig) -> dict[str, Any]:
 def refuse_other_settings(path: Path, settings: dict[str, Any]) -> None:
     """Raises UserError naming the first setting that differs from those the folder was made with."""
     theirs = comparable(OmegaConf.load(path / "config.yaml"))
-    for key in sorted(settings.keys() | theirs.keys(), key=lambda key: (key != "recipe", key.count("."), key)):
-        if settings.get(key) != theirs.get(key):
-            there, here = (json.dumps(values.get(key)).strip('"') for values in (theirs, settings))
-            raise UserError(
-                f"run_dir={path} belongs to another configuration: {key} is {there} there and {here} here:"
-                f" type {key}={there} or another run_dir="
-            )
+    if (key := first_difference(settings, theirs)) is not None:
+        there, here = shown(theirs, key), shown(settings, key)
+        raise UserError(
+            f"run_dir={path} belongs to another configuration: {key} is {there} there and {here} here:"
+            f" type {key}={there} or another run_dir="
+        )
 
 
 def rows_until(path: Path, step: int | None) -> list[dict[str, Any]]:

@@ -14,6 +14,9 @@ import subprocess
 import sys
 import threading
 import traceback
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -57,6 +60,17 @@ def error_event(index: int, error: BaseException) -> Event:
     return {"event": "error", "worker": index, "step": 0, "kind": kind, "text": text}
 
 
+def last_word(index: int, life: Callable[[], None]) -> Event:
+    """Lives a worker's life; what is left to say of it then."""
+    try:
+        life()
+    except Stopped:
+        pass
+    except Exception as error:
+        return error_event(index, error)
+    return {"event": "left", "worker": index, "step": 0}
+
+
 class ThreadTeam:
     """Workers as threads that take turns (exchange=inprocess)."""
 
@@ -73,10 +87,12 @@ class ThreadTeam:
             thread.start()
 
     def work(self, index: int) -> None:
+        """One worker, until it has said its last word."""
+        self.events.put(last_word(index, partial(self.live, index)))
+
+    def live(self, index: int) -> None:
         """One worker's life."""
-        exchange = None
-        try:
-            exchange = make(self.config.exchange, hub=self.hub, rank=index)
+        with closing(make(self.config.exchange, hub=self.hub, rank=index)) as exchange:
             run_worker(
                 self.config,
                 index=index,
@@ -86,14 +102,6 @@ class ThreadTeam:
                 emit=self.events.put,
                 check_stop=self.hub.check_stop,
             )
-            self.events.put({"event": "left", "worker": index, "step": 0})
-        except Stopped:
-            self.events.put({"event": "left", "worker": index, "step": 0})
-        except Exception as error:
-            self.events.put(error_event(index, error))
-        finally:
-            if exchange is not None:
-                exchange.close()
 
     def stop(self) -> None:
         """Ask all to leave at their next step."""

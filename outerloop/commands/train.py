@@ -6,7 +6,7 @@ import json
 import logging
 import queue
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -25,21 +25,27 @@ from outerloop.sinks.jsonl import Jsonl
 from outerloop.types import UserError
 
 Row = dict[str, Any]
+FormTeam = Callable[[DictConfig, Path, int | None], Team]
+"""(settings, run directory, inner step to go on from) -> the workers, not started yet."""
+TEAMS: dict[str, FormTeam] = {"threads": ThreadTeam, "processes": ProcessTeam}
 
 
 class WorkerCrashed(Exception):
     """A worker ended with an error that is not the user's; the text is its trace."""
 
 
-def train(config: DictConfig) -> Row:
-    """One run to its end; its summary, also when there was nothing left to do. Raises UserError, WorkerCrashed."""
+def train(config: DictConfig, form: FormTeam | None = None) -> Row:
+    """One run to its end; its summary, also when there was nothing left to do. Raises UserError, WorkerCrashed.
+
+    `form` makes the team of workers, else they are threads or processes of this machine, as the exchange says.
+    """
     console = Console()
     build.check_parts(config)
     with closing(rundir.open_run(config)) as run:
-        return follow(config, run, console)
+        return follow(config, run, console, form or TEAMS[config.workers_as])
 
 
-def follow(config: DictConfig, run: RunDir, console: Console) -> Row:
+def follow(config: DictConfig, run: RunDir, console: Console, form: FormTeam) -> Row:
     """The same, once the run directory is ours."""
     for note in run.notes:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
@@ -51,7 +57,7 @@ def follow(config: DictConfig, run: RunDir, console: Console) -> Row:
     if run.resume_step is not None:
         console.print(f"going on after inner step {run.resume_step}", highlight=False)
     console.print(f"{config.recipe}, {config.workers} workers, results in {run.path}", highlight=False, soft_wrap=True)
-    Supervisor(config, run, console).work()
+    Supervisor(config, run, console).work(form(config, run.path, run.resume_step))
     summary = hand_in(config, run.path)
     tell_results(summary, run.path, console)
     return summary
@@ -78,10 +84,9 @@ class Supervisor:
         self.died: set[int] = set()
         self.done_s: float | None = None
 
-    def work(self) -> None:
+    def work(self, team: Team) -> None:
         """Start, follow, and see everyone out, whatever happens."""
         checkpoint.discard_after(self.run.path, self.run.resume_step)
-        team = team_of(self.config, self.run)
         try:
             team.start()
             self.follow(team)
@@ -133,7 +138,7 @@ class Supervisor:
     def bury(self, event: Event) -> None:
         """A worker is gone; the others go on if they can. Raises WorkerCrashed if not."""
         self.died.add(event["worker"])
-        peers = self.config.exchange.peers
+        peers = self.config.exchange.get("peers", self.config.workers)
         alive, least = peers - len(self.died), self.config.exchange.get("min_peers") or min(2, peers)
         if len(self.ready) < self.config.workers:
             raise WorkerCrashed(f"{event['text']}; the run had not begun")
@@ -175,12 +180,6 @@ class Supervisor:
             sink.write(row)
 
 
-def team_of(config: DictConfig, run: RunDir) -> Team:
-    """Threads or processes, as the exchange says."""
-    kind = ThreadTeam if config.workers_as == "threads" else ProcessTeam
-    return kind(config, run.path, run.resume_step)
-
-
 def wandb_of(config: DictConfig, run_dir: Path) -> list[Any]:
     """The wandb sink, if the configuration asks for one; imported only then."""
     if config.log.wandb is None:
@@ -217,13 +216,15 @@ def hand_in(config: DictConfig, run_dir: Path) -> Row:
 
 
 def tell_results(summary: Row, run_dir: Path, console: Console) -> None:
-    """The end of the run in five lines."""
+    """The end of the run in six lines."""
     bits, ratio = summary["bits_per_param_per_round"], summary["ratio_to_fp32"]
     for line in (
         f"validation loss  {summary['val_loss_initial']:.3f} -> {summary['val_loss']:.3f} nats a token"
         f" after {summary['tokens'] / 1e6:.1f}M tokens in {summary['wall_s']:.0f} s",
         f"sent             {readable_bytes(summary['bytes_sent_per_worker'])} a worker,"
         f" {bits:.3f} bits a parameter and round" + (f": {ratio:.0f}x fewer than float32" if ratio > 1.5 else ""),
+        f"utilization      {100 * summary['utilization']:.1f} %: {summary['compute_s']:.1f} s of inner steps a worker,"
+        f" {summary['communication_s']:.1f} s of communication, {summary['others_s']:.1f} s of waiting for others",
         f"model            {run_dir / 'hf'}",
         f"picture          {run_dir / 'loss.png'}",
         f"numbers          {run_dir / 'summary.json'}",

@@ -2,13 +2,15 @@
 
     sizes of all messages   ->   all of them, padded to the largest       two all-gathers over gloo, beside the training
 
+A collective does not tell moving bytes from waiting for a process that is late: `moving_s` counts all of it.
 A collective that fails has lost a process: the round fails, and so does every later one, so the run ends with its
 checkpoints and is started again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, TimeoutError
 from datetime import timedelta
 
@@ -20,12 +22,13 @@ from outerloop.types import FIRST, Contribution, Made, Round, RoundFailed, UserE
 
 
 class Distributed(FromTheStart):
-    """Gather between the processes of the default process group, which must be there.
+    """Gather between the processes of a process group.
 
-    A group of its own carries the bytes, so that collectives of the inner steps do not get in between. All processes
-    make it at the same point of their program.
+    A gloo group of its own carries the bytes, whatever the backend of the one that is given, so that collectives of the
+    inner steps do not get in between. All of them make it at the same point of their program.
 
     Args:
+        group: whose processes meet; None: all.
         timeout_s: the longest that one collective waits for a process that does not come.
 
     Raises:
@@ -36,16 +39,22 @@ class Distributed(FromTheStart):
     waits_for_all = True
     lockstep = True
 
-    def __init__(self, *, timeout_s: float = 600.0) -> None:
+    def __init__(self, *, group: dist.ProcessGroup | None = None, timeout_s: float = 600.0) -> None:
         if not dist.is_initialized():
             raise UserError(
-                "outerloop.Distributed() finds no process group: start with torchrun, and call"
+                f"outerloop.{type(self).__name__}() finds no process group: start with torchrun, and call"
                 ' torch.distributed.init_process_group("gloo") before it'
             )
-        self.group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.group = dist.new_group(
+            dist.get_process_group_ranks(group),
+            backend="gloo",
+            timeout=timedelta(seconds=timeout_s),
+            use_local_synchronization=group is not None,  # who is not of the group takes no part in making it
+        )
+        self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
         self.peer = name_of(self.rank)
         self.bytes_sent = self.bytes_received = 0
+        self.moving_s = 0.0
         self.network = ThreadPoolExecutor(1, thread_name_prefix="outerloop-gather")
 
     @property
@@ -56,21 +65,37 @@ class Distributed(FromTheStart):
     def join(self, first: Round = FIRST) -> None:
         """All processes are there since the group was made."""
 
-    def start(self, blob: bytes, round: Round) -> PendingGather:
-        """Hand the message to the network thread, which gathers one round after another."""
-        self.bytes_sent += len(blob) * (self.size - 1)
-        return PendingGather(self, self.network.submit(self.gather, blob), round)
+    def partners(self, round: Round) -> list[int]:
+        """Whose messages this process gets in a round, its own included: everybody's."""
+        return list(range(self.size))
 
-    def gather(self, blob: bytes) -> list[bytes]:
+    def start(self, blob: bytes, round: Round) -> PendingRound:
+        """Hand the message to the network thread, which carries one round after another."""
+        partners = self.partners(round)
+        self.bytes_sent += len(blob) * (len(partners) - 1)
+        return PendingRound(self, self.network.submit(self.carry, blob, partners), round)
+
+    def carry(self, blob: bytes, partners: Sequence[int]) -> dict[int, bytes]:
+        """The same as `swap`, its time counted."""
+        began_s = time.monotonic()
+        messages = self.swap(blob, partners)
+        self.moving_s += time.monotonic() - began_s
+        return messages
+
+    def swap(self, blob: bytes, partners: Sequence[int]) -> dict[int, bytes]:
+        """The bytes of these processes in the order of ranks."""
+        return self.gather(blob)
+
+    def gather(self, blob: bytes) -> dict[int, bytes]:
         """The bytes of all processes in the order of ranks."""
-        own = torch.frombuffer(bytearray(blob), dtype=torch.uint8) if blob else torch.empty(0, dtype=torch.uint8)
+        own = as_tensor(blob)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         dist.all_gather(sizes, torch.tensor([len(own)]), group=self.group)
         longest = max(int(size) for size in sizes)
         padded = torch.nn.functional.pad(own, (0, longest - len(own)))
         messages = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.size)]
         dist.all_gather(messages, padded, group=self.group)
-        return [message[: int(size)].numpy().tobytes() for message, size in zip(messages, sizes, strict=True)]
+        return {rank: messages[rank][: int(size)].numpy().tobytes() for rank, size in enumerate(sizes)}
 
     def once(self, round: Round, make: Callable[[], Made]) -> Made:
         """A process of its own: made here."""
@@ -78,7 +103,7 @@ class Distributed(FromTheStart):
 
     def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
         """Everybody's bytes. Not counted: it is a look at the whole, not training."""
-        return PendingGather(self, self.network.submit(self.gather, blob), Round(number)).result(timeout_s)
+        return PendingRound(self, self.network.submit(self.gather, blob), Round(number)).result(timeout_s)
 
     def counters(self) -> dict[str, float]:
         """Nothing else."""
@@ -89,18 +114,21 @@ class Distributed(FromTheStart):
         self.network.shutdown()
 
     def abort(self) -> None:
-        """Leave at once: the others' next collective fails."""
+        """Leave at once: what the others want of this process fails."""
         self.network.shutdown(wait=False, cancel_futures=True)
+        if hasattr(self, "group"):
+            dist.destroy_process_group(self.group)
+            del self.group  # its connections close with the last reference
 
 
-class PendingGather:
+class PendingRound:
     """One round under way in the network thread."""
 
-    def __init__(self, exchange: Distributed, future: Future[list[bytes]], round: Round) -> None:
+    def __init__(self, exchange: Distributed, future: Future[dict[int, bytes]], round: Round) -> None:
         self.exchange, self.future, self.round = exchange, future, round
 
     def wait(self, timeout_s: float) -> list[Contribution]:
-        """Everybody's message. Raises RoundFailed."""
+        """The partners' messages, the own one included. Raises RoundFailed."""
         contributions = self.result(timeout_s)
         self.exchange.bytes_received += sum(len(c.blob) for c in contributions if c.peer != self.exchange.peer)
         return contributions
@@ -111,8 +139,13 @@ class PendingGather:
             messages = self.future.result(timeout_s)
         except (RuntimeError, TimeoutError, CancelledError) as error:
             reason = str(error).strip().splitlines() or [type(error).__name__]
-            raise RoundFailed(f"the gather between {self.exchange.size} processes failed: {reason[0]}") from error
-        return [Contribution(name_of(rank), self.round, blob) for rank, blob in enumerate(messages)]
+            raise RoundFailed(f"an exchange between {self.exchange.size} processes failed: {reason[0]}") from error
+        return [Contribution(name_of(rank), self.round, blob) for rank, blob in messages.items()]
+
+
+def as_tensor(blob: bytes) -> torch.Tensor:
+    """(n,) uint8, a copy."""
+    return torch.frombuffer(bytearray(blob), dtype=torch.uint8) if blob else torch.empty(0, dtype=torch.uint8)
 
 
 def name_of(rank: int) -> str:

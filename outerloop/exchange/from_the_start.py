@@ -12,6 +12,7 @@ class FromTheStart:
 
     came_late = False
     recovery = None
+    moving_s = 0.0
 
     def decided(self, round: Round) -> bool:
         """Never: a round needs what this peer launches."""

@@ -5,9 +5,9 @@ NoLoCo (arXiv 2506.10911) deals pairs. What does not fill a group stays a smalle
 
 from __future__ import annotations
 
-from outerloop.dealing import group_of
+from outerloop.dealing import checked_group, group_of
 from outerloop.exchange.inprocess import Hub, InProcess
-from outerloop.types import Round, UserError
+from outerloop.types import Round
 
 
 class InProcessGossip(InProcess):
@@ -25,10 +25,8 @@ class InProcessGossip(InProcess):
     agrees = False
 
     def __init__(self, *, hub: Hub, rank: int, group: int, seed: int) -> None:
-        if group < 2:
-            raise UserError(f"exchange.group={group} must be at least 2: type exchange.group=2")
         super().__init__(hub=hub, rank=rank)
-        self.group, self.seed = group, seed
+        self.group, self.seed = checked_group("exchange.group", group), seed
 
     def partners(self, round: Round) -> list[int]:
         """This worker's group of the round, in order of rank."""

@@ -19,6 +19,7 @@ from outerloop.swarm.fields import BadMessage
 from outerloop.swarm.handover import Handover
 from outerloop.swarm.meetings import Meetings
 from outerloop.swarm.outcomes import TooFar
+from outerloop.swarm.pace import pace_of
 from outerloop.swarm.presence import Presence
 from outerloop.swarm.roster import id_of
 from outerloop.swarm.rounds import Rounds
@@ -52,6 +53,7 @@ class SwarmGather(SwarmExchange):
     fragments         of the schedule
     fingerprint       hash of all settings that must be equal on every peer
     max_blob_bytes    largest payload that is sent, or accepted from a peer
+    max_mbit          what payloads and state may take of the way out, Mbit/s; None: no limit
     tell              told, in one line, what a round that takes long is waiting for
     """
 
@@ -82,6 +84,7 @@ class SwarmGather(SwarmExchange):
         fragments: int = 1,
         fingerprint: str = "",
         max_blob_bytes: int = 1 << 30,
+        max_mbit: float | None = None,
         tell: Callable[[str], None] = logger.warning,
     ) -> None:
         rules = Rules(
@@ -93,6 +96,7 @@ class SwarmGather(SwarmExchange):
             deadline_s=deadline_s,
             absent_rounds=absent_rounds,
         )
+        pace = pace_of(max_mbit)
         presence = Presence(
             run=run,
             peers=peers,
@@ -119,6 +123,7 @@ class SwarmGather(SwarmExchange):
                 disk=Folder(Path(identity_path).with_suffix(".rounds")),
                 rules=rules,
                 max_blob_bytes=max_blob_bytes,
+                pace=pace,
             )
             self._meetings = Meetings(
                 self._node, run=run, own=self.peer, allowed=self._members.__contains__, max_bytes=max_blob_bytes
@@ -129,7 +134,8 @@ class SwarmGather(SwarmExchange):
                 run=run,
                 own=self.peer,
                 allowed=lambda peer_id: peer_id in self._names(),
-                disk=Folder(Path(identity_path).with_suffix(".state")),
+                disk=Folder(Path(identity_path).with_suffix(".state"), synced=False),
+                pace=pace,
             )
             parts += [self._rounds, self._meetings, self._handover]
 
@@ -161,6 +167,11 @@ class SwarmGather(SwarmExchange):
     def bytes_received(self) -> int:
         return self._rounds.bytes_received + self._handover.bytes_received
 
+    @property
+    def moving_s(self) -> float:
+        """Seconds in which payloads were under way; state for others is none of them."""
+        return self._rounds.moving_s
+
     def join(self, first: Round = FIRST) -> None:
         """Wait until all peers are there and see the same members, or go back among those who go on without this one.
 
@@ -172,7 +183,7 @@ class SwarmGather(SwarmExchange):
     def decided(self, round: Round) -> bool:
         """Whether a majority has settled a round. Raises Outrun when this peer has missed too much."""
         try:
-            return self._node.call(self._decided(self._place(round)), timeout_s=CALL_S)
+            return self._rounds.decided(self._place(round))
         except TooFar:
             raise Outrun(self.recovery) from None
 
@@ -209,9 +220,6 @@ class SwarmGather(SwarmExchange):
             await self._rounds.begin(run=members.sitting, roster=members.names.values(), number=place)
         elif self._remembers(members.sitting) and (memory := self._rounds.remembered(run=members.sitting)):
             self._rounds.go_on(memory)
-
-    async def _decided(self, place: int) -> bool:
-        return self._rounds.decided(place)
 
     def recovery(self, at_most: int) -> tuple[Round, bytes]:
         """The others' state, however long it takes to come: people see how far it is."""

@@ -21,6 +21,7 @@ from outerloop.swarm.assembly import Assembly
 from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.contents import Contents
 from outerloop.swarm.gossip import Gossip
+from outerloop.swarm.pace import pace_of
 from outerloop.swarm.partners import Dealt, Drawn, Partners
 from outerloop.swarm.patience import Patience
 from outerloop.swarm.presence import Presence
@@ -34,7 +35,7 @@ class SwarmGossip(FromTheStart, SwarmExchange):
     """Exchange between `peers` peers of one run. Construction starts this peer; `join` waits for the others.
 
     run, peers, worker, identity_path, initial_peers, host, port, announce, open_internet, allow, join_timeout_s,
-    fingerprint, max_blob_bytes    as for SwarmGather
+    fingerprint, max_blob_bytes, max_mbit    as for SwarmGather
     pairing           "random": with whoever is ready; "scheduled": dealt from the seed, the same in every run
     seed              of scheduled pairs; equal on all peers
     patience          how long to wait for a partner, as a part of the own inner time
@@ -72,11 +73,13 @@ class SwarmGossip(FromTheStart, SwarmExchange):
         meeting_s: float = 600.0,
         fingerprint: str = "",
         max_blob_bytes: int = 1 << 30,
+        max_mbit: float | None = None,
         tell: Callable[[str], None] = logger.info,
     ) -> None:
         if pairing not in ("random", "scheduled"):
             raise UserError(f"exchange.pairing={pairing!r} is not one of random, scheduled")
         self._patience = Patience(patience, least_s=least_patience_s, most_s=most_patience_s)
+        pace = pace_of(max_mbit)
         presence = Presence(
             run=run,
             peers=peers,
@@ -96,7 +99,7 @@ class SwarmGossip(FromTheStart, SwarmExchange):
         self._clock = _Clock()
         with self.appearing() as parts:
             store = Contents()
-            self._bulk = Bulk(self._node, store, run=run, allowed=self._members.__contains__)
+            self._bulk = Bulk(self._node, store, run=run, allowed=self._members.__contains__, pace=pace)
             shared = self._node, self._members, store, self._bulk
             self._gossip = Gossip(*shared, run=run, deadline_s=deadline_s, max_blob_bytes=max_blob_bytes)
             self._assembly = Assembly(*shared, run=run, wait_s=meeting_s, max_blob_bytes=max_blob_bytes)
@@ -115,6 +118,11 @@ class SwarmGossip(FromTheStart, SwarmExchange):
     @property
     def bytes_received(self) -> int:
         return self._bulk.bytes_received
+
+    @property
+    def moving_s(self) -> float:  # type: ignore[override]
+        """Seconds in which payloads were under way."""
+        return self._bulk.moving_s
 
     def counters(self) -> dict[str, float]:
         """See Gossip and Refusals. Many dropped pairs: `deadline_s` is too short for the payload, or peers die."""

@@ -86,8 +86,21 @@ class EightBit:
         return {name: [code, scale, list(shape)] for name, (code, scale, shape) in self.held.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
-        self.held = {name: (code, scale, torch.Size(shape)) for name, (code, scale, shape) in state.items()}
+        """Take over what `state_dict` returned, or the same as `dense` tensors."""
+        self.clear()
+        for name, held in state.items():
+            if isinstance(held, Tensor):
+                self.put(name, held)
+            else:
+                code, scale, shape = held
+                self.held[name] = code, scale, torch.Size(shape)
+
+
+def dense(held: Any) -> Any:
+    """What `EightBit.state_dict` has under one name as a float32 tensor; anything else as it is."""
+    if isinstance(held, list) and len(held) == 3 and isinstance(held[0], Tensor) and held[0].dtype == torch.int8:
+        return from_eight_bit(held[0], held[1], torch.Size(held[2]))
+    return held
 
 
 def storage_of(bits: int) -> Float32 | EightBit:

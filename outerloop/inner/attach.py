@@ -9,14 +9,18 @@ and not counted.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from torch.optim import Optimizer
 
+from outerloop.gathered import Follower
 from outerloop.loop import OuterLoop
 from outerloop.rounds import RoundReport
 from outerloop.types import UserError
+
+logger = logging.getLogger(__name__)
 
 
 class Attached:
@@ -24,28 +28,32 @@ class Attached:
 
     Args:
         optimizer: of all trainable parameters of the model that `outer` was made for, and of others if need be.
-        outer: told of every step; its rounds launch and land inside `optimizer.step`.
+        outer: told of every step; its rounds launch and land inside `optimizer.step`. A Follower takes part in them.
         samples: training samples (sequences) that a step stands for; they weigh in a sample-weighted mean only.
         on_round: told of every round that landed or failed.
 
     Raises:
-        UserError: when the optimizer does not train a parameter that the model would exchange.
+        UserError: when the optimizer does not train a parameter that the model would exchange, or the model has got one
+            since `outer` was made.
     """
 
     def __init__(
         self,
         optimizer: Optimizer,
-        outer: OuterLoop,
+        outer: OuterLoop | Follower,
         *,
         samples: int = 1,
         on_round: Callable[[RoundReport], None] | None = None,
     ) -> None:
+        outer.island.check_whole()
         check_covered(optimizer, outer)
         self.outer, self.samples, self.on_round = outer, samples, on_round
         self.handle = optimizer.register_step_post_hook(self._stepped)
 
     def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         for report in self.outer.after_inner_step(self.samples):
+            if report.failed:
+                logger.warning("round %d did not complete: %s", report.round.number, report.failed)
             if self.on_round is not None:
                 self.on_round(report)
 
@@ -60,7 +68,7 @@ class Attached:
         self.remove()
 
 
-def check_covered(optimizer: Optimizer, outer: OuterLoop) -> None:
+def check_covered(optimizer: Optimizer, outer: OuterLoop | Follower) -> None:
     """Raises UserError naming the first trainable parameter that is not the optimizer's."""
     trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
     for name, p in outer.island.params.items():

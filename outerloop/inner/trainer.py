@@ -6,6 +6,7 @@ Without an inner optimizer (method.reads = "gradients") the accumulated gradient
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -28,13 +29,18 @@ PRECISIONS = ("auto", "float32", "bfloat16")
 
 @dataclass(frozen=True)
 class StepReport:
-    """One inner step: mean loss in nats a token, tokens trained on, the rounds that landed, and the inner learning rate
-    (None without an inner optimizer)."""
+    """One inner step: mean loss in nats a token, tokens trained on, the rounds that landed, the inner learning rate
+    (None without an inner optimizer), seconds of the step itself and of all that the outer loop did after it.
+
+    On an accelerator what `update` has queued may still run; it is waited for with what comes next.
+    """
 
     loss: float
     tokens: int
     lr: float | None
     rounds: list[RoundReport]
+    compute_s: float
+    outer_s: float
 
 
 class Trainer:
@@ -80,6 +86,7 @@ class Trainer:
 
     def step(self) -> StepReport:
         """One inner step, and whatever rounds fall due after it."""
+        began = time.perf_counter()
         for p in self.params:
             p.grad = None
         windows = [self.stream.next().to(self.device) for _ in range(self.accumulate)]
@@ -87,8 +94,9 @@ class Trainer:
         lr = self.update()
         tokens = sum(window[:, 1:].numel() for window in windows)
         self.tokens += tokens
+        computed = time.perf_counter()
         rounds = self.outer.after_inner_step(sum(len(window) for window in windows))
-        return StepReport(loss, tokens, lr, rounds)
+        return StepReport(loss, tokens, lr, rounds, computed - began, time.perf_counter() - computed)
 
     def backward(self, window: Tensor) -> float:
         """Loss and gradient of one micro-batch, scaled so that the micro-batches of a step add up to their mean."""

@@ -5,7 +5,6 @@ Events are flat dictionaries with "event" and "worker": status, step, round, eva
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,10 @@ from typing import Any
 from torch import Tensor
 
 from outerloop import checkpoint, rng
+from outerloop.inner.spent import Spent
 from outerloop.inner.trainer import StepReport, Trainer
 from outerloop.replicas import mean_and_spread
-from outerloop.rounds import RoundReport
+from outerloop.rounds import SPENT, RoundReport, utilization
 from outerloop.types import Exchange, ReplicasDiverged, RoundFailed, Tensors, UserError
 
 Event = dict[str, Any]
@@ -67,7 +67,9 @@ class Worker:
         self.plan, self.trainer, self.exchange = plan, trainer, exchange
         self.validation, self.emit_event, self.check_stop = validation, emit, check_stop
         self.failed_in_a_row = 0
+        self.spent = Spent()
         self.base = {"bytes_sent": 0, "bytes_received": 0, "payload_bytes": 0, "wait_s": 0.0, "rounds_failed": 0}
+        self.base |= dict.fromkeys(SPENT, 0.0)
         self.totals = dict(self.base)
 
     @property
@@ -89,13 +91,13 @@ class Worker:
             self.begin_together()
         if self.step == 0:
             self.evaluate(round_number=0)
+        self.told = self.step
         last = self.trainer.outer.schedule.inner_steps(self.plan.rounds)
         while self.step < last:
             self.check_stop()
-            began = time.perf_counter()
             report = self.trainer.step()
-            outer_s = sum(landed.launch_s + landed.wait_s + landed.land_s for landed in report.rounds)
-            self.tell_step(report, time.perf_counter() - began - outer_s)
+            self.spent.add(report)
+            self.tell_step(report)
             for landed in report.rounds:
                 self.after_round(landed, now=landed is report.rounds[-1])
         self.finish()
@@ -120,26 +122,27 @@ class Worker:
         self.tell_validation(self.plan.rounds, mean, spread=spread, replicas=replicas)
 
     def begin_together(self) -> None:
-        """All peers, on whatever machine, must begin at the same inner step and with the same slow weights.
+        """All peers, on whatever machine, must begin with the same round and with the same slow weights.
 
         Without lockstep each goes on from where it is.
         """
         if not self.exchange.lockstep:
             return
         states = self.meet()
-        steps = {peer: int(state.split()[0]) for peer, state in states.items()}
-        if len(set(steps.values())) > 1:
+        rounds, hashes, steps = zip(*(state.split() for state in states.values()), strict=True)
+        if len(set(rounds)) > 1:
+            at = dict(zip(states, map(int, steps), strict=True))
             raise UserError(
-                f"the peers would go on from different inner steps, {steps}: on the machines that are ahead, remove"
-                f" {checkpoint.generation(self.plan.run_dir, max(steps.values()))} and start all again"
+                f"the peers would go on with different rounds, from inner steps {at}: on the machines that are ahead,"
+                f" remove {checkpoint.generation(self.plan.run_dir, max(at.values()))} and start all again"
             )
-        if self.trainer.outer.shared and len(set(states.values())) > 1:
+        if self.trainer.outer.shared and len(set(hashes)) > 1:
             raise UserError(f"the peers begin with different weights, {states}: start all in new run directories")
 
     def meet(self) -> dict[str, str]:
-        """Peer -> its inner step and the hash of its slow weights, as text."""
+        """Peer -> its rounds under way, the hash of its slow weights and its inner step, as text."""
         outer = self.trainer.outer
-        own = f"{self.step} {outer.slow_hash:016x}".encode()
+        own = f"{','.join(map(str, outer.under_way))} {outer.slow_hash:016x} {self.step}".encode()
         return {c.peer: c.blob.decode() for c in outer.meet(own)}
 
     def after_round(self, report: RoundReport, *, now: bool = True) -> None:
@@ -171,6 +174,9 @@ class Worker:
         self.totals["wait_s"] += report.wait_s
         self.totals["payload_bytes"] += report.payload_bytes
         self.totals["rounds_failed"] += bool(report.failed)
+        spent = self.spent.on(report)
+        for name, seconds in spent.items():
+            self.totals[name] += seconds
         self.emit(
             "round",
             round=report.round.number + 1,
@@ -186,6 +192,8 @@ class Worker:
             launch_s=report.launch_s,
             wait_s=report.wait_s,
             land_s=report.land_s,
+            **spent,
+            utilization=utilization(**spent),
             delta_norm=report.delta_norm,
             mean_norm=report.mean_norm,
             slow_hash=f"{report.slow_hash:016x}",
@@ -199,10 +207,11 @@ class Worker:
         """Whom this worker met, where that differs from worker to worker."""
         return {} if self.exchange.agrees else {"partners": [x for x in report.peers if x != self.exchange.peer]}
 
-    def tell_step(self, report: StepReport, step_s: float) -> None:
+    def tell_step(self, report: StepReport) -> None:
         """One line for the log, every `log_every` inner steps."""
-        if self.step % self.plan.log_every == 0:
-            rate = report.tokens / step_s
+        if self.step // self.plan.log_every != self.told // self.plan.log_every:
+            self.told = self.step
+            rate = report.tokens / report.compute_s
             self.emit("step", loss=report.loss, lr=report.lr, tokens=self.trainer.tokens, tokens_per_s=rate)
 
     def evaluate(self, *, round_number: int) -> None:
@@ -235,7 +244,7 @@ class Worker:
         state = checkpoint.load(self.plan.run_dir, step, self.plan.index)
         self.trainer.load_state_dict(state["trainer"])
         rng.set_state(state["rng"])
-        self.base = state["counters"]
+        self.base |= state["counters"]
         self.totals = self.base | {"bytes_sent": 0, "bytes_received": 0}
 
     def counters(self) -> dict[str, Any]:

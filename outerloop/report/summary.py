@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from outerloop.rounds import SPENT, utilization
+
 Row = dict[str, Any]
 GOSSIP_COUNTS = ("solo_rounds", "dropped_pairs", "one_sided_rounds")
 
@@ -14,10 +16,12 @@ def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params
     `val_loss*` in nats a token; `bytes_sent_per_worker` counts every copy that left a worker;
     `bits_per_param_per_round` is one worker's payload, every byte of its message counted, over the parameters;
     `ratio_to_fp32` says how many times smaller that is than 32 bits; `slow_hash` has one entry a worker that came to
-    the end, `workers_died` are the others of this machine. Of gossip: `spread` between the last `replicas`; counts over
-    this machine's workers.
+    the end, `workers_died` are the others of this machine. Of the mean worker `compute_s` went into inner steps,
+    `communication_s` and `others_s` into what these had to stop for (inner/spent.py); `utilization` is the share of the
+    first. Of gossip: `spread` between the last `replicas`; counts over this machine's workers.
     """
     done = sorted((row for row in rows if row["event"] == "done"), key=lambda row: row["worker"])
+    spent = {name: mean(row[name] for row in done) for name in SPENT}
     validations = [row for row in rows if row["event"] == "validation"]
     losses = [row["val_loss"] for row in validations]
     tokens = sum(last_tokens(rows, row["worker"]) for row in done)
@@ -37,6 +41,8 @@ def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params
         "payload_bytes_per_worker": mean(row["payload_bytes"] for row in done),
         "bytes_sent_per_worker": mean(row["bytes_sent"] for row in done),
         "wait_s": mean(row["wait_s"] for row in done),
+        **spent,
+        "utilization": utilization(**spent),
         "wall_s": wall_s,
         "tokens_per_s": tokens / wall_s,
         "slow_hash": [row["slow_hash"] for row in done],

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
+from torch import Tensor
 
 from outerloop import wire
+from outerloop.buffers import Buffers
 from outerloop.island import Island
 from outerloop.payload import Payload, on
 from outerloop.routes.fused import Fused, Kept
@@ -18,16 +21,18 @@ from outerloop.types import Aggregate, Contribution, Feedback, OuterMethod, Roun
 
 @dataclass(frozen=True)
 class Combined:
-    """All messages of a round in peer-name order, what all peers kept of fused tensors, the aggregate of the others."""
+    """All messages of a round in peer-name order, what all peers kept of fused tensors, the aggregate of the others,
+    and the mean of buffers."""
 
     messages: list[wire.Message]
     mean: Tensors
     kept: dict[str, Kept]
+    buffers: Tensors
 
     def to(self, device: torch.device) -> Combined:
         """The same with every tensor that lands on a device."""
         kept = {name: k.to(device) for name, k in self.kept.items()}
-        return Combined(self.messages, on(device, self.mean), kept)
+        return Combined(self.messages, on(device, self.mean), kept, on(device, self.buffers))
 
 
 class Routes:
@@ -36,16 +41,18 @@ class Routes:
     Args:
         island: the fast weights.
         slow: the slow weights by parameter name.
+        buffers: of the same model.
         method, feedback, aggregate, payload: the axes.
         peer: this peer's name.
-        delay: of the schedule, inner steps.
-        merge_local: weight of the LOCAL value when a landed fragment is written back, 0 .. 1.
+        delay, sync_every: of the schedule, inner steps.
+        merge_local: weight of the LOCAL value when a landed fragment is written back, 0 .. 1, or "carry".
     """
 
     def __init__(
         self,
         island: Island,
         slow: Tensors,
+        buffers: Buffers,
         *,
         method: OuterMethod,
         feedback: Feedback,
@@ -53,12 +60,17 @@ class Routes:
         payload: Payload,
         peer: str,
         delay: int,
-        merge_local: float,
+        sync_every: int,
+        merge_local: float | Literal["carry"],
     ) -> None:
-        self.island, self.slow, self.payload, self.merge_local = island, slow, payload, merge_local
+        self.island, self.slow, self.buffers, self.payload = island, slow, buffers, payload
+        self.carry = merge_local == "carry" and delay > 0
+        self.merge_local = 0.0 if merge_local == "carry" else float(merge_local)
         self.reads = method.reads
+        self.copies: Tensors = {}
         self.plain = Plain(method=method, feedback=feedback, aggregate=aggregate, payload=payload, peer=peer)
-        self.fused = Fused(self.plain, delay=delay, merge_local=merge_local)
+        self.fused = Fused(self.plain, aside=bool(delay or self.merge_local))
+        self.fused.fits &= delay < sync_every  # at a delay of H the slow weights have moved since the launch
 
     def launch(self, round: Round, names: Sequence[str], *, leads: bool) -> Launched:
         """Read, difference, feedback, compress; everything in the order of `names`. Changes nothing that lasts."""
@@ -66,11 +78,19 @@ class Routes:
         kept = self.fused.launch(round.number, fused, self.island.pick(fused))
         dense = self.plain.launch(round.number, plain, self.island.read(list(plain), self.reads), leads=leads)
         parts, offered = kept.parts | dense.parts, kept.offered | dense.offered
+        copied = names if self.carry else fused if self.fused.aside else ()
         return Launched(
-            {name: parts[name] for name in names},
+            {name: parts[name] for name in names} | self.buffers.parts(round.fragment),
             {name: offered[name] for name in names},
             kept.squares + dense.squares,
+            {name: self.copy(name, x) for name, x in self.island.pick(copied).items()},
         )
+
+    def copy(self, name: str, x: Tensor) -> Tensor:
+        """x, into the memory of the last copy, which is used up by now: new pages cost more than copying does."""
+        if name not in self.copies:
+            self.copies[name] = torch.empty_like(x)
+        return self.copies[name].copy_(x)
 
     def combine(self, received: Iterable[Contribution], like: Tensors) -> Combined:
         """What all peers sent, checked, decoded, and as one. Raises BadMessage; changes nothing."""
@@ -79,7 +99,8 @@ class Routes:
         messages = [self.payload.unpack(contribution, like) for contribution in in_order]
         kept, dense = self.fused.combine(messages, fused), {name: like[name] for name in plain}
         norms = self.norms(messages, kept, like) if self.plain.aggregate.needs_norms else []
-        return Combined(messages, self.plain.combine(messages, dense, norms), self.fused.clipped(kept, norms))
+        mean, buffers = self.plain.combine(messages, dense, norms), self.buffers.combine(messages)
+        return Combined(messages, mean, self.fused.clipped(kept, norms), buffers)
 
     def norms(self, messages: Sequence[wire.Message], kept: dict[str, Kept], like: Tensors) -> list[float]:
         """L2 norm of each message, over all tensors in the order of `like` whichever way they go. Raises BadMessage."""
@@ -90,29 +111,43 @@ class Routes:
         ]
         return [math.sqrt(sum(one[name] for name in like)) for one in squares]
 
-    def land(self, combined: Combined, offered: Tensors, *, counted: bool) -> float:
-        """Residual, slow and fast weights move; returns Σ ḡ².
+    def land(self, combined: Combined, offered: Tensors, then: Tensors, *, counted: bool) -> float:
+        """Residual, slow and fast weights move; returns Σ ḡ². `then` is used up.
 
+        carry: θ ← φ + (θ − θ at the launch), so that no inner step since then is lost or counted twice.
         Not `counted`: the round came to be without what this peer offered. The residual stays, and the fast weights are
         carried along with the slow ones, so that the next Δ = φ − θ is this one to rounding.
         """
         fast = {} if counted else self.island.read(list(offered), "weights")
         delta = {name: self.slow[name] - x for name, x in fast.items()}
-        slow = {name: self.slow[name] for name in combined.kept}
+        slow, aside = {name: self.slow[name] for name in combined.kept}, self.fused.aside and counted
+        carry = self.carry and counted
+        if carry:
+            self.island.add(then, times=-1)  # θ is what was gained since the launch, until it is written
+        begun = {name: then[name] for name in slow} if aside else self.island.pick(slow)
         squares = self.plain.land(combined.mean, combined.messages, offered, self.slow, counted=counted)
-        squares += self.fused.land(combined.kept, combined.messages, slow, self.island.pick(slow), counted=counted)
+        squares += self.fused.land(combined.kept, combined.messages, slow, begun, counted=counted)
         if counted:
-            self.write(combined.mean)
+            self.write([*combined.mean, *(slow if aside else ())], carry=carry)
         self.island.write({name: self.slow[name] - x for name, x in delta.items()}, merge_local=0.0)
+        self.buffers.land(combined.buffers, counted=counted)
         return squares
 
-    def write(self, names: Iterable[str]) -> None:
-        """Into the model what the next inner steps begin from, now that these slow weights have moved."""
+    def write(self, names: Iterable[str], *, carry: bool = False) -> None:
+        """Into the model what the next inner steps begin from, now that these slow weights have moved.
+
+        `carry`: in addition to what is there.
+        """
         moved = {name: self.plain.feedback.begin(name, self.slow[name]) for name in names}
-        self.island.write(moved, merge_local=self.merge_local)
+        if carry:
+            self.island.add(moved, times=1)
+        else:
+            self.island.write(moved, merge_local=self.merge_local)
 
     def split(self, names: Iterable[str]) -> tuple[Tensors, Tensors]:
         """The slow weights that go through the two kernels, and the others."""
         slow = {name: self.slow[name] for name in names}
-        fused = {name: x for name, x in slow.items() if self.fused.takes(x, self.island.params[name])}
+        if not self.island.in_place:
+            return {}, slow
+        fused = {name: x for name, x in slow.items() if self.fused.takes(x, self.island.local(name))}
         return fused, {name: x for name, x in slow.items() if name not in fused}

@@ -1,8 +1,12 @@
 """Two kernels for the whole of a round, with nothing dense in between: `kernels.select` at launch, `kernels.land`.
 
 For what SparseLoCo and its relatives are made of: the top-k of pseudo-gradient plus residual, averaged over peers or
-senders, clipped to the median norm or not, SGD on the slow weights, no delay. Everything else goes the plain way. Which
-tensors come here is decided by settings and shapes alone, never by the machine, so all peers round alike.
+senders, clipped to the median norm or not, SGD on the slow weights. Everything else goes the plain way. Which tensors
+come here is decided by settings and shapes alone, never by the machine, so all peers round alike.
+
+The landing kernel forms Δ = φ − θ once more, for the residual, of θ as it was at the launch. Where inner steps come in
+between, or the fast weights are merged and not replaced, the kernel works on a copy of that (`aside`), and the model is
+written afterwards.
 
 P peers, M kept values of a tensor.
 """
@@ -51,11 +55,11 @@ class Kept:
 class Fused:
     """Takes tensors whose compressor is top-k and whose weights lie contiguous in float32 or bfloat16.
 
-    Takes none where the axes, the delay or `merge_local` are others than the kernels compute: `fits` is False.
+    Takes none where the axes are others than the kernels compute: `fits` is False. `aside`: `land` gets copies.
     """
 
-    def __init__(self, plain: Plain, *, delay: int, merge_local: float) -> None:
-        self.fits = computed(plain) and not delay and not merge_local
+    def __init__(self, plain: Plain, *, aside: bool) -> None:
+        self.fits, self.aside = computed(plain), aside
         self.method, self.payload, self.peer = cast(OuterOptimizer, plain.method), plain.payload, plain.peer
         self.by_senders = isinstance(inner_of(plain.aggregate), Senders)
         self.feedback = plain.feedback if isinstance(plain.feedback, ErrorFeedback) else None
@@ -110,7 +114,10 @@ class Fused:
     def land(
         self, combined: dict[str, Kept], messages: list[wire.Message], slow: Tensors, fast: Tensors, *, counted: bool
     ) -> float:
-        """Momentum, slow and fast weights in one pass, and the residual if this peer's message `counted`; Σ ḡ²."""
+        """Momentum, slow and fast weights in one pass, and the residual if this peer's message `counted`; Σ ḡ².
+
+        `fast`: as they were at the launch, if it counted.
+        """
         if not combined:
             return 0.0
         senders, number = [m.header.peer for m in messages], messages[0].header.round

@@ -6,7 +6,7 @@ x = feedback(outgoing(φ, θ))  →  compress;      ḡ = aggregate of all that 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -19,11 +19,12 @@ from outerloop.types import Aggregate, Feedback, OuterMethod, Parts, Tensors
 
 @dataclass(frozen=True)
 class Launched:
-    """What one route adds to a message, what it must hold until landing, and Σ Δ²."""
+    """What one route adds to a message, what must be held until landing, and Σ Δ²; `then`: copies of θ as it is."""
 
     parts: dict[str, Parts]
     offered: Tensors
     squares: float
+    then: Tensors = field(default_factory=dict)
 
 
 class Plain:

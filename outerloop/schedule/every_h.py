@@ -23,6 +23,7 @@ class EveryH:
     """
 
     fragments = 1
+    step_s = 0.0
 
     def __init__(self, *, sync_every: int, delay: int = 0) -> None:
         if sync_every < 1:

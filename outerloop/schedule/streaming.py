@@ -27,6 +27,8 @@ class Streaming:
         UserError: if a setting is out of range, or the model has fewer layers than fragments.
     """
 
+    step_s = 0.0
+
     def __init__(self, *, sync_every: int, fragments: int, delay: int) -> None:
         if fragments < 1 or sync_every < fragments:
             raise UserError(

@@ -8,19 +8,13 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from outerloop.rounds import CHARTS, SPENT
+
 log = logging.getLogger(__name__)
 
 NAMES = {
     "step": {"loss": "train/loss", "lr": "train/lr", "tokens_per_s": "train/tokens_per_s"},
-    "round": {
-        "payload_bytes": "outer/payload_bytes",
-        "bytes_sent": "outer/bytes_sent",
-        "wait_s": "outer/wait_s",
-        "land_s": "outer/land_s",
-        "peers": "outer/peers",
-        "delta_norm": "outer/delta_norm",
-        "mean_norm": "outer/mean_norm",
-    },
+    "round": CHARTS | {name: f"outer/{name}" for name in (*SPENT, "utilization")},
     "validation": {"val_loss": "val/loss"},
 }
 """Event -> name of a field -> name of its chart."""

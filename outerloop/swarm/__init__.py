@@ -7,7 +7,7 @@ proven), its raw binary streams and its DHT. From the floor up:
     signatures  refusals -> trust -> records  sealed            who said it, whom a peer answers, what it turned down
     daemon -> peer -> roster                                    one process of libp2p, one peer, who is there
     status  probe  visitor                                      for those who look on and take no part
-    pace  partial  holders -> bulk                              content by its hash, from whoever holds it
+    pace  busy  partial  holders -> bulk                        content by its hash, from whoever holds it
     membership  meetings                                        who takes part, and a look at each other
     agreement and its parts                                     what each round came to; no clock, no network
     store  payloads  pulls -> asking                            payloads of a round, whatever becomes of them

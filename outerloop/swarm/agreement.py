@@ -28,7 +28,7 @@ from outerloop.swarm.fields import MAX_AMOUNT, MAX_PEERS, MAX_VIEW
 from outerloop.swarm.gathering import Gathering
 from outerloop.swarm.memory import ROUNDS_KEPT, Memory
 from outerloop.swarm.outputs import Apply, Behind, Output
-from outerloop.swarm.scrutiny import doubt
+from outerloop.swarm.scrutiny import Notary, doubt
 
 
 class Agreement(Decree):
@@ -39,11 +39,13 @@ class Agreement(Decree):
     `waiting.waiting_for` tells people what is missing.
     """
 
-    def __init__(self, memory: Memory, *, closing: Closing, absent_rounds: int, most_bytes: int = MAX_AMOUNT) -> None:
+    def __init__(
+        self, memory: Memory, *, notary: Notary, closing: Closing, absent_rounds: int, most_bytes: int = MAX_AMOUNT
+    ) -> None:
         """`memory` is on disk already: Memory.first, Memory.joining or what was saved last."""
         if not 1 <= absent_rounds <= ROUNDS_KEPT:
             raise ValueError(f"absent_rounds is 1 to {ROUNDS_KEPT}; came {absent_rounds}")
-        super().__init__(memory, closing=closing, absent_rounds=absent_rounds, most_bytes=most_bytes)
+        super().__init__(memory, notary=notary, closing=closing, absent_rounds=absent_rounds, most_bytes=most_bytes)
 
     def receive(self, sender: str, message: Message) -> list[Output]:
         """A message, from whom the network proved it is."""
@@ -121,17 +123,16 @@ class Agreement(Decree):
         if number != self.number:
             return
         reason = self._objection(decided.commit)
-        if reason := reason or doubt(self.memory, decided):
+        if reason := reason or doubt(self.memory, decided, self.notary):
             self._refuse(sender, reason)
         else:
             self._apply(decided)
 
     def _decide(self) -> bool:
         """A majority has accepted what this peer proposed: apply it and tell everybody whom it concerns."""
-        proposed, acceptors = self.proposed, self._acceptors()
-        if proposed is None or not acceptors:
+        decided = self._decided()
+        if decided is None:
             return False
-        decided = Decided(proposed.commit, acceptors)
         concerned = {*self.memory.roster, *decided.commit.roster, *self.gathering.asked}
         self._apply(decided)
         self._tell(sorted(concerned), decided)

@@ -7,8 +7,8 @@
     decided   a majority of the roster has: these peers
     ask       a peer outside the roster: I hold the head, let me in
 
-Who says it is proven by the stream that it comes on, and no field. Accepts are not signed yet, so that a Decided proves
-no more than that its sender says so; signatures belong beside `acceptors`, and `scrutiny.doubt` is where to check them.
+Who says it is proven by the stream that it comes on, and no field. What is shown to others is signed: a Decided holds
+the accepts of a majority, each with its peer's signature (notary.py).
 """
 
 from __future__ import annotations
@@ -17,10 +17,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from outerloop.swarm.commits import Commit
-from outerloop.swarm.fields import MAX_NUMBER, MAX_VIEW, BadMessage, digest, fields, peer_ids, quote, whole
+from outerloop.swarm.fields import (
+    MAX_NUMBER,
+    MAX_VIEW,
+    BadMessage,
+    ascending,
+    digest,
+    fields,
+    items,
+    peer_id,
+    quote,
+    signature,
+    whole,
+)
 
-MAX_MESSAGE_BYTES = 512 * 1024
-"""Of any message as msgpack: 1024 participants with the longest ids, roster and acceptors fit."""
+MAX_MESSAGE_BYTES = 640 * 1024
+"""Of any message as msgpack: 1024 participants with the longest ids, roster and accepts fit."""
 
 
 @dataclass(frozen=True)
@@ -77,18 +89,34 @@ class Propose:
 
 @dataclass(frozen=True)
 class Accept:
-    """`digest`: of the commit that is accepted."""
+    """`digest`: of the commit that is accepted. `signature`: of this peer over it, to be shown to all."""
 
     number: int
     head: bytes
     view: int
     digest: bytes
+    signature: bytes
 
 
 @dataclass(frozen=True)
 class Decided:
+    """`view`: in which a majority accepted it. `accepts`: who did, in order, each with its signature."""
+
     commit: Commit
-    acceptors: tuple[str, ...]
+    view: int
+    accepts: tuple[tuple[str, bytes], ...]
+
+    def to_map(self) -> dict[str, Any]:
+        return {"commit": self.commit.to_map(), "view": self.view, "accepts": [list(one) for one in self.accepts]}
+
+    @staticmethod
+    def from_map(value: Any) -> Decided:
+        """Raises BadMessage."""
+        found = fields(value, "a decided commit", ("commit", "view", "accepts"))
+        commit = Commit.from_map(found["commit"])
+        accepts = tuple(_accept(one) for one in items(found["accepts"], "accepts"))
+        ascending([peer for peer, _ in accepts], "accepts")
+        return Decided(commit, whole(found["view"], "a decided view", least=commit.view, most=MAX_VIEW), accepts)
 
 
 @dataclass(frozen=True)
@@ -102,8 +130,8 @@ NAMES = {
     "here": ("number", "head", "view"),
     "promise": ("number", "head", "view", "accepted"),
     "propose": ("accepted",),
-    "accept": ("number", "head", "view", "digest"),
-    "decided": ("commit", "acceptors"),
+    "accept": ("number", "head", "view", "digest", "signature"),
+    "decided": ("decided",),
     "ask": ("number", "head"),
 }
 
@@ -112,7 +140,7 @@ def to_map(message: Message) -> dict[str, Any]:
     """A message as a map that msgpack takes, with its kind."""
     kind = {"kind": type(message).__name__.lower()}
     if isinstance(message, Decided):
-        return {**kind, "commit": message.commit.to_map(), "acceptors": list(message.acceptors)}
+        return {**kind, "decided": message.to_map()}
     if isinstance(message, Propose):
         return {**kind, "accepted": message.accepted.to_map()}
     where = {**kind, "number": message.number, "head": message.head}
@@ -120,7 +148,7 @@ def to_map(message: Message) -> dict[str, Any]:
         return where
     where["view"] = message.view
     if isinstance(message, Accept):
-        return {**where, "digest": message.digest}
+        return {**where, "digest": message.digest, "signature": message.signature}
     if isinstance(message, Promise):
         return {**where, "accepted": message.accepted.to_map() if message.accepted else None}
     return where
@@ -133,7 +161,7 @@ def from_map(value: Any) -> Message:
         raise BadMessage(f"a message is a map whose kind is one of {', '.join(NAMES)}; came {quote(value)}")
     found = fields(value, kind, ("kind", *NAMES[kind]))
     if kind == "decided":
-        return Decided(_decree(Commit.from_map(found["commit"])), peer_ids(found["acceptors"], "acceptors"))
+        return _decided(found["decided"])
     if kind == "propose":
         return Propose(_proposal(found["accepted"]))
     number = whole(found["number"], "a round's number", most=MAX_NUMBER)
@@ -142,7 +170,8 @@ def from_map(value: Any) -> Message:
         return Ask(number, head)
     view = whole(found["view"], "a view", least=int(kind == "promise"), most=MAX_VIEW)
     if kind == "accept":
-        return Accept(number, head, view, digest(found["digest"], "an accepted commit"))
+        signed = signature(found["signature"], "an accept's signature")
+        return Accept(number, head, view, digest(found["digest"], "an accepted commit"), signed)
     if kind == "here":
         return Here(number, head, view)
     return Promise(number, head, view, _earlier(found["accepted"], number, head, view))
@@ -151,6 +180,18 @@ def from_map(value: Any) -> Message:
 def _decree(commit: Commit) -> Commit:
     whole(commit.number, "a decided round's number", most=MAX_NUMBER)  # genesis is not decided
     return commit
+
+
+def _decided(value: Any) -> Decided:
+    decided = Decided.from_map(value)
+    _decree(decided.commit)
+    return decided
+
+
+def _accept(value: Any) -> tuple[str, bytes]:
+    if type(value) is not list or len(value) != 2:
+        raise BadMessage(f"an accept is [peer, signature]; came {quote(value)}")
+    return peer_id(value[0], "an accept's peer"), signature(value[1], "an accept's signature")
 
 
 def _proposal(value: Any) -> Accepted:

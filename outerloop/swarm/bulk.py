@@ -17,14 +17,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from outerloop.swarm.busy import Busy
 from outerloop.swarm.disk import Buffer
 from outerloop.swarm.framing import END_MARK, PIECE_BYTES, BrokenStream, Stream, Unreadable
 from outerloop.swarm.holders import Holders, Reputation, Unobtainable
-from outerloop.swarm.pace import Pace
+from outerloop.swarm.pace import LEAST_BYTES_PER_S, Pace
 from outerloop.swarm.partial import Partial
 from outerloop.swarm.timeouts import BUSY_S, STALL_S, limit
 from outerloop.swarm.transport import Request, Transport, Unreachable
-from outerloop.types import UserError
 
 logger = logging.getLogger(__name__)
 TRANSFERS_AT_ONCE = 8
@@ -56,8 +56,8 @@ class _Get:
 class Bulk:
     """Gets content from others and gives what the store holds, at most 8 transfers each way at once.
 
-    upload_bytes_per_s   what all gifts together may take; None: no limit. Under 140 kB/s they go out fewer at once, so
-                         that a piece still arrives in half the time after which others give up
+    pace   what all gifts together may take, shared with whoever else is given it; none: no limit. Under 140 kB/s they
+           go out fewer at once, so that a piece still arrives in half the time after which others give up
 
     `bytes_sent` and `bytes_received` count content, every copy; `reputation` tells who gave wrong bytes.
     """
@@ -69,18 +69,24 @@ class Bulk:
         *,
         run: str,
         allowed: Callable[[str], bool],
-        upload_bytes_per_s: float | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self._transport = transport
         self._store = store
         self._protocol = f"outerloop/1/{run}/bulk"
         self._allowed = allowed
-        self._pace = Pace(upload_bytes_per_s)
+        self._pace = pace or Pace(None)
         self._gets = asyncio.Semaphore(TRANSFERS_AT_ONCE)
-        self._gifts = asyncio.Semaphore(_gifts_at_once(upload_bytes_per_s))
+        self._gifts = asyncio.Semaphore(_gifts_at_once(self._pace))
         self.reputation = Reputation()
         self.bytes_sent = 0
         self.bytes_received = 0
+        self._busy = Busy()
+
+    @property
+    def moving_s(self) -> float:
+        """Seconds so far in which at least one transfer was under way; any thread may ask."""
+        return self._busy.total_s()
 
     async def serve(self) -> None:
         """Give to allowed peers, from now on."""
@@ -138,7 +144,8 @@ class Bulk:
         before, clock = len(get.partial), asyncio.get_running_loop().time
         get.heard_s = clock()
         try:
-            await self._fetch(get, holder)
+            with self._busy.during():
+                await self._fetch(get, holder)
         except (BrokenStream, Unreachable) as error:
             get.holders.failed(holder, error, brought=len(get.partial) - before, silent_s=clock() - get.heard_s)
             logger.debug("%s: %s failed (%s), going on from there", get.partial, holder, error)
@@ -164,9 +171,13 @@ class Bulk:
             await stream.ended()
             return
         async with self._turn(stream):
-            await stream.send_object({"length": len(content)})
-            await self._send(memoryview(content)[offset:], stream)
-            await stream.ended()
+            with self._busy.during():
+                await self._give_now(memoryview(content)[offset:], stream, length=len(content))
+
+    async def _give_now(self, content: memoryview, stream: Stream, *, length: int) -> None:
+        await stream.send_object({"length": length})
+        await self._send(content, stream)
+        await stream.ended()
 
     async def _send(self, content: memoryview, stream: Stream) -> None:
         for start in range(0, len(content), PIECE_BYTES):
@@ -207,11 +218,8 @@ def _wanted(request: Request) -> tuple[bytes, int]:
     return sha, offset
 
 
-def _gifts_at_once(bytes_per_s: float | None) -> int:
-    """As many as get a piece each through in half of a stall."""
-    if bytes_per_s is None:
+def _gifts_at_once(pace: Pace) -> int:
+    """As many as get a piece each through in half of a stall, one at least."""
+    if pace.bytes_per_s is None:
         return TRANSFERS_AT_ONCE
-    least = 2 * PIECE_BYTES / STALL_S
-    if bytes_per_s < least:
-        raise UserError(f"an upload limit of {bytes_per_s:g} bytes/s stalls others; type at least {least:.0f}")
-    return min(TRANSFERS_AT_ONCE, int(bytes_per_s / least))
+    return max(1, min(TRANSFERS_AT_ONCE, int(pace.bytes_per_s / LEAST_BYTES_PER_S)))

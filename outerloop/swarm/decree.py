@@ -17,21 +17,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from outerloop.swarm.ballots import Accept, Accepted, Here, Message, Promise, Propose
+from outerloop.swarm.ballots import Accept, Accepted, Decided, Here, Message, Promise, Propose
 from outerloop.swarm.closing import Closing
 from outerloop.swarm.commits import Commit, Participant, majority
 from outerloop.swarm.gathering import Gathering
 from outerloop.swarm.leading import choice
 from outerloop.swarm.memory import Memory
 from outerloop.swarm.outputs import Output, Refused, Save, Send, Want
-from outerloop.swarm.scrutiny import objection
+from outerloop.swarm.scrutiny import Notary, objection
 
 
 class Decree:
     """`memory` and `gathering` are immutable values that events replace; `held` are payloads by round."""
 
-    def __init__(self, memory: Memory, *, closing: Closing, absent_rounds: int, most_bytes: int) -> None:
+    def __init__(
+        self, memory: Memory, *, notary: Notary, closing: Closing, absent_rounds: int, most_bytes: int
+    ) -> None:
         self.memory = memory
+        self.notary = notary
         self.gathering = Gathering()
         self.held: dict[int, frozenset[Participant]] = {}  # replaced, not changed
         self.closing = closing
@@ -116,8 +119,13 @@ class Decree:
         return objection(self.memory, commit, min_peers=self.closing.min_peers, most_bytes=self._most_bytes)
 
     def _take_accept(self, sender: str, accept: Accept) -> None:
-        if self.proposed and (accept.view, accept.digest) == (self.view, self.proposed.commit.digest):
-            self.gathering = replace(self.gathering, accepts=self.gathering.accepts | {sender})
+        if not self.proposed or (accept.view, accept.digest) != (self.view, self.proposed.commit.digest):
+            return
+        if not self.notary.right(sender, self.number, accept.view, accept.digest, accept.signature):
+            self._refuse(sender, f"accepts in view {accept.view} without signing that")
+        elif sender not in self.gathering.acceptors:
+            accepts = self.gathering.accepts | {(sender, accept.signature)}
+            self.gathering = replace(self.gathering, accepts=accepts)
 
     def _accept(self) -> bool:
         """Accept the proposal that waits, if that is possible now."""
@@ -126,7 +134,9 @@ class Decree:
             return False
         self.memory = replace(self.memory, accepted=proposal)
         self.gathering = replace(self.gathering, proposal=None)
-        self._tell([leader], Accept(self.number, self.memory.head.digest, self.view, proposal.commit.digest))
+        digest = proposal.commit.digest
+        signature = self.notary.sign(self.number, self.view, digest)
+        self._tell([leader], Accept(self.number, self.memory.head.digest, self.view, digest, signature))
         return True
 
     def _propose(self) -> bool:
@@ -143,11 +153,13 @@ class Decree:
         self._tell(self.memory.roster, Propose(proposal))
         return True
 
-    def _acceptors(self) -> tuple[str, ...]:
-        """Who has accepted what this peer proposed, if they are a majority."""
-        acceptors = self.gathering.accepts | {self.memory.peer}
-        enough = self.proposed and len(acceptors) >= majority(self.memory.roster)
-        return tuple(sorted(acceptors)) if enough else ()
+    def _decided(self) -> Decided | None:
+        """What this peer proposed, once a majority has accepted it."""
+        proposed, accepts = self.proposed, self.gathering.accepts
+        if proposed is None or 1 + len(accepts) < majority(self.memory.roster):
+            return None
+        own = self.memory.peer, self.notary.sign(self.number, self.view, proposed.commit.digest)
+        return Decided(proposed.commit, self.view, tuple(sorted(accepts | {own})))
 
     def _promise(self, view: int) -> None:
         """On to a later view: tell its leader, or as the leader call the others."""

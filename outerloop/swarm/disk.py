@@ -1,4 +1,4 @@
-"""Files that outlive a crash: each is there whole or not at all, and synced before anybody is told of it."""
+"""Files that outlive a crash: each is there whole or not at all, and safe before anybody is told of it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,14 @@ class Disk(Protocol):
 
 
 class Folder:
-    """A folder of files. They are written in a thread beside the loop: a disk may be slow, and others are served."""
+    """A folder of files. They are written in a thread beside the loop: a disk may be slow, and others are served.
 
-    def __init__(self, path: Path) -> None:
+    Not `synced`: for what is checked when it is read, and only costs time when it is lost.
+    """
+
+    def __init__(self, path: Path, *, synced: bool = True) -> None:
         self._path = path
+        self._synced = synced
         path.mkdir(parents=True, exist_ok=True)
 
     def names(self) -> list[str]:
@@ -54,8 +58,13 @@ class Folder:
         with temporary.open("wb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            if self._synced:
+                os.fsync(file.fileno())
         temporary.replace(self._path / name)
+        if self._synced:
+            self._sync_names()
+
+    def _sync_names(self) -> None:
         folder = os.open(self._path, os.O_RDONLY)
         try:
             os.fsync(folder)

@@ -17,6 +17,7 @@ from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.disk import Buffer
 from outerloop.swarm.framing import Stream, Unreadable
 from outerloop.swarm.manifest import CONTEXT, Manifest, cut
+from outerloop.swarm.pace import Pace
 from outerloop.swarm.timeouts import POLL_S, STATE_KEPT_S, limit
 from outerloop.swarm.transport import Request, Transport
 
@@ -27,13 +28,15 @@ MOST_WANTED = 8
 class Donor:
     """`wants` may be asked by the trainer's thread, all else belongs to the network's."""
 
-    def __init__(self, transport: Transport, *, run: str, allowed: Callable[[str], bool]) -> None:
+    def __init__(
+        self, transport: Transport, *, run: str, allowed: Callable[[str], bool], pace: Pace | None = None
+    ) -> None:
         self._transport = transport
         self._allowed = allowed
         self._protocol = protocol_of(run)
         self._run = run
         self._held = _Held(asked=self._hold_on)
-        self._bulk = Bulk(transport, self._held, run=content_of(run), allowed=allowed)
+        self._bulk = Bulk(transport, self._held, run=content_of(run), allowed=allowed, pace=pace)
         self._wanted: frozenset[int] = frozenset()
         self._landed = -1
         self._news = asyncio.Event()

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 import logging
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from outerloop.swarm.bulk import TRANSFERS_AT_ONCE, Bulk
@@ -18,7 +19,7 @@ from outerloop.swarm.donor import content_of, protocol_of
 from outerloop.swarm.fields import BadMessage, digest, whole
 from outerloop.swarm.framing import BrokenStream
 from outerloop.swarm.holders import Unobtainable
-from outerloop.swarm.manifest import CONTEXT, Manifest, most_bytes
+from outerloop.swarm.manifest import CHUNK_BYTES, CONTEXT, Manifest, most_bytes
 from outerloop.swarm.timeouts import DONATE_S, PULL_S, limit
 from outerloop.swarm.transport import Transport, Unreachable
 
@@ -80,31 +81,31 @@ class Download:
 
     async def _chunks(self, manifest: Manifest, holders: list[str], progress: Progress) -> bytes:
         """All of them, in order; equal ones (a state may have many zeros) come once."""
-        times, kept = Counter(manifest.chunks), self._keep_only(manifest)
+        kept, content = self._keep_only(manifest), io.BytesIO()  # it gives its bytes away without a copy
         turns, here = asyncio.Semaphore(TRANSFERS_AT_ONCE), 0
 
-        async def one(i: int) -> bytes:
+        async def one(sha: bytes, places: list[int]) -> None:
             nonlocal here
-            sha, first = manifest.chunks[i], i % len(holders)  # every chunk asks another holder first
+            first = places[0] % len(holders)  # every chunk asks another holder first
             async with turns:  # a chunk has PULL_S from its turn on, not from the beginning of all
-                content = self._read(sha) if sha.hex() in kept else None
-                if content is None:
-                    content = await self._fetch(sha, manifest.length_of(i), holders[first:] + holders[:first])
-            here += len(content) * times[sha]
+                chunk = self._read(sha) if sha.hex() in kept else None
+                if chunk is None:
+                    chunk = await self._fetch(sha, manifest.length_of(places[0]), holders[first:] + holders[:first])
+            for place in places:
+                content.seek(place * CHUNK_BYTES)
+                content.write(chunk)
+            here += len(chunk) * len(places)
             progress(here, manifest.size_bytes)
-            return content
 
-        first_of = {sha: i for i, sha in reversed(list(enumerate(manifest.chunks)))}
-        tasks = {sha: asyncio.create_task(one(i)) for sha, i in first_of.items()}
+        tasks = [asyncio.create_task(one(sha, places)) for sha, places in manifest.places().items()]
         try:
-            await asyncio.gather(*tasks.values())
+            await asyncio.gather(*tasks)
         finally:
-            for task in tasks.values():
+            for task in tasks:
                 task.cancel()
-        content = b"".join(tasks[sha].result() for sha in manifest.chunks)
         for name in self._disk.names():
             self._disk.remove(name)
-        return content
+        return content.getvalue()
 
     def _read(self, sha: bytes) -> bytes | None:
         """A chunk that came before, unless it is damaged."""

@@ -11,6 +11,7 @@ MAX_PEERS = 1024
 MAX_NUMBER = 1 << 40  # rounds
 MAX_VIEW = 1 << 31
 MAX_AMOUNT = 1 << 62  # bytes of a payload
+SIGNATURE_BYTES = 64  # Ed25519
 PEER_ID = re.compile(r"[0-9A-Za-z_.-]{1,128}")
 QUOTED = 40  # characters of a bad value that a message shows
 
@@ -36,6 +37,12 @@ def whole(value: Any, what: str, *, least: int = 0, most: int) -> int:
 def digest(value: Any, what: str) -> bytes:
     if type(value) is not bytes or len(value) != 32:
         raise BadMessage(f"{what} is a sha256 of 32 bytes; came {quote(value)}")
+    return value
+
+
+def signature(value: Any, what: str) -> bytes:
+    if type(value) is not bytes or len(value) != SIGNATURE_BYTES:
+        raise BadMessage(f"{what} has {SIGNATURE_BYTES} bytes; came {quote(value)}")
     return value
 
 

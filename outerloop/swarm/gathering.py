@@ -13,8 +13,8 @@ class Gathering:
     """Immutable: an event makes a new one. The first three are of the round, the others of the view at hand.
 
     `grace`, `deadline`: over. `asked`: who asked for admission after the right head. As a leader: `promises`, who
-    promised and what it had accepted, and `accepts` of the proposal, the own of either apart. As a follower:
-    `proposal`, which waits for its payloads. `wanted`: payloads that were asked for.
+    promised and what it had accepted, and signed `accepts` of the proposal, the own of either apart. As a
+    follower: `proposal`, which waits for its payloads. `wanted`: payloads that were asked for.
     """
 
     grace: bool = False
@@ -22,9 +22,13 @@ class Gathering:
     asked: frozenset[str] = frozenset()
 
     promises: frozenset[tuple[str, Accepted | None]] = frozenset()
-    accepts: frozenset[str] = frozenset()
+    accepts: frozenset[tuple[str, bytes]] = frozenset()
     proposal: Accepted | None = None
     wanted: frozenset[Participant] = frozenset()
+
+    @property
+    def acceptors(self) -> set[str]:
+        return {peer for peer, _ in self.accepts}
 
     def in_another_view(self) -> Gathering:
         return Gathering(self.grace, self.deadline, self.asked)

@@ -19,6 +19,7 @@ from outerloop.swarm.fields import BadMessage
 from outerloop.swarm.framing import BrokenStream
 from outerloop.swarm.holders import Unobtainable
 from outerloop.swarm.manifest import Manifest
+from outerloop.swarm.pace import Pace
 from outerloop.swarm.roster import id_of
 from outerloop.swarm.rounds import Rounds
 from outerloop.swarm.timeouts import RETRY_S
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class Handover:
-    """Both sides of it. `own`: this peer's name; `disk`: for chunks alone."""
+    """Both sides of it. `own`: this peer's name; `disk`: for chunks alone; `pace`: how fast state may leave."""
 
     def __init__(
         self,
@@ -39,10 +40,11 @@ class Handover:
         own: str,
         allowed: Callable[[str], bool],
         disk: Disk,
+        pace: Pace | None = None,
     ) -> None:
         self._rounds = rounds
         self._own = own
-        self._donor = Donor(transport, run=run, allowed=allowed)
+        self._donor = Donor(transport, run=run, allowed=allowed, pace=pace)
         self._download = Download(transport, run=run, disk=disk)
 
     @property

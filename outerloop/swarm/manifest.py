@@ -39,6 +39,13 @@ class Manifest:
         """Bytes of a chunk; the last one may be shorter."""
         return min(CHUNK_BYTES, self.size_bytes - chunk * CHUNK_BYTES)
 
+    def places(self) -> dict[bytes, list[int]]:
+        """Where each different chunk belongs, in the order of their first places."""
+        places: dict[bytes, list[int]] = {}
+        for chunk, sha in enumerate(self.chunks):
+            places.setdefault(sha, []).append(chunk)
+        return places
+
     def to_bytes(self) -> bytes:
         return msgpack.packb([self.number, self.head, self.size_bytes, b"".join(self.chunks)])
 

@@ -16,9 +16,9 @@ import msgpack
 
 from outerloop.swarm.ballots import Accepted, Decided
 from outerloop.swarm.commits import Commit, genesis
-from outerloop.swarm.fields import MAX_VIEW, BadMessage, fields, items, peer_id, peer_ids, whole
+from outerloop.swarm.fields import MAX_VIEW, BadMessage, fields, items, peer_id, whole
 
-VERSION = 1
+VERSION = 2
 ROUNDS_KEPT = 8
 """Commits that a peer can be behind and still be brought up by replay."""
 
@@ -40,7 +40,7 @@ class Memory:
     @staticmethod
     def first(*, run: str, peer: str, roster: Iterable[str], number: int = 0) -> Memory:
         """Of a peer that is there from the beginning, when round `number` is the first."""
-        return Memory(run, peer, (Decided(genesis(run, roster, first=number), ()),))
+        return Memory(run, peer, (Decided(genesis(run, roster, first=number), 0, ()),))
 
     @staticmethod
     def joining(*, run: str, peer: str, head: Decided) -> Memory:
@@ -84,7 +84,7 @@ class Memory:
                 "version": VERSION,
                 "run": self.run,
                 "peer": self.peer,
-                "log": [[one.commit.to_map(), list(one.acceptors)] for one in self.log],
+                "log": [one.to_map() for one in self.log],
                 "promised": self.promised,
                 "accepted": self.accepted.to_map() if self.accepted else None,
             }
@@ -108,10 +108,8 @@ class Memory:
 
 def _log(value: Any) -> tuple[Decided, ...]:
     log: list[Decided] = []
-    for pair in items(value, "the log", least=1):
-        if type(pair) is not list or len(pair) != 2:
-            raise BadMessage("an entry of the log is a commit and its acceptors")
-        decided = Decided(Commit.from_map(pair[0]), peer_ids(pair[1], "acceptors"))
+    for one in items(value, "the log", least=1):
+        decided = Decided.from_map(one)
         if log and decided.commit.parent != log[-1].commit.digest:
             raise BadMessage(f"the log breaks before commit {decided.commit.number}")
         log.append(decided)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from outerloop.swarm.commits import Commit, Participant
+from outerloop.swarm.disk import Buffer
 from outerloop.swarm.memory import ROUNDS_KEPT, Memory
 from outerloop.swarm.pulls import Pulls
 from outerloop.swarm.store import Store
@@ -34,7 +35,7 @@ class Outcomes:
 
     def begin(self, memory: Memory) -> None:
         """From what is remembered; genesis, which nobody accepted, is no round."""
-        self._commits = {one.commit.number: one.commit for one in memory.log if one.acceptors}
+        self._commits = {one.commit.number: one.commit for one in memory.log if one.accepts}
         self._open, self._broken = memory.number, None
 
     def add(self, commit: Commit) -> None:
@@ -73,8 +74,8 @@ class Outcomes:
             raise TooFar
         return number < self._open
 
-    async def take(self, number: int) -> list[tuple[str, bytes]]:
-        """Who took part and with which payload, in the order of names, once all of it lies here. Raises TooFar."""
+    async def take(self, number: int) -> list[tuple[str, Buffer]]:
+        """Who took part and with what, as it lies here, in the order of names. Raises TooFar."""
         while not self.decided(number):
             await self._news.wait()
         commit = self._commits[number]

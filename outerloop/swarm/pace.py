@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
+
+from outerloop.swarm.framing import PIECE_BYTES
+from outerloop.swarm.timeouts import STALL_S
+from outerloop.types import UserError
+
+LEAST_BYTES_PER_S = 2 * PIECE_BYTES / STALL_S
+"""A piece in half of the time after which others give up."""
 
 
 class Pace:
@@ -13,14 +21,28 @@ class Pace:
     """
 
     def __init__(self, bytes_per_s: float | None) -> None:
-        self._bytes_per_s = bytes_per_s
+        self.bytes_per_s = bytes_per_s
         self._free_at_s = 0.0
 
     async def take(self, count: int) -> None:
         """Wait for the turn of `count` bytes."""
-        if self._bytes_per_s is None:
+        if self.bytes_per_s is None:
             return
         now_s = asyncio.get_running_loop().time()
         turn_s = max(now_s, self._free_at_s)
-        self._free_at_s = turn_s + count / self._bytes_per_s
+        self._free_at_s = turn_s + count / self.bytes_per_s
         await asyncio.sleep(turn_s - now_s)
+
+
+def pace_of(max_mbit: float | None) -> Pace:
+    """The limit of a user, in Mbit/s of payloads and state; None: none. Raises UserError for one that stalls others."""
+    if max_mbit is None:
+        return Pace(None)
+    number = isinstance(max_mbit, int | float) and math.isfinite(max_mbit)
+    if not number or max_mbit * 1e6 / 8 < LEAST_BYTES_PER_S:
+        least = f"{LEAST_BYTES_PER_S * 8e-6:.2f}"
+        raise UserError(
+            f"exchange.max_mbit={max_mbit} is no upload limit that others can live with, they would take this peer for"
+            f" frozen: type exchange.max_mbit={least} or more, or null for no limit"
+        )
+    return Pace(max_mbit * 1e6 / 8)

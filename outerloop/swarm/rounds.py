@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
@@ -27,14 +28,16 @@ from outerloop.swarm.disk import Disk
 from outerloop.swarm.following import Following
 from outerloop.swarm.history import History
 from outerloop.swarm.memory import Memory
+from outerloop.swarm.notary import Keys
 from outerloop.swarm.outcomes import Outcomes
 from outerloop.swarm.outputs import Apply, Behind, Output, Refused, Save, Send, Want
+from outerloop.swarm.pace import Pace
 from outerloop.swarm.payloads import Payloads
 from outerloop.swarm.post import Post
 from outerloop.swarm.pulls import Pulls
 from outerloop.swarm.reach import Reach
 from outerloop.swarm.rules import Rules
-from outerloop.swarm.sealed import SEAL_BYTES, sealed, unsealed
+from outerloop.swarm.sealed import SEAL_BYTES, beside, sealed, unsealed
 from outerloop.swarm.store import Store, participant
 from outerloop.swarm.timers import Event, Timers
 from outerloop.swarm.transport import Transport
@@ -47,7 +50,10 @@ MEMORY = "agreement"
 
 
 class Rounds:
-    """One peer's rounds. `names` are peer ids and names of who may take part, `own` is this peer's name."""
+    """One peer's rounds. `names` are peer ids and names of who may take part, `own` is this peer's name.
+
+    `pace`: how fast its payloads may leave; none: no limit.
+    """
 
     def __init__(
         self,
@@ -59,6 +65,7 @@ class Rounds:
         disk: Disk,
         rules: Rules,
         max_blob_bytes: int,
+        pace: Pace | None = None,
     ) -> None:
         def allowed(peer_id: str) -> bool:
             return peer_id in names()
@@ -69,7 +76,7 @@ class Rounds:
         self._most_bytes = max_blob_bytes + SEAL_BYTES
         self._disk = disk
         self._store = Store(disk)
-        self._bulk = Bulk(transport, self._store, run=run, allowed=allowed)
+        self._bulk = Bulk(transport, self._store, run=run, allowed=allowed, pace=pace)
         self._pulls = Pulls(
             self._bulk,
             self._store,
@@ -106,6 +113,11 @@ class Rounds:
     @property
     def bytes_received(self) -> int:
         return self._bulk.bytes_received
+
+    @property
+    def moving_s(self) -> float:
+        """Seconds in which a payload was on its way to or from this peer."""
+        return self._bulk.moving_s
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -156,7 +168,11 @@ class Rounds:
         self._outcomes.begin(memory)
         rules = self._rules
         self._machine = Agreement(
-            memory, closing=rules.closing, absent_rounds=rules.absent_rounds, most_bytes=self._most_bytes
+            memory,
+            notary=Keys(self._trust.signatures, sitting=memory.run),
+            closing=rules.closing,
+            absent_rounds=rules.absent_rounds,
+            most_bytes=self._most_bytes,
         )
         for number, one in self._store.since(memory.number):
             self._holds(number, one)
@@ -188,21 +204,28 @@ class Rounds:
         """This peer's payload of a round; what it has said about the round in an earlier life stays."""
         if self._payloads.own.get(number) is None and number >= self._agreement.number:
             sitting = self._agreement.memory.run
-            content = sealed(blob, self._trust.signatures, sitting=sitting, number=number, peer=self._own)
-            one = participant(self._own, content)
+
+            def seal() -> tuple[bytes, Participant]:
+                content = sealed(blob, self._trust.signatures, sitting=sitting, number=number, peer=self._own)
+                return content, participant(self._own, content)
+
+            content, one = await beside(len(blob), seal)
             await self._store.put(number, one, content)
             self._payloads.own.post(number, one)
             self._holds(number, one)
 
     def decided(self, number: int) -> bool:
-        """Whether a round came to something already. Raises TooFar when this peer is too far behind to know what."""
+        """Whether a round came to something already. Raises TooFar when this peer is too far behind to know what.
+
+        For the trainer's thread as well, which does not wait for the network's.
+        """
         return self._outcomes.decided(number)
 
     async def outcome(self, number: int) -> list[tuple[str, bytes]]:
         """Who took part and with which payload, in the order of names, once all of it lies here. Raises TooFar."""
         watching = self._spawn(self._reach.watch(self._others))
         try:
-            return [(peer, unsealed(content)) for peer, content in await self._outcomes.take(number)]
+            return await unsealed(await self._outcomes.take(number))
         finally:
             watching.cancel()
 
@@ -270,7 +293,9 @@ class Rounds:
     # small things
 
     def _others(self) -> list[str]:
-        return [peer for peer in self.roster if peer != self._own]
+        """Each peer begins with the one after itself: were the first of the roster asked first by all, they queued."""
+        ahead = bisect(self.roster, self._own)
+        return [peer for peer in (*self.roster[ahead:], *self.roster[:ahead]) if peer != self._own]
 
     def _since(self, number: int | None) -> tuple[Decided, ...] | None:
         if self._machine is None:

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from outerloop.swarm.ballots import Decided
 from outerloop.swarm.commits import Commit, majority
 from outerloop.swarm.fields import MAX_AMOUNT
 from outerloop.swarm.memory import Memory
+
+
+class Notary(Protocol):
+    """What the agreement, which knows no keys, needs of them."""
+
+    def sign(self, number: int, view: int, digest: bytes) -> bytes:
+        """64 bytes: this peer accepts a commit of this round in this view; the same for the same."""
+        ...
+
+    def right(self, peer: str, number: int, view: int, digest: bytes, signature: bytes) -> bool:
+        """Whether a peer (its name) has signed that."""
+        ...
 
 
 def objection(memory: Memory, commit: Commit, *, min_peers: int, most_bytes: int = MAX_AMOUNT) -> str:
@@ -23,9 +37,11 @@ def objection(memory: Memory, commit: Commit, *, min_peers: int, most_bytes: int
     return ""
 
 
-def doubt(memory: Memory, decided: Decided) -> str:
-    """Why a commit of the round at hand is not known to be decided. Signatures of accepts are to be checked here."""
-    acceptors = set(decided.acceptors) & set(memory.roster)
+def doubt(memory: Memory, decided: Decided, notary: Notary) -> str:
+    """Why a commit of the round at hand is not known to be decided: too few of the roster have signed that."""
+    signed = {peer: signature for peer, signature in decided.accepts if peer in memory.roster}
+    where = decided.commit.number, decided.view, decided.commit.digest
+    acceptors = [peer for peer, signature in signed.items() if notary.right(peer, *where, signature)]
     if len(acceptors) < majority(memory.roster):
         return f"commit {memory.number} has accepts of {len(acceptors)} of {len(memory.roster)} peers, no majority"
     return ""

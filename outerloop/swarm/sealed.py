@@ -12,14 +12,19 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
+from outerloop.swarm.disk import Buffer
+from outerloop.swarm.fields import SIGNATURE_BYTES
 from outerloop.swarm.roster import id_of
-from outerloop.swarm.signatures import SIGNATURE_BYTES, Signatures
+from outerloop.swarm.signatures import Signatures
 
+T = TypeVar("T")
 CONTEXT = "payload"
 SEAL_BYTES = SIGNATURE_BYTES
 INLINE_BYTES = 4 << 20
-"""More is hashed beside the network thread's loop, at 1.7 GB/s or so."""
+"""More is hashed or copied beside the network thread's loop, at 1.7 GB/s or so."""
 
 
 def sealed(payload: bytes, signatures: Signatures, *, sitting: str, number: int, peer: str) -> bytes:
@@ -29,7 +34,7 @@ def sealed(payload: bytes, signatures: Signatures, *, sitting: str, number: int,
 
 async def doubt(content: bytes, signatures: Signatures, *, sitting: str, number: int, peer: str) -> str:
     """Why this is not what a peer offered for this round; empty when it is."""
-    seen = await asyncio.to_thread(_seen, content) if len(content) > INLINE_BYTES else _seen(content)
+    seen = await beside(len(content), lambda: _seen(content))
     if signatures.right(content[:SEAL_BYTES], CONTEXT, sitting, number, peer, seen, by=id_of(peer)):
         return ""
     return f"what came as its payload of round {number} is not signed by it for this round"
@@ -39,6 +44,12 @@ def _seen(content: bytes) -> bytes:
     return hashlib.sha256(memoryview(content)[SEAL_BYTES:]).digest()
 
 
-def unsealed(content: bytes) -> bytes:
-    """The payload."""
-    return content[SEAL_BYTES:]
+async def unsealed(contents: Sequence[tuple[str, Buffer]]) -> list[tuple[str, bytes]]:
+    """Peers and their payloads, copied once."""
+    size = sum(len(content) for _, content in contents)
+    return await beside(size, lambda: [(peer, bytes(memoryview(one)[SEAL_BYTES:])) for peer, one in contents])
+
+
+async def beside(size: int, work: Callable[[], T]) -> T:
+    """What `work` on so many bytes comes to; the loop goes on meanwhile when they are many."""
+    return await asyncio.to_thread(work) if size > INLINE_BYTES else work()

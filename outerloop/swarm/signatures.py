@@ -21,13 +21,12 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from hivemind.p2p import PeerID
 
-from outerloop.swarm.fields import BadMessage, quote
+from outerloop.swarm.fields import SIGNATURE_BYTES, BadMessage, quote
 from outerloop.swarm.identity import read_identity
 
 DOMAIN = b"outerloop/1/signature\n"
 PEER_ID_PREFIX = bytes([0x00, 36, 0x08, 0x01, 0x12, 32])
 ED25519_ID = re.compile(r"12D3KooW[1-9A-HJ-NP-Za-km-z]{44}")
-SIGNATURE_BYTES = 64
 Field = bytes | str | int | float
 
 

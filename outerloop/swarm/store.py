@@ -39,8 +39,8 @@ class Store:
         await self._disk.write(name, content)
         self._files[number, one] = name
 
-    def read(self, number: int, one: Participant) -> bytes:
-        return bytes(self._disk.read(self._files[number, one]))
+    def read(self, number: int, one: Participant) -> Buffer:
+        return self._disk.read(self._files[number, one])
 
     def get(self, sha: bytes) -> Buffer | None:
         """The content with this sha256, of whatever round."""

@@ -33,7 +33,7 @@ def _as_leader(agreement: Agreement) -> str:
     memory, gathering = agreement.memory, agreement.gathering
     needed, others = majority(memory.roster), set(memory.roster) - {memory.peer}
     if agreement.proposed:
-        silent = others - gathering.accepts
+        silent = others - gathering.acceptors
         return f"{1 + len(gathering.accepts)} of {needed} accepts are here; none of {names(silent)}"
     silent = others - {peer for peer, _ in gathering.promises}
     if memory.promised > 0 and len(memory.roster) - len(silent) < needed:

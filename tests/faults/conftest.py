@@ -19,7 +19,7 @@ def hosts(tmp_path: Path) -> Iterator[Callable[[int, int], Hosts]]:
     with ExitStack() as stack:
 
         def start(near: int, far: int) -> Hosts:
-            made = Hosts(tmp_path, stack.enter_context(network((near, far))), near=near, far=far)
+            made = Hosts(tmp_path, stack.enter_context(network(near + far, "--far", str(far))), near=near, far=far)
             stack.callback(made.stop)
             made.start()
             return made

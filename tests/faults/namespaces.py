@@ -1,58 +1,41 @@
-"""Hosts as network namespaces on two switches with one cable between them, and nothing of it outside of namespaces.
+"""Hosts as network namespaces, made by scripts/wan.sh: addresses, commands on a host, the cable between near and far.
 
-    host 0 ─┐                      ┌─ host 2
-            near ──── cable ──── far
-    host 1 ─┘                      └─ host 3
-
-Pulling the cable parts the two sides without a word: packets are lost, no connection is told. A host's processes are
-started with `inside`; its address is `address(host)`. Takes root and iproute2: `lacking` tells what is missing.
+Pulling the cable parts the two sides without a word: packets are lost, no connection is told. Takes root and iproute2:
+`lacking` tells what is missing.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from pathlib import Path
 
-PREFIX = f"outerloop-{os.getpid()}-"
+SCRIPT = str(Path(__file__).parents[2] / "scripts/wan.sh")
 
 
 class Network:
-    """`sides`: how many hosts on each switch, near and far; hosts are counted through."""
+    """A set of hosts with a name of its own, so that several can be there at once."""
 
-    def __init__(self, sides: tuple[int, int]) -> None:
-        self._hub = f"{PREFIX}hub"
-        self._hosts = [f"{PREFIX}{host}" for host in range(sum(sides))]
-        self._near = sides[0]
+    def __init__(self, name: str) -> None:
+        self.name = name
 
-    def build(self) -> None:
-        for namespace in (self._hub, *self._hosts):
-            _ip("netns", "add", namespace)
-            _ip("-n", namespace, "link", "set", "lo", "up")
-        for switch in ("near", "far"):
-            _ip("-n", self._hub, "link", "add", switch, "type", "bridge")
-            _ip("-n", self._hub, "link", "set", switch, "up")
-        _ip("-n", self._hub, "link", "add", "cable-near", "type", "veth", "peer", "name", "cable-far")
-        self._plug("cable-near", "near")
-        self._plug("cable-far", "far")
-        for host in range(len(self._hosts)):
-            self._add(host)
+    def up(self, hosts: int, *options: str) -> None:
+        """Raises CalledProcessError; what the script says of it is in `stderr`."""
+        self._wan("up", str(hosts), *options)
 
-    def remove(self) -> None:
-        """Namespaces take their links with them."""
-        for namespace in (self._hub, *self._hosts):
-            with suppress(subprocess.CalledProcessError):
-                _ip("netns", "delete", namespace)
+    def down(self) -> None:
+        """Processes on the hosts end with it."""
+        self._wan("down")
 
     def part(self) -> None:
         """Pull the cable."""
-        _ip("-n", self._hub, "link", "set", "cable-near", "down")
+        self._wan("part")
 
     def heal(self) -> None:
         """Plug it in again."""
-        _ip("-n", self._hub, "link", "set", "cable-near", "up")
+        self._wan("heal")
 
     def cap(self, host: int, mbit_per_s: float) -> None:
         """Let the host send no faster than this: a token bucket of 128 KB, a queue of a fifth of a second."""
@@ -61,46 +44,32 @@ class Network:
         subprocess.run(command, check=True, capture_output=True, text=True)
 
     def address(self, host: int) -> str:
-        return f"10.77.0.{host + 1}"
+        return self._wan("address", str(host)).strip()
 
     def inside(self, host: int, command: Sequence[str]) -> list[str]:
         """A command that runs on this host."""
-        return ["ip", "netns", "exec", self._hosts[host], *command]
+        return ["env", f"WAN_NAME={self.name}", SCRIPT, "run", str(host), *command]
 
-    def _add(self, host: int) -> None:
-        namespace, port = self._hosts[host], f"port{host}"
-        _ip("-n", self._hub, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", namespace)
-        self._plug(port, "near" if host < self._near else "far")
-        _ip("-n", namespace, "address", "add", f"{self.address(host)}/24", "dev", "eth0")
-        _ip("-n", namespace, "link", "set", "eth0", "up")
-
-    def _plug(self, port: str, switch: str) -> None:
-        _ip("-n", self._hub, "link", "set", port, "master", switch, "up")
+    def _wan(self, *arguments: str) -> str:
+        environment = os.environ | {"WAN_NAME": self.name}
+        return subprocess.run([SCRIPT, *arguments], check=True, capture_output=True, text=True, env=environment).stdout
 
 
 @contextmanager
-def network(sides: tuple[int, int]) -> Iterator[Network]:
-    """A network that is gone at the end, however the block ends. Its processes must have ended by then."""
-    made = Network(sides)
+def network(hosts: int, *options: str) -> Iterator[Network]:
+    """Hosts that are gone at the end, however the block ends."""
+    made = Network(str(os.getpid()))
     try:
-        made.build()
+        made.up(hosts, *options)
         yield made
     finally:
-        made.remove()
+        made.down()
 
 
 def lacking() -> str:
-    """Why there can be no namespaces here; empty when there can."""
-    if os.geteuid() != 0:
-        return "network namespaces take root"
-    if shutil.which("ip") is None:
-        return "network namespaces take iproute2 (apt-get install iproute2)"
+    """Why there can be no hosts here; empty when there can."""
     try:
-        with network((1, 0)):
+        with network(1, "--rate", "100mbit"):
             return ""
     except subprocess.CalledProcessError as error:
-        return f"no network namespaces here: {error.stderr.strip()}"
-
-
-def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
+        return f"no hosts as network namespaces: {error.stderr.strip()}"

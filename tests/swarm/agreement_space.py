@@ -15,6 +15,7 @@ from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
 from agreement_world import RUN, payload
+from toy_notary import ToyNotary
 
 from outerloop.swarm.agreement import Agreement
 from outerloop.swarm.ballots import Accept, Message, Promise, Propose
@@ -93,7 +94,7 @@ class Space:
 
     def _begin(self, timeouts: int, crashes: int) -> World:
         memories = [Memory.first(run=RUN, peer=peer, roster=PEERS) for peer in PEERS]
-        machines = [Agreement(memory, closing=CLOSING, absent_rounds=3) for memory in memories]
+        machines = [machine_of(memory) for memory in memories]
         world = World((0,) * len(PEERS), 0, timeouts, crashes)
         for who, machine in enumerate(machines):
             world = self._arrived(world, who, Peer(memories[who], machine), self._give(machine))
@@ -169,7 +170,7 @@ class Space:
         world = self._arrived(World((0,), 0, 0, 0), 0, peer, outputs)
         if crashes:
             disk = self._peers[world.peers[0]].disk
-            machine = Agreement(disk, closing=CLOSING, absent_rounds=3)
+            machine = machine_of(disk)
             world = self._arrived(world, 0, Peer(disk, machine), self._give(machine))
         return world.peers[0], world.sent, crashes
 
@@ -234,6 +235,10 @@ class Space:
         for (sender, view), told in promised.items():
             heard = [one for one, voters in votes.items() if sender in voters and one[0] < view]
             assert len(told) == 1 and max(told) >= max(heard, default=NOTHING), "a vote that a promise does not tell"
+
+
+def machine_of(memory: Memory) -> Agreement:
+    return Agreement(memory, notary=ToyNotary(memory.peer), closing=CLOSING, absent_rounds=3)
 
 
 def _bits(bits: int) -> Iterator[int]:

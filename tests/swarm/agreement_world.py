@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import msgpack
 from agreement_monitor import Monitor
+from toy_notary import ToyNotary
 
 from outerloop.swarm.agreement import Agreement
 from outerloop.swarm.ballots import Decided, Message, from_map, to_map
@@ -55,7 +56,7 @@ class World:
         members = list(members)
         first = genesis(RUN, members)
         self.monitor = Monitor(first, min_peers=closing.min_peers)
-        start = Decided(first, ())
+        start = Decided(first, 0, ())
         self.peers = {peer: Peer(Memory.first(run=RUN, peer=peer, roster=members)) for peer in members}
         self.peers |= {peer: Peer(Memory.joining(run=RUN, peer=peer, head=start)) for peer in outsiders}
         self.network: list[tuple[str, str, Message]] = []
@@ -78,7 +79,7 @@ class World:
         """From disk: memory and payloads."""
         peer = self.peers[name]
         memory = peer.reloaded() if self.as_bytes else peer.disk
-        peer.machine = Agreement(memory, closing=self.closing, absent_rounds=self.absent_rounds)
+        peer.machine = Agreement(memory, notary=ToyNotary(name), closing=self.closing, absent_rounds=self.absent_rounds)
         for number, one in sorted(peer.payloads):
             self.event(name, lambda machine, number=number, one=one: machine.holds(number, one))
 

@@ -12,6 +12,7 @@ from memory_network import MemoryNetwork, MemoryTransport
 from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.contents import Contents
 from outerloop.swarm.framing import END_MARK, Stream
+from outerloop.swarm.pace import Pace
 from outerloop.swarm.transport import Request
 
 PROTOCOL = "outerloop/1/r/bulk"
@@ -29,14 +30,14 @@ def sha_of(content: bytes) -> bytes:
 class Node:
     """A peer that holds content and asks for it."""
 
-    def __init__(self, network: MemoryNetwork, name: str, *, upload_bytes_per_s: float | None = None) -> None:
+    def __init__(self, network: MemoryNetwork, name: str, *, pace: Pace | None = None) -> None:
         self.store = Contents()
         self.bulk = Bulk(
             MemoryTransport(network, name),
             self.store,
             run="r",
             allowed=lambda peer_id: peer_id != "stranger",
-            upload_bytes_per_s=upload_bytes_per_s,
+            pace=pace,
         )
 
     async def get(self, content: bytes, holders: list[str], **options: Any) -> bytes:

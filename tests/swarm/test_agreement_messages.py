@@ -6,13 +6,13 @@ from typing import Any
 import msgpack
 import pytest
 from agreement_world import World, payload
+from toy_notary import decided_by
 
 from outerloop.swarm.ballots import (
     MAX_MESSAGE_BYTES,
     Accept,
     Accepted,
     Ask,
-    Decided,
     Here,
     Message,
     Promise,
@@ -32,8 +32,8 @@ MESSAGES: list[Message] = [
     Promise(3, HEAD, 2, None),
     Promise(3, HEAD, 2, Accepted(1, COMMIT)),
     Propose(Accepted(2, COMMIT)),
-    Accept(3, HEAD, 2, COMMIT.digest),
-    Decided(COMMIT, ("a", "c")),
+    Accept(3, HEAD, 2, COMMIT.digest, bytes(64)),
+    decided_by("ac", COMMIT, view=2),
     Ask(3, HEAD),
 ]
 
@@ -66,7 +66,7 @@ def test_the_largest_message_fits() -> None:
     participants = tuple(Participant(peer, HEAD, MAX_AMOUNT) for peer in peers)
     commit = Commit(MAX_NUMBER, HEAD, MAX_VIEW, participants, peers)
     for message in (
-        Decided(commit, peers),
+        decided_by(peers, commit, view=MAX_VIEW),
         Promise(MAX_NUMBER, HEAD, MAX_VIEW, None),
         Propose(Accepted(MAX_VIEW, commit)),
     ):
@@ -110,7 +110,7 @@ MALFORMED: list[tuple[Any, str]] = [
     (bent(PROPOSE, "accepted", "view", value=0), "an accepted view"),
     (bent(PROPOSE, *IN, value=[]), "a commit is a map"),
     (bent(PROPOSE, *IN, "number", value=-1), "a decided round's number"),
-    (bent(DECIDED, "commit", "number", value=-1), "a decided round's number"),
+    (bent(DECIDED, "decided", "commit", "number", value=-1), "a decided round's number"),
     (bent(PROPOSE, *IN, "roster", value=[]), "a roster's peers is a list of 1 to 1024"),
     (bent(PROPOSE, *IN, "roster", value=["b", "a"]), "in ascending order"),
     (bent(PROPOSE, *IN, "roster", value=["a", "a"]), "each once"),
@@ -122,8 +122,13 @@ MALFORMED: list[tuple[Any, str]] = [
     (bent(PROPOSE, *IN, "participants", 0, 1, value=b"short"), "a participant's payload is a sha256"),
     (bent(PROPOSE, *IN, "participants", 0, 2, value=-1), "size in bytes"),
     (bent(PROPOSE, *IN, "participants", 0, 2, value=1 << 63), "size in bytes"),
-    (bent(DECIDED, "acceptors", value=["c", "a"]), "in ascending order"),
-    (bent(DECIDED, "acceptors", value="abc"), "acceptors is a list"),
+    (bent(DECIDED, "decided", value=7), "a decided commit is a map"),
+    (bent(DECIDED, "decided", "view", value=0), "a decided view"),
+    (bent(DECIDED, "decided", "accepts", value=[["c", bytes(64)], ["a", bytes(64)]]), "in ascending order"),
+    (bent(DECIDED, "decided", "accepts", value=[["a", bytes(63)]]), "an accept's signature has 64 bytes"),
+    (bent(DECIDED, "decided", "accepts", value=["a"]), "an accept is"),
+    (bent(DECIDED, "decided", "accepts", value="abc"), "accepts is a list"),
+    (bent(MESSAGES[4], "signature", value=b""), "an accept's signature has 64 bytes"),
 ]
 
 
@@ -154,7 +159,7 @@ def test_no_bytes_whatever_do_anything_but_be_refused() -> None:
 def memories() -> list[Memory]:
     first = Memory.first(run="r", peer="a", roster="abc")
     commit = Commit(0, first.head.digest, 0, (payload("a", 0),), ("a", "b"))
-    later = first.learned(Decided(commit, ("a", "b")))
+    later = first.learned(decided_by("ab", commit))
     proposal = Accepted(2, Commit(1, commit.digest, 1, (payload("b", 1),), ("a",)))
     return [
         first,
@@ -172,13 +177,13 @@ def test_a_memory_comes_back_equal(memory: Memory) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"version": 2}, "the memory's version is a whole number from 1 to 1"),
+        ({"version": 1}, "the memory's version is a whole number from 2 to 2"),
         ({"run": "s"}, "this memory is of peer a in run s, not of a in r"),
         ({"peer": "b"}, "this memory is of peer b in run r, not of a in r"),
         ({"promised": -1}, "the promised view"),
         ({"log": []}, "the log is a list of 1"),
-        ({"log": [[COMMIT.to_map(), ["a"]], [COMMIT.to_map(), ["a"]]]}, "the log breaks before commit 3"),
-        ({"log": [COMMIT.to_map()]}, "an entry of the log"),
+        ({"log": 2 * [decided_by("a", COMMIT, view=1).to_map()]}, "the log breaks before commit 3"),
+        ({"log": [COMMIT.to_map()]}, "a decided commit is a map"),
         ({"accepted": {}}, "an accepted commit is a map"),
     ],
 )

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from agreement_world import RUN, World, payload
+from toy_notary import ToyNotary, decided_by, toy_signature
 
 from outerloop.swarm.agreement import Agreement
 from outerloop.swarm.ballots import Accept, Accepted, Ask, Decided, Here, Promise, Propose
@@ -390,7 +391,7 @@ def test_a_bent_commit_is_refused_by_name_proposed_or_decided(bend: Callable[[Co
     proposed = world[leader].proposed
     assert proposed
     bent = bend(proposed.commit)
-    for message in (Propose(Accepted(0, bent)), Decided(bent, TRIO)):
+    for message in (Propose(Accepted(0, bent)), decided_by(TRIO, bent)):
         (refused,) = world[follower].receive(leader, message)
         assert isinstance(refused, Refused) and refused.sender == leader and reason in refused.reason
     assert world[follower].number == 0 and world[follower].memory.accepted is None
@@ -402,10 +403,10 @@ def test_too_large_a_payload_is_refused_proposed_decided_and_promised() -> None:
     everybody_has_everything(world)
     proposed = world[leader].proposed
     assert proposed
-    small = Agreement(world[follower].memory, closing=ALL_IN, absent_rounds=3, most_bytes=9)
+    small = Agreement(world[follower].memory, notary=ToyNotary(follower), closing=ALL_IN, absent_rounds=3, most_bytes=9)
     view = next(v for v in range(1, 4) if small.memory.leader(v) == follower)
     promise = Promise(0, small.memory.head.digest, view, proposed)
-    for message in (Propose(proposed), Decided(proposed.commit, TRIO), promise):
+    for message in (Propose(proposed), decided_by(TRIO, proposed.commit), promise):
         (refused,) = small.receive(leader, message)
         assert isinstance(refused, Refused) and "10 bytes of a, 10 bytes of b" in refused.reason
     assert (small.number, small.view, small.memory.accepted) == (0, 0, None)
@@ -424,7 +425,10 @@ def test_what_is_foreign_is_refused_by_name() -> None:
         (follower, "d", Propose(proposed), "not another peer of the roster"),
         (follower, follower, Here(0, head, 1), "not another peer of the roster"),
         (follower, third, Here(0, bytes(32), 1), "another head"),
-        (follower, leader, Decided(proposed.commit, (leader, "x", "y")), "accepts of 1 of 3 peers, no majority"),
+        (follower, leader, decided_by((leader, "x", "y"), proposed.commit), "accepts of 1 of 3 peers, no majority"),
+        (follower, leader, forged(proposed.commit, leader, third), "accepts of 1 of 3 peers, no majority"),
+        (follower, leader, of_two_views(proposed.commit, leader, third), "accepts of 1 of 3 peers, no majority"),
+        (leader, third, Accept(0, head, 0, proposed.commit.digest, bytes(64)), "without signing that"),
         (wrong, leader, Promise(0, head, 1, None), "does not lead"),
     ]
     for peer, sender, message, reason in scenes:
@@ -433,6 +437,17 @@ def test_what_is_foreign_is_refused_by_name() -> None:
     machine.receive(leader, Propose(proposed))
     (refused,) = machine.receive(leader, Propose(Accepted(0, another(proposed.commit))))
     assert isinstance(refused, Refused) and "two commits in view 0" in refused.reason
+
+
+def forged(commit: Commit, own: str, other: str) -> Decided:
+    """Only the own accept was signed by whom it names."""
+    signature = toy_signature(own, commit.number, 0, commit.digest)
+    return Decided(commit, 0, tuple(sorted([(own, signature), (other, signature)])))
+
+
+def of_two_views(commit: Commit, one: str, other: str) -> Decided:
+    accepts = (*decided_by(one, commit, view=0).accepts, *decided_by(other, commit, view=1).accepts)
+    return Decided(commit, 0, tuple(sorted(accepts)))
 
 
 def test_repeated_and_late_messages_change_nothing() -> None:
@@ -456,4 +471,4 @@ def test_settings_that_cannot_be_are_refused() -> None:
     memory = Memory.first(run=RUN, peer="a", roster=TRIO)
     for absent_rounds in (0, ROUNDS_KEPT + 1):
         with pytest.raises(ValueError, match="absent_rounds is 1 to 8"):
-            Agreement(memory, closing=ALL_IN, absent_rounds=absent_rounds)
+            Agreement(memory, notary=ToyNotary("a"), closing=ALL_IN, absent_rounds=absent_rounds)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import tracemalloc
+from typing import Any
 
 import pytest
 from bulk_scene import MANY, PROTOCOL, Node, liar, nodes, sha_of, some_bytes, zeros
@@ -15,6 +16,7 @@ from virtual_clock import now_s, run
 from outerloop.swarm.contents import Contents
 from outerloop.swarm.framing import PIECE_BYTES, BrokenStream, Stream
 from outerloop.swarm.holders import Unobtainable
+from outerloop.swarm.pace import Pace, pace_of
 from outerloop.swarm.timeouts import GONE_AFTER_S, STALL_S
 from outerloop.swarm.transport import Request
 from outerloop.types import UserError
@@ -267,7 +269,7 @@ def test_a_claimed_tebibyte_costs_what_arrives() -> None:
 def test_the_upload_cap_holds_for_all_together_and_queueing_is_no_failure(cap: int, askers: int) -> None:
     async def scene() -> None:
         network, content = MemoryNetwork(), some_bytes(2_000_000)
-        giver, *_ = await nodes(network, "g", upload_bytes_per_s=cap)
+        giver, *_ = await nodes(network, "g", pace=Pace(cap))
         giver.store.put(content)
         others = await nodes(network, "abcdefhijklmnopqrstuvwxyz"[:askers])
         await asyncio.gather(*(other.get(content, ["g"]) for other in others))
@@ -279,15 +281,34 @@ def test_the_upload_cap_holds_for_all_together_and_queueing_is_no_failure(cap: i
     run(scene(), limit_s=10_000)
 
 
-def test_a_cap_that_stalls_others_is_refused() -> None:
-    with pytest.raises(UserError, match="type at least 17476"):
-        run(nodes(MemoryNetwork(), "a", upload_bytes_per_s=10_000))
+def test_one_cap_for_payloads_and_state() -> None:
+    """Two givers of one peer, as the rounds and the handover are."""
+
+    async def scene() -> None:
+        network, pace, contents = MemoryNetwork(), Pace(1_000_000), [some_bytes(2_000_000, seed) for seed in range(2)]
+        for name, content in zip("gh", contents, strict=True):
+            (await nodes(network, name, pace=pace))[0].store.put(content)
+        others = await nodes(network, "ab")
+        await asyncio.gather(*(a.get(c, [g]) for a, c, g in zip(others, contents, "gh", strict=True)))
+        assert 3.5 < now_s() < 4.1, "alone each would take 2 s"
+
+    run(scene())
+
+
+@pytest.mark.parametrize("cap", [0.1, 0, -5, "fast", float("nan")])
+def test_a_cap_that_stalls_others_is_refused(cap: Any) -> None:
+    with pytest.raises(UserError, match=f"exchange.max_mbit={cap} .*type exchange.max_mbit=0.14 or more"):
+        pace_of(cap)
+
+
+def test_a_cap_in_megabits_a_second() -> None:
+    assert pace_of(None).bytes_per_s is None and pace_of(8).bytes_per_s == 1e6
 
 
 def test_who_has_a_choice_does_not_queue_for_long() -> None:
     async def scene() -> None:
         network, content = MemoryNetwork(), some_bytes(3_000_000)
-        busy, *_ = await nodes(network, "g", upload_bytes_per_s=20_000)
+        busy, *_ = await nodes(network, "g", pace=Pace(20_000))
         busy.store.put(content)
         a, *_ = await nodes(network, "abh", content)
         first = asyncio.create_task(a.get(content, ["g"]))
@@ -325,7 +346,7 @@ def test_slots_come_back_from_askers_that_leave_or_freeze() -> None:
     async def scene() -> None:
         network, content = MemoryNetwork(), some_bytes(4_000_000)
         a, *_ = await nodes(network, "azyxwvuts", content)
-        giver, *_ = await nodes(network, "g", upload_bytes_per_s=200_000)
+        giver, *_ = await nodes(network, "g", pace=Pace(200_000))
         giver.store.put(content)
         for name in "zyxwvuts":
             asker, *_ = await nodes(network, name)

@@ -10,6 +10,7 @@ from loopback import Make
 from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.contents import Contents
 from outerloop.swarm.holders import Unobtainable
+from outerloop.swarm.pace import Pace
 
 SIZE = 16_000_000
 
@@ -18,7 +19,7 @@ def test_a_transfer_outlives_a_killed_holder(make: Make) -> None:
     asker, first, second = (make(peers=3)._node for _ in range(3))
     content, stores = some_bytes(SIZE), [Contents(), Contents(), Contents()]
     bulks = [
-        Bulk(node, store, run="r2", allowed=asker.peer_id.__eq__, upload_bytes_per_s=cap)
+        Bulk(node, store, run="r2", allowed=asker.peer_id.__eq__, pace=Pace(cap))
         for node, store, cap in zip((asker, first, second), stores, (None, 4e6, None), strict=True)
     ]
     sha, _ = [store.put(content) for store in stores[1:]]

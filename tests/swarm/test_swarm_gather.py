@@ -46,10 +46,27 @@ def test_three_peers_gather_and_leave_nothing_behind(make: Make) -> None:
             Contribution(peer.peer, Round(number), blob) for peer, blob in zip(peers, blobs, strict=True)
         ]
     assert [(peer.bytes_sent, peer.bytes_received) for peer in peers] == [(600_000 + 6 * SEAL_BYTES,) * 2] * 3
+    assert all(peer.moving_s > 0 for peer in peers)
     assert together(peers, SwarmGather.close) == [None] * 3
     assert not any(map(runs, daemons)) and not any(folder.exists() for folder in folders)
     assert threading.active_count() == threads_before
     peers[0].close()
+
+
+def test_a_launch_waits_for_nothing(make: Make) -> None:
+    """However long the network thread is busy with something else."""
+    peer, busy = make(peers=1), threading.Event()
+    peer.join()
+
+    async def block() -> None:
+        busy.wait(20)
+
+    blocked = peer._node.spawn(block())
+    assert not peer.decided(Round(0))
+    pending = peer.start(b"x", Round(0))
+    assert not blocked.done()
+    busy.set()
+    assert [c.blob for c in pending.wait(30)] == [b"x"]
 
 
 def test_a_round_goes_on_without_a_late_member_which_lands_it_as_well(make: Make) -> None:

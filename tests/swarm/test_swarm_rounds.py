@@ -181,7 +181,7 @@ def test_later_commits_stay_known_when_the_trainer_skips_to_an_earlier_one() -> 
     async def scene() -> None:
         outcomes = Outcomes(Store(MemoryDisk()), None, own="a")  # type: ignore[arg-type]
         first = genesis("r", "a")
-        outcomes.begin(Memory("r", "a", (Decided(first, ()),)))
+        outcomes.begin(Memory("r", "a", (Decided(first, 0, ()),)))
         for number in range(1, 5):
             outcomes._commits[number] = first
         outcomes._open = 5

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from outerloop.swarm.fields import BadMessage
 from outerloop.swarm.identity import ensure_identity
+from outerloop.swarm.notary import Keys
 from outerloop.swarm.signatures import SIGNATURE_BYTES, Signatures, peer_id_of, public_key_of
 from outerloop.types import UserError
 
@@ -79,3 +80,16 @@ def test_the_identity_file_is_the_key(tmp_path: Path) -> None:
     path.write_bytes(b"an RSA key, say")
     with pytest.raises(UserError, match="remove it"):
         Signatures.of(path)
+
+
+def test_an_accept_counts_for_its_peer_round_view_commit_and_sitting_alone() -> None:
+    name, digest = f"000000-{own().peer_id}", bytes(32)
+    keys = Keys(own(), sitting="run/1")
+    signature = keys.sign(3, 1, digest)
+    assert keys.right(name, 3, 1, digest, signature)
+    assert not keys.right(name, 4, 1, digest, signature)
+    assert not keys.right(name, 3, 2, digest, signature)
+    assert not keys.right(name, 3, 1, b"\1" * 32, signature)
+    assert not Keys(own(), sitting="run/2").right(name, 3, 1, digest, signature)
+    other = Keys(Signatures(Ed25519PrivateKey.from_private_bytes(b"\1" * 32)), sitting="run/1")
+    assert not keys.right(name, 3, 1, digest, other.sign(3, 1, digest))

@@ -1,0 +1,71 @@
+"""The outer loop in the Trainer of Lightning, one process a peer.
+
+    make = lambda module, state: outerloop.from_recipe("sparseloco", module, "exchange.peers=2", state=state)
+    Trainer(callbacks=[outerloop.LightningCallback(make)], max_steps=3000).fit(module, data)
+
+Rounds go to the Trainer's loggers, under the names of `rounds.CHARTS`. Its checkpoints hold the outer loop, and
+`fit(ckpt_path=...)` goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch.nn import Module
+
+from outerloop.inner.attach import Attached
+from outerloop.loop import OuterLoop
+from outerloop.rounds import RoundReport
+
+
+class LightningCallback(Callback):
+    """`outer` is the outer loop, from the first step on.
+
+    Args:
+        make: (module on its device, what `outer.state_dict()` was at the checkpoint or None at the start) -> outer
+            loop, joined to its exchange.
+        samples: training samples that an optimizer step stands for; they weigh in a sample-weighted mean only.
+    """
+
+    def __init__(self, make: Callable[[Module, dict[str, Any] | None], OuterLoop], *, samples: int = 1) -> None:
+        self.make, self.samples = make, samples
+        self.outer: OuterLoop | None = None
+        self.restored: dict[str, Any] | None = None
+        self.rounds: list[RoundReport] = []
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Make the outer loop and attach it to the optimizer, which is to train the whole module."""
+        self.outer = self.make(pl_module, self.restored)
+        self.attached = Attached(trainer.optimizers[0], self.outer, samples=self.samples, on_round=self.rounds.append)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Log the rounds that the step of this batch landed."""
+        assert self.outer is not None
+        for report in self.rounds:
+            charts = report.charts(bytes_sent=self.outer.exchange.bytes_sent)
+            for logger in trainer.loggers:
+                logger.log_metrics(charts, step=trainer.global_step)
+        self.rounds.clear()
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Leave the run, when the others have what they need."""
+        assert self.outer is not None
+        self.attached.remove()
+        self.outer.exchange.close()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Leave the run at once."""
+        if self.outer is not None:
+            self.outer.exchange.abort()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps: all of the outer loop that evolves."""
+        return self.outer.state_dict() if self.outer is not None else {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """What the outer loop shall go on from, when training starts."""
+        self.restored = state_dict

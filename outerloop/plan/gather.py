@@ -1,0 +1,96 @@
+"""Gather rounds of a fleet, one after the other: who is ready when, what is there when, when the round is decided.
+
+    launch = landing before + (interval − τ) steps;   landing = max(launch + τ steps, decided) + codec
+    closes when all are in, or a majority is in and the grace over (swarm/closing.py, timers.py)
+
+Who is in too late does not hold up the others, and who launches when the round is decided lands what it missed and
+offers its progress in the next one at once. Up to 9 peers, who need not queue at owners, are simulated transfer by
+transfer. Beyond, every link is a queue of payloads in the order in which they are ready: equal links all see the same,
+so 10,000 peers take no longer.
+
+P peers.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from outerloop.plan.links import AT_ONCE, begin_s, commit_s, gather_messages, gather_s
+from outerloop.plan.overlap import exposed_s
+from outerloop.plan.setting import Fleet, Method, Pace
+from outerloop.plan.transfers import Gathering
+
+EXACT_PEERS = AT_ONCE + 1
+ROUNDS, WARM_UP = 24, 4
+
+
+def simulate(fleet: Fleet, method: Method, *, grace_s: float, absent: int = 0, seed: int = 0) -> Pace:
+    """The mean of many rounds. `absent`: peers that are counted on in every round and never come."""
+    draw = np.random.default_rng(seed)
+    present = fleet.peers - absent
+    landed_P, launch_P, behind_P = np.zeros(present), np.zeros(present), np.zeros(present, dtype=bool)
+    began_s = counted = 0.0
+    for number in range(WARM_UP + ROUNDS):
+        pace_P = fleet.step_s * factors(draw, fleet.spread, present)
+        launch_P = np.where(behind_P, launch_P + fleet.codec_s, landed_P + (method.interval - method.delay) * pace_P)
+        decided_s, late_P = decision(launch_P, fleet, method, grace_s=grace_s)
+        behind_P = launch_P > decided_s
+        landing_P = np.maximum(launch_P + method.delay * pace_P, decided_s) + fleet.codec_s
+        landed_P = np.where(behind_P, launch_P, landing_P)
+        began_s = float(landed_P.mean()) if number == WARM_UP - 1 else began_s
+        counted += float(1 - late_P.mean()) * (number >= WARM_UP)
+    exchange_s = gather_s(fleet.links, method.payload_bytes, fleet.peers)
+    return pace_of(fleet, method, float(landed_P.mean() - began_s) / ROUNDS, exchange_s, met=counted / ROUNDS)
+
+
+def pace_of(fleet: Fleet, method: Method, round_s: float, exchange_s: float, *, met: float) -> Pace:
+    """What a round is made of: exposed is what it would be if all were ready at once, waiting is the rest."""
+    stood_s = max(0.0, round_s - method.interval * fleet.step_s)
+    exposed = min(stood_s, exposed_s(exchange_s, method.delay * fleet.step_s) + fleet.codec_s)
+    return Pace(round_s, exposed, stood_s - exposed, met)
+
+
+def factors(draw: np.random.Generator, spread: float, count: int) -> np.ndarray:
+    """Lognormal with mean 1."""
+    return np.exp(spread * draw.standard_normal(count) - spread**2 / 2)
+
+
+def decision(launch_P: np.ndarray, fleet: Fleet, method: Method, *, grace_s: float) -> tuple[float, np.ndarray]:
+    """When the round is decided and its payloads lie everywhere, and whose payload it is without (P,)."""
+    if fleet.peers == 1:
+        return float(launch_P[0]), np.zeros(1, dtype=bool)
+    leader_P, last_P = arrivals(launch_P, fleet, method)
+    in_order = np.sort(leader_P)
+    majority = fleet.peers // 2 + 1
+    if len(in_order) < majority:
+        return math.inf, np.ones(len(in_order), dtype=bool)
+    patient_s = in_order[majority - 1] + grace_s
+    close_s = patient_s if len(in_order) < fleet.peers else min(in_order[-1], patient_s)
+    late_P = leader_P > close_s
+    return max(close_s, float(last_P[~late_P].max())) + commit_s(fleet.links), late_P
+
+
+def arrivals(launch_P: np.ndarray, fleet: Fleet, method: Method) -> tuple[np.ndarray, np.ndarray]:
+    """When the payload of each peer lies with the leader, the first in the roster, and with the last of all (P,)."""
+    links, size = fleet.links, method.payload_bytes
+    ready_P = launch_P + begin_s(links, size, fleet.peers)
+    if len(launch_P) <= EXACT_PEERS:
+        arrival_PP = Gathering(ready_P, size, up=links.up, down=links.down, at_once=AT_ONCE).arrivals()
+        return arrival_PP[0], arrival_PP.max(axis=0)
+    there_P = queued(ready_P, size, fleet)
+    return there_P, there_P
+
+
+def queued(ready_P: np.ndarray, size: float, fleet: Fleet) -> np.ndarray:
+    """There = max(the queue of all payloads, ready + what the own uplink takes for all copies) (P,).
+
+    The queue takes `gather_messages` payload times of the narrower direction for all of them together.
+    """
+    order, place_P = np.argsort(ready_P, kind="stable"), np.arange(len(ready_P))
+    one_s = gather_messages(fleet.peers) * size / fleet.links.slower / len(ready_P)
+    through_P = np.maximum.accumulate(ready_P[order] - place_P * one_s) + (place_P + 1) * one_s
+    there_P = np.empty_like(ready_P)
+    there_P[order] = np.maximum(through_P, ready_P[order] + (fleet.peers - 1) * size / fleet.links.up)
+    return there_P

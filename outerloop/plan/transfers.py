@@ -1,0 +1,108 @@
+"""Transfers between peers, event by event: what is on its way shares every up- and downlink fairly.
+
+    rates are max-min fair:   the tightest link gives each of its transfers an equal part; that part is taken off the
+                              other links of these transfers; then the next tightest link, until all have a rate
+
+A peer takes part in at most `at_once` transfers each way (swarm/bulk.py): an owner lets the others queue, and who
+queues holds one of its own places meanwhile. So peers that all ask in the same order leave links idle.
+
+F transfers, P peers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+EPSILON = 1e-9
+
+
+def fair_rates(sources_F: np.ndarray, targets_F: np.ndarray, up_P: np.ndarray, down_P: np.ndarray) -> np.ndarray:
+    """Source and target of every transfer, bytes/s of every link (float64) -> bytes/s of every transfer (F,)."""
+    peers = len(up_P)
+    links_2F = np.stack([sources_F, targets_F + peers])
+    left_L = np.concatenate([up_P, down_P]).astype(float)
+    rate_F, open_F = np.zeros(len(sources_F)), np.ones(len(sources_F), dtype=bool)
+    while open_F.any():
+        count_L = np.bincount(links_2F[:, open_F].ravel(), minlength=2 * peers)
+        part_L = np.divide(left_L, count_L, out=np.full(2 * peers, np.inf), where=count_L > 0)
+        tight_L = part_L <= part_L.min() * (1 + EPSILON)
+        done_F = open_F & tight_L[links_2F].any(axis=0)
+        rate_F[done_F] = part_L.min()
+        np.subtract.at(left_L, links_2F[:, done_F].ravel(), part_L.min())
+        left_L, open_F = left_L.clip(min=0.0), open_F & ~done_F
+    return rate_F
+
+
+class Gathering:
+    """Everybody pulls everybody's payload from its owner, those that are ready first before others.
+
+    Args:
+        ready_s: when the payload of each peer is ready, seconds (P,); the lowest numbers come first of equal ones.
+        payload_bytes: of each payload.
+        up, down: bytes/s of every peer's link.
+        at_once: transfers of a peer each way.
+    """
+
+    def __init__(self, ready_s: np.ndarray, payload_bytes: float, *, up: float, down: float, at_once: int) -> None:
+        self.ready_s, self.bytes, self.at_once = ready_s.tolist(), payload_bytes, at_once
+        peers = len(self.ready_s)
+        self.up_P, self.down_P = np.full(peers, up), np.full(peers, down)
+        order = np.argsort(ready_s, kind="stable").tolist()
+        self.wanted = [deque(owner for owner in order if owner != puller) for puller in range(peers)]
+        self.places = [at_once] * peers  # of the puller, held while it queues
+        self.queues: list[deque[int]] = [deque() for _ in range(peers)]
+        self.giving = [0] * peers
+        self.under_way: list[tuple[int, int]] = []
+        self.left_F = np.zeros(0)
+
+    def arrivals(self) -> np.ndarray:
+        """When each payload has come to each peer, seconds (puller P, owner P); the own one when it is ready."""
+        arrival_PP = np.diag(self.ready_s)
+        starts, now_s = sorted(set(self.ready_s), reverse=True), 0.0
+        while starts or self.under_way:
+            next_s, rate_F = self.next_end(now_s)
+            if starts and starts[-1] <= next_s:
+                next_s = starts.pop()
+            self.left_F = self.left_F - (next_s - now_s) * rate_F
+            now_s = next_s
+            for owner, puller in self.end():
+                arrival_PP[puller, owner] = now_s
+            self.ask(now_s)
+        return arrival_PP
+
+    def next_end(self, now_s: float) -> tuple[float, np.ndarray]:
+        """When the next transfer ends if none begins before, and the rates until then."""
+        if not self.under_way:
+            return np.inf, np.zeros(0)
+        sources_F, targets_F = np.array(self.under_way).T
+        rate_F = fair_rates(sources_F, targets_F, self.up_P, self.down_P)
+        return now_s + float((self.left_F / rate_F).min()), rate_F
+
+    def ask(self, now_s: float) -> None:
+        """Whoever has a free place asks for the next payload that is ready; owners begin what they have room for."""
+        for puller, wanted in enumerate(self.wanted):
+            while wanted and self.places[puller] and self.ready_s[wanted[0]] <= now_s:
+                self.places[puller] -= 1
+                self.queues[wanted.popleft()].append(puller)
+        begun = [(owner, puller) for owner in range(len(self.queues)) for puller in self.taken(owner)]
+        self.under_way += begun
+        self.left_F = np.concatenate([self.left_F, np.full(len(begun), float(self.bytes))])
+
+    def taken(self, owner: int) -> list[int]:
+        """Those who queue at an owner and whose turn it is now."""
+        count = min(self.at_once - self.giving[owner], len(self.queues[owner]))
+        self.giving[owner] += count
+        return [self.queues[owner].popleft() for _ in range(count)]
+
+    def end(self) -> list[tuple[int, int]]:
+        """Owner and puller of every transfer that has come to its end."""
+        over_F = self.left_F <= self.bytes * EPSILON
+        ended = [pair for pair, over in zip(self.under_way, over_F, strict=True) if over]
+        self.under_way = [pair for pair, over in zip(self.under_way, over_F, strict=True) if not over]
+        self.left_F = self.left_F[~over_F]
+        for owner, puller in ended:
+            self.giving[owner] -= 1
+            self.places[puller] += 1
+        return ended

@@ -1,0 +1,38 @@
+"""The processes of one island, or of those that hold the same of it: the first of them leads, and tells the others."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+
+class Ranks:
+    """Words inside an island, in the group that its inner steps use as well: from the same thread, so nothing mixes.
+
+    While the leader waits for a round, the others wait for its word; the timeout of the group must be the longer one.
+
+    Args:
+        group: None: this process alone.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None) -> None:
+        self.group, self.leads = group, group is None or dist.get_rank(group) == 0
+        on_cpu = group is None or "cpu:" in dist.get_backend_config(group)
+        self.device = torch.device("cpu") if on_cpu else torch.accelerator.current_accelerator()
+
+    def spread(self, data: bytes) -> bytes:
+        """The leader's bytes, at all; what the others come with has no meaning."""
+        if self.group is None:
+            return data
+        size = torch.tensor([len(data)], device=self.device)
+        dist.broadcast(size, group=self.group, group_src=0)
+        content = tensor_of(data) if self.leads else torch.empty(int(size), dtype=torch.uint8)
+        content = content.to(self.device)
+        dist.broadcast(content, group=self.group, group_src=0)
+        return content.cpu().numpy().tobytes()
+
+
+def tensor_of(data: bytes) -> Tensor:
+    """(n,) uint8, a copy."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)

@@ -1,0 +1,132 @@
+"""Checkpoints of one island that come back on any number of ranks, through torch.distributed.checkpoint.
+
+    model, inner optimizer       as torch.distributed.checkpoint has them
+    slow weights, residual, outer momentum    as DTensors, cut as their parameters are
+    all else that evolves        one uint8 tensor (snapshot.py), equal on all ranks
+
+Every rank writes its shards, and reads what its shards are where it comes back. A residual of 8 bits is written in
+float32, since its blocks are those of the shards, and rounded again where they become others. Rounds that are under way
+are not written, nor what a compressor had agreed on for the next round: as after a failed round, the next one carries
+the progress. So all islands of a run are to be saved after the same inner step, each in a folder of its own, and to
+come back together.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.optim import Optimizer
+
+from outerloop import snapshot
+from outerloop.feedback.storage import dense
+from outerloop.island import global_of, group_of, local_of
+from outerloop.loop import OuterLoop
+from outerloop.types import Tensors, UserError
+
+OF_A_ROUND: dict[str, Any] = {"payload": {"agreed": {}}, "in_flight": []}
+"""What of the outer state belongs to shards as they are, as it is when nothing is under way."""
+SHARD = "shard of"
+"""Key of what stands for a tensor in the tree: the parameter that it is cut like; its dtype is beside it."""
+
+
+def save(folder: str | Path, optimizer: Optimizer, outer: OuterLoop) -> None:
+    """Write the model of `outer`, its optimizer and the outer state; every rank of the island calls it.
+
+    Args:
+        folder: one that all ranks of the island see, of this checkpoint alone.
+    """
+    shards: Tensors = {}
+    lasting = {key: part for key, part in outer.state_dict().items() if key not in OF_A_ROUND}
+    tree = parted(lasting, outer, shards)
+    rest = torch.frombuffer(bytearray(snapshot.pack(tree)), dtype=torch.uint8)
+    group = group_of(outer.model)
+    checkpoint.save(
+        inner_state(optimizer, outer) | {"outer": shards, "rest": rest},
+        checkpoint_id=folder,
+        process_group=group,
+        no_dist=group is None,
+    )
+
+
+def load(folder: str | Path, optimizer: Optimizer, outer: OuterLoop) -> None:
+    """Take over what `save` wrote, whatever the number of ranks was; every rank of the island calls it.
+
+    Call it before `attach`: torch fills a new optimizer with zeros by a step.
+
+    Raises:
+        UserError: when there is no checkpoint, or one of another model.
+    """
+    if not (Path(folder) / ".metadata").is_file():
+        raise UserError(f"{folder} holds no checkpoint of `resharding.save`")
+    group = group_of(outer.model)
+    entry: Any = checkpoint.FileSystemReader(folder).read_metadata().state_dict_metadata["rest"]
+    rest = torch.empty(entry.size, dtype=torch.uint8)
+    checkpoint.load({"rest": rest}, checkpoint_id=folder, process_group=group, no_dist=group is None)
+    tree = snapshot.unpack(rest.numpy().tobytes())
+    if (saved := set(tree["slow"])) != (here := set(outer.slow)):
+        raise UserError(f"{folder} is of another model: only one has {', '.join(sorted(saved ^ here))}")
+    shards: Tensors = {}
+    prepare(tree, outer, shards)
+    state = inner_state(optimizer, outer) | {"outer": shards}
+    checkpoint.load(state, checkpoint_id=folder, process_group=group, no_dist=group is None)
+    set_model_state_dict(outer.model, state["model"])
+    set_optimizer_state_dict(outer.model, optimizer, state["optimizer"])
+    outer.load_state_dict(put_together(tree, shards) | OF_A_ROUND)
+
+
+def inner_state(optimizer: Optimizer, outer: OuterLoop) -> dict[str, Any]:
+    """Model and inner optimizer, as torch names what they hold."""
+    return {
+        "model": get_model_state_dict(outer.model),
+        "optimizer": get_optimizer_state_dict(outer.model, optimizer),
+    }
+
+
+def parted(tree: Any, outer: OuterLoop, shards: Tensors, path: tuple[Any, ...] = (), name: str = "") -> Any:
+    """The tree with a word in place of each tensor that is cut as parameter `name` is; those go to `shards`."""
+    if isinstance(tree, dict):
+        return {key: parted(x, outer, shards, (*path, key), owner(outer, path, key) or name) for key, x in tree.items()}
+    x = dense(tree)
+    if isinstance(x, Tensor) and name and x.shape == outer.slow[name].shape:
+        shards["/".join(map(str, path))] = global_of(x, outer.island.params[name])
+        return {SHARD: name, "dtype": str(x.dtype).removeprefix("torch.")}
+    return x
+
+
+def owner(outer: OuterLoop, path: tuple[Any, ...], key: Any) -> str:
+    """The parameter that a key of the tree speaks of: by its name, or by its number in an optimizer's state."""
+    if path and path[-1] == "state" and isinstance(key, int):
+        return list(outer.slow)[key]
+    return key if key in outer.slow else ""
+
+
+def prepare(tree: Any, outer: OuterLoop, shards: Tensors, path: tuple[Any, ...] = ()) -> None:
+    """Room in `shards` for every tensor that the tree has a word for, cut as the parameters are here."""
+    if not isinstance(tree, dict):
+        return
+    if SHARD in tree:
+        like = outer.slow[tree[SHARD]]
+        x = torch.zeros_like(like, dtype=getattr(torch, tree["dtype"]))
+        shards["/".join(map(str, path))] = global_of(x, outer.island.params[tree[SHARD]])
+        return
+    for key, below in tree.items():
+        prepare(below, outer, shards, (*path, key))
+
+
+def put_together(tree: Any, shards: Tensors, path: tuple[Any, ...] = ()) -> Any:
+    """The tree with this rank's tensors in place of the words."""
+    if not isinstance(tree, dict):
+        return tree
+    if SHARD in tree:
+        return local_of(shards["/".join(map(str, path))])
+    return {key: put_together(below, shards, (*path, key)) for key, below in tree.items()}

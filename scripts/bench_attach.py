@@ -1,0 +1,83 @@
+"""What the attached outer loop adds to an inner step between rounds, in microseconds: asked for are fewer than 20.
+
+    python scripts/bench_attach.py
+
+A model of 1M parameters in 16 tensors, and an optimizer whose step does nothing, so that what is left is the hook.
+Blocks of steps with the hook and without it take turns; the cost is the difference of their medians. For comparison,
+one step of AdamW on the same model.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+import outerloop
+from outerloop.exchange.inprocess import Hub, InProcess
+
+BLOCKS, STEPS = 200, 500
+RECIPES = ("diloco", "sparseloco", "streaming_diloco")
+
+
+class Idle(torch.optim.Optimizer):
+    """An optimizer that leaves everything as it is."""
+
+    def __init__(self, params) -> None:
+        super().__init__(params, {})
+
+    def step(self, closure=None) -> None:
+        pass
+
+
+def model() -> nn.Module:
+    """16 matrices, 256 x 256 each."""
+    return nn.Sequential(*(nn.Linear(256, 256, bias=False) for _ in range(16)))
+
+
+def us_per_step(step: Callable[[], None], steps: int) -> float:
+    """Of one block."""
+    began = time.perf_counter()
+    for _ in range(steps):
+        step()
+    return 1e6 * (time.perf_counter() - began) / steps
+
+
+def hook_us(recipe: str) -> tuple[float, float]:
+    """Median of a bare step, and what the hook adds to it."""
+    net, exchange = model(), InProcess(hub=Hub(1), rank=0)
+    exchange.join()
+    optimizer = Idle(net.parameters())
+    outer = outerloop.from_recipe(recipe, net, f"schedule.sync_every={10 * BLOCKS * STEPS}", exchange=exchange)
+    bare, attached = [], []
+    for _ in range(BLOCKS):
+        bare.append(us_per_step(optimizer.step, STEPS))
+        with outerloop.attach(optimizer, outer):
+            attached.append(us_per_step(optimizer.step, STEPS))
+    assert outer.inner_step == BLOCKS * STEPS
+    return statistics.median(bare), statistics.median(attached) - statistics.median(bare)
+
+
+def adamw_us() -> float:
+    """Median of one real step."""
+    net = model()
+    for p in net.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer = torch.optim.AdamW(net.parameters(), fused=True)
+    return statistics.median(us_per_step(optimizer.step, 5) for _ in range(BLOCKS))
+
+
+def main() -> None:
+    """One line a recipe."""
+    torch.set_num_threads(1)
+    for recipe in RECIPES:
+        bare, added = hook_us(recipe)
+        print(f"{recipe:18} a step that does nothing {bare:6.2f} us, with the hook {added:6.2f} us more")
+    print(f"{'AdamW, fused':18} {adamw_us():8.1f} us a step")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""Rounds over slow links, measured: N hosts as network namespaces (scripts/wan.sh), one `outerloop train` on each.
+
+    sudo .venv/bin/python scripts/bench_wan.py --hosts 4 --rates 100mbit --runs FOLDER --json FILE \\
+        [--recipes sparseloco-delay sparseloco diloco-fp16] [--sync-every 30] [--delay 4] [--step-s 0.2] [OPTION...]
+    sudo .venv/bin/python scripts/bench_wan.py --goodput --rates 20mbit 100mbit 1000mbit --json FILE
+
+Compression, transfer, agreement and landing are real, and so is training, on a few tokens a step. The time of an inner
+step is EMULATED: each is made to take --step-s (wan_pace.py), because the hosts share this machine's cores, where real
+ones have a GPU each. --step-s 0 lets the steps take what they take.
+
+Written: one flat row a configuration, medians over the hosts' rounds but the first two, and beside it in
+<FILE>.rounds.json one row a round and host. `inner_s`: seconds of one inner step as measured; `measured_round_s`: from
+one landing to the next, evaluations apart: compute_s + communication_s + others_s (see outerloop/inner/spent.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import wan_goodput
+from faults_machine import Machine
+
+from outerloop.report.units import parse_bandwidth
+
+SCRIPTS = Path(__file__).absolute().parent
+WAN = str(SCRIPTS / "wan.sh")
+SKIPPED = 2
+"""Rounds at the start: loops are compiled, connections are made."""
+LATE = ["schedule.delay={delay}", "merge_local={merge_local}"]
+RECIPES = {
+    "sparseloco": ["recipe=sparseloco"],
+    "sparseloco-delay": ["recipe=sparseloco", *LATE],
+    "diloco-fp16": ["recipe=diloco", "compress=fp16"],
+    "diloco-fp16-delay": ["recipe=diloco", "compress=fp16", *LATE],
+    "streaming": ["recipe=streaming_diloco", "schedule.delay={delay}"],
+    "noloco": ["recipe=noloco", "exchange=swarm_gossip"],
+}
+MODEL = "model.hidden_size=384 model.intermediate_size=1024 model.layers=6 model.heads=6 model.kv_heads=6"
+TRAINING = f"{MODEL} inner.batch=1 inner.seq_len=16 eval.every=0 eval.sequences=64 checkpoint.every=0"
+GATHER = ["exchange.quorum=all", "exchange.deadline_s=600"]
+LIMIT_S = 3000.0
+SPENT = ("compute_s", "communication_s", "others_s")
+SECONDS = (*SPENT, "launch_s", "wait_s", "land_s")
+Row = dict[str, Any]
+
+
+class Host(Machine):
+    """A machine on a host of its own."""
+
+    def command(self, initial_peers: Any) -> list[str]:
+        """What a person would type on it."""
+        return inside(self.index, [*super().command(initial_peers), f"exchange.host={address(self.index)}"])
+
+    def environment(self) -> dict[str, str]:
+        """wan_pace can be imported."""
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(SCRIPTS), os.environ.get("PYTHONPATH")]))}
+
+
+def inside(host: int, command: list[str]) -> list[str]:
+    """A command that runs on a host."""
+    return [WAN, "run", str(host), *command]
+
+
+def address(host: int) -> str:
+    """Where the others reach it."""
+    return subprocess.check_output([WAN, "address", str(host)], text=True).strip()
+
+
+@contextmanager
+def testbed(hosts: int, rate: str, delay: str | None) -> Iterator[None]:
+    """Hosts that are gone at the end, and all that runs on them."""
+    shaped = ["--rate", rate] if rate != "none" else []
+    subprocess.run([WAN, "up", str(hosts), *shaped, *(["--delay", delay] if delay else [])], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run([WAN, "down"], check=True)
+
+
+def options_of(recipe: str, args: argparse.Namespace) -> list[str]:
+    """The settings of one run."""
+    chosen = [option.format(delay=args.delay, merge_local=args.merge_local) for option in RECIPES[recipe]]
+    gather = GATHER if "exchange=swarm_gossip" not in chosen else []
+    chosen += [f"exchange.peers={args.hosts}", f"rounds={args.rounds}", f"schedule.sync_every={args.sync_every}"]
+    if args.step_s:
+        chosen += ["inner.optimizer._target_=wan_pace.PacedAdamW", f"+inner.optimizer.step_s={args.step_s}"]
+    return [*chosen, "exchange.max_blob_bytes=2000000000", *gather, *TRAINING.split(), *args.options]
+
+
+def train(hosts: list[Host]) -> None:
+    """From the first start to the last end. Raises RuntimeError when one of them fails, TimeoutError."""
+    ends_s = time.monotonic() + LIMIT_S
+    hosts[0].start([])
+    while not all(host.finished for host in hosts):
+        for host in hosts:
+            host.poll()
+            if host.ended and not host.finished:
+                raise RuntimeError(f"host {host.index} failed, see {host.folder.with_suffix('.txt')}")
+            if host.process is None and hosts[0].address:
+                host.start([hosts[0].address])
+        if time.monotonic() > ends_s:
+            raise TimeoutError(f"not finished after {LIMIT_S:g} s, see {hosts[0].folder}")
+        time.sleep(0.2)
+
+
+def rounds_of(host: Host) -> list[Row]:
+    """Of each round what it cost this host. Several fragments that landed in one round count together."""
+    host.poll()
+    rows = [row for row in host.rows if row["event"] == "round"]
+    of_round = {number: [row for row in rows if row["round"] == number] for number in {row["round"] for row in rows}}
+    return [
+        {"host": host.index, "round": number}
+        | {name: sum(row[name] for row in parts) for name in (*SECONDS, "payload_bytes")}
+        | {"peers": min(row["peers"] for row in parts), "failed": sum(bool(row["failed"]) for row in parts)}
+        for number, parts in sorted(of_round.items())
+    ]
+
+
+def measured(recipe: str, rate: str, args: argparse.Namespace) -> tuple[Row, list[Row]]:
+    """One configuration: its row, and those of its rounds."""
+    folder = args.runs.absolute() / f"{recipe}-{rate}-{args.hosts}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    hosts = [Host(index, folder / f"m{index}", options_of(recipe, args)) for index in range(args.hosts)]
+    with testbed(args.hosts, rate, args.link_delay):
+        train(hosts)
+    rounds = [{"method": recipe, "rate": rate, **row} for host in hosts for row in rounds_of(host)]
+    summaries = [json.loads((host.folder / "summary.json").read_text()) for host in hosts]
+    return row_of(recipe, rate, args, rounds, summaries), rounds
+
+
+def row_of(recipe: str, rate: str, args: argparse.Namespace, rounds: list[Row], summaries: list[Row]) -> Row:
+    """The medians, and what they are of."""
+    counted = [row for row in rounds if row["round"] > SKIPPED]
+    seconds = {name: statistics.median(row[name] for row in counted) for name in SECONDS}
+    spent = {name: sum(row[name] for row in counted) for name in SPENT}
+    return {
+        "method": recipe,
+        "peers": args.hosts,
+        "mbit": mbit(rate),
+        "delay_ms": float((args.link_delay or "0ms").removesuffix("ms")),
+        "params": summaries[0]["params"],
+        "payload_bytes": statistics.median(row["payload_bytes"] for row in counted),
+        "sync_every": args.sync_every,
+        "delay_steps": args.delay if recipe.endswith("-delay") or recipe == "streaming" else 0,
+        "step_s": args.step_s,
+        "inner_s": seconds["compute_s"] / args.sync_every,
+        "measured_round_s": statistics.median(sum(row[name] for name in SPENT) for row in counted),
+        **seconds,
+        "utilization": spent["compute_s"] / sum(spent.values()),
+        "least_peers": min(row["peers"] for row in counted),
+        "rounds": args.rounds,
+        "failed": sum(row["failed"] for row in rounds),
+        "val_loss": summaries[0]["val_loss"],
+        "slow_hashes": len({summary["slow_hash"][0] for summary in summaries}),
+    }
+
+
+def goodput(rate: str, args: argparse.Namespace) -> Row:
+    """One transfer of about --seconds at that rate, the faster of two."""
+    cap = mbit(rate)
+    size = int(min(args.most_megabytes * 1e6, (cap or 8000.0) * 1e6 / 8 * args.seconds))
+    with testbed(2, rate, args.link_delay):
+        took_s = min(
+            wan_goodput.measure(size, inside=inside, addresses=[address(0), address(1)]) for _ in range(args.times)
+        )
+    found = size * 8e-6 / took_s
+    return {"mbit": cap, "bytes": size, "took_s": took_s, "goodput_mbit": found, "share": found / cap if cap else None}
+
+
+def mbit(rate: str) -> float | None:
+    """ "100mbit" -> 100; None for "none"."""
+    return None if rate == "none" else parse_bandwidth(rate) * 1e-6
+
+
+def show(row: Row) -> None:
+    """One line."""
+    print(
+        "  ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items())
+    )
+    sys.stdout.flush()
+
+
+def parsed() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--runs", type=Path, default=Path("runs/wan"), metavar="FOLDER")
+    parser.add_argument("--hosts", type=int, default=4)
+    parser.add_argument("--rates", nargs="+", default=["100mbit"], help="of each host's link; none: no cap")
+    parser.add_argument("--link-delay", metavar="20ms", help="of each packet, where the kernel has netem")
+    parser.add_argument(
+        "--recipes", nargs="+", choices=RECIPES, default=["sparseloco-delay", "sparseloco", "diloco-fp16"]
+    )
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--sync-every", type=int, default=30)
+    parser.add_argument("--delay", type=int, default=4, help="inner steps, where a recipe lands late")
+    parser.add_argument("--merge-local", default="carry", help="where a recipe lands late")
+    parser.add_argument("--step-s", type=float, default=0.2, help="seconds that an inner step is made to take")
+    parser.add_argument("--goodput", action="store_true", help="one payload from host to host, no training")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of a transfer")
+    parser.add_argument("--times", type=int, default=2)
+    parser.add_argument("--most-megabytes", type=float, default=500.0)
+    parser.add_argument("options", nargs="*")
+    return parser.parse_intermixed_args()
+
+
+def main() -> None:
+    """Measure, write after every configuration, print one line for each."""
+    args, rows, rounds = parsed(), [], []
+    for rate in args.rates:
+        for recipe in ["goodput"] if args.goodput else args.recipes:
+            row, of_run = (goodput(rate, args), []) if args.goodput else measured(recipe, rate, args)
+            rows.append(row)
+            rounds += of_run
+            show(row)
+            args.json.write_text(json.dumps(rows, indent=1) + "\n")
+            if rounds:
+                args.json.with_suffix(".rounds.json").write_text(json.dumps(rounds) + "\n")
+
+
+if __name__ == "__main__":
+    main()

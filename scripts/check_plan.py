@@ -1,0 +1,73 @@
+"""The planner against rounds that were measured: predicted seconds a round, beside them the measured ones.
+
+    .venv/bin/python scripts/check_plan.py --rows FILE [--json FILE]
+
+A row is a flat record: peers, mbit (of every link, both ways), delay_ms (one way), payload_bytes (all fragments of a
+round together), inner_s (of one inner step), sync_every, method, measured_round_s; where they are known delay_steps,
+launch_s and land_s. Time of an inner step, of launching and of landing are what the planner is told; nothing in it was
+fitted to such rows. Rows without a cap are left out: there the processors decide.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from outerloop.plan.links import links_of
+from outerloop.plan.outlook import outlook
+from outerloop.plan.setting import Fleet, Method
+
+Row = dict[str, Any]
+STREAMING_FRAGMENTS = 2
+
+
+def predicted_s(row: Row) -> float:
+    """Seconds a round, by the plan."""
+    fragments = STREAMING_FRAGMENTS if "streaming" in row["method"] else 1
+    codec_s = row.get("launch_s", 0.0) + row.get("land_s", 0.0)
+    method = Method(
+        name=row["method"],
+        exchange="gossip" if row["method"].startswith("noloco") else "gather",
+        sync_every=row["sync_every"],
+        delay=row.get("delay_steps", 0),
+        fragments=fragments,
+        payload_bytes=row["payload_bytes"] / fragments,
+        params=row.get("params", 1.0),
+        memory={},
+        state_bytes=0.0,
+    )
+    links = links_of(1e6 * row["mbit"], 1e6 * row["mbit"], 1e-3 * row["delay_ms"])
+    return outlook(Fleet(row["peers"], links, row["inner_s"], codec_s=codec_s / fragments), method).round_s
+
+
+def compared(rows: list[Row]) -> list[Row]:
+    """Predicted and measured, and their ratio."""
+    kept = ("method", "peers", "mbit", "delay_ms", "payload_bytes", "sync_every", "delay_steps", "measured_round_s")
+    found = []
+    for row in (row for row in rows if row["mbit"]):
+        told = predicted_s(row)
+        one = {name: row[name] for name in kept if name in row}
+        found.append(one | {"predicted_round_s": told, "ratio": told / row["measured_round_s"]})
+    return found
+
+
+def main() -> None:
+    """One line a row, then how far off they are."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    args = parser.parse_args()
+    found = compared(json.loads(args.rows.read_text()))
+    for row in found:
+        print("  ".join(f"{name} {x:.4g}" if isinstance(x, float) else f"{name} {x}" for name, x in row.items()))
+    off = [abs(row["ratio"] - 1) for row in found]
+    print(f"{len(off)} rows, {sum(x <= 0.2 for x in off)} within 20 %: median {median(off):.1%}, worst {max(off):.1%}")
+    if args.json:
+        args.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# Hosts as Linux network namespaces on a bridge, each with a link of its own of so many bits a second.
+#
+#   scripts/wan.sh up N [--rate 100mbit] [--delay 20ms] [--loss 0.1%] [--far M]
+#   scripts/wan.sh run HOST COMMAND...     on host 0 .. N-1, in this terminal, until the command ends
+#   scripts/wan.sh address HOST            where the others reach it
+#   scripts/wan.sh part | heal             pull the cable to the last M hosts, without a word to anybody; plug it in again
+#   scripts/wan.sh down                    everything goes, processes on the hosts included
+#
+#   host 0 ─┐                      ┌─ host N-M
+#           near ──── cable ──── far              both switches are bridges in the namespace "hub"
+#   host 1 ─┘                      └─ host N-1
+#
+# --rate     what a host sends, and what it receives, each capped by a token bucket (tc tbf); none: as fast as memory
+# --delay    of each packet on its way out (tc netem), so a round trip between two hosts has it twice
+# --loss     of packets on their way out (tc netem)
+# WAN_NAME   of this set of hosts, "wan": sets of other names live beside it
+#
+# Takes root, iproute2 and, for --delay and --loss, the kernel's netem; says so where one is missing. All there is of it
+# lies in the namespaces outerloop-<WAN_NAME>-*, which `up` clears first: nothing of one that crashed stays.
+set -eEuo pipefail
+
+prefix="outerloop-${WAN_NAME:-wan}-"
+hub="${prefix}hub"
+
+fail() { echo "wan.sh: $1" >&2; exit 2; }
+
+usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0" >&2; exit 2; }
+
+check() {
+  [ "$(id -u)" = 0 ] || fail "network namespaces take root: type sudo scripts/wan.sh"
+  command -v ip tc >/dev/null || fail "ip and tc are missing: type apt-get install iproute2"
+}
+
+spaces() { ip netns list | awk '{print $1}' | grep -xE "$prefix(hub|[0-9]+)" || true; }
+
+down() {
+  local one
+  for one in $(spaces); do
+    ip netns pids "$one" | xargs -r kill -KILL
+    ip netns delete "$one"
+  done
+}
+
+plug() { ip -n "$hub" link set "$1" master "$2" up; }
+
+# The way out of a device: at most $rate, and what netem does to each packet.
+shape() { # namespace device netem-options...
+  local space=$1 device=$2 parent=root
+  shift 2
+  if [ -n "$rate" ]; then
+    tc -n "$space" qdisc add dev "$device" root handle 1: tbf rate "$rate" burst 256kb latency 50ms
+    parent="parent 1:1"
+  fi
+  [ $# = 0 ] || tc -n "$space" qdisc add dev "$device" $parent handle 10: netem "$@" limit 100000
+}
+
+add_host() { # host switch
+  local space="$prefix$1" port="port$1"
+  ip -n "$hub" link add "$port" type veth peer name eth0 netns "$space"
+  plug "$port" "$2"
+  ip -n "$space" address add "10.77.$(($1 / 250)).$(($1 % 250 + 1))/16" dev eth0
+  ip -n "$space" link set eth0 up
+  shape "$space" eth0 "${netem[@]}"
+  shape "$hub" "$port"
+}
+
+up() {
+  local hosts=${1:-} far=0 host
+  rate="" netem=()
+  [[ $hosts =~ ^[1-9][0-9]*$ ]] || fail "up takes the number of hosts: type scripts/wan.sh up 4 --rate 100mbit"
+  shift
+  while [ $# -gt 1 ]; do
+    case $1 in
+      --rate) rate=$2 ;;
+      --delay) netem+=(delay "$2") ;;
+      --loss) netem+=(loss "$2") ;;
+      --far) far=$2 ;;
+      *) usage ;;
+    esac
+    shift 2
+  done
+  [ $# = 0 ] || usage
+  down
+  trap down ERR
+  for host in hub $(seq 0 $((hosts - 1))); do
+    ip netns add "$prefix$host"
+    ip -n "$prefix$host" link set lo up
+  done
+  if [ ${#netem[@]} -gt 0 ] && ! tc -n "$hub" qdisc add dev lo root netem delay 0ms 2>/dev/null; then
+    down
+    fail "this kernel has no netem (sch_netem), so there is no --delay and no --loss here: leave them out"
+  fi
+  ip -n "$hub" link add near type bridge
+  ip -n "$hub" link add far type bridge
+  ip -n "$hub" link set near up
+  ip -n "$hub" link set far up
+  ip -n "$hub" link add cable-near type veth peer name cable-far
+  plug cable-near near
+  plug cable-far far
+  for host in $(seq 0 $((hosts - 1))); do
+    add_host "$host" "$([ "$host" -lt $((hosts - far)) ] && echo near || echo far)"
+  done
+}
+
+command=${1:-}
+[ $# = 0 ] || shift
+case $command in
+  up) check; up "$@" ;;
+  run) check; host=${1:?the number of a host}; shift; exec ip netns exec "$prefix$host" "$@" ;;
+  address) echo "10.77.$((${1:?the number of a host} / 250)).$(($1 % 250 + 1))" ;;
+  part) check; ip -n "$hub" link set cable-near down ;;
+  heal) check; ip -n "$hub" link set cable-near up ;;
+  down) check; down ;;
+  *) usage ;;
+esac

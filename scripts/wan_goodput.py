@@ -1,0 +1,90 @@
+"""One payload from one host of scripts/wan.sh to another, by the transfer that rounds use: bulk.py over p2pd.
+
+wan_goodput.py give HOST_IP BYTES       tells where it is, gives until its standard input ends
+wan_goodput.py take HOST_IP WHERE       tells the seconds that it took
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from outerloop.swarm.bulk import Bulk
+from outerloop.swarm.contents import Contents
+from outerloop.swarm.daemon import DaemonOptions
+from outerloop.swarm.identity import ensure_identity
+from outerloop.swarm.peer import Peer
+
+LIMIT_S = 600.0
+Inside = Callable[[int, list[str]], list[str]]
+"""Number of a host and a command -> the command that runs it there."""
+
+
+@contextmanager
+def peer_at(host: str, initial_peers: list[str]) -> Iterator[Peer]:
+    """A peer that listens on an address."""
+    with tempfile.TemporaryDirectory() as folder:
+        key = Path(folder) / "key"
+        ensure_identity(key)
+        peer = Peer(
+            DaemonOptions(
+                identity_path=key, host=host, port=0, announce=[], initial_peers=initial_peers, open_internet=False
+            )
+        )
+        try:
+            yield peer
+        finally:
+            peer.close()
+
+
+def give(host: str, size: int) -> None:
+    """Random bytes, until nobody wants them any more."""
+    with peer_at(host, []) as peer:
+        store = Contents()
+        sha = store.put(os.urandom(size))
+        bulk = Bulk(peer, store, run="goodput", allowed=lambda peer_id: True)
+        peer.call(bulk.serve(), timeout_s=10)
+        where = {"address": peer.addresses[0], "peer": peer.peer_id, "sha": sha.hex(), "size": size}
+        print(json.dumps(where), flush=True)
+        sys.stdin.read()
+
+
+def take(host: str, where: dict[str, Any]) -> None:
+    """Connected already when the time begins."""
+    with peer_at(host, [where["address"]]) as peer:
+        bulk = Bulk(peer, Contents(), run="goodput", allowed=lambda peer_id: False)
+        began_s = time.monotonic()
+        get = bulk.get(
+            bytes.fromhex(where["sha"]), where["size"], [where["peer"]], at_most=where["size"], timeout_s=LIMIT_S
+        )
+        peer.call(get, timeout_s=LIMIT_S)
+        print(time.monotonic() - began_s, flush=True)
+
+
+def measure(size: int, *, inside: Inside, addresses: list[str]) -> float:
+    """Seconds from host 0 to host 1."""
+    script = [sys.executable, str(Path(__file__).absolute())]
+    giver = subprocess.Popen(
+        inside(0, [*script, "give", addresses[0], str(size)]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with giver:
+        assert giver.stdin and giver.stdout
+        taker = inside(1, [*script, "take", addresses[1], giver.stdout.readline()])
+        took_s = float(subprocess.check_output(taker, text=True, timeout=2 * LIMIT_S))
+        giver.stdin.close()
+    return took_s
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "give":
+        give(sys.argv[2], int(sys.argv[3]))
+    else:
+        take(sys.argv[2], json.loads(sys.argv[3]))

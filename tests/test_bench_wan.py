@@ -1,0 +1,65 @@
+"""The benchmark over slow links: its numbers by hand, and inner steps that take what they are told to."""
+
+import argparse
+import time
+
+import bench_wan
+import pytest
+import torch
+import wan_pace
+from faults_machine import COMMON
+
+from outerloop.commands import build, config
+
+ARGS = argparse.Namespace(
+    hosts=2, link_delay=None, sync_every=8, delay=3, merge_local="carry", step_s=0.5, rounds=4, options=[]
+)
+
+
+def rounds_of(host, compute_s, communication_s, others_s):
+    """Three rounds that do not count and one that does."""
+    spent = {"compute_s": compute_s, "communication_s": communication_s, "others_s": others_s}
+    rest = {"launch_s": 0.1, "wait_s": 0.2, "land_s": 0.3, "payload_bytes": 1000, "peers": 2, "failed": 0}
+    slow = dict.fromkeys(spent, 99.0)
+    return [{"host": host, "round": n, **(slow if n <= bench_wan.SKIPPED else spent), **rest} for n in (1, 2, 3)]
+
+
+def test_a_row_is_made_of_the_rounds_after_the_first_two():
+    rounds = rounds_of(0, 2.0, 1.0, 1.0) + rounds_of(1, 2.0, 3.0, 1.0)
+    summaries = [{"params": 10, "val_loss": 1.5, "slow_hash": ["a"]}] * 2
+    row = bench_wan.row_of("sparseloco-delay", "20mbit", ARGS, rounds, summaries)
+    assert (row["mbit"], row["delay_ms"], row["peers"], row["delay_steps"]) == (20.0, 0.0, 2, 3)
+    assert row["inner_s"] == 0.25 and row["measured_round_s"] == 5.0 and row["payload_bytes"] == 1000
+    assert row["utilization"] == pytest.approx(4.0 / 10.0) and row["slow_hashes"] == 1
+
+
+@pytest.mark.parametrize("recipe", bench_wan.RECIPES)
+def test_every_recipe_is_one_that_can_be_typed(recipe):
+    settings = config.load([*COMMON, *bench_wan.options_of(recipe, ARGS)])
+    assert build.make(settings.schedule).delay == (3 if "delay" in recipe or recipe == "streaming" else 0)
+    assert settings.inner.optimizer.step_s == 0.5
+
+
+def test_fragments_that_land_in_one_round_count_together(tmp_path):
+    host = bench_wan.Host(0, tmp_path, [])
+    part = dict.fromkeys([*bench_wan.SECONDS, "payload_bytes"], 1.0)
+    host.rows = [{"event": "round", "round": 1, "peers": peers, "failed": "", **part} for peers in (4, 3)]
+    [row] = bench_wan.rounds_of(host)
+    assert row["compute_s"] == row["payload_bytes"] == 2.0 and row["peers"] == 3 and row["failed"] == 0
+
+
+def test_a_paced_step_is_adamw_and_takes_its_time():
+    torch.manual_seed(0)
+    nets = [torch.nn.Linear(3, 1) for _ in range(2)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    options = {"lr": 0.1, "betas": (0.9, 0.95), "weight_decay": 0.1, "fused": True}
+    plain = torch.optim.AdamW(nets[0].parameters(), **options)
+    paced = wan_pace.PacedAdamW(nets[1].parameters(), step_s=0.15, **options)
+    x = torch.randn(4, 3)
+    for net, optimizer in zip(nets, (plain, paced), strict=True):
+        wan_pace.began.clear()
+        began_s = time.monotonic()
+        net(x).square().sum().backward()
+        optimizer.step()
+    assert time.monotonic() - began_s >= 0.15
+    assert all(torch.equal(a, b) for a, b in zip(nets[0].parameters(), nets[1].parameters(), strict=True))

@@ -1,0 +1,290 @@
+"""Islands of several processes under `fully_shard`, in lanes: two islands of two ranks are two islands of one."""
+
+import functools
+import math
+import re
+
+import pytest
+import sharded
+import torch
+import toy
+from sharded import EVEN, ODD, Net
+from torch import distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+
+import outerloop
+from outerloop.exchange.distributed import Distributed
+from outerloop.exchange.distributed_gossip import DistributedGossip
+from outerloop.exchange.from_the_start import FromTheStart
+from outerloop.exchange.inprocess import InProcess
+from outerloop.exchange.inprocess_gossip import InProcessGossip
+from outerloop.exchange.led import Led
+from outerloop.island import whole
+from outerloop.ranks import Ranks
+from outerloop.types import Contribution, Outrun, ReplicasDiverged, Round, RoundFailed, UserError
+
+STEPS, ROUNDS = 9, 3
+LONGER_NAMES = 3
+"""Letters that the name of a process has more than that of a thread, in the header of every message."""
+CHUNKS = ["compress.large.chunk=32", "compress.large.k=8", "compress.below=32"]
+RUNS = {
+    "diloco": (ODD, "diloco", []),
+    "sparseloco": (EVEN, "sparseloco", CHUNKS),
+    "loco": (EVEN, "loco", ["compress.chunk=32"]),
+    "streaming": (EVEN, "streaming_diloco", ["compress.chunk=32", "schedule.sync_every=4", "rounds=2"]),
+    "noloco": (ODD, "noloco", []),
+    "sparseloco, uneven": (ODD, "sparseloco", CHUNKS),
+    "loco, uneven": (ODD, "loco", ["compress.chunk=32"]),
+}
+"""Name -> the net, the recipe, and options. Lanes chunk their own shards, so codecs with chunks get sizes of which each
+shard is whole chunks; without chunks any size will do."""
+
+
+RECIPES = ["diloco", "sparseloco", "loco", "streaming", "noloco"]
+"""Those that come out as whole replicas do."""
+
+
+def options_of(name):
+    """Options that all recipes share, before those of one."""
+    return ["schedule.sync_every=3", *RUNS[name][2]]
+
+
+def trained(net, name, exchange, *, island, parts, **options):
+    """A net after all steps of one run, and its outer loop."""
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    with torch.no_grad():
+        sharded.loss_of(net, island, 0, 0)  # a look before the start, which leaves the root module gathered
+    outer = outerloop.from_recipe(RUNS[name][1], net, *options_of(name), exchange=exchange, **options)
+    outerloop.attach(optimizer, outer)
+    sharded.train(net, optimizer, island=island, parts=parts, steps=range(STEPS))
+    return outer
+
+
+def meeting(name, group):
+    """The exchange of one lane: pairs for NoLoCo, dealt alike in all lanes, since they have one seed."""
+    if name == "noloco":
+        return DistributedGossip(together=2, seed=0, group=group, timeout_s=30.0)
+    return Distributed(group=group, timeout_s=30.0)
+
+
+def joined(outer, like):
+    """The slow weights of all ranks as full tensors."""
+    params = outer.island.params
+    return {name: full(x, params[name]) for name, x in like.items()}
+
+
+def full(x, p):
+    return torch.distributed.tensor.DTensor.from_local(
+        x, p.device_mesh, p.placements, shape=p.shape, stride=p.stride()
+    ).full_tensor()
+
+
+def evaluated(net, outer):
+    """Losses of the net as it is, with all weights zero in their place for a while, and as it is again."""
+
+    def loss():
+        with torch.no_grad():
+            return sharded.loss_of(net, 0, 0, 0).item()
+
+    before = loss()
+    with outer.replica.weights({name: torch.zeros_like(x) for name, x in outer.slow.items()}):
+        inside = loss()
+    return [before, inside, loss()]
+
+
+def refused(mesh, group):
+    """What is said when a rank meets one that holds other shards."""
+    with pytest.raises(UserError) as said:
+        net = sharded.shard(Net(**EVEN), mesh["ranks"])
+        outerloop.from_recipe("diloco", net, exchange=Distributed(group=group, timeout_s=30.0))
+    with pytest.raises(UserError, match="cut into 2 shards"):
+        outerloop.from_recipe("diloco", net)
+    return str(said.value)
+
+
+class Shaky(FromTheStart):
+    """An exchange that fails in its first round, is outrun in its second, and tells what it gets in the third."""
+
+    agrees = waits_for_all = lockstep = True
+    peer, rank, size, alive, bytes_sent = "one", 0, 1, 1, 5
+
+    def start(self, blob, round):
+        self.blob, self.round = blob, round
+        return self
+
+    def wait(self, timeout_s):
+        if self.round.number == 0:
+            raise RoundFailed("the link is down")
+        if self.round.number == 1:
+            raise Outrun(lambda most_bytes: (Round(7, 1), b"state" * most_bytes))
+        return [Contribution("one", self.round, self.blob), Contribution("two", self.round, b"")]
+
+
+def told_by_the_leader(group):
+    """What both ranks of an island hear of a shaky exchange; the second one then offers something else."""
+    led = Led(Shaky() if dist.get_rank(group) == 0 else None, ranks=Ranks(group))
+    with pytest.raises(RoundFailed, match="the link is down"):
+        led.start(b"same", Round(0)).wait(1.0)
+    with pytest.raises(Outrun) as outrun:
+        led.start(b"same", Round(1)).wait(1.0)
+    assert outrun.value.state(2) == (Round(7, 1), b"statestate")
+    assert led.start(b"same", Round(2)).wait(1.0) == [
+        Contribution("one", Round(2), b"same"),
+        Contribution("two", Round(2), b""),
+    ]
+    other = led.start(f"of {dist.get_rank(group)}".encode(), Round(3))
+    if dist.get_rank(group) == 0:
+        return other.wait(1.0)[0].blob == b"of 0" and led.bytes_sent == 5
+    with pytest.raises(ReplicasDiverged, match="equal weights"):
+        other.wait(1.0)
+    return led.bytes_sent == 0
+
+
+def copied(mesh, group, wrap):
+    """Two islands whose ranks hold the same weights each."""
+    island, part = mesh.get_coordinate()[:2]
+    exchange = Distributed(group=group, timeout_s=30.0)
+    outer = trained(wrap(Net(**ODD)), "diloco", exchange, island=island, parts=[part])
+    exchange.close()
+    return {"slow": outer.slow, "fast": outer.island.pick(outer.slow), "sent": outer.exchange.bytes_sent}
+
+
+def gathered(mesh):
+    """An island of two ranks, and one of a single process; the last rank has nothing to do."""
+    between = dist.new_group([0, 2])
+    island, part = mesh.get_coordinate()
+    if (island, part) == (1, 1):
+        return {}
+    net = sharded.shard(Net(**ODD), mesh["ranks"]) if island == 0 else Net(**ODD)
+    leaders = None if part else Distributed(group=between, timeout_s=30.0)
+    parts = [part] if island == 0 else [0, 1]
+    outer = trained(net, "sparseloco, uneven", leaders, island=island, parts=parts, gathered=True)
+    fast = {name: whole(p, of_gradient=False) for name, p in outer.island.params.items()}
+    return {"fast": fast, "slow": getattr(outer, "slow", {})}
+
+
+def lanes(folder, names):
+    """One of 2 x 2 ranks in these runs, and where ranks hold the same."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("islands", "ranks"))
+    crossed = [dist.new_group(ranks) for ranks in ([0, 3], [1, 2])]
+    island, part = mesh.get_coordinate()
+    kept = {"refused": refused(mesh, crossed[island ^ part])}
+    for name in names:
+        exchange = meeting(name, mesh["islands"].get_group())
+        net = sharded.shard(Net(**RUNS[name][0]), mesh["ranks"])
+        outer = trained(net, name, exchange, island=island, parts=[part])
+        kept[name] = {"slow": joined(outer, outer.slow), "fast": joined(outer, outer.island.pick(outer.slow))}
+        kept[name] |= {"values": {key: x.numel() for key, x in outer.slow.items()}}
+        kept[name] |= {"losses": evaluated(net, outer)}
+        exchange.close()
+    islands, ranks = mesh["islands"].get_group(), mesh["ranks"].get_group()
+    kept["gathered"] = gathered(mesh)
+    kept["led"] = told_by_the_leader(ranks)
+    kept["ddp"] = copied(mesh, islands, lambda net: DistributedDataParallel(net, process_group=ranks))
+    torch.save(kept, f"{folder}/{dist.get_rank()}.pt")
+
+
+def more_lanes(folder):
+    """The longer rest: sizes that cut chunks, and HSDP."""
+    lanes(folder, ["sparseloco, uneven", "loco, uneven"])
+    kept = torch.load(f"{folder}/{dist.get_rank()}.pt")
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("islands", "ranks"))
+    deep = init_device_mesh("cpu", (2, 2, 1), mesh_dim_names=("islands", "copies", "shards"))
+    kept["hsdp"] = copied(deep, mesh["islands"].get_group(), lambda net: sharded.shard(net, deep["copies", "shards"]))
+    torch.save(kept, f"{folder}/{dist.get_rank()}.pt")
+
+
+PAIRS = functools.partial(InProcessGossip, group=2, seed=0)
+
+
+def replicas(name, **options):
+    """Two whole replicas as threads, on the same batches."""
+
+    def live(exchange):
+        net = Net(**RUNS[name][0])
+        outer = trained(net, name, exchange, island=exchange.rank, parts=[0, 1], **options)
+        return {"slow": outer.slow, "fast": outer.island.pick(outer.slow), "sent": exchange.bytes_sent}
+
+    return toy.run_workers(2, live, PAIRS if name == "noloco" else InProcess)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """What every rank has kept."""
+    folder = tmp_path_factory.mktemp("lanes")
+    sharded.spawn(4, folder / "meeting", lanes, folder, RECIPES)
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(4)]
+
+
+@pytest.fixture(scope="module")
+def ran_longer(tmp_path_factory):
+    """The same of the longer rest."""
+    folder = tmp_path_factory.mktemp("more")
+    sharded.spawn(4, folder / "meeting", more_lanes, folder)
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(4)]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_two_islands_of_two_ranks_are_two_of_one(ran, name):
+    for island, alone in enumerate(replicas(name)):
+        for rank in (0, 1):
+            there = ran[2 * island + rank][name]
+            for what in ("slow", "fast"):
+                torch.testing.assert_close(there[what], alone[what])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sparseloco, uneven", "loco, uneven"])
+def test_chunks_of_uneven_and_empty_shards_come_together(ran_longer, name):
+    """No whole replica has these chunks; the islands have one model all the same, and it has moved."""
+    slow = [told[name]["slow"] for told in ran_longer]
+    start = dict(Net(**ODD).named_parameters())
+    for key, x in slow[0].items():
+        assert all(torch.equal(x, other[key]) for other in slow) and not torch.equal(x, start[key])
+
+
+@pytest.mark.parametrize("kind", ["ddp", pytest.param("hsdp", marks=pytest.mark.slow)])
+def test_ranks_with_the_same_weights_are_one_peer_whose_first_rank_sends(request, kind):
+    ran = request.getfixturevalue("ran" if kind == "ddp" else "ran_longer")
+    for island, alone in enumerate(replicas("diloco")):
+        first, second = (ran[2 * island + part][kind] for part in (0, 1))
+        for what in ("slow", "fast"):
+            torch.testing.assert_close(first[what], alone[what])
+            assert all(torch.equal(x, second[what][key]) for key, x in first[what].items())
+        assert first["sent"] == alone["sent"] + ROUNDS * LONGER_NAMES and second["sent"] == 0
+
+
+def test_gathered_islands_need_not_be_cut_alike(ran):
+    """Whole tensors: chunks are those of the whole, so unlike lanes this is what whole replicas do, at any size."""
+    for rank, alone in zip((0, 2), replicas("sparseloco, uneven", gathered=True), strict=True):
+        for what in ("slow", "fast"):
+            torch.testing.assert_close(ran[rank]["gathered"][what], alone[what])
+    follower = ran[1]["gathered"]
+    assert follower["slow"] == {}
+    assert all(torch.equal(x, ran[0]["gathered"]["fast"][name]) for name, x in follower["fast"].items())
+
+
+def test_what_happens_at_the_leader_happens_to_all(ran):
+    assert [told["led"] for told in ran] == [True] * 4
+
+
+def test_shards_are_uneven_and_one_is_empty(ran):
+    first, second = (ran[rank]["diloco"]["values"] for rank in (0, 1))
+    assert (first["tokens.weight"], second["tokens.weight"]) == (17 * 7, 16 * 7)
+    assert (first["score.weight"], second["score.weight"]) == (7, 0)
+    assert "head.weight" not in first and "fixed.weight" not in first
+
+
+def test_an_evaluation_leaves_no_gathered_weights_behind(ran):
+    """With zeros everywhere all tokens are equally likely; of the root module nothing may be left from before."""
+    for told in ran:
+        before, zero, after = told["diloco"]["losses"]
+        assert zero == pytest.approx(math.log(ODD["vocab"])) and before == after != zero
+
+
+def test_a_rank_that_meets_other_shards_is_told_so(ran):
+    part = r"\[16, 64\], Shard\(dim=0\) part {} of 2"
+    for rank, told in enumerate(ran):
+        here, there = (part.format(p) for p in (rank % 2, 1 - rank % 2))
+        assert re.search(f"blocks.0.down.weight has shape {here} here and has shape {there} at", told["refused"]), told

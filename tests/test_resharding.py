@@ -1,0 +1,179 @@
+"""A checkpoint of an island of two ranks comes back on one and on four; memory of a rank is what it was said to be."""
+
+import functools
+import math
+from pathlib import Path
+
+import pytest
+import sharded
+import torch
+from sharded import EVEN, ODD, Net
+from torch import distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+import outerloop
+from outerloop import resharding
+from outerloop.exchange.inprocess import Hub, InProcess
+from outerloop.feedback.storage import EightBit, dense
+from outerloop.island import global_of, whole
+from outerloop.memory import estimate, measure
+from outerloop.types import UserError
+
+SAVED, STEPS = 4, 7
+RUNS = {
+    "uneven": (ODD, "diloco", ["compress=cast", "feedback=ef"]),
+    "loco": (EVEN, "loco", ["compress.chunk=32", "feedback.bits=32"]),
+    "sparseloco": (EVEN, "sparseloco", ["compress.large.chunk=32", "compress.large.k=8", "compress.below=32"]),
+    "late": (EVEN, "streaming_diloco", ["compress.chunk=32", "schedule.sync_every=4", "schedule.delay=1"]),
+}
+"""Name -> the net, the recipe, and options: momentum and a residual, the error of 4 bits, a residual alone, delay."""
+LONGER = [pytest.param(name, marks=pytest.mark.slow) for name in ("loco", "sparseloco")]
+
+
+EVERYWHERE = ("fast", "slow", "exp_avg", "exp_avg_sq")
+"""Kinds of tensors that every run here has."""
+
+
+def begun(name, mesh):
+    """A net on the ranks of a mesh (None: whole), its optimizer, and its outer loop: an island without others."""
+    sizes, recipe, options = RUNS[name]
+    net = Net(**sizes) if mesh is None else sharded.shard(Net(**sizes), mesh)
+    exchange = InProcess(hub=Hub(1), rank=0)
+    exchange.join()
+    outer = outerloop.from_recipe(recipe, net, "schedule.sync_every=3", *options, exchange=exchange)
+    return net, torch.optim.AdamW(net.parameters(), lr=0.01), outer
+
+
+def go_on(net, optimizer, outer, parts, steps):
+    """Inner steps with the outer loop attached."""
+    with outerloop.attach(optimizer, outer):
+        sharded.train(net, optimizer, island=0, parts=parts, steps=steps)
+
+
+def everything(net, optimizer, outer):
+    """All that evolves, as full tensors."""
+    params = outer.island.params
+
+    def full(x, p):
+        x = global_of(x, p)
+        return x.full_tensor() if hasattr(x, "full_tensor") else x.clone()
+
+    residual = getattr(outer.feedback, "error", getattr(outer.feedback, "residual", None))
+    method = outer.method.optimizer.state
+    held = {f"slow {name}": full(x, params[name]) for name, x in outer.slow.items()}
+    for name, x in outer.slow.items():
+        if residual is not None and residual.get(name) is not None:
+            held[f"residual {name}"] = full(residual.get(name), params[name])
+        if method[x].get("momentum_buffer") is not None:
+            held[f"momentum {name}"] = full(method[x]["momentum_buffer"], params[name])
+        for key in ("exp_avg", "exp_avg_sq"):
+            state = optimizer.state[params[name]][key]
+            held[f"{key} {name}"] = state.full_tensor() if hasattr(state, "full_tensor") else state.clone()
+    return held | {f"fast {name}": whole(p.detach(), of_gradient=False) for name, p in net.named_parameters()}
+
+
+def kinds(held):
+    return {key.split()[0] for key in held}
+
+
+def resumed(name, mesh, folder, parts):
+    """What is there after loading, and at the end."""
+    net, optimizer, outer = begun(name, mesh)
+    resharding.load(folder, optimizer, outer)
+    loaded = everything(net, optimizer, outer), [outer.inner_step, outer.samples]
+    go_on(net, optimizer, outer, parts, range(SAVED, STEPS))
+    return {"loaded": loaded[0], "counts": loaded[1], "end": everything(net, optimizer, outer)}
+
+
+def lives(folder, names):
+    """One of four processes: two islands of two ranks that save, then all four as one, then each alone."""
+    mesh, rank = init_device_mesh("cpu", (2, 2), mesh_dim_names=("islands", "ranks")), dist.get_rank()
+    four, kept = init_device_mesh("cpu", (4,)), {}
+    for name in names:
+        at = [f"{folder}/{name}-{island}" for island in (0, 1)]
+        net, optimizer, outer = begun(name, mesh["ranks"])
+        said = estimate(outer, optimizer).parts
+        go_on(net, optimizer, outer, [rank % 2], range(SAVED))
+        resharding.save(at[rank // 2], optimizer, outer)
+        one = {"saved": everything(net, optimizer, outer), "memory": [said, measure(outer, optimizer).parts]}
+        go_on(net, optimizer, outer, [rank % 2], range(SAVED, STEPS))
+        one["end"] = everything(net, optimizer, outer)
+        dist.barrier()
+        one |= {"4": resumed(name, four, at[0], [rank % 2]), "1": resumed(name, None, at[1], [0, 1])}
+        kept[name] = one
+    torch.save(kept, f"{folder}/{rank}.pt")
+
+
+@pytest.fixture(scope="module")
+def lived(tmp_path_factory):
+    """What every rank has kept of runs with these names; each is run when first asked for."""
+
+    @functools.cache
+    def of(name):
+        folder = tmp_path_factory.mktemp("lives")
+        sharded.spawn(4, folder / "meeting", lives, folder, [name])
+        return [torch.load(folder / f"{rank}.pt", weights_only=True)[name] for rank in range(4)]
+
+    return of
+
+
+@pytest.mark.parametrize("ranks", ["1", "4"])
+@pytest.mark.parametrize("name", ["uneven", *LONGER])
+def test_two_ranks_come_back_on_one_and_on_four(lived, name, ranks):
+    more = {"residual"} if name == "sparseloco" else {"residual", "momentum"}
+    for told in lived(name):
+        back = told[ranks]
+        assert back["counts"] == [4, 1] and kinds(back["loaded"]) == {*EVERYWHERE, *more}
+        torch.testing.assert_close(back["loaded"], told["saved"])
+        torch.testing.assert_close(back["end"], told["end"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["uneven", *LONGER])
+def test_a_rank_holds_what_it_was_said_to_hold(lived, name):
+    for said, real in (told["memory"] for told in lived(name)):
+        assert real["residual"] > 0
+        assert math.isclose(sum(said.values()), sum(real.values()), rel_tol=0.1)
+        for part, size in real.items():
+            assert math.isclose(said[part], size, rel_tol=0.1, abs_tol=128), part
+
+
+def test_a_round_under_way_is_not_written_and_the_next_one_carries_it(tmp_path):
+    """Two fragments, H 4, one step late: after step 2 the first is under way. It comes back whole, and goes on."""
+    net, optimizer, outer = begun("late", None)
+    go_on(net, optimizer, outer, [0, 1], range(2))
+    assert [(round.number, round.fragment) for round in outer.in_flight] == [(0, 0)]
+    resharding.save(tmp_path / "late", optimizer, outer)
+    net, optimizer, again = begun("late", None)
+    resharding.load(tmp_path / "late", optimizer, again)
+    assert again.in_flight == {} and again.slow_hash == outer.slow_hash and again.inner_step == 2
+    with outerloop.attach(optimizer, again, on_round=(landed := []).append):
+        sharded.train(net, optimizer, island=0, parts=[0, 1], steps=range(2, 7))
+    assert [(one.round.number, one.round.fragment) for one in landed] == [(0, 1), (1, 0)]
+    assert not any(one.failed for one in landed)
+
+
+def test_an_error_of_8_bits_goes_through_float32_and_back():
+    """In the same blocks it is what it was; in others it is off by half of a new step at most."""
+    torch.manual_seed(0)
+    storage, again, halves = EightBit(), EightBit(), [EightBit(), EightBit()]
+    storage.put("w", torch.randn(512))
+    held = dense(storage.state_dict()["w"])
+    again.load_state_dict({"w": held})
+    torch.testing.assert_close(again.get("w"), storage.get("w"))
+    for half, x in zip(halves, (held[:200], held[200:]), strict=True):
+        half.load_state_dict({"w": x})
+        assert (half.get("w") - x).abs().max() <= x.abs().max() / 127 / 2 * 1.01
+
+
+def test_a_folder_without_a_checkpoint_is_refused(tmp_path):
+    _, optimizer, outer = begun("uneven", None)
+    with pytest.raises(UserError, match="holds no checkpoint"):
+        resharding.load(tmp_path / "none", optimizer, outer)
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+    _, optimizer, outer = begun("uneven", None)
+    resharding.save(tmp_path / "odd", optimizer, outer)
+    _, optimizer, outer = begun("loco", None)
+    with pytest.raises(UserError, match=r"another model: only one has score\.weight"):
+        resharding.load(Path(tmp_path / "odd"), optimizer, outer)

@@ -1,0 +1,91 @@
+"""Two levels: DDP inside a region, each with a torch.distributed of its own, and a swarm between the regions."""
+
+import json
+import logging
+import time
+
+import pytest
+import torch
+import torch.multiprocessing as processes
+import toy
+from ranks import live
+from torch.nn.parallel import DistributedDataParallel
+
+import outerloop
+
+H, ROUNDS = 3, 4
+OPTIONS = [f"schedule.sync_every={H}", "method.optimizer.momentum=0.6"]
+
+
+def train_region(shard, *options, run_dir):
+    """A rank of a region trains on a share of the data that is its own."""
+    net = DistributedDataParallel(toy.model())
+    outer = outerloop.from_recipe("diloco", net, *OPTIONS, *options, run_dir=run_dir)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    outerloop.attach(optimizer, outer)
+    for step in range(H * ROUNDS):
+        toy.inner_step(net, optimizer, shard, step)
+    outer.exchange.close()
+    return [p.tolist() for p in net.parameters()]
+
+
+def whole_region(exchange):
+    """One worker that takes the batches of both ranks of its region."""
+    net = toy.model()
+    outer = outerloop.from_recipe("diloco", net, *OPTIONS, exchange=exchange)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    outerloop.attach(optimizer, outer)
+    for step in range(H * ROUNDS):
+        xs, ys = zip(*(toy.batch(2 * exchange.rank + rank, step) for rank in range(2)), strict=True)
+        optimizer.zero_grad()
+        ((net(torch.cat(xs)) - torch.cat(ys)) ** 2).mean().backward()
+        optimizer.step()
+    return [p.detach() for p in net.parameters()]
+
+
+class ToFile(logging.Handler):
+    """The address that the first peer tells, for the other region."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    def emit(self, record):
+        self.path.write_text(record.getMessage().split("'")[1])
+
+
+class Region:
+    """The processes of one region, which know nothing of the other one but its leader's address."""
+
+    def __init__(self, place, folder):
+        self.place, self.folder = place, folder
+
+    def __call__(self, rank):
+        options, told = ["exchange.peers=2"], self.folder / "address"
+        if rank == 0 and self.place == 0:
+            logging.getLogger("outerloop").addHandler(ToFile(told))
+        elif rank == 0:
+            while not (told.exists() and told.read_text()):
+                time.sleep(0.05)
+            options.append(told.read_text())
+        return train_region(2 * self.place + rank, *options, run_dir=self.folder / f"run-{self.place}")
+
+
+@pytest.mark.slow
+def test_regions_of_two_ranks_are_workers_of_twice_the_batch(tmp_path):
+    """All ranks hold one model bit for bit: that of two workers which do a whole region's work each, to rounding."""
+    folders = [tmp_path / name for name in ("a", "b")]
+    for folder in folders:
+        folder.mkdir()
+    groups = [
+        processes.spawn(live, (2, Region(place, tmp_path), folder), nprocs=2, join=False)
+        for place, folder in enumerate(folders)
+    ]
+    for group in groups:
+        while not group.join():
+            pass
+    told = [json.loads((folder / f"{rank}.json").read_text()) for folder in folders for rank in range(2)]
+    assert all(weights == told[0] for weights in told)
+    for weights in toy.run_workers(2, whole_region):
+        for ours, theirs in zip(told[0], weights, strict=True):
+            torch.testing.assert_close(torch.tensor(ours), theirs, rtol=1e-4, atol=1e-6)
