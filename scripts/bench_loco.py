@@ -4,7 +4,7 @@
         [--methods plain,fp16,powersgd_1,powersgd_4,loco] [--hidden 256] [--layers 4] [--batch 2] [--seq-len 64]
         [--lr 2e-3]
 
-Every rank is a process in a network namespace of its own, one thread, gloo; what it sends is capped (tc tbf), and the
+Every rank is a process in a network namespace of its own, one thread, gloo; its link is capped (wan.sh), and the
 kernel's counter of its link tells the bytes. --mbit 0: no cap, when only losses are asked for. The model is a Llama on
 the bytes of Python's standard library; AdamW, the learning rate falls to 0; equal steps, batches and first weights for
 all methods. PowerSGD begins after a tenth of the steps, as its documentation advises; bytes and seconds a step are
@@ -146,9 +146,8 @@ def measured(args: argparse.Namespace, method: str, seed: int) -> Row:
     """One method: its ranks in namespaces, what they tell as one row."""
     from namespaces import network
 
-    with network((args.ranks, 0)) as hosts, tempfile.TemporaryDirectory() as folder:
-        for rank in range(args.ranks if args.mbit else 0):
-            hosts.cap(rank, args.mbit)
+    cap = ("--rate", f"{args.mbit:g}mbit") if args.mbit else ()
+    with network(args.ranks, *cap) as hosts, tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, f"{rank}.json") for rank in range(args.ranks)]
         words = [f"--{name.replace('_', '-')}={getattr(args, name)}" for name in SHARED]
         words += [f"--method={method}", f"--seed={seed}", f"--meet={hosts.address(0)}:29500"]

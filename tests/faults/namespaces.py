@@ -37,12 +37,6 @@ class Network:
         """Plug it in again."""
         self._wan("heal")
 
-    def cap(self, host: int, mbit_per_s: float) -> None:
-        """Let the host send no faster than this: a token bucket of 128 KB, a queue of a fifth of a second."""
-        rate = ("rate", f"{mbit_per_s}mbit", "burst", "128kb", "latency", "200ms")
-        command = ("ip", "netns", "exec", self._hosts[host], "tc", "qdisc", "add", "dev", "eth0", "root", "tbf", *rate)
-        subprocess.run(command, check=True, capture_output=True, text=True)
-
     def address(self, host: int) -> str:
         return self._wan("address", str(host)).strip()
 
