@@ -135,6 +135,10 @@ class Seen(NamedTuple):
 class Noting(ErrorFeedback):
     """Error feedback that notes what was sent."""
 
+    def __init__(self, *, beta):
+        super().__init__(beta=beta)
+        self.noted = {}
+
     def keep(self, name, x, sent):
         super().keep(name, x, sent)
         self.noted[name] = sent.clone()

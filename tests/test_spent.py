@@ -50,7 +50,7 @@ def test_a_launch_counts_where_it_happened_however_late_the_round_lands():
 
 def test_things_that_overlap_count_once():
     now = [0.0]
-    busy = Busy(lambda: now[0])
+    busy = Busy()
 
     def pass_s(seconds):
         now[0] += seconds

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 
 class Busy:
-    """`clock` in seconds. One thread says what is under way, any may ask."""
+    """By the clock of the loop that says what is under way; any thread may ask."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
+        self._clock = time.monotonic
         self._under_way = 0
         self._state: tuple[float, float | None] = (0.0, None)  # up to the last change; since when, if under way
 
     @contextmanager
     def during(self) -> Iterator[None]:
         """One thing is under way."""
+        self._clock = asyncio.get_running_loop().time
         self._change(1)
         try:
             yield

@@ -98,7 +98,12 @@ class Rounds:
         self._asking = Asking(self._payloads, self._pulls, self._store, self._bulk, ahead=self._following.catch_up)
         self._post = Post(transport, run=run, names=names, receive=self._receive)
         self._reach = Reach(self._following.look_at)
-        self._timers = Timers(self._happens, grace_s=rules.grace_s, deadline_s=rules.deadline_s)
+        self._timers = Timers(
+            self._happens,
+            grace_s=rules.grace_s,
+            deadline_s=rules.deadline_s,
+            moving_s=lambda: self._bulk.moving_s,
+        )
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
         self._of_round: list[asyncio.Task[None]] = []

@@ -2,7 +2,8 @@
 
     grace      begins when as many payloads are here as are enough at its end: who is slower than most is waited for
     deadline   begins with the first payload
-    patience   begins when a leader could have proposed, doubles from view to view
+    patience   begins when a leader could have proposed, doubles from view to view; as long again as payloads of this
+               round were on their way here, because they may take longer to the leader
 
 All are counted from what this peer sees, never from a clock of others. A round in which nobody is ready yet has none:
 inner steps take as long as they take.
@@ -23,10 +24,14 @@ LAST_DOUBLING = 3  # payloads go on coming from view to view, so that a view nee
 
 
 class Timers:
-    """`act` gets the event of each timer that is over."""
+    """`act` gets the event of each timer that is over; `moving_s`: seconds so far that payloads were on their way."""
 
-    def __init__(self, act: Callable[[Event], None], *, grace_s: float, deadline_s: float) -> None:
+    def __init__(
+        self, act: Callable[[Event], None], *, grace_s: float, deadline_s: float, moving_s: Callable[[], float]
+    ) -> None:
         self._act = act
+        self._moving_s = moving_s
+        self._moved_before_s = 0.0
         self._grace_s = grace_s
         self._deadline_s = deadline_s
         self._running: dict[Hashable, asyncio.TimerHandle] = {}
@@ -36,6 +41,7 @@ class Timers:
         for handle in self._running.values():
             handle.cancel()
         self._running = {}
+        self._moved_before_s = self._moving_s()
 
     def look(self, machine: Agreement) -> None:
         """Start what begins now; what runs already goes on."""
@@ -46,7 +52,7 @@ class Timers:
         if here >= machine.closing.needed(roster, grace=True, deadline=False):
             self._start("grace", self._grace_s, lambda m: m.grace(number))
         if machine.votes and awaits_its_leader(machine, here, roster):
-            patience_s = LEAD_S * 2 ** min(view, LAST_DOUBLING)
+            patience_s = LEAD_S * 2 ** min(view, LAST_DOUBLING) + self._moving_s() - self._moved_before_s
             self._start(("view", view), patience_s, lambda m: m.timeout(number, view))
 
     def _start(self, key: Hashable, after_s: float, event: Event) -> None:
