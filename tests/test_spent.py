@@ -6,7 +6,6 @@ import toy
 from outerloop.inner.spent import Spent
 from outerloop.inner.trainer import StepReport
 from outerloop.rounds import RoundReport, utilization
-from outerloop.swarm.busy import Busy
 from outerloop.types import Round
 
 
@@ -46,27 +45,6 @@ def test_a_launch_counts_where_it_happened_however_late_the_round_lands():
     for outer_s in (0.5, 0.0, 0.25):
         spent.add(step(1.0, outer_s))
     assert spent.on(landed(wait_s=0.0, moved_s=0.0))["communication_s"] == 0.75
-
-
-def test_things_that_overlap_count_once():
-    now = [0.0]
-    busy = Busy()
-
-    def pass_s(seconds):
-        now[0] += seconds
-        return busy.total_s()
-
-    assert pass_s(1.0) == 0.0
-    with busy.during():
-        assert pass_s(1.0) == 1.0
-        with busy.during():
-            assert pass_s(1.0) == 2.0
-        assert pass_s(1.0) == 3.0
-    assert pass_s(5.0) == 3.0
-    with pytest.raises(OSError), busy.during():
-        pass_s(1.0)
-        raise OSError
-    assert pass_s(5.0) == 4.0
 
 
 class Moves(toy.Around):

@@ -15,6 +15,7 @@ import torch
 from hydra.errors import InstantiationException
 from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig
+from torch import distributed as dist
 from torch.nn import Module
 from torch.optim import Optimizer
 
@@ -179,6 +180,8 @@ def run_worker(
         worker.emit("status", text=f"note: {doubt}")
     worker.emit("ready", params=sum(p.numel() for p in trainer.params), size=exchange.size)
     worker.run()
+    if dist.is_initialized() and dist.get_rank():
+        return  # transformers lets nobody but rank 0 write weights
     with only_once(run_dir / ".model", f"{trainer.outer.slow_hash:016x}") as mine:
         if mine:
             export_hf(trainer.model, trainer.outer.slow, corpus.tokenizer(), run_dir / "hf")
