@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from hivemind.dht import DHTNode
 from hivemind.dht.protocol import ValidationError
+from hivemind.dht.routing import DHTID
 from hivemind.p2p import P2P, P2PDaemonError, PeerID
 from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
 from hivemind.utils.multiaddr import Multiaddr
@@ -178,6 +179,7 @@ async def _enter_dht(p2p: P2P, options: DaemonOptions, records: SignedRecords) -
         async with limit(DHT_S):
             return await DHTNode.create(
                 p2p=p2p,
+                node_id=DHTID.generate(source=p2p.peer_id.to_bytes()),  # else of `random`, which trainers seed alike
                 initial_peers=list(options.initial_peers) or None,
                 client_mode=options.observer,
                 record_validator=records,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable
 
@@ -33,6 +34,14 @@ def test_three_peers_pair_up_meet_and_leave_nothing_behind(make_gossip: Make) ->
     assert together(peers, SwarmGossip.close) == [None] * 3
     assert not any(map(runs, daemons)) and threading.active_count() == threads_before
     peers[0].close()
+
+
+def test_peers_whose_random_numbers_were_seeded_alike_find_each_other(make_gossip: Make) -> None:
+    peers = []
+    for _ in range(2):
+        random.seed(0)  # as a trainer does in each process
+        peers.append(make_gossip(peers=2, join_timeout_s=20.0))
+    assert together(peers, SwarmGossip.join) == [None] * 2
 
 
 def test_random_pairs_of_different_rounds_then_one_leaves_and_the_others_go_on(make_gossip: Make) -> None:
