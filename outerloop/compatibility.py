@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import torch
 
-from outerloop.types import Compressor, Exchange, Feedback, Moment, OuterMethod, Schedule, UserError
+from outerloop.protocols import Compressor, Exchange, Feedback, OuterMethod, Schedule
+from outerloop.types import Moment, UserError
 
 LOSSY = 0.3
 """Relative L2 error of a codec on gaussian values above which it needs feedback: 4 bits make .1 to .2, 2 bits .35."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from outerloop.island import local_of
-from outerloop.types import Feedback, OuterMethod
+from outerloop.protocols import Feedback, OuterMethod
 
 SIDE = 64
 """Values a side of a trial matrix, which is whole blocks of an 8-bit residual."""

@@ -17,8 +17,9 @@ from outerloop import snapshot
 from outerloop.buffers import Buffers
 from outerloop.checkpoint import on_device
 from outerloop.payload import Payload
+from outerloop.protocols import OuterMethod
 from outerloop.replica import Replica
-from outerloop.types import OuterMethod, Round, Schedule, Tensors, UserError
+from outerloop.types import Tensors, UserError
 
 STATES = 4
 """As many copies of the slow weights as a state may take: an outer Adam holds two beside them."""
@@ -76,9 +77,3 @@ def check(came: Any, own: Tensors) -> None:
             raise ValueError(f"{name} is {there.dtype} {tuple(there.shape)} there and {here} here")
         if not there.isfinite().all():
             raise ValueError(f"{name} is not finite")
-
-
-def launch_step(schedule: Schedule, round: Round) -> int:
-    """The inner step after which a round leaves."""
-    last = schedule.inner_steps(round.number + 1)
-    return next(step for step in range(last, -1, -1) if round in schedule.due(step).launch)

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from outerloop import wire
+from outerloop.protocols import Exchange
 from outerloop.routes.both import Combined, Routes
-from outerloop.types import Contribution, Exchange, Outrun, ReplicasDiverged, Round, Tensors
+from outerloop.types import Contribution, Outrun, ReplicasDiverged, Round, Tensors
 
 
 class Judge:

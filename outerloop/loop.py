@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from itertools import count
 from typing import Any, Literal
 
 import torch
@@ -26,33 +24,23 @@ from torch.nn import Module
 from outerloop import compatibility, wire
 from outerloop.buffers import Buffers
 from outerloop.checkpoint import on_device
+from outerloop.course import Course
 from outerloop.eager import first_mean, refreshed
 from outerloop.held import momentum_share, residual_share
-from outerloop.inheritance import Inheritance, launch_step
+from outerloop.inheritance import Inheritance
 from outerloop.island import Island
 from outerloop.judge import Judge
-from outerloop.pace import Pace
 from outerloop.payload import Payload, leader
+from outerloop.protocols import Aggregate, Compressor, Exchange, Feedback, OuterMethod, Schedule
 from outerloop.replica import Replica
 from outerloop.rounds import InFlight, RoundReport
 from outerloop.routes.both import Routes
-from outerloop.types import (
-    Aggregate,
-    Compressor,
-    Contribution,
-    Exchange,
-    Feedback,
-    OuterMethod,
-    Outrun,
-    Round,
-    RoundFailed,
-    Schedule,
-)
+from outerloop.types import Contribution, Outrun, Round, RoundFailed
 
 STATE_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
-class OuterLoop:
+class OuterLoop(Course):
     """Joins one point of the product method x feedback x compressor x exchange x schedule to a model.
 
     Args:
@@ -104,12 +92,12 @@ class OuterLoop:
             eager=eager,
             merge_local=merge_local,
         )
+        super().__init__(exchange=exchange, schedule=schedule, rounds=rounds)
         self.doubts = compatibility.doubts(method=method, compress=compress, feedback=feedback, schedule=schedule)
         self.model, self.buffers = model, Buffers(model, kind=buffers)
         self.payload = Payload(compress, seed=seed, beside=self.buffers.schema)
         self.method, self.feedback = method, feedback
-        self.exchange, self.schedule, self.eager, self.timeout_s = exchange, schedule, eager, timeout_s
-        self.last_launch = None if rounds is None else schedule.inner_steps(rounds) - schedule.delay
+        self.eager, self.timeout_s = eager, timeout_s
         self.shared = exchange.agrees and method.shared and not eager
         self.replica = Replica(model, dtype=STATE_DTYPES[state_dtype], island=island)
         self.island, self.slow = self.replica.island, self.replica.slow
@@ -131,76 +119,29 @@ class OuterLoop:
         )
         self.judge = Judge(self.routes, exchange, shared=self.shared)
         self.inheritance = Inheritance(self.replica, self.buffers, method=method, payload=self.payload)
-        self.pace = Pace(schedule.step_s)
-        self.inner_step = 0
         self.samples = 0
         self.meetings = 0
-        self.in_flight: dict[Round, InFlight] = {}
 
     @property
     def slow_hash(self) -> int:
         """64-bit hash of all slow weights."""
         return self.replica.hash_of(self.slow)
 
-    @property
-    def next_round(self) -> Round:
-        """The first round that leaves after the inner step at hand."""
-        return next(round for step in count(self.inner_step + 1) for round in self.schedule.due(step).launch)
-
-    @property
-    def under_way(self) -> list[int]:
-        """Numbers of the rounds in flight, and of the one that leaves next."""
-        return [round.number for round in (*sorted(self.in_flight), self.next_round)]
-
     def after_inner_step(self, samples: int) -> list[RoundReport]:
         """Count one inner step of this many training samples; launch and land what is due.
-
-        By a schedule of seconds the run goes on by the steps that the clock has passed, none or several.
 
         Takes over the others' state when this peer was away for too long. Raises ReplicasDiverged.
         """
         self.samples += samples
-        reports: list[RoundReport] = []
+        reports = []
         try:
-            for _ in range(self.pace.passed()):
-                self.inner_step += 1
-                for report in self.advance():
-                    reports.append(report)
-                if reports:
-                    self.pace.restart()
-                    break
+            for report in self.go_on():
+                reports.append(report)
         except Outrun as others:
             self.take_over(*others.state(self.inheritance.most_bytes))
         finally:
             self.island.rest()
         return reports
-
-    def advance(self) -> Iterator[RoundReport]:
-        """What is due after the inner step that was counted last, as it lands."""
-        missed = set()
-        for report in self.catch_up():
-            missed.add(report.round)
-            yield report
-        due = self.schedule.due(self.inner_step)
-        for round in (one for one in due.launch if one not in missed):  # it may have been decided since
-            flight = self.left_out(round) if self.exchange.decided(round) else self.launch(round)
-            self.in_flight[round] = flight
-            if self.eager and round.number == 0:
-                self.begin_eagerly(flight)
-        yield from (self.land(round) for round in due.land if round in self.in_flight)
-
-    def catch_up(self) -> Iterator[RoundReport]:
-        """Land what was decided while this peer was away, and skip the inner steps of that time.
-
-        `inner_step` is where the run stands, not how many steps this peer took: it goes on to the step after which the
-        round that is open now leaves.
-        """
-        while missed := [r for r in self.schedule.due(self.inner_step).launch if self.exchange.decided(r)]:
-            self.in_flight |= {round: self.left_out(round) for round in missed}
-            yield from (self.land(round) for round in sorted(self.in_flight))
-            if self.inner_step == self.last_launch:
-                break
-            self.inner_step = next(step for step in count(self.inner_step + 1) if self.schedule.due(step).launch)
 
     def find_others(self) -> None:
         """Before the first inner step of a peer that comes late: their state, if it cannot land what it missed."""
@@ -211,11 +152,9 @@ class OuterLoop:
             self.take_over(*others.state(self.inheritance.most_bytes))
 
     def take_over(self, round: Round, content: bytes) -> None:
-        """Go on from the others' state as of a round, as if that had just been launched."""
+        """Go on from the others' state as of a round."""
         self.inheritance.take(content)
-        self.in_flight = {}
-        self.inner_step = launch_step(self.schedule, round)
-        self.pace.restart()
+        self.go_on_from(round)
 
     @torch.no_grad()
     def launch(self, round: Round) -> InFlight:
@@ -283,8 +222,10 @@ class OuterLoop:
         )
 
     @torch.no_grad()
-    def begin_eagerly(self, flight: InFlight) -> None:
+    def launched(self, flight: InFlight) -> None:
         """The first eager update, when nothing has come back yet."""
+        if not self.eager or flight.round.number:
+            return
         self.method.update(self.slow, first_mean(flight.offered, self.exchange.size), {})
         self.routes.write(flight.offered)
         self.replica.rehash(flight.offered)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from outerloop import wire
-from outerloop.types import Compressor, Contribution, Moment, Parts, Round
+from outerloop.protocols import Compressor
+from outerloop.types import Contribution, Moment, Parts, Round
 
 LONGEST_REASON = 300
 """Characters: a reason may quote what the sender wrote."""

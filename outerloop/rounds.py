@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from outerloop.types import Pending, Round, Tensors
+from outerloop.protocols import Pending
+from outerloop.types import Round, Tensors
 
 CHARTS = {
     "payload_bytes": "outer/payload_bytes",

@@ -95,7 +95,7 @@ def join(args: argparse.Namespace, folder: Path, first: list[str], told: Queue) 
         here.set()
         row["state_s"] = time.monotonic() - began
         row["transfer_s"] = time.monotonic() - moving[0]
-    row["again_megabytes"] = (peer._handover.bytes_received - len(content)) / 1e6
+    row["again_megabytes"] = (peer._handover.taken.bytes_received - len(content)) / 1e6
     row["counted_s"] = until_counted(peer, landed.number + 1)
     told.put(row)
     peer.abort()
@@ -104,7 +104,7 @@ def join(args: argparse.Namespace, folder: Path, first: list[str], told: Queue) 
 def tell_bytes(peer: SwarmGather, told: Queue, here: threading.Event, moving: list[float]) -> None:
     """The bytes that have come, fifty times a second; into `moving` the moments since there were some."""
     while not here.wait(0.02):
-        received = peer._handover.bytes_received
+        received = peer._handover.taken.bytes_received
         told.put({"received": received})
         moving += [time.monotonic()] if received > MANIFEST_BYTES else []
 

@@ -10,6 +10,7 @@ import outerloop
 ROOT = Path(outerloop.__file__).parent
 FLOORS = [
     {"types"},
+    {"protocols"},
     {"kernels", "rng", "lr", "pace", "dealing", "snapshot", "ranks"},
     {"compress", "feedback", "wire", "island", "schedule", "checkpoint", "swarm"},
     {
@@ -26,7 +27,7 @@ FLOORS = [
         "held",
     },
     {"routes", "inheritance"},
-    {"judge", "eager"},
+    {"judge", "eager", "course"},
     {"loop"},
     {"replicas", "memory", "resharding"},
     {"inner", "report", "sinks", "plan"},

@@ -12,8 +12,8 @@ from outerloop import wire
 from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
+from outerloop.course import launch_step
 from outerloop.feedback.ef import ErrorFeedback
-from outerloop.inheritance import launch_step
 from outerloop.payload import schema_of
 from outerloop.schedule.every_h import EveryH
 from outerloop.schedule.streaming import Streaming

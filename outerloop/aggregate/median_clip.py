@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from outerloop.types import Aggregate
+from outerloop.protocols import Aggregate
 
 
 class MedianClip:

@@ -29,7 +29,8 @@ from outerloop.inner.worker import Event, Plan, Worker
 from outerloop.island import Island
 from outerloop.loop import OuterLoop
 from outerloop.lr import warmup_cosine
-from outerloop.types import Exchange, Round, Schedule, UserError
+from outerloop.protocols import Exchange, Schedule
+from outerloop.types import Round, UserError
 
 RULES = ("quorum", "min_peers", "min_fraction", "absent_rounds", "max_blob_bytes")
 """Of the exchange: may change when a run is resumed, but only on all machines."""

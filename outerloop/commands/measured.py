@@ -22,9 +22,10 @@ from outerloop.commands.build import make
 from outerloop.held import bytes_of
 from outerloop.payload import Payload, schema_of
 from outerloop.plan.setting import Method
+from outerloop.protocols import Exchange
 from outerloop.routes.fused import Fused, codec_of
 from outerloop.routes.plain import Plain
-from outerloop.types import Exchange, Tensors, UserError
+from outerloop.types import Tensors, UserError
 
 NAME = "layers.0.weight"
 SIDE = 512

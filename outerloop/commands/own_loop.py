@@ -14,8 +14,9 @@ from outerloop.exchange.led import Led
 from outerloop.gathered import Follower, Gathered
 from outerloop.island import Island, copies_of, group_of, lanes_of, processes_of
 from outerloop.loop import OuterLoop
+from outerloop.protocols import Exchange
 from outerloop.ranks import Ranks
-from outerloop.types import Exchange, UserError
+from outerloop.types import UserError
 
 logger = logging.getLogger(__name__)
 State = dict[str, Any]

@@ -17,7 +17,8 @@ from torch import Size, Tensor
 from outerloop.compress.index import Index
 from outerloop.compress.topk import TopK
 from outerloop.kernels.rows import Rows, split_rows
-from outerloop.types import Compressor, Moment, Parts, UserError
+from outerloop.protocols import Compressor
+from outerloop.types import Moment, Parts, UserError
 
 
 class Adaptive:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Size, Tensor
 
-from outerloop.types import Compressor, Moment, Parts
+from outerloop.protocols import Compressor
+from outerloop.types import Moment, Parts
 
 
 class BySize:

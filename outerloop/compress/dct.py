@@ -24,7 +24,8 @@ import torch
 from torch import Size, Tensor
 
 from outerloop.kernels.rows import split_rows
-from outerloop.types import Compressor, Moment, Parts, UserError
+from outerloop.protocols import Compressor
+from outerloop.types import Moment, Parts, UserError
 
 LARGEST = torch.finfo(torch.float32).max
 ROWS_AT_ONCE = 4096

@@ -15,7 +15,8 @@ from __future__ import annotations
 import torch
 from torch import Size, Tensor
 
-from outerloop.types import Compressor, Moment, Parts, UserError
+from outerloop.protocols import Compressor
+from outerloop.types import Moment, Parts, UserError
 
 
 class PowerSgd:

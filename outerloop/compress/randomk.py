@@ -18,7 +18,8 @@ from torch import Size, Tensor
 
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.select import absolute, topk_positions
-from outerloop.types import Compressor, Moment, Parts, UserError
+from outerloop.protocols import Compressor
+from outerloop.types import Moment, Parts, UserError
 
 
 class RandomK:

@@ -26,7 +26,8 @@ from outerloop.compress.index.fixed import Fixed
 from outerloop.compress.randomk import RandomK
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.select import topk_positions
-from outerloop.types import Compressor, Moment, Parts, UserError
+from outerloop.protocols import Compressor
+from outerloop.types import Moment, Parts, UserError
 
 
 class ScaleCom(RandomK):

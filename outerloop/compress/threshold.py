@@ -20,7 +20,8 @@ import torch
 from torch import Size, Tensor
 
 from outerloop.kernels.reference import pack_gaps, unpack_gaps
-from outerloop.types import Compressor, Moment, Parts, UserError
+from outerloop.protocols import Compressor
+from outerloop.types import Moment, Parts, UserError
 
 STAGE_SHARE = 0.25
 TOLERANCE = 1.2

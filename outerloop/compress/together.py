@@ -11,7 +11,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Size, Tensor
 
-from outerloop.types import Compressor, Moment, Parts
+from outerloop.protocols import Compressor
+from outerloop.types import Moment, Parts
 
 
 @runtime_checkable

@@ -20,7 +20,8 @@ from outerloop.compress.index import Index
 from outerloop.compress.together import decode_all
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.select import absolute, select
-from outerloop.types import Compressor, Moment, Parts, UserError
+from outerloop.protocols import Compressor
+from outerloop.types import Moment, Parts, UserError
 
 
 class TopK:

@@ -12,7 +12,6 @@ class FromTheStart:
 
     came_late = False
     recovery = None
-    moving_s = 0.0
 
     def decided(self, round: Round) -> bool:
         """Never: a round needs what this peer launches."""

@@ -76,6 +76,7 @@ class InProcess(FromTheStart):
     agrees = True
     waits_for_all = True
     lockstep = True
+    moving_s = 0.0
 
     def __init__(self, *, hub: Hub, rank: int) -> None:
         self.hub, self.rank, self.size, self.peer = hub, rank, hub.size, name_of(rank)

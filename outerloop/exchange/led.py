@@ -13,19 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from outerloop import snapshot
+from outerloop.protocols import Exchange, Pending
 from outerloop.ranks import Ranks, tensor_of
-from outerloop.types import (
-    FIRST,
-    Contribution,
-    Deserted,
-    Exchange,
-    Made,
-    Outrun,
-    Pending,
-    ReplicasDiverged,
-    Round,
-    RoundFailed,
-)
+from outerloop.types import FIRST, Contribution, Deserted, Made, Outrun, ReplicasDiverged, Round, RoundFailed
 
 PASSED_ON = {error.__name__: error for error in (RoundFailed, Deserted)}
 

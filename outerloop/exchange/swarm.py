@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol
 
+from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.presence import Presence
 from outerloop.swarm.status import Status
 from outerloop.swarm.timeouts import DHT_S
@@ -48,6 +49,7 @@ class SwarmExchange(ABC):
         self._tell = tell
         self._pending: list[SwarmPending] = []
         self._closed = False
+        self._carriers: Sequence[Bulk] = ()  # of payloads first
 
     @contextmanager
     def appearing(self) -> Iterator[list[Part]]:
@@ -70,14 +72,19 @@ class SwarmExchange(ABC):
         return len(self._members.names)
 
     @property
-    @abstractmethod
     def bytes_sent(self) -> int:
         """Content that left this peer, every copy counted."""
+        return sum(one.bytes_sent for one in self._carriers)
 
     @property
-    @abstractmethod
     def bytes_received(self) -> int:
         """Content that reached this peer."""
+        return sum(one.bytes_received for one in self._carriers)
+
+    @property
+    def moving_s(self) -> float:
+        """Seconds in which payloads were under way; state for others is none of them."""
+        return self._carriers[0].moving_s
 
     @abstractmethod
     def linger(self) -> None:

@@ -138,6 +138,7 @@ class SwarmGather(SwarmExchange):
                 pace=pace,
             )
             parts += [self._rounds, self._meetings, self._handover]
+            self._carriers = self._rounds.bulk, self._handover.given, self._handover.taken
 
     @property
     def rank(self) -> int:
@@ -157,20 +158,6 @@ class SwarmGather(SwarmExchange):
     @property
     def came_late(self) -> bool:
         return self._members.came_late
-
-    @property
-    def bytes_sent(self) -> int:
-        """Payload bytes that left this peer, and state for others, every copy counted."""
-        return self._rounds.bytes_sent + self._handover.bytes_sent
-
-    @property
-    def bytes_received(self) -> int:
-        return self._rounds.bytes_received + self._handover.bytes_received
-
-    @property
-    def moving_s(self) -> float:
-        """Seconds in which payloads were under way; state for others is none of them."""
-        return self._rounds.moving_s
 
     def join(self, first: Round = FIRST) -> None:
         """Wait until all peers are there and see the same members, or go back among those who go on without this one.
@@ -218,7 +205,7 @@ class SwarmGather(SwarmExchange):
         members = self._members
         if not members.came_late:
             await self._rounds.begin(run=members.sitting, roster=members.names.values(), number=place)
-        elif self._remembers(members.sitting) and (memory := self._rounds.remembered(run=members.sitting)):
+        elif self._remembers(members.sitting) and (memory := self._rounds.memory_file.read(run=members.sitting)):
             self._rounds.go_on(memory)
 
     def recovery(self, at_most: int) -> tuple[Round, bytes]:
@@ -249,7 +236,7 @@ class SwarmGather(SwarmExchange):
 
     def _remembers(self, sitting: str) -> bool:
         try:
-            return self._rounds.remembered(run=sitting) is not None
+            return self._rounds.memory_file.read(run=sitting) is not None
         except BadMessage:
             return False
 

@@ -99,30 +99,17 @@ class SwarmGossip(FromTheStart, SwarmExchange):
         self._clock = _Clock()
         with self.appearing() as parts:
             store = Contents()
-            self._bulk = Bulk(self._node, store, run=run, allowed=self._members.__contains__, pace=pace)
-            shared = self._node, self._members, store, self._bulk
+            bulk = Bulk(self._node, store, run=run, allowed=self._members.__contains__, pace=pace)
+            shared = self._node, self._members, store, bulk
             self._gossip = Gossip(*shared, run=run, deadline_s=deadline_s, max_blob_bytes=max_blob_bytes)
             self._assembly = Assembly(*shared, run=run, wait_s=meeting_s, max_blob_bytes=max_blob_bytes)
-            parts += [self._bulk, self._gossip, self._assembly]
+            parts += [bulk, self._gossip, self._assembly]
+            self._carriers = (bulk,)
 
     @property
     def rank(self) -> int:
         """Place among the members, once joined."""
         return list(self._members.names.values()).index(self.peer)
-
-    @property
-    def bytes_sent(self) -> int:
-        """Payload bytes that left this peer, every copy counted."""
-        return self._bulk.bytes_sent
-
-    @property
-    def bytes_received(self) -> int:
-        return self._bulk.bytes_received
-
-    @property
-    def moving_s(self) -> float:  # type: ignore[override]
-        """Seconds in which payloads were under way."""
-        return self._bulk.moving_s
 
     def counters(self) -> dict[str, float]:
         """See Gossip and Refusals. Many dropped pairs: `deadline_s` is too short for the payload, or peers die."""

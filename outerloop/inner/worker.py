@@ -15,9 +15,10 @@ from torch import Tensor
 from outerloop import checkpoint, rng
 from outerloop.inner.spent import Spent
 from outerloop.inner.trainer import StepReport, Trainer
+from outerloop.protocols import Exchange
 from outerloop.replicas import mean_and_spread
 from outerloop.rounds import SPENT, RoundReport, utilization
-from outerloop.types import Exchange, ReplicasDiverged, RoundFailed, Tensors, UserError
+from outerloop.types import ReplicasDiverged, RoundFailed, Tensors, UserError
 
 Event = dict[str, Any]
 

@@ -14,9 +14,10 @@ from outerloop import wire
 from outerloop.buffers import Buffers
 from outerloop.island import Island
 from outerloop.payload import Payload, on
+from outerloop.protocols import Aggregate, Feedback, OuterMethod
 from outerloop.routes.fused import Fused, Kept
 from outerloop.routes.plain import Launched, Plain
-from outerloop.types import Aggregate, Contribution, Feedback, OuterMethod, Round, Tensors
+from outerloop.types import Contribution, Round, Tensors
 
 
 @dataclass(frozen=True)

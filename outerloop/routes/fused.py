@@ -34,8 +34,9 @@ from outerloop.kernels.land import Landing, land
 from outerloop.kernels.select import select
 from outerloop.methods.outer_optimizer import OuterOptimizer
 from outerloop.payload import Payload, blaming, on
+from outerloop.protocols import Aggregate, Compressor
 from outerloop.routes.plain import Launched, Plain, finite
-from outerloop.types import Aggregate, Compressor, Tensors
+from outerloop.types import Tensors
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from outerloop import wire
 from outerloop.aggregate.lengths import sum_of_squares
 from outerloop.kernels.reference import all_finite
 from outerloop.payload import Payload
-from outerloop.types import Aggregate, Feedback, OuterMethod, Parts, Tensors
+from outerloop.protocols import Aggregate, Feedback, OuterMethod
+from outerloop.types import Parts, Tensors
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,11 @@ class Participant:
         return [self.peer, self.digest, self.size_bytes]
 
     @staticmethod
+    def of(peer: str, content: bytes | memoryview) -> Participant:
+        """What a payload is called."""
+        return Participant(peer, hashlib.sha256(content).digest(), len(content))
+
+    @staticmethod
     def from_list(value: Any) -> Participant:
         """Raises BadMessage."""
         if type(value) is not list or len(value) != 3:

@@ -36,19 +36,14 @@ class Donor:
         self._protocol = protocol_of(run)
         self._run = run
         self._held = _Held(asked=self._hold_on)
-        self._bulk = Bulk(transport, self._held, run=content_of(run), allowed=allowed, pace=pace)
+        self.bulk = Bulk(transport, self._held, run=content_of(run), allowed=allowed, pace=pace)
         self._wanted: frozenset[int] = frozenset()
         self._landed = -1
         self._news = asyncio.Event()
         self._drop: asyncio.TimerHandle | None = None
 
-    @property
-    def bytes_sent(self) -> int:
-        """Every copy counts."""
-        return self._bulk.bytes_sent
-
     async def serve(self) -> None:
-        await self._bulk.serve()
+        await self.bulk.serve()
         await self._transport.serve(self._protocol, allowed=self._allowed, handler=self._tell)
 
     def wants(self, number: int) -> bool:

@@ -37,11 +37,7 @@ class Download:
         self._protocol = protocol_of(run)
         self._run = run
         self._disk = disk
-        self._bulk = Bulk(transport, _Nothing(), run=content_of(run), allowed=lambda peer_id: False)
-
-    @property
-    def bytes_received(self) -> int:
-        return self._bulk.bytes_received
+        self.bulk = Bulk(transport, _Nothing(), run=content_of(run), allowed=lambda peer_id: False)
 
     async def get(
         self, number: int, donors: Sequence[str], progress: Progress, *, at_most: int
@@ -52,7 +48,7 @@ class Download:
         """
         answers = await asyncio.gather(*(self._ask(donor, number, most_bytes(at_most)) for donor in donors))
         (sha, length), holders = _most(answers)
-        told = await self._bulk.get(sha, length, holders, at_most=most_bytes(at_most), timeout_s=PULL_S)
+        told = await self.bulk.get(sha, length, holders, at_most=most_bytes(at_most), timeout_s=PULL_S)
         manifest = Manifest.from_bytes(told)
         if manifest.number != number or manifest.size_bytes > at_most:
             raise Unobtainable(f"a state of {manifest.size_bytes} bytes as of commit {manifest.number} was named")
@@ -113,7 +109,7 @@ class Download:
         return content if hashlib.sha256(content).digest() == sha else None
 
     async def _fetch(self, sha: bytes, length: int, holders: list[str]) -> bytes:
-        content = await self._bulk.get(sha, length, holders, at_most=length, timeout_s=PULL_S)
+        content = await self.bulk.get(sha, length, holders, at_most=length, timeout_s=PULL_S)
         await self._disk.write(sha.hex(), content)
         return content
 

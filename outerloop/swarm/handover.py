@@ -29,7 +29,10 @@ logger = logging.getLogger(__name__)
 
 
 class Handover:
-    """Both sides of it. `own`: this peer's name; `disk`: for chunks alone; `pace`: how fast state may leave."""
+    """Both sides of it. `own`: this peer's name; `disk`: for chunks alone; `pace`: how fast state may leave.
+
+    `given` and `taken` carry and count it.
+    """
 
     def __init__(
         self,
@@ -46,15 +49,7 @@ class Handover:
         self._own = own
         self._donor = Donor(transport, run=run, allowed=allowed, pace=pace)
         self._download = Download(transport, run=run, disk=disk)
-
-    @property
-    def bytes_sent(self) -> int:
-        """Every copy counts."""
-        return self._donor.bytes_sent
-
-    @property
-    def bytes_received(self) -> int:
-        return self._download.bytes_received
+        self.given, self.taken = self._donor.bulk, self._download.bulk
 
     async def serve(self) -> None:
         await self._donor.serve()

@@ -28,6 +28,7 @@ from outerloop.swarm.disk import Disk
 from outerloop.swarm.following import Following
 from outerloop.swarm.history import History
 from outerloop.swarm.memory import Memory
+from outerloop.swarm.memory_file import MemoryFile
 from outerloop.swarm.notary import Keys
 from outerloop.swarm.outcomes import Outcomes
 from outerloop.swarm.outputs import Apply, Behind, Output, Refused, Save, Send, Want
@@ -38,19 +39,19 @@ from outerloop.swarm.pulls import Pulls
 from outerloop.swarm.reach import Reach
 from outerloop.swarm.rules import Rules
 from outerloop.swarm.sealed import SEAL_BYTES, beside, sealed, unsealed
-from outerloop.swarm.store import Store, participant
+from outerloop.swarm.store import Store
 from outerloop.swarm.timers import Event, Timers
 from outerloop.swarm.transport import Transport
 from outerloop.swarm.waiting import waiting_for
 from outerloop.types import UserError
 
 logger = logging.getLogger(__name__)
-MEMORY = "agreement"
-"""The file of the agreement's memory, beside the payloads."""
 
 
 class Rounds:
     """One peer's rounds. `names` are peer ids and names of who may take part, `own` is this peer's name.
+
+    `bulk` carries and counts payloads; `memory_file` holds what this peer must not forget.
 
     `pace`: how fast its payloads may leave; none: no limit.
     """
@@ -74,11 +75,10 @@ class Rounds:
         self._trust = transport.trust
         self._rules = rules
         self._most_bytes = max_blob_bytes + SEAL_BYTES
-        self._disk = disk
-        self._store = Store(disk)
-        self._bulk = Bulk(transport, self._store, run=run, allowed=allowed, pace=pace)
+        self._store, self.memory_file = Store(disk), MemoryFile(disk, own=own)
+        self.bulk = Bulk(transport, self._store, run=run, allowed=allowed, pace=pace)
         self._pulls = Pulls(
-            self._bulk,
+            self.bulk,
             self._store,
             self._trust,
             sitting=lambda: self._agreement.memory.run,
@@ -95,34 +95,20 @@ class Rounds:
             outrun=self._outcomes.outrun,
         )
         self._payloads = Payloads(transport, run=run, allowed=allowed)
-        self._asking = Asking(self._payloads, self._pulls, self._store, self._bulk, ahead=self._following.catch_up)
+        self._asking = Asking(self._payloads, self._pulls, self._store, self.bulk, ahead=self._following.catch_up)
         self._post = Post(transport, run=run, names=names, receive=self._receive)
         self._reach = Reach(self._following.look_at)
         self._timers = Timers(
             self._happens,
             grace_s=rules.grace_s,
             deadline_s=rules.deadline_s,
-            moving_s=lambda: self._bulk.moving_s,
+            moving_s=lambda: self.bulk.moving_s,
         )
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
         self._of_round: list[asyncio.Task[None]] = []
         self._machine: Agreement | None = None
         self._looked_at = -1
-
-    @property
-    def bytes_sent(self) -> int:
-        """Payload bytes, every copy counted."""
-        return self._bulk.bytes_sent
-
-    @property
-    def bytes_received(self) -> int:
-        return self._bulk.bytes_received
-
-    @property
-    def moving_s(self) -> float:
-        """Seconds in which a payload was on its way to or from this peer."""
-        return self._bulk.moving_s
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -152,20 +138,14 @@ class Rounds:
 
     async def serve(self) -> None:
         """Answer, from now on; ballots wait until the rounds begin."""
-        for part in (self._bulk, self._payloads, self.history, self._post):
+        for part in (self.bulk, self._payloads, self.history, self._post):
             await part.serve()
-
-    def remembered(self, *, run: str) -> Memory | None:
-        """What this peer saved in this run, if it did. Raises BadMessage when it is damaged or of another run."""
-        if MEMORY not in self._disk.names():
-            return None
-        return Memory.from_bytes(bytes(self._disk.read(MEMORY)), run=run, peer=self._own)
 
     async def begin(self, *, run: str, roster: Iterable[str], number: int) -> None:
         """A chain begins, with this round; what is left of another one goes."""
         self._store.clear()
         memory = Memory.first(run=run, peer=self._own, roster=roster, number=number)
-        await self._disk.write(MEMORY, memory.to_bytes())
+        await self.memory_file.write(memory)
         self.go_on(memory)
 
     def go_on(self, memory: Memory) -> None:
@@ -198,7 +178,7 @@ class Rounds:
         except ValueError as error:
             raise UserError(str(error)) from error
         self._store.clear()
-        await self._disk.write(MEMORY, memory.to_bytes())
+        await self.memory_file.write(memory)
         self.go_on(memory)
 
     def arrived(self) -> None:
@@ -212,7 +192,7 @@ class Rounds:
 
             def seal() -> tuple[bytes, Participant]:
                 content = sealed(blob, self._trust.signatures, sitting=sitting, number=number, peer=self._own)
-                return content, participant(self._own, content)
+                return content, Participant.of(self._own, content)
 
             content, one = await beside(len(blob), seal)
             await self._store.put(number, one, content)
@@ -263,7 +243,7 @@ class Rounds:
 
     async def _carry_out(self, output: Output) -> None:
         if isinstance(output, Save):
-            await self._disk.write(MEMORY, output.memory.to_bytes())
+            await self.memory_file.write(output.memory)
         elif isinstance(output, Send):
             self._post.send(output.to, output.message)
         elif isinstance(output, Apply):

@@ -8,7 +8,6 @@ found again after a crash.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
 
@@ -59,18 +58,13 @@ class Store:
         self._files = {}
 
 
-def participant(peer: str, content: bytes) -> Participant:
-    """What a payload is called in a commit."""
-    return Participant(peer, hashlib.sha256(content).digest(), len(content))
-
-
 def _key(disk: Disk, name: str) -> tuple[int, Participant] | None:
     """What a file holds; a damaged one is removed."""
     found = NAME.fullmatch(name)
     if found is None:
         return None
     content = disk.read(name)
-    one = Participant(found[3], hashlib.sha256(content).digest(), len(content))
+    one = Participant.of(found[3], memoryview(content))
     if one.digest.hex() == found[2]:
         return int(found[1]), one
     logger.warning("payload %s is damaged: removed, it will be fetched again", name)

@@ -78,11 +78,11 @@ class Node:
             max_blob_bytes=16 * MOST_BYTES if self.oversized else MOST_BYTES,
         )
         if self.corrupt:
-            self.rounds._bulk._store = Corrupt(self.rounds._store)
+            self.rounds.bulk._store = Corrupt(self.rounds._store)
         await self.rounds.serve()
 
     async def start(self) -> None:
-        memory = self.rounds.remembered(run=RUN)
+        memory = self.rounds.memory_file.read(run=RUN)
         if memory is None:
             await self.rounds.begin(run=RUN, roster=self.names.values(), number=0)
         else:
@@ -193,6 +193,6 @@ class Swarm:
 
 
 def memory_of(node: Node) -> Memory:
-    memory = node.rounds.remembered(run=RUN)
+    memory = node.rounds.memory_file.read(run=RUN)
     assert memory is not None
     return memory

@@ -111,7 +111,7 @@ def test_a_bad_payload_is_refused_by_name_and_the_others_train_on(case: str, cap
             assert node.rounds._trust.refusals.counters()["refused_payloads"] >= 1
             assert max(map(len, node.disk.values())) < 1 << 16, "nothing of it is kept"
             assert not any("003-d" in name and not name.startswith("0" * 12) for name in node.disk)
-        assert sum(swarm[letter].rounds.bytes_received for letter in HONEST) < 2 * MOST
+        assert sum(swarm[letter].rounds.bulk.bytes_received for letter in HONEST) < 2 * MOST
         assert (liar.bulk.bytes_sent == 0) == (case in REFUSED_BY_SIZE)
         assert liar.asked[first] <= 3 * (60 if case == "no payload at all" else 2), liar.asked
 

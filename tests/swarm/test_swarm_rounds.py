@@ -163,7 +163,7 @@ def test_who_knows_a_commit_whose_payloads_nobody_keeps_any_more_is_told_so() ->
     async def scene() -> None:
         swarm = await Swarm("abcd").start()
         await swarm.until("abcd", 1)
-        bulk = swarm["d"].rounds._bulk
+        bulk = swarm["d"].rounds.bulk
 
         async def get_nothing(*args: object, **options: object) -> bytes:
             await asyncio.sleep(1)

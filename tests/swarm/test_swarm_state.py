@@ -72,7 +72,7 @@ def test_every_size_comes_whole_from_all_donors(size):
         manifest, came = await get
         assert came == content and (manifest.number, manifest.head) == (5, HEAD) and not disk
         assert seen == sorted(seen) and (not size or seen[-1] == (size, size))
-        gave = [donor.bytes_sent for donor in made.values()]
+        gave = [donor.bulk.bytes_sent for donor in made.values()]
         assert sum(gave) == size + len(manifest.to_bytes())
         assert size <= 2 * CHUNK_BYTES or min(gave) >= CHUNK_BYTES // 2, "all donors give"
 
@@ -105,7 +105,7 @@ def test_a_donor_that_dies_costs_its_open_chunks():
         await asyncio.sleep(4)
         network.kill("a")
         assert (await get)[1] == content
-        assert at.bytes_received <= len(content) + 8 * CHUNK_BYTES + 1000, "chunks that were open, at most eight"
+        assert at.bulk.bytes_received <= len(content) + 8 * CHUNK_BYTES + 1000, "chunks that were open, at most eight"
 
     run(scene())
 
@@ -123,7 +123,7 @@ def test_a_broken_off_download_goes_on_where_it_was():
         here, again = len(disk), joiner(network, disk)
         disk["0" * 64] = b"a chunk of an older state"
         assert (await again.get(0, ["a"], ignore))[1] == content
-        assert again.bytes_received <= (6 - here) * CHUNK_BYTES + 1000 and not disk
+        assert again.bulk.bytes_received <= (6 - here) * CHUNK_BYTES + 1000 and not disk
 
     run(scene())
 
@@ -151,7 +151,7 @@ def test_equal_chunks_come_once_and_are_counted_as_often_as_they_are_there():
         get = asyncio.create_task(at.get(0, ["a"], lambda here, size: seen.append(here)))
         await land(made["a"], 0, content, after_s=0.1)
         assert (await get)[1] == content
-        assert at.bytes_received <= 2 * CHUNK_BYTES + 1000 and seen[-1] == len(content) and len(seen) == 3
+        assert at.bulk.bytes_received <= 2 * CHUNK_BYTES + 1000 and seen[-1] == len(content) and len(seen) == 3
 
     run(scene())
 
@@ -182,7 +182,7 @@ def test_the_state_of_most_donors_is_taken():
         get = asyncio.create_task(joiner(network).get(0, list(made), ignore))
         for name, seed in zip("abc", (1, 2, 2), strict=True):
             await land(made[name], 0, state(100, seed), after_s=0.1)
-        assert (await get)[1] == state(100, 2) and not made["a"].bytes_sent
+        assert (await get)[1] == state(100, 2) and not made["a"].bulk.bytes_sent
 
     run(scene())
 
@@ -198,7 +198,7 @@ def test_strangers_get_nothing_and_too_much_is_refused_before_it_comes():
                 await land(made["a"], 0, content)
             with pytest.raises(Unobtainable):
                 await get
-        assert made["a"].bytes_sent < 1000
+        assert made["a"].bulk.bytes_sent < 1000
 
     run(scene())
 

@@ -4,13 +4,14 @@ import asyncio
 import mmap
 from pathlib import Path
 
+from outerloop.swarm.commits import Participant
 from outerloop.swarm.disk import Folder
-from outerloop.swarm.store import Store, participant
+from outerloop.swarm.store import Store
 
 
 def test_what_is_held_is_found_again_after_a_crash(tmp_path: Path) -> None:
     store = Store(Folder(tmp_path / "rounds"))
-    ours, theirs, empty = (participant(peer, blob) for peer, blob in [("a", b"ours"), ("b", b"theirs"), ("c", b"")])
+    ours, theirs, empty = (Participant.of(peer, blob) for peer, blob in [("a", b"ours"), ("b", b"theirs"), ("c", b"")])
     for number, one, blob in [(3, ours, b"ours"), (3, theirs, b"theirs"), (4, ours, b"ours"), (4, empty, b"")]:
         asyncio.run(store.put(number, one, blob))
     (tmp_path / "rounds" / ".half").write_bytes(b"written when the power went")
@@ -25,7 +26,7 @@ def test_what_is_held_is_found_again_after_a_crash(tmp_path: Path) -> None:
 
 
 def test_a_damaged_payload_is_not_held(tmp_path: Path) -> None:
-    store, one = Store(Folder(tmp_path)), participant("a", b"content")
+    store, one = Store(Folder(tmp_path)), Participant.of("a", b"content")
     asyncio.run(store.put(3, one, b"content"))
     [file] = tmp_path.iterdir()
     file.write_bytes(b"contemt")
@@ -33,7 +34,7 @@ def test_a_damaged_payload_is_not_held(tmp_path: Path) -> None:
 
 
 def test_what_is_being_given_away_outlives_its_time(tmp_path: Path) -> None:
-    store, one = Store(Folder(tmp_path)), participant("a", b"content")
+    store, one = Store(Folder(tmp_path)), Participant.of("a", b"content")
     asyncio.run(store.put(3, one, b"content"))
     content = store.get(one.digest)
     store.forget_before(9)

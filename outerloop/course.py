@@ -1,0 +1,104 @@
+"""Where a run stands: inner steps are counted, rounds leave and land when they are due, what was missed is caught up.
+
+    inner step  →  what others decided meanwhile lands  →  what is due leaves  →  what is due lands
+
+`inner_step` is where the run stands, not how many steps this peer took: who was away skips those of that time.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from itertools import count
+
+from outerloop.pace import Pace
+from outerloop.protocols import Exchange, Schedule
+from outerloop.rounds import InFlight, RoundReport
+from outerloop.types import Round
+
+
+class Course(ABC):
+    """A subclass says what launching and landing are.
+
+    Args:
+        exchange, schedule: the axes.
+        rounds: how many the run has; a peer that was away does not skip beyond the last. None: there is no last.
+    """
+
+    def __init__(self, *, exchange: Exchange, schedule: Schedule, rounds: int | None) -> None:
+        self.exchange, self.schedule = exchange, schedule
+        self.last_launch = None if rounds is None else schedule.inner_steps(rounds) - schedule.delay
+        self.pace = Pace(schedule.step_s)
+        self.inner_step = 0
+        self.in_flight: dict[Round, InFlight] = {}
+
+    @property
+    def next_round(self) -> Round:
+        """The first round that leaves after the inner step at hand."""
+        return next(round for step in count(self.inner_step + 1) for round in self.schedule.due(step).launch)
+
+    @property
+    def under_way(self) -> list[int]:
+        """Numbers of the rounds in flight, and of the one that leaves next."""
+        return [round.number for round in (*sorted(self.in_flight), self.next_round)]
+
+    def go_on(self) -> Iterator[RoundReport]:
+        """An inner step was taken: the run goes on by one, or by those that the clock has passed, none or several."""
+        for _ in range(self.pace.passed()):
+            self.inner_step += 1
+            landed = False
+            for report in self.advance():
+                landed = True
+                yield report
+            if landed:
+                self.pace.restart()
+                break
+
+    def go_on_from(self, round: Round) -> None:
+        """As if this round had just been launched, and landed."""
+        self.in_flight = {}
+        self.inner_step = launch_step(self.schedule, round)
+        self.pace.restart()
+
+    def advance(self) -> Iterator[RoundReport]:
+        """What is due after the inner step that was counted last, as it lands."""
+        missed = set()
+        for report in self.catch_up():
+            missed.add(report.round)
+            yield report
+        due = self.schedule.due(self.inner_step)
+        for round in (one for one in due.launch if one not in missed):  # it may have been decided since
+            self.in_flight[round] = self.left_out(round) if self.exchange.decided(round) else self.launch(round)
+            self.launched(self.in_flight[round])
+        yield from (self.land(round) for round in due.land if round in self.in_flight)
+
+    def catch_up(self) -> Iterator[RoundReport]:
+        """Land what was decided while this peer was away; on to the step after which the round leaves that is open."""
+        while missed := [r for r in self.schedule.due(self.inner_step).launch if self.exchange.decided(r)]:
+            self.in_flight |= {round: self.left_out(round) for round in missed}
+            yield from (self.land(round) for round in sorted(self.in_flight))
+            if self.inner_step == self.last_launch:
+                break
+            self.inner_step = next(step for step in count(self.inner_step + 1) if self.schedule.due(step).launch)
+
+    @abstractmethod
+    def launch(self, round: Round) -> InFlight:
+        """A round leaves."""
+
+    @abstractmethod
+    def left_out(self, round: Round) -> InFlight:
+        """A round that was decided without a message of this peer."""
+
+    @abstractmethod
+    def launched(self, flight: InFlight) -> None:
+        """A round has left."""
+
+    @abstractmethod
+    def land(self, round: Round) -> RoundReport:
+        """A round of `in_flight` lands, or has failed; it is not in flight any more."""
+
+
+def launch_step(schedule: Schedule, round: Round) -> int:
+    """The inner step after which a round leaves."""
+    last = schedule.inner_steps(round.number + 1)
+    return next(step for step in range(last, -1, -1) if round in schedule.due(step).launch)
