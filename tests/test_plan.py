@@ -160,6 +160,15 @@ def test_every_payload_arrives_once_ready():
     assert arrivals[:, 2] == pytest.approx([3, 3, 1])  # beside 0's on 1's downlink, which has room for half of each
 
 
+def test_transfers_shorter_than_the_clock_can_tell_come_to_an_end():
+    """After 10^6 s a float64 of seconds knows steps of 10^-10 s: a transfer of microseconds ends at one of them."""
+    draw = np.random.default_rng(0)
+    for _ in range(50):
+        ready = 1e6 + draw.uniform(0.0, 20e-6, size=4)
+        arrivals = Gathering(ready, 10.0, up=MB, down=MB, at_once=AT_ONCE).arrivals()
+        assert 10e-6 < arrivals.max() - ready.max() < 40e-6
+
+
 @pytest.mark.parametrize("size", [0.02 * MB, 0.2 * MB, 2 * MB], ids=["short", "longer", "long"])
 @pytest.mark.parametrize("spread_s", [0.1, 3.0, 30.0])
 def test_queues_and_transfers_agree(size, spread_s):
