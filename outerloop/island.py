@@ -8,7 +8,8 @@ chunks, scales and norms are those of the shard. A shard may have no value at al
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from math import prod
 from typing import Any, Literal
@@ -88,8 +89,10 @@ class Island:
             local_of(self.params[name].detach()).add_(x, alpha=times)
         cut_again(self.model)
 
-    def rest(self) -> None:
-        """The outer loop has done what was due after an inner step."""
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """While the outer loop does what is due after an inner step."""
+        yield
 
 
 def cut_again(model: Module) -> None:

@@ -134,13 +134,12 @@ class OuterLoop(Course):
         """
         self.samples += samples
         reports = []
-        try:
-            for report in self.go_on():
-                reports.append(report)
-        except Outrun as others:
-            self.take_over(*others.state(self.inheritance.most_bytes))
-        finally:
-            self.island.rest()
+        with self.island.at_work():
+            try:
+                for report in self.go_on():
+                    reports.append(report)
+            except Outrun as others:
+                self.take_over(*others.state(self.inheritance.most_bytes))
         return reports
 
     def find_others(self) -> None:

@@ -32,6 +32,13 @@ class Ranks:
         dist.broadcast(content, group=self.group, group_src=0)
         return content.cpu().numpy().tobytes()
 
+    def same(self, x: Tensor) -> Tensor:
+        """The leader's tensor, at all; the others come with one of its shape and dtype, which is overwritten."""
+        x = x.contiguous()
+        if self.group is not None:
+            dist.broadcast(x, group=self.group, group_src=0)
+        return x
+
 
 def tensor_of(data: bytes) -> Tensor:
     """(n,) uint8, a copy."""

@@ -43,6 +43,10 @@ class Outrun(Exception):
         self.state = state
 
 
+class LeaderFailed(Exception):
+    """The process that speaks for this one cannot go on; the text says why."""
+
+
 class Stopped(BaseException):
     """The run was asked to stop (Ctrl-C, or another worker failed). Not an error, so no `except Exception` takes it."""
 

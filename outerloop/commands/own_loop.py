@@ -64,12 +64,12 @@ def from_recipe(
             f"the model is cut into {lanes} shards, which meet in lanes: pass exchange=outerloop.Distributed(group="
             "<the processes with the same shards, one of each island>), or gathered=True"
         )
-    copies = Ranks(group) if (group := copies_of(plain)) else None
-    if exchange is None and (copies is None or copies.leads):
-        exchange = joined(settings, Path(run_dir), state, leads_others=copies is not None)
-    if copies is not None:
-        exchange = Led(exchange, ranks=copies)
-    return begun(settings, plain, exchange, state)
+    copies = copies_of(plain)
+
+    def join() -> Exchange:
+        return exchange or joined(settings, Path(run_dir), state, leads_others=copies is not None)
+
+    return begun(settings, plain, Led.joining(join, ranks=Ranks(copies)) if copies else join(), state)
 
 
 def refuse_for_many(settings: Any, processes: int) -> None:
@@ -86,14 +86,9 @@ def led(
     settings: Any, island: Gathered, model: Module, exchange: Exchange | None, run_dir: Path, state: State | None
 ) -> OuterLoop:
     """The outer loop at the leader of a gathered island; the other ranks serve it meanwhile."""
-    try:
+    with island.at_work():
         exchange = exchange or joined(settings, run_dir, state, leads_others=True)
-        outer = begun(settings, model, exchange, state, island)
-    except UserError as error:
-        island.stop(str(error))
-        raise
-    island.rest()
-    return outer
+        return begun(settings, model, exchange, state, island)
 
 
 def following(island: Gathered) -> Follower:
@@ -104,12 +99,11 @@ def following(island: Gathered) -> Follower:
 
 
 def begun(
-    settings: Any, model: Module, exchange: Exchange | None, state: State | None, island: Island | None = None
+    settings: Any, model: Module, exchange: Exchange, state: State | None, island: Island | None = None
 ) -> OuterLoop:
     """The outer loop around a model, once all peers have begun with equal ones."""
-    assert exchange is not None
-    outer = build.outer_of(settings, model, exchange, rounds=None, island=island)
     try:
+        outer = build.outer_of(settings, model, exchange, rounds=None, island=island)
         if state:
             outer.load_state_dict(state)
         begin_together(outer, rundir.comparable(settings))
