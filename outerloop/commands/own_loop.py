@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from torch.nn import Module
 
@@ -20,8 +21,6 @@ from outerloop.types import UserError
 
 logger = logging.getLogger(__name__)
 State = dict[str, Any]
-HELD: list[IO[str]] = []
-"""Run directories that are this process's, while it lives."""
 
 
 def from_recipe(
@@ -114,7 +113,7 @@ def begun(
 
 
 def joined(settings: Any, run_dir: Path, state: State | None, *, leads_others: bool) -> Exchange:
-    """The exchange of these settings, once all peers are there.
+    """The exchange of these settings, once all peers are there. `run_dir` is its own until it has left.
 
     `state`: what this peer goes on from. `leads_others`: it speaks for processes that have no exchange of their own.
     """
@@ -128,13 +127,15 @@ def joined(settings: Any, run_dir: Path, state: State | None, *, leads_others: b
     if settings.workers_as == "ranks":
         return build.make(settings.exchange)
     run_dir.mkdir(parents=True, exist_ok=True)
-    HELD.append(rundir.locked(run_dir))
-    exchange = build.make(
-        settings.exchange,
-        run=settings.exchange.run or "default",
-        identity_path=str(rundir.identity_file(run_dir, 0)),
-        fingerprint=build.fingerprint(settings),
-    )
+    with ExitStack() as held:
+        held.callback(rundir.free, rundir.locked(run_dir))
+        exchange = build.make(
+            settings.exchange,
+            run=settings.exchange.run or "default",
+            identity_path=str(rundir.identity_file(run_dir, 0)),
+            fingerprint=build.fingerprint(settings),
+        )
+        exchange.afterwards.push(held.pop_all())
     try:
         if not settings.exchange.initial_peers:
             logger.warning("others join with 'exchange.initial_peers=[%s]'", exchange.address[0])
