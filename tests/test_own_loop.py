@@ -122,6 +122,7 @@ def test_peers_that_begin_otherwise_are_told_what_differs(widths, seeds, said):
         (["sparseloco", "schedule.sync_every=7"], "schedule.sync_every is 15 here and 7 at 001"),
         (["sparseloco", "compress.large.k=64"], "compress.large.k is 128 here and 64 at 001"),
         (["sparseloco", "compress=int8"], r"compress\._target_ is \S+ here and \S+ at 001"),
+        (["sparseloco", "buffers=averaged"], "buffers is local here and averaged at 001"),
     ],
 )
 def test_peers_with_other_settings_are_told_which_one_differs(theirs, said):
@@ -142,6 +143,14 @@ def test_options_that_have_no_meaning_here_may_differ():
         ).slow_hash
 
     assert len(set(toy.run_workers(2, live))) == 1
+
+
+def test_peers_that_weigh_by_samples_may_do_unequal_work():
+    def live(exchange):
+        options = ["aggregate=weighted", f"schedule.sync_every={5 + exchange.rank}"]
+        return outerloop.from_recipe("diloco", toy.model(), *options, exchange=exchange).schedule.sync_every
+
+    assert toy.run_workers(2, live) == [5, 6]
 
 
 def test_a_parameter_that_comes_later_is_named_before_anything_is_exchanged():

@@ -105,7 +105,7 @@ def begun(
         outer = build.outer_of(settings, model, exchange, rounds=None, island=island)
         if state:
             outer.load_state_dict(state)
-        begin_together(outer, rundir.comparable(settings))
+        begin_together(outer, build.of_all(settings))
     except BaseException:
         exchange.abort()
         raise
