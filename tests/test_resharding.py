@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import sharded
 import torch
+import toy
 from sharded import EVEN, ODD, Net
 from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 import outerloop
 from outerloop import resharding
-from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.feedback.storage import EightBit, dense
 from outerloop.island import global_of, whole
 from outerloop.memory import estimate, measure
@@ -38,9 +38,7 @@ def begun(name, mesh):
     """A net on the ranks of a mesh (None: whole), its optimizer, and its outer loop: an island without others."""
     sizes, recipe, options = RUNS[name]
     net = Net(**sizes) if mesh is None else sharded.shard(Net(**sizes), mesh)
-    exchange = InProcess(hub=Hub(1), rank=0)
-    exchange.join()
-    outer = outerloop.from_recipe(recipe, net, "schedule.sync_every=3", *options, exchange=exchange)
+    outer = outerloop.from_recipe(recipe, net, "schedule.sync_every=3", *options, exchange=toy.alone())
     return net, torch.optim.AdamW(net.parameters(), lr=0.01), outer
 
 
