@@ -9,11 +9,12 @@ import torch
 import toy
 import wan_pace
 from faults_machine import COMMON
+from namespaces import Network
 
 from outerloop.commands import build, config
 
 ARGS = argparse.Namespace(
-    hosts=2, link_delay=None, sync_every=8, delay=3, merge_local="carry", step_s=0.5, rounds=4, options=[]
+    hosts=2, link_delay=0.0, sync_every=8, delay=3, merge_local="carry", step_s=0.5, rounds=4, options=[]
 )
 
 ADAMW = {"lr": 0.1, "betas": (0.9, 0.95), "weight_decay": 0.1, "fused": True}
@@ -36,6 +37,33 @@ def test_a_row_is_made_of_the_rounds_after_the_first_two():
     assert row["utilization"] == pytest.approx(4.0 / 10.0) and row["slow_hashes"] == 1
 
 
+@pytest.mark.parametrize(
+    ("recipe", "exchange", "fragments", "delay"),
+    [("noloco", "gossip", 1, 0), ("streaming", "gather", 2, 3), ("diloco-fp16-delay", "gather", 1, 3)],
+)
+def test_a_row_says_what_the_settings_say(recipe, exchange, fragments, delay):
+    rounds, summary = rounds_of(0, 2.0, 1.0, 1.0), {"params": 10, "val_loss": 1.5, "slow_hash": ["a"]}
+    row = bench_wan.row_of(recipe, "none", ARGS, rounds, [summary])
+    assert (row["exchange"], row["fragments"], row["delay_steps"], row["sync_every"]) == (exchange, fragments, delay, 8)
+    assert row["mbit"] is None
+
+
+@pytest.mark.parametrize(("typed", "delay_ms"), [("20ms", 20.0), ("1s", 1000.0), ("1.5s", 1500.0), ("0ms", 0.0)])
+def test_a_delay_is_typed_in_either_unit(monkeypatch, typed, delay_ms):
+    monkeypatch.setattr("sys.argv", ["bench_wan.py", "--json", "rows.json", "--link-delay", typed])
+    args = bench_wan.parsed()
+    assert 1e3 * args.link_delay == pytest.approx(delay_ms)
+    assert bench_wan.delayed(args.link_delay) == (["--delay", f"{delay_ms:g}ms"] if delay_ms else [])
+
+
+@pytest.mark.parametrize("typed", [["--link-delay", "20"], ["--rates", "none", "100Mbps"]])
+def test_what_is_no_delay_or_rate_is_told_before_anything_runs(monkeypatch, capsys, typed):
+    monkeypatch.setattr("sys.argv", ["bench_wan.py", "--json", "rows.json", *typed])
+    with pytest.raises(SystemExit):
+        bench_wan.parsed()
+    assert f"{typed[0]} {typed[-1]!r} is not a" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("recipe", bench_wan.RECIPES)
 def test_every_recipe_is_one_that_can_be_typed(recipe):
     settings = config.load([*COMMON, *bench_wan.options_of(recipe, ARGS)])
@@ -44,7 +72,7 @@ def test_every_recipe_is_one_that_can_be_typed(recipe):
 
 
 def test_fragments_that_land_in_one_round_count_together(tmp_path):
-    host = bench_wan.Host(0, tmp_path, [])
+    host = bench_wan.Host(0, tmp_path, [], network=Network("none"))
     part = dict.fromkeys([*bench_wan.SECONDS, "payload_bytes"], 1.0)
     host.rows = [{"event": "round", "round": 1, "peers": peers, "failed": "", **part} for peers in (4, 3)]
     [row] = bench_wan.rounds_of(host)

@@ -291,8 +291,9 @@ def test_the_slower_of_two_lognormal_messages():
 
 def test_measured_rows_are_compared():
     """4 hosts at 8 Mbit/s each, .93 MB/s of it payload: three payloads of .93 MB take 3 s."""
-    row = {"method": "diloco-fp16", "peers": 4, "mbit": 8, "delay_ms": 0.0, "payload_bytes": 0.93 * MB,
-           "inner_s": 0.5, "sync_every": 20, "launch_s": 0.1, "land_s": 0.2, "measured_round_s": 10.0}  # fmt: skip
+    row = {"method": "diloco-fp16", "peers": 4, "mbit": 8, "delay_ms": 0.0, "exchange": "gather", "fragments": 1,
+           "payload_bytes": 0.93 * MB, "inner_s": 0.5, "sync_every": 20, "launch_s": 0.1, "land_s": 0.2,
+           "measured_round_s": 10.0}  # fmt: skip
     (found,) = check_plan.compared([row, {**row, "mbit": None}])
     assert found["predicted_round_s"] == pytest.approx(10 + 3 + 0.3 + DECIDE_S)
     assert found["ratio"] == pytest.approx(found["predicted_round_s"] / 10)
