@@ -107,11 +107,14 @@ def test_tied_parameters_are_exchanged_once_and_frozen_ones_not_at_all():
     assert torch.equal(still.tokens.weight, own_gpt.GPT().tokens.weight)
 
 
+ONE_PROCESS = ("buffers=averaged", "schedule=every_seconds", "compress=auto")
+
+
 def refused(rank):
     """How many processes hold each of three models; what is said of options that are for one."""
     models = [toy.model(), DistributedDataParallel(toy.model()), fully_shard(toy.model())]
     said = []
-    for option in ("buffers=averaged", "schedule=every_seconds"):
+    for option in ONE_PROCESS:
         for model in models[1:]:
             with pytest.raises(UserError) as error:
                 outerloop.from_recipe("diloco", model, option, exchange=toy.alone())
@@ -120,11 +123,11 @@ def refused(rank):
 
 
 def test_clocks_and_buffers_are_of_one_process(tmp_path):
-    for option in ("buffers=averaged", "schedule=every_seconds"):
+    for option in ONE_PROCESS:
         outerloop.from_recipe("diloco", toy.model(), option, exchange=toy.alone())
     for processes, said in ranks.together(2, refused, tmp_path):
         assert processes == [1, 2, 2]
-        assert [line.split()[0] for line in said] == ["buffers=averaged"] * 2 + ["schedule=every_seconds"] * 2
+        assert [line.split()[0] for line in said] == [option for option in ONE_PROCESS for _ in range(2)]
         assert all("is for a model of one process, and 2 hold this one" in line for line in said)
 
 
