@@ -79,7 +79,7 @@ def test_utilization_is_a_share(utilization):
 
 
 def test_the_meter_leaves_out_what_is_no_inner_step(monkeypatch):
-    """Steps of 2, 2, 90 (an evaluation came between) and 2 s, the outer loop's 5 s beside them: four times the median; then nothing is counted twice."""
+    """Steps of 2, 2, 90 (an evaluation) and 2 s, 5 s of the outer loop between them: four medians, counted once."""
     now = [0.0]
     monkeypatch.setattr("outerloop.meter.time.perf_counter", lambda: now[0])
 
