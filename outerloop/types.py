@@ -84,6 +84,21 @@ class Contribution:
 
 
 @dataclass(frozen=True)
+class Cost:
+    """What this peer spent from one landing to the next, in seconds and bytes.
+
+    `compute_s`: inner steps. `codec_s`: launching and landing. `hidden_s`: inner steps between launch and landing.
+    `moved_s`: while payloads were on their way, whether the inner steps went on or not. `bytes_sent`: every copy.
+    """
+
+    compute_s: float
+    codec_s: float
+    hidden_s: float
+    moved_s: float
+    bytes_sent: int
+
+
+@dataclass(frozen=True)
 class Moment:
     """When a tensor is compressed, and how its values belong together; all but `leads` is equal on every peer.
 

@@ -20,6 +20,8 @@ from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any
 
+from rows import show
+
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.swarm.rounds import Rounds
 from outerloop.types import Round
@@ -109,7 +111,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     row = {"peers": args.peers, "megabytes": args.megabytes, "rounds": args.rounds} | phases(gathered(args))
-    print("  ".join(f"{key} {value:.4g}" for key, value in row.items()))
+    show(row)
     if args.json:
         args.json.write_text(json.dumps([row], indent=2) + "\n")
 

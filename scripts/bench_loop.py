@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 from omegaconf import DictConfig
+from rows import show
 
 from outerloop.commands import build, config
 from outerloop.exchange.inprocess import Hub
@@ -94,9 +95,7 @@ def main() -> None:
         "loop_s": loop,
         "ratio": statistics.median(b / a for a, b in rows),
     }
-    print(
-        "  ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items())
-    )
+    show(row)
     if args.json:
         Path(args.json).write_text(json.dumps([row], indent=2) + "\n")
 

@@ -73,11 +73,15 @@ def from_recipe(
 
 def refuse_for_many(settings: Any, processes: int) -> None:
     """Raises UserError for what a model of several processes cannot have: clocks and buffers are of one alone."""
-    wanted = {"buffers=averaged": settings.buffers != "local", "schedule=every_seconds": "seconds" in settings.schedule}
+    wanted = {
+        "buffers=averaged": settings.buffers != "local",
+        "schedule=every_seconds": "seconds" in settings.schedule,
+        "compress=auto": "utilization" in settings.compress,
+    }
     for option in (option for option, is_set in wanted.items() if is_set and processes > 1):
         raise UserError(
             f"{option} is for a model of one process, and {processes} hold this one: type buffers=local"
-            " schedule=every_h"
+            " schedule=every_h compress=topk"
         )
 
 

@@ -54,6 +54,8 @@ class Attached:
         for report in self.outer.after_inner_step(self.samples):
             if report.failed:
                 logger.warning("round %d did not complete: %s", report.round.number, report.failed)
+            for note in report.notes:
+                logger.info("round %d: %s", report.round.number, note)
             if self.on_round is not None:
                 self.on_round(report)
 

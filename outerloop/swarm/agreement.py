@@ -123,7 +123,7 @@ class Agreement(Decree):
         if number != self.number:
             return
         reason = self._objection(decided.commit)
-        if reason := reason or doubt(self.memory, decided, self.notary):
+        if reason := reason or doubt(self.memory.roster, decided, self.notary):
             self._refuse(sender, reason)
         else:
             self._apply(decided)

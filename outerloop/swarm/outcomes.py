@@ -55,6 +55,11 @@ class Outcomes:
         if number >= self._open:
             self.fail(TooFar())
 
+    @property
+    def too_far(self) -> bool:
+        """Whether this peer needs the others' state: what it knows is old, and nobody should go by it."""
+        return isinstance(self._broken, TooFar)
+
     def skip_to(self, number: int) -> None:
         """The trainer gets the state as of this commit, as if it had landed it; later ones may be known already."""
         self._commits = {later: commit for later, commit in self._commits.items() if later > number}
