@@ -34,8 +34,7 @@ class Island:
     """Whether what `pick` gives is the model's own memory, so that kernels may write into it."""
 
     def __init__(self, model: Module) -> None:
-        if isinstance(model, DistributedDataParallel):
-            model = model.module  # names as those of an island of one process
+        model = unwrapped(model)
         cut_again(model)
         self.model, self.params = model, trainable(model)
         if not self.params:
@@ -95,6 +94,12 @@ class Island:
         yield
 
 
+def unwrapped(model: Module) -> Module:
+    """What DDP and torch.compile are around: names are those of an island of one process."""
+    module = model.module if isinstance(model, DistributedDataParallel) else model
+    return getattr(module, "_orig_mod", module)
+
+
 def cut_again(model: Module) -> None:
     """Drop what modules under `fully_shard` have gathered and kept, as after an evaluation without a backward pass.
 
@@ -120,7 +125,7 @@ def processes_of(model: Module) -> int:
     """How many processes hold this model together, its shards or copies of it."""
     if isinstance(model, DistributedDataParallel):
         return model.process_group.size()
-    mesh = getattr(next(model.parameters(), None), "device_mesh", None)
+    mesh, _ = cut_of(model)
     return mesh.size() if mesh is not None else 1
 
 

@@ -28,7 +28,7 @@ from outerloop.course import Course
 from outerloop.eager import first_mean, refreshed
 from outerloop.held import momentum_share, residual_share
 from outerloop.inheritance import Inheritance
-from outerloop.island import Island
+from outerloop.island import Island, unwrapped
 from outerloop.judge import Judge
 from outerloop.meter import Meter
 from outerloop.payload import Payload, leader
@@ -95,7 +95,7 @@ class OuterLoop(Course):
         )
         super().__init__(exchange=exchange, schedule=schedule, rounds=rounds)
         self.doubts = compatibility.doubts(method=method, compress=compress, feedback=feedback, schedule=schedule)
-        self.model, self.buffers = model, Buffers(model, kind=buffers)
+        self.model, self.buffers = model, Buffers(unwrapped(model), kind=buffers)
         self.payload = Payload(compress, seed=seed, beside=self.buffers.schema)
         self.method, self.feedback = method, feedback
         self.choosing = compress if isinstance(compress, Choosing) else None

@@ -1,5 +1,7 @@
 """The outer loop in Hugging Face's Trainer."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import toy
@@ -82,3 +84,8 @@ def test_two_peers_on_different_data_hold_one_model(tmp_path):
 
     (one, losses), (other, other_losses) = toy.run_workers(2, live)
     assert toy.same_weights(one, other) and losses != other_losses
+
+
+def test_a_trainer_of_several_processes_is_refused_before_anything_is_made():
+    with pytest.raises(UserError, match="has 2 processes, and the callback is of one: start one process a peer"):
+        outerloop.HFCallback(None, None).on_train_begin(SimpleNamespace(world_size=2), None, None)

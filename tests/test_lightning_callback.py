@@ -2,6 +2,7 @@
 
 import csv
 from pathlib import Path
+from types import SimpleNamespace
 
 import lightning
 import pytest
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import outerloop
 from outerloop.rounds import CHARTS
+from outerloop.types import UserError
 
 
 class Regression(lightning.LightningModule):
@@ -95,3 +97,19 @@ def test_an_error_leaves_the_run_at_once(tmp_path):
     with pytest.raises(RuntimeError, match="out of something"):
         fit(tmp_path, callback, module=Broken)
     assert left == [True]
+
+
+def test_a_trainer_of_several_processes_is_refused_before_anything_is_made():
+    with pytest.raises(UserError, match="has 2 processes, and the callback is of one: start one process a peer"):
+        outerloop.LightningCallback(None).on_train_start(SimpleNamespace(world_size=2), None)
+
+
+def test_a_fit_without_a_checkpoint_begins_anew():
+    """The state of a checkpoint is of the one `fit` that it was given to."""
+    module, told = Regression(), []
+    callback = callback_of("schedule.sync_every=3")
+    make, callback.make = callback.make, lambda module, state: told.append(state) or make(module, None)
+    callback.load_state_dict(saved := {"inner_step": 7})
+    for _ in range(2):
+        callback.on_train_start(SimpleNamespace(world_size=1, optimizers=[module.configure_optimizers()]), module)
+    assert told == [saved, None]

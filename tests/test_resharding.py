@@ -11,6 +11,7 @@ import torch
 import toy
 from sharded import CHUNKS, EVEN, ODD, Net
 from torch import distributed as dist
+from torch.distributed import checkpoint
 from torch.distributed.device_mesh import init_device_mesh
 
 import outerloop
@@ -161,6 +162,22 @@ def test_a_folder_without_a_checkpoint_is_refused(tmp_path):
     _, optimizer, outer = begun("uneven", None)
     with pytest.raises(UserError, match="holds no checkpoint"):
         resharding.load(tmp_path / "none", optimizer, outer)
+
+
+def test_a_folder_without_an_outer_loop_is_refused(tmp_path):
+    checkpoint.save({"x": torch.zeros(3)}, checkpoint_id=tmp_path / "plain", no_dist=True)
+    _, optimizer, outer = begun("uneven", None)
+    with pytest.raises(UserError, match="no outer loop in it"):
+        resharding.load(tmp_path / "plain", optimizer, outer)
+
+
+def test_a_checkpoint_of_other_shapes_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(RUNS, "narrow", (EVEN | {"width": 8}, *RUNS["loco"][1:]))
+    _, optimizer, outer = begun("narrow", None)
+    resharding.save(tmp_path / "narrow", optimizer, outer)
+    _, optimizer, outer = begun("loco", None)
+    with pytest.raises(UserError, match=r"tokens\.weight has shape \[32, 8\] there, \[32, 16\] here"):
+        resharding.load(tmp_path / "narrow", optimizer, outer)
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
