@@ -27,10 +27,15 @@ class Course(ABC):
 
     def __init__(self, *, exchange: Exchange, schedule: Schedule, rounds: int | None) -> None:
         self.exchange, self.schedule = exchange, schedule
-        self.last_launch = None if rounds is None else schedule.inner_steps(rounds) - schedule.delay
+        self.rounds = rounds
         self.pace = Pace(schedule.step_s)
         self.inner_step = 0
         self.in_flight: dict[Round, InFlight] = {}
+
+    @property
+    def last_launch(self) -> int | None:
+        """The inner step after which the run's last round leaves, as far as that can be told now."""
+        return None if self.rounds is None else self.schedule.inner_steps(self.rounds) - self.schedule.delay
 
     @property
     def next_round(self) -> Round:

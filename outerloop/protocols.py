@@ -109,7 +109,7 @@ class Aggregate(Protocol):
 
 
 class Schedule(Protocol):
-    """AXIS schedule: which fragment leaves and lands after which inner step. Pure."""
+    """AXIS schedule: which fragment leaves and lands after which inner step. Pure between two landings."""
 
     fragments: int
     """How many parts of the model travel on their own."""
@@ -131,6 +131,24 @@ class Schedule(Protocol):
     def inner_steps(self, rounds: int) -> int:
         """How many inner steps a run of this many rounds takes, the last landing included."""
         ...
+
+
+@runtime_checkable
+class Evolving(Protocol):
+    """A schedule whose H goes by what all peers land alike."""
+
+    def learn(self, round: Round, agreement: float | None) -> str:
+        """A round has landed whose payloads agree by so much, -1 .. 1 (None: nothing to compare).
+
+        In one line what has changed and why, empty where nothing has.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Equal on all peers that have landed the same rounds."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class Pending(Protocol):

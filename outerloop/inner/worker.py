@@ -93,8 +93,7 @@ class Worker:
         if self.step == 0:
             self.evaluate(round_number=0)
         self.told = self.step
-        last = self.trainer.outer.schedule.inner_steps(self.plan.rounds)
-        while self.step < last:
+        while self.step < self.trainer.outer.schedule.inner_steps(self.plan.rounds):
             self.check_stop()
             report = self.trainer.step()
             self.spent.add(report)
