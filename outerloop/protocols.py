@@ -117,6 +117,8 @@ class Schedule(Protocol):
     """H: inner steps between two rounds of one fragment."""
     delay: int
     """Inner steps between launch and landing."""
+    early: bool
+    """Whether a round may land before that, each peer for itself, once all that it needs is here."""
     step_s: float
     """Seconds of wall clock that count as one inner step; 0 where inner steps count themselves."""
 
@@ -156,6 +158,10 @@ class Pending(Protocol):
 
     def wait(self, timeout_s: float) -> list[Contribution]:
         """Every contribution that counts; the own one may be left out. Raises RoundFailed, Deserted, Outrun."""
+        ...
+
+    def arrived(self) -> bool:
+        """Whether `wait` would return at once, or fail at once."""
         ...
 
 

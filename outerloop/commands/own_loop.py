@@ -77,13 +77,14 @@ def refuse_for_many(settings: Any, processes: int) -> None:
     wanted = {
         "buffers=averaged": settings.buffers != "local",
         "schedule=every_seconds": "seconds" in settings.schedule,
+        "schedule.early=true": bool(settings.schedule.get("early")),
         "schedule=adaptive": "sync_min" in settings.schedule,
         "compress=auto": "utilization" in settings.compress,
     }
     for option in (option for option, is_set in wanted.items() if is_set and processes > 1):
         raise UserError(
             f"{option} is for a model of one process, and {processes} hold this one: type buffers=local"
-            " schedule=every_h compress=topk"
+            " schedule=every_h schedule.early=false compress=topk"
         )
 
 

@@ -30,15 +30,24 @@ class Adaptive(EveryH):
         sync_max: H_max.
         low, high: ρ_low and ρ_high, -1 .. 1.
         delay: τ, inner steps between launch and landing.
+        early: as for EveryH.
 
     Raises:
         UserError: if a setting is out of range.
     """
 
     def __init__(
-        self, *, sync_every: int, sync_min: int, sync_max: int, low: float, high: float, delay: int = 0
+        self,
+        *,
+        sync_every: int,
+        sync_min: int,
+        sync_max: int,
+        low: float,
+        high: float,
+        delay: int = 0,
+        early: bool = False,
     ) -> None:
-        super().__init__(sync_every=sync_every, delay=delay)
+        super().__init__(sync_every=sync_every, delay=delay, early=early)
         if not delay < sync_min <= sync_every <= sync_max:
             raise UserError(
                 f"schedule.sync_every={sync_every} must be sync_min={sync_min} .. sync_max={sync_max}, and sync_min"
