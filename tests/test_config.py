@@ -42,7 +42,7 @@ def test_the_command_line_wins_over_the_recipe_and_that_over_the_axis():
         ("recipe=sparsloco", "recipe is one of .*: type recipe=sparseloco"),
         ("recip=diloco", "recip: no such option, the options are .*: type recipe"),
         ("exchange=carrier_pigeon", "exchange is one of .*inprocess"),
-        ("schedule.sync_evry=3", "schedule has sync_every, delay: type schedule.sync_every"),
+        ("schedule.sync_evry=3", "schedule has sync_every, delay, early: type schedule.sync_every"),
         ("inner.optimizer.betta=[0.9,0.9]", "inner.optimizer has lr, betas"),
         ("workers=0", "workers=0 must be at least 1: type workers=4"),
         ("rounds=-1", "rounds=-1 must be at least 1"),
