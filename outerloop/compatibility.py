@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import torch
 
-from outerloop.protocols import Compressor, Exchange, Feedback, OuterMethod, Schedule
+from outerloop.protocols import Compressor, Evolving, Exchange, Feedback, OuterMethod, Schedule
 from outerloop.types import Moment, UserError
 
 LOSSY = 0.3
@@ -81,6 +81,21 @@ def refuse(
         raise UserError(
             "this compressor takes its positions from the round before, and with eager=true that one has not landed"
             " when the next leaves: type compress=randomk, or eager=false schedule.delay=0"
+        )
+    if isinstance(schedule, Evolving) and not exchange.agrees:
+        raise UserError(
+            "this schedule takes H from what all peers land alike, and this exchange gives every peer other"
+            " contributions: type schedule=every_h, or exchange=swarm_gather (inprocess: workers as threads)"
+        )
+    if isinstance(schedule, Evolving) and method.sends == "weights":
+        raise UserError(
+            "this schedule goes by how far pseudo-gradients agree, and this method sends weights:"
+            " type schedule=every_h, or method=diloco"
+        )
+    if isinstance(schedule, Evolving) and method.reads == "gradients":
+        raise UserError(
+            "this method takes the gradient of every single step, and this schedule moves H:"
+            " type schedule=every_h schedule.sync_every=1"
         )
     if method.reads == "gradients" and (schedule.sync_every != 1 or schedule.delay or schedule.step_s):
         raise UserError(

@@ -1,6 +1,9 @@
 """Where a run stands: inner steps are counted, rounds leave and land when they are due, what was missed is caught up.
 
-    inner step  →  what others decided meanwhile lands  →  what is due leaves  →  what is due lands
+    inner step  →  what others decided meanwhile lands  →  what is due leaves  →  what is due lands, or is here early
+
+Peers may land a round after other inner steps: the slow weights that a message is about are those of after the round
+before, which lands before the message leaves.
 
 `inner_step` is where the run stands, not how many steps this peer took: who was away skips those of that time.
 """
@@ -27,10 +30,15 @@ class Course(ABC):
 
     def __init__(self, *, exchange: Exchange, schedule: Schedule, rounds: int | None) -> None:
         self.exchange, self.schedule = exchange, schedule
-        self.last_launch = None if rounds is None else schedule.inner_steps(rounds) - schedule.delay
+        self.rounds = rounds
         self.pace = Pace(schedule.step_s)
         self.inner_step = 0
         self.in_flight: dict[Round, InFlight] = {}
+
+    @property
+    def last_launch(self) -> int | None:
+        """The inner step after which the run's last round leaves, as far as that can be told now."""
+        return None if self.rounds is None else self.schedule.inner_steps(self.rounds) - self.schedule.delay
 
     @property
     def next_round(self) -> Round:
@@ -71,6 +79,8 @@ class Course(ABC):
             self.in_flight[round] = self.left_out(round) if self.exchange.decided(round) else self.launch(round)
             self.launched(self.in_flight[round])
         yield from (self.land(round) for round in due.land if round in self.in_flight)
+        early = sorted(self.in_flight) if self.schedule.early else []
+        yield from (self.land(round) for round in early if self.in_flight[round].pending.arrived())
 
     def catch_up(self) -> Iterator[RoundReport]:
         """Land what was decided while this peer was away; on to the step after which the round leaves that is open."""

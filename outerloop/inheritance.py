@@ -1,7 +1,8 @@
 """What all replicas of a run hold alike, handed to one that comes late or was away for too long.
 
-    slow weights φ, the outer method's state, what was agreed on for the next round, mean buffers -> bytes (snapshot.py)
-    -> φ, method, agreement and buffers become those;  θ ← φ_new + (θ − φ_old)
+    slow weights φ, the outer method's state, what was agreed on for the next round, the schedule's state, mean buffers
+    -> bytes (snapshot.py)
+    -> φ, method, agreement, H and buffers become those;  θ ← φ_new + (θ − φ_old)
 
 So the pseudo-gradient Δ = φ − θ stays what it was, to rounding: nothing for a newcomer, and for one that was away what
 it has learned since its last round, which its next message carries. Its residual is its own and stays.
@@ -17,7 +18,7 @@ from outerloop import snapshot
 from outerloop.buffers import Buffers
 from outerloop.checkpoint import on_device
 from outerloop.payload import Payload
-from outerloop.protocols import OuterMethod
+from outerloop.protocols import Evolving, OuterMethod
 from outerloop.replica import Replica
 from outerloop.types import Tensors, UserError
 
@@ -29,11 +30,14 @@ OVERHEAD_BYTES = 1 << 20
 class Inheritance:
     """The shared part of one replica: its slow weights, the outer method's and the payload's state, mean buffers.
 
-    `most_bytes`: what a state of this run can have at most.
+    `evolving`: the schedule, if it has a state. `most_bytes`: what a state of this run can have at most.
     """
 
-    def __init__(self, replica: Replica, buffers: Buffers, *, method: OuterMethod, payload: Payload) -> None:
+    def __init__(
+        self, replica: Replica, buffers: Buffers, *, method: OuterMethod, payload: Payload, evolving: Evolving | None
+    ) -> None:
         self.replica, self.buffers, self.method, self.payload = replica, buffers, method, payload
+        self.evolving = evolving
         held = [*replica.slow.values(), *buffers.mean.values()]
         self.most_bytes = OVERHEAD_BYTES + STATES * sum(x.numel() * x.itemsize for x in held)
 
@@ -44,6 +48,7 @@ class Inheritance:
                 "slow": self.replica.slow,
                 "method": self.method.state_dict(),
                 "agreed": self.payload.state_dict(),
+                "schedule": self.evolving.state_dict() if self.evolving else {},
                 "buffers": self.buffers.mean,
             }
         )
@@ -55,7 +60,7 @@ class Inheritance:
             state = on_device(snapshot.unpack(content), self.replica.device)
             check(state["slow"], self.replica.slow)
             check(state["buffers"], self.buffers.mean)
-            method, agreed = state["method"], state["agreed"]
+            method, agreed, schedule = state["method"], state["agreed"], state["schedule"]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"the others' state does not fit: {error}; start with the settings of their run") from error
         slow, island = self.replica.slow, self.replica.island
@@ -63,6 +68,8 @@ class Inheritance:
         self.replica.load_slow(state["slow"])
         self.method.load_state_dict(method)
         self.payload.load_state_dict(agreed)
+        if self.evolving:
+            self.evolving.load_state_dict(schedule)
         self.buffers.land(state["buffers"], counted=True)
         island.write({name: slow[name] - x for name, x in delta.items()}, merge_local=0.0)
 

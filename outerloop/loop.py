@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
 from torch.nn import Module
 
 from outerloop import compatibility, wire
+from outerloop.aggregate.agreement import agreement
 from outerloop.buffers import Buffers
 from outerloop.checkpoint import on_device
 from outerloop.course import Course
@@ -32,7 +34,7 @@ from outerloop.island import Island, unwrapped
 from outerloop.judge import Judge
 from outerloop.meter import Meter
 from outerloop.payload import Payload, leader
-from outerloop.protocols import Aggregate, Choosing, Compressor, Exchange, Feedback, OuterMethod, Schedule
+from outerloop.protocols import Aggregate, Choosing, Compressor, Evolving, Exchange, Feedback, OuterMethod, Schedule
 from outerloop.replica import Replica
 from outerloop.rounds import InFlight, RoundReport
 from outerloop.routes.both import Routes
@@ -99,6 +101,7 @@ class OuterLoop(Course):
         self.payload = Payload(compress, seed=seed, beside=self.buffers.schema)
         self.method, self.feedback = method, feedback
         self.choosing = compress if isinstance(compress, Choosing) else None
+        self.evolving = schedule if isinstance(schedule, Evolving) else None
         self.meter = Meter(exchange, delay=schedule.delay, step_s=schedule.step_s)
         self.eager, self.timeout_s = eager, timeout_s
         self.shared = exchange.agrees and method.shared and not eager
@@ -121,7 +124,9 @@ class OuterLoop(Course):
             merge_local=merge_local,
         )
         self.judge = Judge(self.routes, exchange, shared=self.shared)
-        self.inheritance = Inheritance(self.replica, self.buffers, method=method, payload=self.payload)
+        self.inheritance = Inheritance(
+            self.replica, self.buffers, method=method, payload=self.payload, evolving=self.evolving
+        )
         self.samples = 0
         self.meetings = 0
 
@@ -207,6 +212,7 @@ class OuterLoop(Course):
         own = [c.blob for c in received if c.peer == self.exchange.peer and c.peer in peers]
         counted = own == [flight.blob]
         squares = self.routes.land(combined, flight.offered, flight.then, counted=counted)
+        evolved = self.evolve(combined.messages, flight)
         self.payload.landed(combined.messages, flight.offered)
         self.replica.rehash(flight.offered)
         self.samples -= flight.samples if counted else 0
@@ -221,13 +227,20 @@ class OuterLoop(Course):
             refused=refused,
             land_s=land_s,
             mean_norm=math.sqrt(squares),
-            notes=self.learned(flight, land_s),
+            notes=tuple(filter(None, [evolved, self.learned(flight, land_s)])),
         )
 
-    def learned(self, flight: InFlight, land_s: float) -> tuple[str, ...]:
+    def evolve(self, messages: Sequence[wire.Message], flight: InFlight) -> str:
+        """What the schedule has otherwise from now on, if it goes by the payloads of a round."""
+        if not self.evolving:
+            return ""
+        sent = ([self.payload.decode(m, name, x) for m in messages] for name, x in flight.offered.items())
+        return self.evolving.learn(flight.round, agreement(sent))
+
+    def learned(self, flight: InFlight, land_s: float) -> str:
         """What the compressor chooses otherwise, if it chooses: it learns from rounds that this peer sent to."""
         cost = self.meter.cost(flight.launch_s + land_s)
-        return tuple(filter(None, [self.choosing.learn(cost)])) if self.choosing and flight.blob else ()
+        return self.choosing.learn(cost) if self.choosing and flight.blob else ""
 
     @torch.no_grad()
     def launched(self, flight: InFlight) -> None:
@@ -256,6 +269,7 @@ class OuterLoop(Course):
             "feedback": self.feedback.state_dict(),
             "payload": self.payload.state_dict(),
             "choosing": self.choosing.state_dict() if self.choosing else {},
+            "schedule": self.evolving.state_dict() if self.evolving else {},
             "buffers": self.buffers.state_dict(),
             "inner_step": self.inner_step,
             "samples": self.samples,
@@ -271,6 +285,8 @@ class OuterLoop(Course):
         self.payload.load_state_dict(state["payload"])
         if self.choosing:
             self.choosing.load_state_dict(state["choosing"])
+        if self.evolving:
+            self.evolving.load_state_dict(state["schedule"])
         self.buffers.load_state_dict(state["buffers"])
         self.inner_step, self.samples = state["inner_step"], state["samples"]
         for saved in state["in_flight"]:

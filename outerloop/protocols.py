@@ -109,7 +109,7 @@ class Aggregate(Protocol):
 
 
 class Schedule(Protocol):
-    """AXIS schedule: which fragment leaves and lands after which inner step. Pure."""
+    """AXIS schedule: which fragment leaves and lands after which inner step. Pure between two landings."""
 
     fragments: int
     """How many parts of the model travel on their own."""
@@ -117,6 +117,8 @@ class Schedule(Protocol):
     """H: inner steps between two rounds of one fragment."""
     delay: int
     """Inner steps between launch and landing."""
+    early: bool
+    """Whether a round may land before that, each peer for itself, once all that it needs is here."""
     step_s: float
     """Seconds of wall clock that count as one inner step; 0 where inner steps count themselves."""
 
@@ -133,11 +135,33 @@ class Schedule(Protocol):
         ...
 
 
+@runtime_checkable
+class Evolving(Protocol):
+    """A schedule whose H goes by what all peers land alike."""
+
+    def learn(self, round: Round, agreement: float | None) -> str:
+        """A round has landed whose payloads agree by so much, -1 .. 1 (None: nothing to compare).
+
+        In one line what has changed and why, empty where nothing has.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Equal on all peers that have landed the same rounds."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
 class Pending(Protocol):
     """One exchange under way."""
 
     def wait(self, timeout_s: float) -> list[Contribution]:
         """Every contribution that counts; the own one may be left out. Raises RoundFailed, Deserted, Outrun."""
+        ...
+
+    def arrived(self) -> bool:
+        """Whether `wait` would return at once, or fail at once."""
         ...
 
 

@@ -83,7 +83,8 @@ def main() -> None:
     torch.set_num_threads(settings.threads or os.cpu_count() or 1)
     team = trainers(settings, Hub(args.workers))
     steps = args.rounds * settings.schedule.sync_every
-    train(team, settings.schedule.sync_every)
+    train(team, settings.schedule.sync_every)  # both sides are compiled, in the thread that runs them
+    bare_s(team[0], 1)
     rows = [(bare_s(team[0], steps * args.workers), loop_s(team, steps)) for _ in range(args.repeats)]
     bare, loop = (statistics.median(side) for side in zip(*rows, strict=True))
     row = {

@@ -23,7 +23,7 @@ from outerloop.types import Contribution, Outrun, ReplicasDiverged, Round, UserE
 class Decided:
     """An exchange in which every round was decided elsewhere: `told` holds its contributions."""
 
-    agrees, size, rank, peer, moving_s = True, 2, 0, "000", 0.0
+    agrees, size, rank, peer, moving_s, bytes_sent = True, 2, 0, "000", 0.0, 0
 
     def __init__(self):
         self.told = {}
@@ -47,8 +47,9 @@ class Decided:
         return make()
 
 
-def loop_of(kind, **options):
-    parts = {"method": toy.sgd(0.7, 0.9, True)} if "momentum" in kind else {}
+def loop_of(kind, schedule=None, **options):
+    parts = {"schedule": schedule} if schedule else {}
+    parts |= {"method": toy.sgd(0.7, 0.9, True)} if "momentum" in kind else {}
     if "sparse" in kind:
         codec = TopK(chunk=16, k=4, values=TwoBit(chunk=None), index=Rice())
         parts |= {"compress": codec, "feedback": ErrorFeedback(beta=0.9)}

@@ -444,7 +444,7 @@ def test_header_tells_samples_and_hash():
     sent = []
 
     class Spy:
-        peer, agrees, rank, size, moving_s = "000", True, 0, 1, 0.0
+        peer, agrees, rank, size, moving_s, bytes_sent = "000", True, 0, 1, 0.0, 0
 
         def decided(self, round):
             return False

@@ -107,7 +107,7 @@ def test_tied_parameters_are_exchanged_once_and_frozen_ones_not_at_all():
     assert torch.equal(still.tokens.weight, own_gpt.GPT().tokens.weight)
 
 
-ONE_PROCESS = ("buffers=averaged", "schedule=every_seconds", "compress=auto")
+ONE_PROCESS = ("buffers=averaged", "schedule=every_seconds", "schedule=adaptive", "compress=auto")
 
 
 def refused(rank):

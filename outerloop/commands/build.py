@@ -6,7 +6,6 @@ import hashlib
 import json
 import zlib
 from collections.abc import Callable
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, cast
@@ -19,7 +18,7 @@ from torch import distributed as dist
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from outerloop import compatibility
+from outerloop import checkpoint, compatibility
 from outerloop.commands.rundir import comparable
 from outerloop.inner.data.corpus import Corpus
 from outerloop.inner.export import export_hf
@@ -29,7 +28,7 @@ from outerloop.inner.worker import Event, Plan, Worker
 from outerloop.island import Island
 from outerloop.loop import OuterLoop
 from outerloop.lr import warmup_cosine
-from outerloop.protocols import Exchange, Schedule
+from outerloop.protocols import Evolving, Exchange, Schedule
 from outerloop.types import Round, UserError
 
 RULES = ("quorum", "min_peers", "min_fraction", "absent_rounds", "max_blob_bytes")
@@ -59,9 +58,13 @@ def chain(error: BaseException) -> list[BaseException]:
 
 
 def of_all(config: DictConfig) -> dict[str, Any]:
-    """The settings that say what is trained, flat; where contributions weigh by samples, without the unequal work."""
+    """The settings that say what is trained, flat; where contributions weigh by samples, without the unequal work.
+
+    An H that all peers move together is the same for all.
+    """
     may_differ = UNEQUAL if config.aggregate._target_ == WEIGHTED else ()
-    return {key: value for key, value in comparable(config).items() if key not in may_differ}
+    together = "schedule.sync_every" if "sync_min" in config.schedule else None
+    return {key: value for key, value in comparable(config).items() if key not in may_differ or key == together}
 
 
 def fingerprint(config: DictConfig) -> str:
@@ -116,7 +119,6 @@ def trainer_of(config: DictConfig, corpus: Corpus, exchange: Exchange, index: in
     inner = config.inner
     model = model_of(config, corpus).to(pick_device(inner.device, index))
     outer = outer_of(config, model, exchange, rounds=config.rounds)
-    total_steps = outer.schedule.inner_steps(config.rounds)
     order = zlib.crc32(exchange.peer.encode()) if exchange.came_late else config.seed  # shares its text with a member
     torch.manual_seed(config.seed + 1 + exchange.rank)  # what is drawn while training differs by worker
     return Trainer(
@@ -126,7 +128,7 @@ def trainer_of(config: DictConfig, corpus: Corpus, exchange: Exchange, index: in
         ),
         outer=outer,
         optimizer=checked_optimizer(config) if inner.optimizer else None,
-        lr_factor=lr_factor_of(config, total_steps),
+        lr_factor=lr_factor_of(config, outer.schedule),
         warmup_steps=inner.warmup_steps,
         accumulate=inner.accumulate,
         clip_norm=inner.clip_norm,
@@ -145,12 +147,12 @@ def checked_optimizer(config: DictConfig) -> Callable[..., Optimizer]:
     return factory
 
 
-def lr_factor_of(config: DictConfig, total_steps: int) -> Callable[[int], float]:
-    """Warm-up and cosine over the inner steps of the whole run."""
-    return partial(
-        warmup_cosine,
+def lr_factor_of(config: DictConfig, schedule: Schedule) -> Callable[[int], float]:
+    """Warm-up and cosine over the inner steps of the whole run, as far as the schedule can tell how many they are."""
+    return lambda step: warmup_cosine(
+        step,
         warmup_steps=config.inner.warmup_steps,
-        total_steps=total_steps,
+        total_steps=schedule.inner_steps(config.rounds),
         floor=config.inner.lr_floor,
     )
 
@@ -167,7 +169,7 @@ def run_worker(
 ) -> None:
     """One worker from joining to its last event; the first to come to the end hands in the model."""
     corpus = make(config.data)
-    exchange.join(next_launch(make(config.schedule), resume_step or 0))
+    exchange.join(next_launch(schedule_of(config, saved_outer(run_dir, resume_step, index)), resume_step or 0))
     trainer = trainer_of(config, corpus, exchange, index)
     windows = corpus.validation(seq_len=config.inner.seq_len, sequences=config.eval.sequences)
     worker = Worker(
@@ -187,6 +189,19 @@ def run_worker(
     with only_once(run_dir / ".model", f"{trainer.outer.slow_hash:016x}") as mine:
         if mine:
             export_hf(trainer.model, trainer.outer.slow, corpus.tokenizer(), run_dir / "hf")
+
+
+def schedule_of(config: DictConfig, state: dict[str, Any] | None) -> Schedule:
+    """The schedule where a run begins, or as it is in the saved `state` of an outer loop."""
+    schedule = make(config.schedule)
+    if state and isinstance(schedule, Evolving):
+        schedule.load_state_dict(state["schedule"])
+    return schedule
+
+
+def saved_outer(run_dir: Path, resume_step: int | None, index: int) -> dict[str, Any] | None:
+    """The state of a worker's outer loop at the step to go on from, if there is one."""
+    return None if resume_step is None else checkpoint.load(run_dir, resume_step, index)["trainer"]["outer"]
 
 
 def next_launch(schedule: Schedule, inner_step: int) -> Round:

@@ -76,12 +76,14 @@ def refuse_for_many(settings: Any, processes: int) -> None:
     wanted = {
         "buffers=averaged": settings.buffers != "local",
         "schedule=every_seconds": "seconds" in settings.schedule,
+        "schedule.early=true": bool(settings.schedule.get("early")),
+        "schedule=adaptive": "sync_min" in settings.schedule,
         "compress=auto": "utilization" in settings.compress,
     }
     for option in (option for option, is_set in wanted.items() if is_set and processes > 1):
         raise UserError(
             f"{option} is for a model of one process, and {processes} hold this one: type buffers=local"
-            " schedule=every_h compress=topk"
+            " schedule=every_h schedule.early=false compress=topk"
         )
 
 
@@ -143,7 +145,7 @@ def joined(settings: Any, run_dir: Path, state: State | None, *, leads_others: b
     try:
         if not settings.exchange.initial_peers:
             logger.warning("others join with 'exchange.initial_peers=[%s]'", exchange.address[0])
-        exchange.join(build.next_launch(build.make(settings.schedule), state["inner_step"] if state else 0))
+        exchange.join(build.next_launch(build.schedule_of(settings, state), state["inner_step"] if state else 0))
     except BaseException:
         exchange.abort()
         raise

@@ -134,6 +134,10 @@ class PendingRound:
         self.exchange.bytes_received += sum(len(c.blob) for c in contributions if c.peer != self.exchange.peer)
         return contributions
 
+    def arrived(self) -> bool:
+        """Whether the collective is over."""
+        return self.future.done()
+
     def result(self, timeout_s: float) -> list[Contribution]:
         """The same, not counted."""
         try:

@@ -174,6 +174,10 @@ class PendingRound:
         """See `InProcess.wait`."""
         return self.exchange.wait(self.round, self.partners, timeout_s)
 
+    def arrived(self) -> bool:
+        """Never: whose turn has come when is chance, and a run shall be the same every time."""
+        return False
+
 
 def name_of(rank: int) -> str:
     """Peer name of a worker: sorts like its rank."""

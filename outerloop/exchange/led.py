@@ -192,6 +192,10 @@ class PendingAtLeader:
                 )
         return contributions
 
+    def arrived(self) -> bool:
+        """As the leader's exchange has it."""
+        return self.led.together(lambda exchange: self.pending is not None and self.pending.arrived())
+
 
 def listed(contributions: Sequence[Contribution]) -> list[Any]:
     """Contributions as a tree."""

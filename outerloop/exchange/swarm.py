@@ -28,7 +28,7 @@ class SwarmPending:
     def __init__(self, future: Future[list[Contribution]]) -> None:
         self.future = future
 
-    def done(self) -> bool:
+    def arrived(self) -> bool:
         return self.future.done()
 
     def drop(self) -> None:
@@ -129,7 +129,7 @@ class SwarmExchange(ABC):
 
     def _follow(self, pending: SwarmPending) -> None:
         """Drop it at the end, if it is still under way then."""
-        self._pending = [*(one for one in self._pending if not one.done()), pending]
+        self._pending = [*(one for one in self._pending if not one.arrived()), pending]
 
     async def _appear(self, parts: list[Part]) -> None:
         for part in parts:

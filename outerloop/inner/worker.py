@@ -68,6 +68,7 @@ class Worker:
         self.plan, self.trainer, self.exchange = plan, trainer, exchange
         self.validation, self.emit_event, self.check_stop = validation, emit, check_stop
         self.failed_in_a_row = 0
+        self.to_be_saved = False
         self.spent = Spent()
         self.base = {"bytes_sent": 0, "bytes_received": 0, "payload_bytes": 0, "wait_s": 0.0, "rounds_failed": 0}
         self.base |= dict.fromkeys(SPENT, 0.0)
@@ -93,14 +94,14 @@ class Worker:
         if self.step == 0:
             self.evaluate(round_number=0)
         self.told = self.step
-        last = self.trainer.outer.schedule.inner_steps(self.plan.rounds)
-        while self.step < last:
+        while self.step < self.trainer.outer.schedule.inner_steps(self.plan.rounds):
             self.check_stop()
             report = self.trainer.step()
             self.spent.add(report)
             self.tell_step(report)
             for landed in report.rounds:
                 self.after_round(landed, now=landed is report.rounds[-1])
+            self.save_when_due()
         self.finish()
         self.emit("done", slow_hash=f"{self.trainer.outer.slow_hash:016x}", peer=self.exchange.peer, **self.counters())
 
@@ -163,6 +164,14 @@ class Worker:
         if done == self.plan.rounds and self.trainer.outer.shared:
             self.evaluate(round_number=done)
         if not report.failed and (done == self.plan.rounds or is_due(done, self.plan.checkpoint_every)):
+            self.to_be_saved = True
+            self.save_when_due()
+
+    def save_when_due(self) -> None:
+        """Where rounds land early: after the step at which all have landed, so that they save after the same one."""
+        schedule = self.trainer.outer.schedule
+        if self.to_be_saved and (not schedule.early or schedule.due(self.step).land):
+            self.to_be_saved = False
             self.save()
 
     def account(self, report: RoundReport) -> None:

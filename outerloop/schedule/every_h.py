@@ -1,6 +1,7 @@
 """Every H inner steps the whole model is exchanged (DiLoCo, arXiv 2311.08105).
 
 With a delay τ a round launched after step (r + 1) H lands τ steps later: the inner loop does not wait for the network.
+With `early` τ is the most: each peer lands a round once its bytes are in.
 τ = H lands each round when the next one leaves, which only eager updates (arXiv 2502.12996) make sense of.
 """
 
@@ -17,20 +18,26 @@ class EveryH:
     Args:
         sync_every: H, inner steps between two rounds. DiLoCo: 500 (works from 30 to 1000); SparseLoCo: 15 .. 250.
         delay: τ, inner steps between launch and landing, 0 .. H.
+        early: land as soon as the bytes are in, after τ steps at the latest; for 0 < τ < H.
 
     Raises:
-        UserError: if either is out of range.
+        UserError: if one is out of range.
     """
 
     fragments = 1
     step_s = 0.0
 
-    def __init__(self, *, sync_every: int, delay: int = 0) -> None:
+    def __init__(self, *, sync_every: int, delay: int = 0, early: bool = False) -> None:
         if sync_every < 1:
             raise UserError(f"schedule.sync_every={sync_every} must be at least 1: type schedule.sync_every=15")
         if not 0 <= delay <= sync_every:
             raise UserError(f"schedule.delay={delay} must be 0 .. sync_every={sync_every}: type schedule.delay=0")
-        self.sync_every, self.delay = sync_every, delay
+        if early and not 0 < delay < sync_every:
+            raise UserError(
+                f"schedule.early=true with delay={delay}: a round can land early if its delay is 1 .. {sync_every - 1},"
+                f" below sync_every: type schedule.delay={max(1, sync_every // 2)}, or schedule.early=false"
+            )
+        self.sync_every, self.delay, self.early = sync_every, delay, early
 
     def due(self, inner_step: int) -> Due:
         """Round r leaves after inner step (r + 1) H and lands after (r + 1) H + τ."""

@@ -22,6 +22,7 @@ class Streaming:
         sync_every: H, inner steps between two rounds of one fragment. Paper: 30 .. 100.
         fragments: P, 1 .. number of layers. Paper: 3 layers a fragment.
         delay: τ, inner steps between launch and landing, below H / P.
+        early: land as soon as the bytes are in, after τ steps at the latest; for τ above 0.
 
     Raises:
         UserError: if a setting is out of range, or the model has fewer layers than fragments.
@@ -29,7 +30,7 @@ class Streaming:
 
     step_s = 0.0
 
-    def __init__(self, *, sync_every: int, fragments: int, delay: int) -> None:
+    def __init__(self, *, sync_every: int, fragments: int, delay: int, early: bool = False) -> None:
         if fragments < 1 or sync_every < fragments:
             raise UserError(
                 f"schedule.fragments={fragments} must be 1 .. sync_every={sync_every}: type schedule.fragments=2"
@@ -39,7 +40,12 @@ class Streaming:
                 f"schedule.delay={delay} must be 0 or more and below sync_every / fragments ="
                 f" {sync_every / fragments:.3g}: type schedule.delay=0"
             )
-        self.sync_every, self.fragments, self.delay = sync_every, fragments, delay
+        if early and not delay:
+            raise UserError(
+                "schedule.early=true with delay=0: nothing can land before it is due: type schedule.delay=1, or"
+                " schedule.early=false"
+            )
+        self.sync_every, self.fragments, self.delay, self.early = sync_every, fragments, delay, early
         self.offsets = [(p + 1) * sync_every // fragments for p in range(fragments)]
 
     def due(self, inner_step: int) -> Due:

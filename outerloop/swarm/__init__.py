@@ -4,7 +4,7 @@ Of hivemind three layers are used, in one asyncio thread and without a fork: its
 proven), its raw binary streams and its DHT. From the floor up:
 
     identity  folder  disk  thread  framing  board  timeouts    small parts without a network
-    signatures  refusals -> trust -> records  sealed            who said it, whom a peer answers, what it turned down
+    signatures  refusals -> trust -> records  shelf  sealed     who said it, whom a peer answers, what it turned down
     daemon -> peer -> roster                                    one process of libp2p, one peer, who is there
     status  probe  visitor                                      for those who look on and take no part
     pace  busy  partial  holders -> bulk                        content by its hash, from whoever holds it
