@@ -89,3 +89,15 @@ def test_two_peers_on_different_data_hold_one_model(tmp_path):
 def test_a_trainer_of_several_processes_is_refused_before_anything_is_made():
     with pytest.raises(UserError, match="has 2 processes, and the callback is of one: start one process a peer"):
         outerloop.HFCallback(None, None).on_train_begin(SimpleNamespace(world_size=2), None, None)
+
+
+def test_the_run_is_left_when_the_optimizer_does_not_fit():
+    model, left = toy.model(), []
+    outer = toy.outer(model, toy.alone())
+    outer.exchange.abort = lambda: left.append(True)
+    args = SimpleNamespace(world_size=1, train_batch_size=1, gradient_accumulation_steps=1)
+    optimizer = SimpleNamespace(optimizer=torch.optim.SGD(model[0].parameters(), lr=0.1))
+    with pytest.raises(UserError, match=r"1\.weight is trainable, and SGD does not train it"):
+        callback = outerloop.HFCallback(None, lambda model, state: outer)
+        callback.on_train_begin(args, SimpleNamespace(global_step=0), None, model=model, optimizer=optimizer)
+    assert left == [True]

@@ -46,14 +46,18 @@ class HFCallback(TrainerCallback):
     ) -> None:
         """Make the outer loop and attach it to the optimizer.
 
-        Raises UserError when training goes on from a checkpoint that holds no outer loop, and for a Trainer of several
-        processes.
+        Raises UserError when training goes on from a checkpoint that holds no outer loop, for a Trainer of several
+        processes, and for an optimizer that does not train the whole model; the run is left then.
         """
         refuse_many(args.world_size)
         self.outer = self.make(kwargs["model"], saved(args, state) if state.global_step else None)
         optimizer = kwargs["optimizer"].optimizer  # accelerate's wrapper has no hooks, and steps when it should
         samples = args.train_batch_size * args.gradient_accumulation_steps
-        self.attached = Attached(optimizer, self.outer, samples=samples, on_round=self.rounds.append)
+        try:
+            self.attached = Attached(optimizer, self.outer, samples=samples, on_round=self.rounds.append)
+        except UserError:
+            self.outer.exchange.abort()
+            raise
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Log the rounds that this step landed."""
