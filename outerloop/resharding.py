@@ -39,11 +39,12 @@ SHARD = "shard of"
 """Key of what stands for a tensor in the tree: the parameter that it is cut like; its dtype is beside it."""
 
 
-def save(folder: str | Path, optimizer: Optimizer, outer: OuterLoop) -> None:
+def save(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> None:
     """Write the model of `outer`, its optimizer and the outer state; every rank of the island calls it.
 
     Args:
         folder: one that all ranks of the island see, of this checkpoint alone.
+        optimizer: the inner one; None where there is none.
     """
     shards: Tensors = {}
     lasting = {key: part for key, part in outer.state_dict().items() if key not in OF_A_ROUND}
@@ -58,7 +59,7 @@ def save(folder: str | Path, optimizer: Optimizer, outer: OuterLoop) -> None:
     )
 
 
-def load(folder: str | Path, optimizer: Optimizer, outer: OuterLoop) -> None:
+def load(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> None:
     """Take over what `save` wrote, whatever the number of ranks was; every rank of the island calls it.
 
     Call it before `attach`: torch fills a new optimizer with zeros by a step.
@@ -80,16 +81,15 @@ def load(folder: str | Path, optimizer: Optimizer, outer: OuterLoop) -> None:
     state = inner_state(optimizer, outer) | {"outer": shards}
     checkpoint.load(state, checkpoint_id=folder, process_group=group, no_dist=group is None)
     set_model_state_dict(outer.model, state["model"])
-    set_optimizer_state_dict(outer.model, optimizer, state["optimizer"])
+    if optimizer is not None:
+        set_optimizer_state_dict(outer.model, optimizer, state["optimizer"])
     outer.load_state_dict(put_together(tree, shards) | OF_A_ROUND)
 
 
-def inner_state(optimizer: Optimizer, outer: OuterLoop) -> dict[str, Any]:
+def inner_state(optimizer: Optimizer | None, outer: OuterLoop) -> dict[str, Any]:
     """Model and inner optimizer, as torch names what they hold."""
-    return {
-        "model": get_model_state_dict(outer.model),
-        "optimizer": get_optimizer_state_dict(outer.model, optimizer),
-    }
+    model: dict[str, Any] = {"model": get_model_state_dict(outer.model)}
+    return model if optimizer is None else model | {"optimizer": get_optimizer_state_dict(outer.model, optimizer)}
 
 
 def parted(tree: Any, outer: OuterLoop, shards: Tensors, path: tuple[Any, ...] = (), name: str = "") -> Any:

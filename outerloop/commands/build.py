@@ -21,14 +21,17 @@ from torch.optim import Optimizer
 
 from outerloop import compatibility
 from outerloop.commands.rundir import comparable
+from outerloop.commands.seat import ALONE, LOCAL_RANK, Seat
 from outerloop.inner.data.corpus import Corpus
+from outerloop.inner.data.part import Part
 from outerloop.inner.export import export_hf
 from outerloop.inner.once import only_once
 from outerloop.inner.trainer import Trainer, autocast_of, pick_device
 from outerloop.inner.worker import Event, Plan, Worker
-from outerloop.island import Island
+from outerloop.island import Island, is_cut, whole_of
 from outerloop.loop import OuterLoop
 from outerloop.lr import warmup_cosine
+from outerloop.memory import estimate
 from outerloop.protocols import Exchange, Schedule
 from outerloop.types import Round, UserError
 
@@ -63,7 +66,7 @@ def fingerprint(config: DictConfig) -> str:
 
     Where contributions weigh by their samples, machines may do unequal work.
     """
-    local = ("workers", "data", "eval", "checkpoint")
+    local = ("workers", "island", "data", "eval", "checkpoint")
     shared = {key: value for key, value in comparable(config).items() if key.split(".")[0] not in local}
     if config.aggregate._target_ == WEIGHTED:
         shared = {key: value for key, value in shared.items() if key not in UNEQUAL}
@@ -110,19 +113,22 @@ def outer_of(
     )
 
 
-def trainer_of(config: DictConfig, corpus: Corpus, exchange: Exchange, index: int) -> Trainer:
+def trainer_of(config: DictConfig, corpus: Corpus, exchange: Exchange, index: int, seat: Seat = ALONE) -> Trainer:
     """The inner trainer of one local worker, its outer loop attached. The exchange has been joined."""
-    inner = config.inner
-    model = model_of(config, corpus).to(pick_device(inner.device, index))
+    inner, ranks = config.inner, seat.ranks
+    model = model_of(config, corpus).to(pick_device(inner.device, index if seat is ALONE else LOCAL_RANK))
+    forward = seat.wrap(model)
     outer = outer_of(config, model, exchange, rounds=config.rounds)
     total_steps = outer.schedule.inner_steps(config.rounds)
     order = zlib.crc32(exchange.peer.encode()) if exchange.came_late else config.seed  # shares its text with a member
-    torch.manual_seed(config.seed + 1 + exchange.rank)  # what is drawn while training differs by worker
+    # what is drawn while training differs by worker, and by rank of an island
+    torch.manual_seed(config.seed + 1 + exchange.rank + exchange.size * ranks.rank)
+    stream = corpus.stream(rank=exchange.rank, size=exchange.size, batch=inner.batch, seq_len=inner.seq_len, seed=order)
     return Trainer(
         outer.model,
-        stream=corpus.stream(
-            rank=exchange.rank, size=exchange.size, batch=inner.batch, seq_len=inner.seq_len, seed=order
-        ),
+        forward=torch.compile(model) if inner.compile else forward,
+        ranks=ranks,
+        stream=Part(stream, rank=ranks.rank, ranks=ranks.size) if ranks.size > 1 else stream,
         outer=outer,
         optimizer=checked_optimizer(config) if inner.optimizer else None,
         lr_factor=lr_factor_of(config, total_steps),
@@ -130,7 +136,6 @@ def trainer_of(config: DictConfig, corpus: Corpus, exchange: Exchange, index: in
         accumulate=inner.accumulate,
         clip_norm=inner.clip_norm,
         precision=inner.precision,
-        compile=inner.compile,
     )
 
 
@@ -163,29 +168,54 @@ def run_worker(
     exchange: Exchange,
     emit: Callable[[Event], None],
     check_stop: Callable[[], None],
+    seat: Seat = ALONE,
 ) -> None:
     """One worker from joining to its last event; the first to come to the end hands in the model."""
     corpus = make(config.data)
     exchange.join(next_launch(make(config.schedule), resume_step or 0))
-    trainer = trainer_of(config, corpus, exchange, index)
+    trainer = trainer_of(config, corpus, exchange, index, seat)
     windows = corpus.validation(seq_len=config.inner.seq_len, sequences=config.eval.sequences)
     worker = Worker(
         plan_of(config, index, run_dir, resume_step),
         trainer=trainer,
         exchange=exchange,
-        validation=windows[index :: config.workers],
+        validation=seat.part_of(windows[index :: config.workers]),
         emit=emit,
         check_stop=check_stop,
     )
     for doubt in trainer.outer.doubts if index == 0 else ():
         worker.emit("status", text=f"note: {doubt}")
+    if seat.mesh is not None:
+        emit(told_of_memory(trainer, seat))
     worker.emit("ready", params=sum(p.numel() for p in trainer.params), size=exchange.size)
     worker.run()
-    if dist.is_initialized() and dist.get_rank():
-        return  # transformers lets nobody but rank 0 write weights
+    first = not (dist.is_initialized() and dist.get_rank())  # transformers lets nobody but rank 0 write weights
+    slow = whole_of(trainer.outer.slow, trainer.outer.island.params, keep=first)
+    if not first:
+        return
     with only_once(run_dir / ".model", f"{trainer.outer.slow_hash:016x}") as mine:
         if mine:
-            export_hf(trainer.model, trainer.outer.slow, corpus.tokenizer(), run_dir / "hf")
+            export_hf(whole_model(config, corpus, trainer.model), slow, corpus.tokenizer(), run_dir / "hf")
+
+
+def whole_model(config: DictConfig, corpus: Corpus, model: Module) -> Module:
+    """A model that no process holds a shard of, with the buffers of this one."""
+    if not is_cut(model):
+        return model
+    whole, names = model_of(config, corpus), dict(model.named_buffers())
+    whole.load_state_dict({name: x for name, x in model.state_dict().items() if name in names}, strict=False)
+    return whole
+
+
+def told_of_memory(trainer: Trainer, seat: Seat) -> Event:
+    """What this rank will hold, before it trains."""
+    memory = estimate(trainer.outer, trainer.optimizer)
+    return {
+        "event": "status",
+        "worker": seat.island,
+        "step": 0,
+        "text": f"island {seat.island} rank {seat.ranks.rank}: {memory}",
+    }
 
 
 def next_launch(schedule: Schedule, inner_step: int) -> Round:
@@ -201,7 +231,7 @@ def plan_of(config: DictConfig, index: int, run_dir: Path, resume_step: int | No
         run_dir=run_dir,
         rounds=config.rounds,
         eval_every=config.eval.every,
-        eval_batch=config.inner.batch,
+        eval_batch=config.inner.batch,  # of each rank, if there are several
         checkpoint_every=config.checkpoint.every,
         keep_payload_rounds=config.keep_payload_rounds,
         log_every=config.log_every,
