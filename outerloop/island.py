@@ -88,6 +88,18 @@ class Island:
             local_of(self.params[name].detach()).add_(x, alpha=times)
         cut_again(self.model)
 
+    @property
+    def in_lanes(self) -> bool:
+        """Whether this process is one of several that exchange shards of the model."""
+        return is_cut(self.model)
+
+    def complete(self, slow: Tensors, *, keep: bool) -> Tensors:
+        """Tensors cut as the parameters are, whole and on the CPU, for who shall `keep` them. A collective in lanes."""
+        return whole_of(slow, self.params, keep=keep)
+
+    def call(self, work: str, **details: Any) -> None:
+        """All ranks of the island do this work by themselves, or there are no others."""
+
     def rest(self) -> None:
         """The outer loop has done what was due after an inner step."""
 

@@ -22,13 +22,15 @@ from torch.optim import Optimizer
 from outerloop import compatibility
 from outerloop.commands.rundir import comparable
 from outerloop.commands.seat import ALONE, LOCAL_RANK, Seat
+from outerloop.gathered import Gathered
 from outerloop.inner.data.corpus import Corpus
 from outerloop.inner.data.part import Part
 from outerloop.inner.export import export_hf
+from outerloop.inner.following import Following, follow
 from outerloop.inner.once import only_once
 from outerloop.inner.trainer import Trainer, autocast_of, pick_device
 from outerloop.inner.worker import Event, Plan, Worker
-from outerloop.island import Island, is_cut, whole_of
+from outerloop.island import Island, is_cut
 from outerloop.loop import OuterLoop
 from outerloop.lr import warmup_cosine
 from outerloop.memory import estimate
@@ -118,18 +120,18 @@ def trainer_of(config: DictConfig, corpus: Corpus, exchange: Exchange, index: in
     inner, ranks = config.inner, seat.ranks
     model = model_of(config, corpus).to(pick_device(inner.device, index if seat is ALONE else LOCAL_RANK))
     forward = seat.wrap(model)
-    outer = outer_of(config, model, exchange, rounds=config.rounds)
-    total_steps = outer.schedule.inner_steps(config.rounds)
+    compiled: Any = torch.compile(model) if inner.compile else None
+    total_steps = make(config.schedule).inner_steps(config.rounds)
     order = zlib.crc32(exchange.peer.encode()) if exchange.came_late else config.seed  # shares its text with a member
     # what is drawn while training differs by worker, and by rank of an island
     torch.manual_seed(config.seed + 1 + exchange.rank + exchange.size * ranks.rank)
     stream = corpus.stream(rank=exchange.rank, size=exchange.size, batch=inner.batch, seq_len=inner.seq_len, seed=order)
     return Trainer(
-        outer.model,
-        forward=torch.compile(model) if inner.compile else forward,
+        model,
+        forward=compiled or forward,
         ranks=ranks,
         stream=Part(stream, rank=ranks.rank, ranks=ranks.size) if ranks.size > 1 else stream,
-        outer=outer,
+        outer=outer_at(seat, config, model, exchange),
         optimizer=checked_optimizer(config) if inner.optimizer else None,
         lr_factor=lr_factor_of(config, total_steps),
         warmup_steps=inner.warmup_steps,
@@ -137,6 +139,14 @@ def trainer_of(config: DictConfig, corpus: Corpus, exchange: Exchange, index: in
         clip_norm=inner.clip_norm,
         precision=inner.precision,
     )
+
+
+def outer_at(seat: Seat, config: DictConfig, model: Module, exchange: Exchange) -> Any:
+    """The outer loop of this rank's island, or what stands in its place at a rank that follows another."""
+    island = Gathered(model, seat.ranks) if seat.kind == "gathered" else None
+    if island and seat.follows:
+        return Following(model, island)
+    return outer_of(config, model, exchange, rounds=config.rounds, island=island)
 
 
 def checked_optimizer(config: DictConfig) -> Callable[..., Optimizer]:
@@ -175,22 +185,21 @@ def run_worker(
     exchange.join(next_launch(make(config.schedule), resume_step or 0))
     trainer = trainer_of(config, corpus, exchange, index, seat)
     windows = corpus.validation(seq_len=config.inner.seq_len, sequences=config.eval.sequences)
-    worker = Worker(
-        plan_of(config, index, run_dir, resume_step),
-        trainer=trainer,
-        exchange=exchange,
-        validation=seat.part_of(windows[index :: config.workers]),
-        emit=emit,
-        check_stop=check_stop,
-    )
-    for doubt in trainer.outer.doubts if index == 0 else ():
-        worker.emit("status", text=f"note: {doubt}")
+    validation = seat.part_of(windows[index :: config.workers])
+    plan = plan_of(config, index, run_dir, resume_step)
     if seat.mesh is not None:
         emit(told_of_memory(trainer, seat))
+    if seat.follows:
+        follow(trainer, validation, plan)
+        return
+    worker = Worker(plan, trainer=trainer, exchange=exchange, validation=validation, emit=emit, check_stop=check_stop)
+    for doubt in trainer.outer.doubts if index == 0 else ():
+        worker.emit("status", text=f"note: {doubt}")
     worker.emit("ready", params=sum(p.numel() for p in trainer.params), size=exchange.size)
     worker.run()
     first = not (dist.is_initialized() and dist.get_rank())  # transformers lets nobody but rank 0 write weights
-    slow = whole_of(trainer.outer.slow, trainer.outer.island.params, keep=first)
+    trainer.outer.island.call("leave")
+    slow = trainer.outer.island.complete(trainer.outer.slow, keep=first)
     if not first:
         return
     with only_once(run_dir / ".model", f"{trainer.outer.slow_hash:016x}") as mine:
@@ -231,7 +240,7 @@ def plan_of(config: DictConfig, index: int, run_dir: Path, resume_step: int | No
         run_dir=run_dir,
         rounds=config.rounds,
         eval_every=config.eval.every,
-        eval_batch=config.inner.batch,  # of each rank, if there are several
+        eval_batch=config.inner.batch,
         checkpoint_every=config.checkpoint.every,
         keep_payload_rounds=config.keep_payload_rounds,
         log_every=config.log_every,

@@ -135,7 +135,8 @@ def meeting(
         leader = peer_of(config, run_dir, seat.island, list(config.exchange.initial_peers), emit)
         joined(leader, config, resume_step)
         emit = also_shown(leader, emit)
-    return Led(leader, ranks=seat.ranks), emit
+    led = Led(leader, ranks=seat.ranks)
+    return (leader if seat.kind == "gathered" and leader else led), emit  # there the others only learn its facts
 
 
 def joined(exchange: Exchange, config: DictConfig, resume_step: int | None) -> None:

@@ -45,6 +45,11 @@ class Seat:
         """The processes with the same place in the other islands, this one included; None: all processes."""
         return self.mesh["islands"].get_group() if self.mesh else None
 
+    @property
+    def follows(self) -> bool:
+        """Whether another rank holds the outer state of this one."""
+        return self.kind == "gathered" and not self.ranks.leads
+
     def wrap(self, model: nn.Module) -> nn.Module:
         """What the forward pass calls; cuts the model itself where an island holds shards of it."""
         if self.mesh is None:

@@ -52,7 +52,7 @@ class Trainer:
         forward: what the forward pass calls: the model itself, torch.compile's, or DDP's.
         ranks: the processes that train this model together, each on its part of a batch.
         stream: this process's batches, (batch / ranks, seq_len + 1) int64.
-        outer: told of every inner step.
+        outer: told of every inner step; where the rank does not lead its island, what it has in place (following.py).
         optimizer: (name, parameter) pairs -> inner optimizer; None when the outer optimizer does it all.
         lr_factor: inner step of the run (from 0) -> factor of the optimizer's learning rate.
         warmup_steps: after so many of its own updates a worker may take all of that: one that comes late begins with
@@ -91,6 +91,7 @@ class Trainer:
     def step(self) -> StepReport:
         """One inner step, and whatever rounds fall due after it."""
         began = time.perf_counter()
+        self.outer.island.call("step", inner_step=self.outer.inner_step)
         for p in self.params:
             p.grad = None
         windows = [self.stream.next().to(self.device) for _ in range(self.accumulate)]
@@ -129,9 +130,16 @@ class Trainer:
 
         With several ranks each has windows of its own, all as many, and the sum is over those of all.
         """
+        with self.outer.replica.weights(weights):
+            self.outer.island.call("evaluate")
+            return self.nats(windows, batch=batch)
+
+    @torch.no_grad()
+    def nats(self, windows: Tensor, *, batch: int) -> float:
+        """The same with the weights that the model has; all ranks call it."""
         self.model.eval()
         nats = 0.0
-        with self.outer.replica.weights(weights), self.autocast():
+        with self.autocast():
             for window in windows.split(batch):
                 nats += float(next_token_loss(self.model, window.to(self.device))) * window[:, 1:].numel()
         self.model.train()

@@ -18,7 +18,6 @@ from outerloop import checkpoint, rng
 from outerloop.inner.saving import load, save
 from outerloop.inner.spent import Spent
 from outerloop.inner.trainer import StepReport, Trainer
-from outerloop.island import is_cut
 from outerloop.protocols import Exchange
 from outerloop.ranks import Ranks
 from outerloop.replicas import mean_and_spread
@@ -72,7 +71,7 @@ class Worker:
     ) -> None:
         self.plan, self.trainer, self.exchange = plan, trainer, exchange
         self.validation, self.emit_event, self.check_stop = validation, emit, check_stop
-        self.ranks, self.lanes = trainer.ranks, is_cut(trainer.model)
+        self.ranks, self.lanes = trainer.ranks, trainer.outer.island.in_lanes
         self.failed_in_a_row = 0
         self.spent = Spent()
         self.base = {"bytes_sent": 0, "bytes_received": 0, "payload_bytes": 0, "wait_s": 0.0, "rounds_failed": 0}
