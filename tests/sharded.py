@@ -88,7 +88,13 @@ def started(rank, size, meeting, work, *args):
         dist.destroy_process_group()
 
 
+def preload(*modules):
+    """What the process has imported that others are forked from, as long as it has not been started."""
+    common = ["sharded", "outerloop.commands.own_loop", "torch._dynamo", "numba"]
+    multiprocessing.set_forkserver_preload([*common, *modules])
+
+
 def spawn(size, meeting, work, *args):
     """`work(*args)` in each of `size` processes, forked from one that has imported everything."""
-    multiprocessing.set_forkserver_preload(["sharded", "outerloop.commands.own_loop", "torch._dynamo", "numba"])
+    preload()
     processes.start_processes(started, (size, str(meeting), work, *args), nprocs=size, start_method="forkserver")
