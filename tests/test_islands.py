@@ -2,8 +2,12 @@
 
 import json
 import os
+import re
 import shutil
 import socket
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -28,6 +32,8 @@ RUNS = {
 }
 """Name -> recipe and island. Lanes chunk their own shards, so only a recipe without chunks does there what a whole
 replica does; test_fsdp.py has the others."""
+
+LATER = ["replicated", "gathered"]
 
 
 def free_port():
@@ -66,7 +72,8 @@ def rows_of(run_dir, event):
 def before_its_end(run_dir, folder):
     """A copy of a run that stopped after its first checkpoint."""
     shutil.copytree(run_dir, folder)
-    (folder / "summary.json").unlink()
+    for name in ("summary.json", ".model"):
+        (folder / name).unlink()
     shutil.rmtree(folder / "hf")
     shutil.rmtree(folder / "checkpoints/step-00000012")
 
@@ -121,13 +128,41 @@ def test_every_rank_tells_its_memory_before_the_first_step(ran, name):
     assert all(row["wall_s"] <= first_round for row in told.values())
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", ["sharded", *(pytest.param(name, marks=pytest.mark.slow) for name in LATER)])
 def test_a_run_goes_on_with_islands_of_one_rank(ran, name, tmp_path):
     """From the checkpoint of two ranks an island, in half as many processes."""
     before_its_end(ran / name, tmp_path / "run")
     torchrun(2, [*RUNS[name], "exchange=distributed", "island.ranks=1", f"run_dir={tmp_path}/run"])
     torch.testing.assert_close(model_of(tmp_path / "run"), model_of(ran / name), rtol=1e-3, atol=1e-5)
     assert summary_of(tmp_path / "run")["tokens"] == summary_of(ran / name)["tokens"]
+
+
+def launched(run_dir, *options):
+    """Torchrun with one island of two ranks of a swarm, in which every round counts both islands."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
+    swarm = ["exchange=swarm_gather", "exchange.peers=2", "exchange.quorum=all", "exchange.grace_s=60"]
+    paths = f"{Path(__file__).parent.parent}:{Path(__file__).parent}"
+    with (run_dir.parent / f"{run_dir.name}.txt").open("w") as told:
+        return subprocess.Popen(
+            [*launcher, "-m", "outerloop", "train", *SMALL, *LENGTH, *swarm, *options, f"run_dir={run_dir}"],
+            stdout=told,
+            stderr=told,
+            env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        )
+
+
+@pytest.mark.slow
+def test_islands_of_two_kinds_meet_in_a_swarm(ran, tmp_path):
+    """Each is a torchrun of its own; they come to one model, that of two threads."""
+    first, told = launched(tmp_path / "one", "recipe=diloco", "island=gathered"), tmp_path / "one.txt"
+    while not (address := re.search(r"exchange\.initial_peers=\[\S+\]", told.read_text())):
+        assert first.poll() is None, told.read_text()
+        time.sleep(0.1)
+    second = launched(tmp_path / "other", "recipe=diloco", "island=replicated", address[0])
+    assert (first.wait(), second.wait()) == (0, 0), told.read_text() + (tmp_path / "other.txt").read_text()
+    one, other = (model_of(tmp_path / name) for name in ("one", "other"))
+    assert all(torch.equal(x, other[name]) for name, x in one.items())
+    torch.testing.assert_close(one, model_of(ran / "diloco"), rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize(
