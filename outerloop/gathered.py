@@ -11,7 +11,8 @@ nor the room. The other ranks follow: they serve the leader after every inner st
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -20,14 +21,14 @@ from torch.nn import Module
 
 from outerloop.island import Island, shard_of, whole, widened
 from outerloop.ranks import Ranks
-from outerloop.types import Tensors, UserError
+from outerloop.types import LeaderFailed, Tensors, UserError
 
 
 class Gathered(Island):
     """At the leader, the parameters as full tensors. What is read is a copy.
 
     Args:
-        model: under `fully_shard`.
+        model: under `fully_shard`, or a copy of it in every process (DDP).
         ranks: all processes of the island.
 
     Raises:
@@ -69,13 +70,15 @@ class Gathered(Island):
         now = self.pick(tensors)
         self.write({name: torch.add(now[name], x, alpha=times) for name, x in tensors.items()}, merge_local=0.0)
 
-    def rest(self) -> None:
-        """The other ranks may go on with their inner steps."""
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """The other ranks serve meanwhile; then they go on with their inner steps, or raise because this one did."""
+        try:
+            yield
+        except Exception as error:
+            self.tell("stop", reason=str(error) or type(error).__name__, mistake=isinstance(error, UserError))
+            raise
         self.tell("go on")
-
-    def stop(self, reason: str) -> None:
-        """The other ranks raise UserError."""
-        self.tell("stop", reason=reason)
 
     def call(self, work: str, **details: Any) -> None:
         """The other ranks do their part of this work; theirs is no call."""
@@ -104,7 +107,9 @@ class Gathered(Island):
     def scatter(self, tensors: Tensors, merge_local: float) -> None:
         """All ranks call it; `tensors` are the leader's, and of any content with the others."""
         for name, x in tensors.items():
-            super().write({name: shard_of(x, self.params[name])}, merge_local=merge_local)
+            p = self.params[name]
+            part = shard_of(x, p) if hasattr(p, "device_mesh") else self.ranks.same(x)
+            super().write({name: part}, merge_local=merge_local)
 
 
 class Follower:
@@ -119,12 +124,15 @@ class Follower:
         return []
 
     def serve(self) -> None:
-        """Take part in what the leader reads and writes, until it lets this rank go on. Raises UserError."""
+        """Take part in what the leader reads and writes, until it lets this rank go on. Raises as `hear` does."""
         while self.hear()["do"] != "go on":
             pass
 
     def hear(self) -> dict[str, Any]:
-        """The leader's next order; one to read or to write has been followed. Raises UserError."""
+        """The leader's next order; one to read or to write has been followed.
+
+        Raises UserError when the leader has raised one, LeaderFailed when it has raised anything else.
+        """
         order = json.loads(self.island.ranks.spread(b""))
         if order["do"] == "gather":
             self.island.gather(order["names"], order["what"])
@@ -134,5 +142,5 @@ class Follower:
                 space = torch.empty(p.shape, dtype=getattr(torch, dtype.removeprefix("torch.")), device=p.device)
                 self.island.scatter({name: space}, order["merge_local"])
         elif order["do"] == "stop":
-            raise UserError(order["reason"])
+            raise (UserError if order["mistake"] else LeaderFailed)(order["reason"])
         return order

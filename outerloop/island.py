@@ -8,7 +8,8 @@ chunks, scales and norms are those of the shard. A shard may have no value at al
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from math import prod
 from typing import Any, Literal
@@ -33,8 +34,7 @@ class Island:
     """Whether what `pick` gives is the model's own memory, so that kernels may write into it."""
 
     def __init__(self, model: Module) -> None:
-        if isinstance(model, DistributedDataParallel):
-            model = model.module  # names as those of an island of one process
+        model = unwrapped(model)
         cut_again(model)
         self.model, self.params = model, trainable(model)
         if not self.params:
@@ -100,8 +100,16 @@ class Island:
     def call(self, work: str, **details: Any) -> None:
         """All ranks of the island do this work by themselves, or there are no others."""
 
-    def rest(self) -> None:
-        """The outer loop has done what was due after an inner step."""
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """While the outer loop does what is due after an inner step."""
+        yield
+
+
+def unwrapped(model: Module) -> Module:
+    """What DDP and torch.compile are around: names are those of an island of one process."""
+    module = model.module if isinstance(model, DistributedDataParallel) else model
+    return getattr(module, "_orig_mod", module)
 
 
 def cut_again(model: Module) -> None:
@@ -129,7 +137,7 @@ def processes_of(model: Module) -> int:
     """How many processes hold this model together, its shards or copies of it."""
     if isinstance(model, DistributedDataParallel):
         return model.process_group.size()
-    mesh = getattr(next(model.parameters(), None), "device_mesh", None)
+    mesh, _ = cut_of(model)
     return mesh.size() if mesh is not None else 1
 
 

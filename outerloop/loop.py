@@ -28,10 +28,11 @@ from outerloop.course import Course
 from outerloop.eager import first_mean, refreshed
 from outerloop.held import momentum_share, residual_share
 from outerloop.inheritance import Inheritance
-from outerloop.island import Island
+from outerloop.island import Island, unwrapped
 from outerloop.judge import Judge
+from outerloop.meter import Meter
 from outerloop.payload import Payload, leader
-from outerloop.protocols import Aggregate, Compressor, Exchange, Feedback, OuterMethod, Schedule
+from outerloop.protocols import Aggregate, Choosing, Compressor, Exchange, Feedback, OuterMethod, Schedule
 from outerloop.replica import Replica
 from outerloop.rounds import InFlight, RoundReport
 from outerloop.routes.both import Routes
@@ -94,9 +95,11 @@ class OuterLoop(Course):
         )
         super().__init__(exchange=exchange, schedule=schedule, rounds=rounds)
         self.doubts = compatibility.doubts(method=method, compress=compress, feedback=feedback, schedule=schedule)
-        self.model, self.buffers = model, Buffers(model, kind=buffers)
+        self.model, self.buffers = model, Buffers(unwrapped(model), kind=buffers)
         self.payload = Payload(compress, seed=seed, beside=self.buffers.schema)
         self.method, self.feedback = method, feedback
+        self.choosing = compress if isinstance(compress, Choosing) else None
+        self.meter = Meter(exchange, delay=schedule.delay, step_s=schedule.step_s)
         self.eager, self.timeout_s = eager, timeout_s
         self.shared = exchange.agrees and method.shared and not eager
         self.replica = Replica(model, dtype=STATE_DTYPES[state_dtype], island=island)
@@ -134,13 +137,12 @@ class OuterLoop(Course):
         """
         self.samples += samples
         reports = []
-        try:
-            for report in self.go_on():
-                reports.append(report)
-        except Outrun as others:
-            self.take_over(*others.state(self.inheritance.most_bytes))
-        finally:
-            self.island.rest()
+        with self.meter.between_steps(), self.island.at_work():
+            try:
+                for report in self.go_on():
+                    reports.append(report)
+            except Outrun as others:
+                self.take_over(*others.state(self.inheritance.most_bytes))
         return reports
 
     def find_others(self) -> None:
@@ -219,7 +221,13 @@ class OuterLoop(Course):
             refused=refused,
             land_s=land_s,
             mean_norm=math.sqrt(squares),
+            notes=self.learned(flight, land_s),
         )
+
+    def learned(self, flight: InFlight, land_s: float) -> tuple[str, ...]:
+        """What the compressor chooses otherwise, if it chooses: it learns from rounds that this peer sent to."""
+        cost = self.meter.cost(flight.launch_s + land_s)
+        return tuple(filter(None, [self.choosing.learn(cost)])) if self.choosing and flight.blob else ()
 
     @torch.no_grad()
     def launched(self, flight: InFlight) -> None:
@@ -247,6 +255,7 @@ class OuterLoop(Course):
             "method": self.method.state_dict(),
             "feedback": self.feedback.state_dict(),
             "payload": self.payload.state_dict(),
+            "choosing": self.choosing.state_dict() if self.choosing else {},
             "buffers": self.buffers.state_dict(),
             "inner_step": self.inner_step,
             "samples": self.samples,
@@ -260,6 +269,8 @@ class OuterLoop(Course):
         self.method.load_state_dict(state["method"])
         self.feedback.load_state_dict(state["feedback"])
         self.payload.load_state_dict(state["payload"])
+        if self.choosing:
+            self.choosing.load_state_dict(state["choosing"])
         self.buffers.load_state_dict(state["buffers"])
         self.inner_step, self.samples = state["inner_step"], state["samples"]
         for saved in state["in_flight"]:

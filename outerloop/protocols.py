@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from torch import Size, Tensor
 
-from outerloop.types import Contribution, Due, Made, Moment, Parts, Round, Tensors
+from outerloop.types import Contribution, Cost, Due, Made, Moment, Parts, Round, Tensors
 
 
 class Compressor(Protocol):
@@ -23,6 +23,19 @@ class Compressor(Protocol):
     def decode(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
         """Parts -> float32 tensor of `shape`. Raises ValueError when the parts cannot belong to shape and moment."""
         ...
+
+
+@runtime_checkable
+class Choosing(Protocol):
+    """A compressor that goes by what rounds cost this peer alone; its parts tell the others how to read them."""
+
+    def learn(self, cost: Cost) -> str:
+        """Choose for the next round; in one line what has changed and why, empty where nothing has."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class Feedback(Protocol):

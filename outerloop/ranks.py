@@ -44,6 +44,13 @@ class Ranks:
         dist.all_reduce(total, group=self.group)
         return total.tolist()
 
+    def same(self, x: Tensor) -> Tensor:
+        """The leader's tensor, at all; the others come with one of its shape and dtype, which is overwritten."""
+        x = x.contiguous()
+        if self.group is not None:
+            dist.broadcast(x, group=self.group, group_src=0)
+        return x
+
 
 def tensor_of(data: bytes) -> Tensor:
     """(n,) uint8, a copy."""

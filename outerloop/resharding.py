@@ -64,12 +64,17 @@ def load(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> N
     """
     if not (Path(folder) / ".metadata").is_file():
         raise UserError(f"{folder} holds no checkpoint of `resharding.save`")
-    entry: Any = checkpoint.FileSystemReader(folder).read_metadata().state_dict_metadata["rest"]
-    rest = torch.empty(entry.size, dtype=torch.uint8)
+    held: dict[str, Any] = checkpoint.FileSystemReader(folder).read_metadata().state_dict_metadata
+    if "rest" not in held:
+        raise UserError(f"{folder} holds a checkpoint, and no outer loop in it: type a folder of `resharding.save`")
+    rest = torch.empty(held["rest"].size, dtype=torch.uint8)
     read(folder, {"rest": rest}, outer.model)
     tree = snapshot.unpack(rest.numpy().tobytes())
     if (saved := set(tree["slow"])) != (here := set(outer.slow)):
         raise UserError(f"{folder} is of another model: only one has {', '.join(sorted(saved ^ here))}")
+    for name, p in outer.island.params.items():
+        if (there := held[f"outer.slow/{name}"].size) != p.shape:
+            raise UserError(f"{folder} is of another model: {name} has shape {list(there)} there, {list(p.shape)} here")
     shards: Tensors = {}
     prepare(tree, outer, shards)
     load_inner(folder, optimizer, outer.model, {"outer": shards})

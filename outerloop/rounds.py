@@ -70,7 +70,7 @@ class RoundReport:
     `moved_s`: of `wait_s`, while payloads were on their way; the rest is waiting for others: for those that compute
     longer, the grace for those that do not come, the agreement on who takes part.
     `blob` is the message that left this peer. `diverged`: those of `peers` whose slow weights were not those of most;
-    `refused` says whose messages could not be landed, and why.
+    `refused` says whose messages could not be landed, and why; `notes` what is done otherwise from now on, and why.
     """
 
     round: Round
@@ -83,6 +83,7 @@ class RoundReport:
     peers: tuple[str, ...] = ()
     diverged: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     land_s: float = 0.0
     mean_norm: float = 0.0
     moved_s: float = 0.0

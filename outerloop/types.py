@@ -43,6 +43,10 @@ class Outrun(Exception):
         self.state = state
 
 
+class LeaderFailed(Exception):
+    """The process that speaks for this one cannot go on; the text says why."""
+
+
 class Stopped(BaseException):
     """The run was asked to stop (Ctrl-C, or another worker failed). Not an error, so no `except Exception` takes it."""
 
@@ -77,6 +81,21 @@ class Contribution:
     peer: str
     round: Round
     blob: bytes
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What this peer spent from one landing to the next, in seconds and bytes.
+
+    `compute_s`: inner steps. `codec_s`: launching and landing. `hidden_s`: inner steps between launch and landing.
+    `moved_s`: while payloads were on their way, whether the inner steps went on or not. `bytes_sent`: every copy.
+    """
+
+    compute_s: float
+    codec_s: float
+    hidden_s: float
+    moved_s: float
+    bytes_sent: int
 
 
 @dataclass(frozen=True)

@@ -34,12 +34,11 @@ from typing import Any
 import torch
 from compress_case import BETA, CHUNK, ROUND, Case, Piece
 from compress_peers import peer_sides
+from rows import Row, show
 from safetensors.torch import load_file
 from torch import Tensor
 
 from outerloop.kernels.select import offer, select
-
-Row = dict[str, Any]
 
 
 def medians(sides: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
@@ -149,14 +148,9 @@ def main() -> None:
             bits = quality(case)  # before the landings that are measured move the weights
             for threads in args.threads:
                 rows.append(measure(case, kind, threads, args.repeats, peers) | bits)
-                print("  ".join(f"{key} {shown(value)}" for key, value in rows[-1].items()), flush=True)
+                show(rows[-1])
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n")
-
-
-def shown(value: Any) -> str:
-    """Four digits."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 if __name__ == "__main__":

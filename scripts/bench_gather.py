@@ -3,7 +3,8 @@
     .venv/bin/python scripts/bench_gather.py [--peers 8] [--megabytes 5] [--rounds 20] [--json FILE]
 
 All processes read one clock. A round's bytes are moved when the last payload lies at the last peer; what passes from
-then until a peer has the outcome in its hands is the commit phase. Payloads are random bytes, new in every round.
+then until a peer has the outcome in its hands is the commit phase; until it knows the commit, and from then on, when
+its payloads are copied for the trainer, are told apart. Payloads are random bytes, new in every round.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any
 
+from rows import show
+
 from outerloop.exchange.swarm_gather import SwarmGather
+from outerloop.swarm.commits import Commit
+from outerloop.swarm.outcomes import Outcomes
 from outerloop.swarm.rounds import Rounds
 from outerloop.types import Round
 
@@ -28,21 +33,25 @@ Row = dict[str, float]
 WAIT_S = 300.0
 
 
-def note_holdings() -> dict[int, float]:
-    """Round -> when the last payload of it came to lie at this peer, from now on."""
-    times, holds = {}, Rounds._holds
+def note_times() -> tuple[dict[int, float], dict[int, float]]:
+    """Round -> when the last payload of it came to lie at this peer, and when this peer knew its commit."""
+    held, decided, holds, add = {}, {}, Rounds._holds, Outcomes.add
 
     def noted(self: Rounds, number: int, one: Any) -> None:
-        times[number] = time.monotonic()
+        held[number] = time.monotonic()
         holds(self, number, one)
 
-    Rounds._holds = noted  # type: ignore[method-assign]
-    return times
+    def known(self: Outcomes, commit: Commit) -> None:
+        decided[commit.number] = time.monotonic()
+        add(self, commit)
+
+    Rounds._holds, Outcomes.add = noted, known  # type: ignore[method-assign]
+    return held, decided
 
 
 def live(rank: int, args: argparse.Namespace, folder: Path, first: list[str], told: Queue) -> None:
     """One peer: its address, then a row a round, into `told`."""
-    held = note_holdings()
+    held, decided = note_times()
     peer = SwarmGather(
         run="bench",
         peers=args.peers,
@@ -58,7 +67,16 @@ def live(rank: int, args: argparse.Namespace, folder: Path, first: list[str], to
         peer.meet(b"", number, WAIT_S)
         launched = time.monotonic()
         peer.start(payload, Round(number)).wait(WAIT_S)
-        told.put({"round": number, "launched": launched, "held": held[number], "landed": time.monotonic()})
+        landed = time.monotonic()
+        told.put(
+            {
+                "round": number,
+                "launched": launched,
+                "held": held[number],
+                "decided": decided[number],
+                "landed": landed,
+            }
+        )
     peer.meet(b"", args.rounds, WAIT_S)
     peer.close()
 
@@ -86,14 +104,16 @@ def phases(rows: Iterable[Row]) -> Row:
     by_round: dict[float, list[Row]] = {}
     for row in rows:
         by_round.setdefault(row["round"], []).append(row)
-    moving, deciding = [], []
+    moving, deciding, knowing = [], [], []
     for number, peers in by_round.items():
         if number:
             moved = max(row["held"] for row in peers)
             moving.append(moved - min(row["launched"] for row in peers))
             deciding += [row["landed"] - moved for row in peers]
+            knowing += [row["decided"] - moved for row in peers]
     return {
         "move_s": statistics.median(moving),
+        "known_s": statistics.median(knowing),
         "commit_s": statistics.median(deciding),
         "commit_p95_s": statistics.quantiles(deciding, n=20)[-1],
         "commit_longest_s": max(deciding),
@@ -109,7 +129,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     row = {"peers": args.peers, "megabytes": args.megabytes, "rounds": args.rounds} | phases(gathered(args))
-    print("  ".join(f"{key} {value:.4g}" for key, value in row.items()))
+    show(row)
     if args.json:
         args.json.write_text(json.dumps([row], indent=2) + "\n")
 

@@ -5,8 +5,9 @@
 The state is random bytes; 400 MB are the slow weights of 100M parameters. `plain_s` is the yardstick: the same bytes
 over one stream between the same processes, before the newcomer asks for the state. `state_s` is from the newcomer's
 first question to the state in its hands, the wait for the commit that it is as of included; `transfer_s` is the part of
-it since its first chunk came; `counted_s` from then until a round has landed that its own payload is part of. With
---kill one donor is killed when half of the state is there; `again_megabytes` came more than once.
+it since its first chunk came (all of it, where that is less than a look apart); `of_plain` is plain_s / transfer_s;
+`counted_s` is from the state in hand until a round has landed that its own payload is part of. With --kill one donor is
+killed when half of the state is there; `again_megabytes` came more than once.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import argparse
 import json
 import multiprocessing
 import os
-import signal
 import tempfile
 import threading
 import time
@@ -26,16 +26,17 @@ from pathlib import Path
 from queue import Empty
 
 import numpy as np
+from rows import show
 
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.swarm.framing import END_MARK, PIECE_BYTES, Stream
+from outerloop.swarm.manifest import most_bytes
 from outerloop.swarm.transport import Request
 from outerloop.types import Outrun, Round
 
 WAIT_S = 600.0
 INNER_S = 1.0
-MANIFEST_BYTES = 100_000
-"""More than a manifest has: chunks are coming."""
+LOOK_S = 0.02
 PLAIN = "bench/plain"
 Told = dict[str, float]
 
@@ -90,23 +91,25 @@ def join(args: argparse.Namespace, folder: Path, first: list[str], told: Queue) 
     except Outrun as others:
         began, here = time.monotonic(), threading.Event()
         moving: list[float] = []
-        threading.Thread(target=tell_bytes, args=(peer, told, here, moving), daemon=True).start()
+        manifest = most_bytes(int(args.megabytes * 1e6))
+        threading.Thread(target=tell_bytes, args=(peer, told, manifest, here, moving), daemon=True).start()
         landed, content = others.state(1 << 32)
         here.set()
         row["state_s"] = time.monotonic() - began
-        row["transfer_s"] = time.monotonic() - moving[0]
+        row["transfer_s"] = time.monotonic() - next(iter(moving), began)
     row["again_megabytes"] = (peer._handover.taken.bytes_received - len(content)) / 1e6
     row["counted_s"] = until_counted(peer, landed.number + 1)
     told.put(row)
     peer.abort()
 
 
-def tell_bytes(peer: SwarmGather, told: Queue, here: threading.Event, moving: list[float]) -> None:
-    """The bytes that have come, fifty times a second; into `moving` the moments since there were some."""
-    while not here.wait(0.02):
+def tell_bytes(peer: SwarmGather, told: Queue, manifest: int, here: threading.Event, moving: list[float]) -> None:
+    """The bytes that have come, until all are here; into `moving` when they were first more than the manifest's."""
+    while not here.wait(LOOK_S):
         received = peer._handover.taken.bytes_received
         told.put({"received": received})
-        moving += [time.monotonic()] if received > MANIFEST_BYTES else []
+        if received > manifest and not moving:
+            moving.append(time.monotonic())
 
 
 def until_counted(peer: SwarmGather, number: int) -> float:
@@ -120,13 +123,15 @@ def until_counted(peer: SwarmGather, number: int) -> float:
 
 
 def heard(told: Queue, processes: Sequence[SpawnProcess]) -> Told:
-    """What is told next. Raises RuntimeError when one of the processes failed instead."""
-    while True:
+    """What is told next. Raises RuntimeError when one of the processes failed instead, TimeoutError."""
+    ends_s = time.monotonic() + WAIT_S
+    while time.monotonic() < ends_s:
         try:
             return told.get(timeout=1.0)
         except Empty:
-            if failed := [one.name for one in processes if (one.exitcode or 0) > 0]:
+            if failed := [f"{one.name} (exit {one.exitcode})" for one in processes if one.exitcode]:
                 raise RuntimeError(f"{', '.join(failed)} failed, see above") from None
+    raise TimeoutError(f"nothing was told for {WAIT_S:g} s")
 
 
 def measured(args: argparse.Namespace) -> Told:
@@ -147,11 +152,11 @@ def measured(args: argparse.Namespace) -> Told:
                 address = heard(told, processes)
                 first = first or address
             start(join)
-            victim = processes[1].pid if args.kill else None
-            while "state_s" not in (row := heard(told, processes)):
+            victim = processes[1] if args.kill else None
+            others = [process for process in processes if process is not victim]
+            while "state_s" not in (row := heard(told, others)):
                 if victim and row["received"] > args.megabytes * 1e6 / 2:
-                    os.kill(victim, signal.SIGKILL)
-                    victim = None
+                    victim.kill()
             return row
         finally:
             for process in processes:
@@ -170,7 +175,7 @@ def main() -> None:
     settings = {"donors": args.donors, "megabytes": args.megabytes, "killed": float(args.kill)}
     row = settings | measured(args)
     row["of_plain"] = row["plain_s"] / row["transfer_s"]
-    print("  ".join(f"{key} {value:.4g}" for key, value in row.items()))
+    show(row)
     if args.json:
         args.json.write_text(json.dumps([row], indent=2) + "\n")
 

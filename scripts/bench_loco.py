@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import subprocess
 import sys
 import tempfile
@@ -29,9 +28,10 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
+from namespaces import network, ready_or_exit
+from rows import Row, show
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
@@ -42,9 +42,7 @@ import outerloop
 from outerloop.inner.data.stdlib import stdlib
 from outerloop.inner.models import llama, next_token_loss
 
-ROOT = Path(__file__).resolve().parent.parent
 SENT = Path("/sys/class/net/eth0/statistics/tx_bytes")
-Row = dict[str, Any]
 
 
 def plain(model: nn.Module, steps: int) -> DistributedDataParallel:
@@ -144,8 +142,6 @@ def trained(ddp: nn.Module, batch: Callable[[], Tensor], args: argparse.Namespac
 
 def measured(args: argparse.Namespace, method: str, seed: int) -> Row:
     """One method: its ranks in namespaces, what they tell as one row."""
-    from namespaces import network
-
     cap = ("--rate", f"{args.mbit:g}mbit") if args.mbit else ()
     with network(args.ranks, *cap) as hosts, tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, f"{rank}.json") for rank in range(args.ranks)]
@@ -188,16 +184,16 @@ def together(commands: Sequence[Sequence[str]]) -> None:
 SHARED = ("ranks", "steps", "hidden", "layers", "batch", "seq_len", "lr")
 
 
-def compared(row: Row, rows: list[Row]) -> Row:
-    """A row beside plain DDP's of the same seed, where there is one."""
-    for plain in rows:
-        if (plain["method"], plain["seed"]) == ("plain", row["seed"]):
-            row |= {
-                "bytes_over_plain": row["mb_per_step"] / plain["mb_per_step"],
-                "steps_per_s_over_plain": plain["step_s"] / row["step_s"],
-                "val_over_plain": row["val"] / plain["val"],
+def beside_plain(row: Row, rows: list[Row]) -> Row:
+    """What a row says beside plain DDP's of the same seed; nothing where there is none."""
+    for other in rows:
+        if (other["method"], other["seed"]) == ("plain", row["seed"]):
+            return {
+                "bytes_over_plain": row["mb_per_step"] / other["mb_per_step"],
+                "steps_per_s_over_plain": other["step_s"] / row["step_s"],
+                "val_over_plain": row["val"] / other["val"],
             }
-    return row
+    return {}
 
 
 def main() -> None:
@@ -222,26 +218,16 @@ def main() -> None:
     if args.rank is not None:
         args.json.write_text(json.dumps(live(args)))
         return
-    from namespaces import lacking
-
-    if why := lacking():
-        raise SystemExit(why)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # `timeout` too leaves nothing behind
+    ready_or_exit()
     rows: list[Row] = []
     for seed in args.seeds:
         for method in args.methods:
-            rows.append(measured(args, method, seed))
-            compared(rows[-1], rows)
-            print("  ".join(f"{key} {shown(rows[-1][key])}" for key in rows[-1] if key not in SHARED), flush=True)
+            row = measured(args, method, seed)
+            rows.append(row | beside_plain(row, [*rows, row]))
+            show(rows[-1], but=SHARED)
             if args.json:
                 args.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 
-def shown(value: Any) -> str:
-    """Four digits."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
 if __name__ == "__main__":
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "faults")]
     main()

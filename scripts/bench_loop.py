@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 from omegaconf import DictConfig
+from rows import show
 
 from outerloop.commands import build, config
 from outerloop.exchange.inprocess import Hub
@@ -82,7 +83,8 @@ def main() -> None:
     torch.set_num_threads(settings.threads or os.cpu_count() or 1)
     team = trainers(settings, Hub(args.workers))
     steps = args.rounds * settings.schedule.sync_every
-    train(team, settings.schedule.sync_every)
+    train(team, settings.schedule.sync_every)  # both sides are compiled, in the thread that runs them
+    bare_s(team[0], 1)
     rows = [(bare_s(team[0], steps * args.workers), loop_s(team, steps)) for _ in range(args.repeats)]
     bare, loop = (statistics.median(side) for side in zip(*rows, strict=True))
     row = {
@@ -94,9 +96,7 @@ def main() -> None:
         "loop_s": loop,
         "ratio": statistics.median(b / a for a, b in rows),
     }
-    print(
-        "  ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items())
-    )
+    show(row)
     if args.json:
         Path(args.json).write_text(json.dumps([row], indent=2) + "\n")
 

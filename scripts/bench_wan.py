@@ -20,21 +20,23 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import wan_goodput
-from faults_machine import Machine
+from faults_machine import COMMON, Machine
+from hydra.utils import get_class
+from namespaces import Network, network, ready_or_exit
+from rows import Row, show
 
-from outerloop.report.units import parse_bandwidth
+from outerloop.commands import build, config
+from outerloop.report.units import parse_bandwidth, parse_seconds
+from outerloop.types import UserError
 
 SCRIPTS = Path(__file__).absolute().parent
-WAN = str(SCRIPTS / "wan.sh")
 SKIPPED = 2
 """Rounds at the start: loops are compiled, connections are made."""
 LATE = ["schedule.delay={delay}", "merge_local={merge_local}"]
@@ -52,40 +54,32 @@ GATHER = ["exchange.quorum=all", "exchange.deadline_s=600"]
 LIMIT_S = 3000.0
 SPENT = ("compute_s", "communication_s", "others_s")
 SECONDS = (*SPENT, "launch_s", "wait_s", "land_s")
-Row = dict[str, Any]
 
 
+@dataclass
 class Host(Machine):
     """A machine on a host of its own."""
 
+    network: Network = field(kw_only=True)
+
     def command(self, initial_peers: Any) -> list[str]:
         """What a person would type on it."""
-        return inside(self.index, [*super().command(initial_peers), f"exchange.host={address(self.index)}"])
+        where = f"exchange.host={self.network.address(self.index)}"
+        return self.network.inside(self.index, [*super().command(initial_peers), where])
 
     def environment(self) -> dict[str, str]:
         """wan_pace can be imported."""
         return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(SCRIPTS), os.environ.get("PYTHONPATH")]))}
 
 
-def inside(host: int, command: list[str]) -> list[str]:
-    """A command that runs on a host."""
-    return [WAN, "run", str(host), *command]
-
-
-def address(host: int) -> str:
-    """Where the others reach it."""
-    return subprocess.check_output([WAN, "address", str(host)], text=True).strip()
-
-
-@contextmanager
-def testbed(hosts: int, rate: str, delay: str | None) -> Iterator[None]:
+def testbed(hosts: int, rate: str, delay_s: float) -> AbstractContextManager[Network]:
     """Hosts that are gone at the end, and all that runs on them."""
-    shaped = ["--rate", rate] if rate != "none" else []
-    subprocess.run([WAN, "up", str(hosts), *shaped, *(["--delay", delay] if delay else [])], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run([WAN, "down"], check=True)
+    return network(hosts, *(["--rate", f"{mbit(rate):g}mbit"] if mbit(rate) else []), *delayed(delay_s))
+
+
+def delayed(delay_s: float) -> list[str]:
+    """Options of links on which packets take so long."""
+    return ["--delay", f"{1e3 * delay_s:g}ms"] if delay_s else []
 
 
 def options_of(recipe: str, args: argparse.Namespace) -> list[str]:
@@ -132,8 +126,9 @@ def measured(recipe: str, rate: str, args: argparse.Namespace) -> tuple[Row, lis
     folder = args.runs.absolute() / f"{recipe}-{rate}-{args.hosts}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    hosts = [Host(index, folder / f"m{index}", options_of(recipe, args)) for index in range(args.hosts)]
-    with testbed(args.hosts, rate, args.link_delay):
+    options = options_of(recipe, args)
+    with testbed(args.hosts, rate, args.link_delay) as net:
+        hosts = [Host(index, folder / f"m{index}", options, network=net) for index in range(args.hosts)]
         train(hosts)
     rounds = [{"method": recipe, "rate": rate, **row} for host in hosts for row in rounds_of(host)]
     summaries = [json.loads((host.folder / "summary.json").read_text()) for host in hosts]
@@ -143,19 +138,23 @@ def measured(recipe: str, rate: str, args: argparse.Namespace) -> tuple[Row, lis
 def row_of(recipe: str, rate: str, args: argparse.Namespace, rounds: list[Row], summaries: list[Row]) -> Row:
     """The medians, and what they are of."""
     counted = [row for row in rounds if row["round"] > SKIPPED]
+    settings = config.load([*COMMON, *options_of(recipe, args)])
+    schedule = build.make(settings.schedule)
     seconds = {name: statistics.median(row[name] for row in counted) for name in SECONDS}
     spent = {name: sum(row[name] for row in counted) for name in SPENT}
     return {
         "method": recipe,
         "peers": args.hosts,
         "mbit": mbit(rate),
-        "delay_ms": float((args.link_delay or "0ms").removesuffix("ms")),
+        "delay_ms": 1e3 * args.link_delay,
         "params": summaries[0]["params"],
         "payload_bytes": statistics.median(row["payload_bytes"] for row in counted),
-        "sync_every": args.sync_every,
-        "delay_steps": args.delay if recipe.endswith("-delay") or recipe == "streaming" else 0,
+        "exchange": "gather" if get_class(settings.exchange._target_).agrees else "gossip",
+        "fragments": schedule.fragments,
+        "sync_every": schedule.sync_every,
+        "delay_steps": schedule.delay,
         "step_s": args.step_s,
-        "inner_s": seconds["compute_s"] / args.sync_every,
+        "inner_s": seconds["compute_s"] / schedule.sync_every,
         "measured_round_s": statistics.median(sum(row[name] for name in SPENT) for row in counted),
         **seconds,
         "utilization": spent["compute_s"] / sum(spent.values()),
@@ -168,28 +167,18 @@ def row_of(recipe: str, rate: str, args: argparse.Namespace, rounds: list[Row], 
 
 
 def goodput(rate: str, args: argparse.Namespace) -> Row:
-    """One transfer of about --seconds at that rate, the faster of two."""
+    """Transfers of about --seconds at that rate, the fastest of --times."""
     cap = mbit(rate)
     size = int(min(args.most_megabytes * 1e6, (cap or 8000.0) * 1e6 / 8 * args.seconds))
-    with testbed(2, rate, args.link_delay):
-        took_s = min(
-            wan_goodput.measure(size, inside=inside, addresses=[address(0), address(1)]) for _ in range(args.times)
-        )
+    with testbed(2, rate, args.link_delay) as net:
+        took_s = min(wan_goodput.measure(size, net) for _ in range(args.times))
     found = size * 8e-6 / took_s
     return {"mbit": cap, "bytes": size, "took_s": took_s, "goodput_mbit": found, "share": found / cap if cap else None}
 
 
 def mbit(rate: str) -> float | None:
-    """ "100mbit" -> 100; None for "none"."""
-    return None if rate == "none" else parse_bandwidth(rate) * 1e-6
-
-
-def show(row: Row) -> None:
-    """One line."""
-    print(
-        "  ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items())
-    )
-    sys.stdout.flush()
+    """ "100mbit" -> 100; None for "none". Raises UserError."""
+    return None if rate == "none" else parse_bandwidth(rate, "--rates") * 1e-6
 
 
 def parsed() -> argparse.Namespace:
@@ -199,7 +188,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--runs", type=Path, default=Path("runs/wan"), metavar="FOLDER")
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--rates", nargs="+", default=["100mbit"], help="of each host's link; none: no cap")
-    parser.add_argument("--link-delay", metavar="20ms", help="of each packet, where the kernel has netem")
+    parser.add_argument("--link-delay", default="0ms", help="of each packet, where the kernel has netem")
     parser.add_argument(
         "--recipes", nargs="+", choices=RECIPES, default=["sparseloco-delay", "sparseloco", "diloco-fp16"]
     )
@@ -213,12 +202,19 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--times", type=int, default=2)
     parser.add_argument("--most-megabytes", type=float, default=500.0)
     parser.add_argument("options", nargs="*")
-    return parser.parse_intermixed_args()
+    args = parser.parse_intermixed_args()
+    try:
+        list(map(mbit, args.rates))
+        args.link_delay = parse_seconds(args.link_delay, "--link-delay")
+    except UserError as error:
+        parser.error(str(error))
+    return args
 
 
 def main() -> None:
     """Measure, write after every configuration, print one line for each."""
     args, rows, rounds = parsed(), [], []
+    ready_or_exit(*delayed(args.link_delay))
     for rate in args.rates:
         for recipe in ["goodput"] if args.goodput else args.recipes:
             row, of_run = (goodput(rate, args), []) if args.goodput else measured(recipe, rate, args)

@@ -2,10 +2,11 @@
 
     .venv/bin/python scripts/check_plan.py --rows FILE [--json FILE]
 
-A row is a flat record: peers, mbit (of every link, both ways), delay_ms (one way), payload_bytes (all fragments of a
-round together), inner_s (of one inner step), sync_every, method, measured_round_s; where they are known delay_steps,
-launch_s and land_s. Time of an inner step, of launching and of landing are what the planner is told; nothing in it was
-fitted to such rows. Rows without a cap are left out: there the processors decide.
+A row is a flat record: peers, mbit (of every link, both ways), delay_ms (one way), exchange (gather or gossip),
+fragments, payload_bytes (all fragments of a round together), inner_s (of one inner step), sync_every, method,
+measured_round_s; where they are known delay_steps, launch_s and land_s. Time of an inner step, of launching and of
+landing are what the planner is told; nothing in it was fitted to such rows. Rows without a cap are left out: there the
+processors decide.
 """
 
 from __future__ import annotations
@@ -14,23 +15,21 @@ import argparse
 import json
 from pathlib import Path
 from statistics import median
-from typing import Any
+
+from rows import Row, show
 
 from outerloop.plan.links import links_of
 from outerloop.plan.outlook import outlook
 from outerloop.plan.setting import Fleet, Method
 
-Row = dict[str, Any]
-STREAMING_FRAGMENTS = 2
-
 
 def predicted_s(row: Row) -> float:
     """Seconds a round, by the plan."""
-    fragments = STREAMING_FRAGMENTS if "streaming" in row["method"] else 1
+    fragments = row["fragments"]
     codec_s = row.get("launch_s", 0.0) + row.get("land_s", 0.0)
     method = Method(
         name=row["method"],
-        exchange="gossip" if row["method"].startswith("noloco") else "gather",
+        exchange=row["exchange"],
         sync_every=row["sync_every"],
         delay=row.get("delay_steps", 0),
         fragments=fragments,
@@ -62,7 +61,7 @@ def main() -> None:
     args = parser.parse_args()
     found = compared(json.loads(args.rows.read_text()))
     for row in found:
-        print("  ".join(f"{name} {x:.4g}" if isinstance(x, float) else f"{name} {x}" for name, x in row.items()))
+        show(row)
     off = [abs(row["ratio"] - 1) for row in found]
     print(f"{len(off)} rows, {sum(x <= 0.2 for x in off)} within 20 %: median {median(off):.1%}, worst {max(off):.1%}")
     if args.json:

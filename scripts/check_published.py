@@ -16,6 +16,7 @@ what a prototype of this swarm took, lowest and highest of several.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from outerloop.plan.links import Links, gather_s, links_of, tree_s
@@ -59,13 +60,11 @@ HOSTS = ((100, 10.0, 2.67, 2.89), (20, 3.0, 4.3, 4.5))
 METHODS = ("data parallel", "diloco", "streaming, overlap, 4 bits")
 
 
-def ratios() -> dict[tuple[str, str], float]:
-    """(size, method) -> planned over printed."""
-    return {
-        (size.name, method): planned / printed
-        for size in SIZES
-        for method, planned, printed in zip(METHODS, size.planned(), size.printed, strict=True)
-    }
+def table() -> Iterator[tuple[str, str, float, float]]:
+    """Size, method, Gbit/s as printed and as planned."""
+    for size in SIZES:
+        for method, printed, planned in zip(METHODS, size.printed, size.planned(), strict=True):
+            yield size.name, method, printed, planned
 
 
 def gathered_s(mbit: float, megabytes: float) -> float:
@@ -76,9 +75,8 @@ def gathered_s(mbit: float, megabytes: float) -> float:
 def main() -> None:
     """All three tables."""
     print("| Gbit/s for 95 % | printed | planned | ratio |\n| --- | --- | --- | --- |")
-    for size in SIZES:
-        for method, planned, printed in zip(METHODS, size.planned(), size.printed, strict=True):
-            print(f"| {size.name}, {method} | {printed:g} | {planned:.3g} | {planned / printed:.2f} |")
+    for size, method, printed, planned in table():
+        print(f"| {size}, {method} | {printed:g} | {planned:.3g} | {planned / printed:.2f} |")
     print("\n| tree over pair | 2 t log2(P) / 2 t | planned |\n| --- | --- | --- |")
     for peers, printed in ((4, 2), (16, 4), (64, 6), (1024, 10)):
         planned = tree_s(Links(1e6, 1e6), 1e6, peers) / 2

@@ -29,7 +29,10 @@ usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0" >&2; exit 2; }
 
 check() {
   [ "$(id -u)" = 0 ] || fail "network namespaces take root: type sudo scripts/wan.sh"
-  command -v ip tc >/dev/null || fail "ip and tc are missing: type apt-get install iproute2"
+  local tool
+  for tool in ip tc; do
+    command -v "$tool" >/dev/null || fail "$tool is missing: type apt-get install iproute2"
+  done
 }
 
 spaces() { ip netns list | awk '{print $1}' | grep -xE "$prefix(hub|[0-9]+)" || true; }
@@ -41,6 +44,8 @@ down() {
     ip netns delete "$one"
   done
 }
+
+address() { echo "10.77.$(($1 / 250)).$(($1 % 250 + 1))"; }
 
 plug() { ip -n "$hub" link set "$1" master "$2" up; }
 
@@ -59,7 +64,7 @@ add_host() { # host switch
   local space="$prefix$1" port="port$1"
   ip -n "$hub" link add "$port" type veth peer name eth0 netns "$space"
   plug "$port" "$2"
-  ip -n "$space" address add "10.77.$(($1 / 250)).$(($1 % 250 + 1))/16" dev eth0
+  ip -n "$space" address add "$(address "$1")/16" dev eth0
   ip -n "$space" link set eth0 up
   shape "$space" eth0 "${netem[@]}"
   shape "$hub" "$port"
@@ -108,7 +113,7 @@ command=${1:-}
 case $command in
   up) check; up "$@" ;;
   run) check; host=${1:?the number of a host}; shift; exec ip netns exec "$prefix$host" "$@" ;;
-  address) echo "10.77.$((${1:?the number of a host} / 250)).$(($1 % 250 + 1))" ;;
+  address) address "${1:?the number of a host}" ;;
   part) check; ip -n "$hub" link set cable-near down ;;
   heal) check; ip -n "$hub" link set cable-near up ;;
   down) check; down ;;

@@ -12,10 +12,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from namespaces import Network
 
 from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.contents import Contents
@@ -24,8 +26,6 @@ from outerloop.swarm.identity import ensure_identity
 from outerloop.swarm.peer import Peer
 
 LIMIT_S = 600.0
-Inside = Callable[[int, list[str]], list[str]]
-"""Number of a host and a command -> the command that runs it there."""
 
 
 @contextmanager
@@ -69,15 +69,18 @@ def take(host: str, where: dict[str, Any]) -> None:
         print(time.monotonic() - began_s, flush=True)
 
 
-def measure(size: int, *, inside: Inside, addresses: list[str]) -> float:
+def measure(size: int, network: Network) -> float:
     """Seconds from host 0 to host 1."""
     script = [sys.executable, str(Path(__file__).absolute())]
     giver = subprocess.Popen(
-        inside(0, [*script, "give", addresses[0], str(size)]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        network.inside(0, [*script, "give", network.address(0), str(size)]),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     with giver:
         assert giver.stdin and giver.stdout
-        taker = inside(1, [*script, "take", addresses[1], giver.stdout.readline()])
+        taker = network.inside(1, [*script, "take", network.address(1), giver.stdout.readline()])
         took_s = float(subprocess.check_output(taker, text=True, timeout=2 * LIMIT_S))
         giver.stdin.close()
     return took_s

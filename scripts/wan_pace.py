@@ -16,21 +16,13 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-began: list[float] = []
-"""When the first forward pass of this inner step began, once it has."""
-
-
-def note(module: torch.nn.Module, arguments: Any) -> None:
-    """A forward pass begins; those of evaluations do not count."""
-    if module.training and not began:
-        began.append(time.monotonic())
-
-
-register_module_forward_pre_hook(note)
-
 
 class PacedAdamW(torch.optim.AdamW):
-    """AdamW; `step_s`: seconds from the first forward pass to the end of `step`."""
+    """AdamW; `step_s`: seconds from the first forward pass to the end of `step`.
+
+    `hook`: notes the forward passes of all modules of this process; `hook.remove()` ends it.
+    `began_s`: when the first one of this inner step began, once it has.
+    """
 
     def __init__(
         self,
@@ -44,10 +36,18 @@ class PacedAdamW(torch.optim.AdamW):
     ) -> None:
         super().__init__(params, lr=lr, betas=tuple(betas), weight_decay=weight_decay, fused=fused)
         self.step_s = step_s
+        self.began_s: float | None = None
+        self.hook = register_module_forward_pre_hook(self.note)
+
+    def note(self, module: torch.nn.Module, arguments: Any) -> None:
+        """A forward pass begins; those of evaluations do not count."""
+        if module.training and self.began_s is None:
+            self.began_s = time.monotonic()
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """One update, and a sleep."""
         loss = super().step(closure)
-        since = began.pop() if began else time.monotonic()
-        time.sleep(max(0.0, since + self.step_s - time.monotonic()))
+        now_s = time.monotonic()
+        began_s, self.began_s = now_s if self.began_s is None else self.began_s, None
+        time.sleep(max(0.0, began_s + self.step_s - now_s))
         return loss

@@ -1,21 +1,40 @@
 """Processes of one torch.distributed group over gloo, as torchrun would start them."""
 
-import json
+import multiprocessing
+from datetime import timedelta
 
 import torch
 import torch.multiprocessing as processes
 from torch import distributed as dist
 
+LIMIT_S = 120
+"""Of one thing that the processes do together, a start included."""
+
 
 def live(rank, size, work, folder):
-    """One process of a group that meets in a file."""
+    """One process of a group that meets in a file; what `work(rank)` returns goes to another one."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size)
-    (folder / f"{rank}.json").write_text(json.dumps(work(rank)))
-    dist.destroy_process_group()
+    limit = timedelta(seconds=LIMIT_S)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size, timeout=limit)
+    try:
+        torch.save(work(rank), folder / f"{rank}.pt")
+    finally:
+        dist.destroy_process_group()
+
+
+def start(size, work, folder):
+    """`size` processes on their way, forked from one that has imported what takes long."""
+    multiprocessing.set_forkserver_preload(["sharded", "outerloop.commands.own_loop", "torch._dynamo", "numba"])
+    return processes.start_processes(live, (size, work, folder), nprocs=size, join=False, start_method="forkserver")
+
+
+def results(group, folder):
+    """What `work(rank)` has returned in each of the processes. Raises what one of them failed with."""
+    while not group.join():
+        pass
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(len(group.processes))]
 
 
 def together(size, work, folder):
     """What `work(rank)` returns in each of `size` processes."""
-    processes.spawn(live, (size, work, folder), nprocs=size)
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(size)]
+    return results(start(size, work, folder), folder)

@@ -1,11 +1,6 @@
 """A little net under `fully_shard`: islands of processes, trained with a loop of their own, beside whole replicas."""
 
-import multiprocessing
-from datetime import timedelta
-
 import torch
-import torch.multiprocessing as processes
-from torch import distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
@@ -13,6 +8,8 @@ EVEN = {"vocab": 32, "width": 16}
 """Shards of 2 ranks are whole chunks of 32 values."""
 ODD = {"vocab": 33, "width": 7, "score": True}
 """Uneven shards, and one without any value: the only row of `score` is at the first rank."""
+CHUNKS = ["compress.large.chunk=32", "compress.large.k=8", "compress.below=32"]
+"""Options of `sparseloco` for so small a net."""
 
 
 class Block(nn.Module):
@@ -74,27 +71,3 @@ def train(net, optimizer, *, island, parts, steps, after=lambda step: None):
         optimizer.step()
         after(step)
     return [loss.item() for loss in losses[-len(parts) :]]
-
-
-def started(rank, size, meeting, work, *args):
-    """One process of a group that meets in a file."""
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{meeting}", rank=rank, world_size=size, timeout=timedelta(seconds=60)
-    )
-    try:
-        work(*args)
-    finally:
-        dist.destroy_process_group()
-
-
-def preload(*modules):
-    """What the process has imported that others are forked from, as long as it has not been started."""
-    common = ["sharded", "outerloop.commands.own_loop", "torch._dynamo", "numba"]
-    multiprocessing.set_forkserver_preload([*common, *modules])
-
-
-def spawn(size, meeting, work, *args):
-    """`work(*args)` in each of `size` processes, forked from one that has imported everything."""
-    preload()
-    processes.start_processes(started, (size, str(meeting), work, *args), nprocs=size, start_method="forkserver")

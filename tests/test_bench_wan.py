@@ -1,19 +1,23 @@
 """The benchmark over slow links: its numbers by hand, and inner steps that take what they are told to."""
 
 import argparse
-import time
+import copy
 
 import bench_wan
 import pytest
 import torch
+import toy
 import wan_pace
 from faults_machine import COMMON
+from namespaces import Network
 
 from outerloop.commands import build, config
 
 ARGS = argparse.Namespace(
-    hosts=2, link_delay=None, sync_every=8, delay=3, merge_local="carry", step_s=0.5, rounds=4, options=[]
+    hosts=2, link_delay=0.0, sync_every=8, delay=3, merge_local="carry", step_s=0.5, rounds=4, options=[]
 )
+
+ADAMW = {"lr": 0.1, "betas": (0.9, 0.95), "weight_decay": 0.1, "fused": True}
 
 
 def rounds_of(host, compute_s, communication_s, others_s):
@@ -33,6 +37,33 @@ def test_a_row_is_made_of_the_rounds_after_the_first_two():
     assert row["utilization"] == pytest.approx(4.0 / 10.0) and row["slow_hashes"] == 1
 
 
+@pytest.mark.parametrize(
+    ("recipe", "exchange", "fragments", "delay"),
+    [("noloco", "gossip", 1, 0), ("streaming", "gather", 2, 3), ("diloco-fp16-delay", "gather", 1, 3)],
+)
+def test_a_row_says_what_the_settings_say(recipe, exchange, fragments, delay):
+    rounds, summary = rounds_of(0, 2.0, 1.0, 1.0), {"params": 10, "val_loss": 1.5, "slow_hash": ["a"]}
+    row = bench_wan.row_of(recipe, "none", ARGS, rounds, [summary])
+    assert (row["exchange"], row["fragments"], row["delay_steps"], row["sync_every"]) == (exchange, fragments, delay, 8)
+    assert row["mbit"] is None
+
+
+@pytest.mark.parametrize(("typed", "delay_ms"), [("20ms", 20.0), ("1s", 1000.0), ("1.5s", 1500.0), ("0ms", 0.0)])
+def test_a_delay_is_typed_in_either_unit(monkeypatch, typed, delay_ms):
+    monkeypatch.setattr("sys.argv", ["bench_wan.py", "--json", "rows.json", "--link-delay", typed])
+    args = bench_wan.parsed()
+    assert 1e3 * args.link_delay == pytest.approx(delay_ms)
+    assert bench_wan.delayed(args.link_delay) == (["--delay", f"{delay_ms:g}ms"] if delay_ms else [])
+
+
+@pytest.mark.parametrize("typed", [["--link-delay", "20"], ["--rates", "none", "100Mbps"]])
+def test_what_is_no_delay_or_rate_is_told_before_anything_runs(monkeypatch, capsys, typed):
+    monkeypatch.setattr("sys.argv", ["bench_wan.py", "--json", "rows.json", *typed])
+    with pytest.raises(SystemExit):
+        bench_wan.parsed()
+    assert f"{typed[0]} {typed[-1]!r} is not a" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("recipe", bench_wan.RECIPES)
 def test_every_recipe_is_one_that_can_be_typed(recipe):
     settings = config.load([*COMMON, *bench_wan.options_of(recipe, ARGS)])
@@ -41,25 +72,62 @@ def test_every_recipe_is_one_that_can_be_typed(recipe):
 
 
 def test_fragments_that_land_in_one_round_count_together(tmp_path):
-    host = bench_wan.Host(0, tmp_path, [])
+    host = bench_wan.Host(0, tmp_path, [], network=Network("none"))
     part = dict.fromkeys([*bench_wan.SECONDS, "payload_bytes"], 1.0)
     host.rows = [{"event": "round", "round": 1, "peers": peers, "failed": "", **part} for peers in (4, 3)]
     [row] = bench_wan.rounds_of(host)
     assert row["compute_s"] == row["payload_bytes"] == 2.0 and row["peers"] == 3 and row["failed"] == 0
 
 
-def test_a_paced_step_is_adamw_and_takes_its_time():
-    torch.manual_seed(0)
-    nets = [torch.nn.Linear(3, 1) for _ in range(2)]
-    nets[1].load_state_dict(nets[0].state_dict())
-    options = {"lr": 0.1, "betas": (0.9, 0.95), "weight_decay": 0.1, "fused": True}
-    plain = torch.optim.AdamW(nets[0].parameters(), **options)
-    paced = wan_pace.PacedAdamW(nets[1].parameters(), step_s=0.15, **options)
-    x = torch.randn(4, 3)
-    for net, optimizer in zip(nets, (plain, paced), strict=True):
-        wan_pace.began.clear()
-        began_s = time.monotonic()
-        net(x).square().sum().backward()
-        optimizer.step()
-    assert time.monotonic() - began_s >= 0.15
-    assert all(torch.equal(a, b) for a, b in zip(nets[0].parameters(), nets[1].parameters(), strict=True))
+class Clock:
+    """Time that passes when somebody sleeps."""
+
+    now_s = 100.0
+
+    def monotonic(self):
+        return self.now_s
+
+    def sleep(self, seconds):
+        self.now_s += seconds
+
+
+@pytest.fixture
+def paced(monkeypatch):
+    """A net, its optimizer with steps of .5 s, and the clock."""
+    monkeypatch.setattr(wan_pace, "time", clock := Clock())
+    net = torch.nn.Linear(3, 1)
+    optimizer = wan_pace.PacedAdamW(net.parameters(), step_s=0.5, **ADAMW)
+    yield net, optimizer, clock
+    optimizer.hook.remove()
+
+
+def step(net, optimizer, x):
+    optimizer.zero_grad()
+    net(x).square().sum().backward()
+    optimizer.step()
+
+
+def test_a_paced_step_is_adamw(paced):
+    net, optimizer, _ = paced
+    plain = copy.deepcopy(net)
+    adamw, x = torch.optim.AdamW(plain.parameters(), **ADAMW), torch.randn(4, 3)
+    for _ in range(2):
+        step(net, optimizer, x)
+        step(plain, adamw, x)
+    assert toy.same_weights(net, plain)
+
+
+def test_a_paced_step_takes_its_time_since_its_first_forward_pass_in_training(paced):
+    net, optimizer, clock = paced
+    net.eval()
+    net(torch.randn(4, 3))
+    clock.sleep(7.0)
+    net.train()
+    net(torch.randn(4, 3))
+    clock.sleep(0.25)
+    step(net, optimizer, torch.randn(4, 3))
+    assert clock.now_s == 107.5
+    net(torch.randn(4, 3))
+    clock.sleep(2.0)
+    step(net, optimizer, torch.randn(4, 3))
+    assert clock.now_s == 109.5, "a longer step is not made shorter, nor longer"

@@ -5,8 +5,7 @@ import signal
 
 import own_gpt
 import pytest
-import torch.multiprocessing as processes
-from ranks import live, together
+from ranks import start, together
 from torch import distributed as dist
 
 import outerloop
@@ -90,7 +89,7 @@ def lost(rank):
 
 
 def test_a_lost_process_fails_the_round(tmp_path):
-    survivor, dead = processes.spawn(live, (2, lost, tmp_path), nprocs=2, join=False).processes
+    survivor, dead = start(2, lost, tmp_path).processes
     for process in (dead, survivor):
         process.join()
     assert (dead.exitcode, survivor.exitcode) == (-signal.SIGKILL, 0)

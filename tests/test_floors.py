@@ -25,6 +25,7 @@ FLOORS = [
         "buffers",
         "gathered",
         "held",
+        "meter",
     },
     {"routes", "inheritance"},
     {"judge", "eager", "course"},

@@ -5,10 +5,11 @@ import math
 import re
 
 import pytest
+import ranks
 import sharded
 import torch
 import toy
-from sharded import EVEN, ODD, Net
+from sharded import CHUNKS, EVEN, ODD, Net
 from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
@@ -16,18 +17,14 @@ from torch.nn.parallel import DistributedDataParallel
 import outerloop
 from outerloop.exchange.distributed import Distributed
 from outerloop.exchange.distributed_gossip import DistributedGossip
-from outerloop.exchange.from_the_start import FromTheStart
 from outerloop.exchange.inprocess import InProcess
 from outerloop.exchange.inprocess_gossip import InProcessGossip
-from outerloop.exchange.led import Led
-from outerloop.island import whole
-from outerloop.ranks import Ranks
-from outerloop.types import Contribution, Outrun, ReplicasDiverged, Round, RoundFailed, UserError
+from outerloop.island import global_of, whole
+from outerloop.types import UserError
 
 STEPS, ROUNDS = 9, 3
 LONGER_NAMES = 3
 """Letters that the name of a process has more than that of a thread, in the header of every message."""
-CHUNKS = ["compress.large.chunk=32", "compress.large.k=8", "compress.below=32"]
 RUNS = {
     "diloco": (ODD, "diloco", []),
     "sparseloco": (EVEN, "sparseloco", CHUNKS),
@@ -43,6 +40,8 @@ shard is whole chunks; without chunks any size will do."""
 
 RECIPES = ["diloco", "sparseloco", "loco", "streaming", "noloco"]
 """Those that come out as whole replicas do."""
+CUT = ["sparseloco, uneven", "loco, uneven"]
+"""Those whose chunks no whole replica has."""
 
 
 def options_of(name):
@@ -71,13 +70,7 @@ def meeting(name, group):
 def joined(outer, like):
     """The slow weights of all ranks as full tensors."""
     params = outer.island.params
-    return {name: full(x, params[name]) for name, x in like.items()}
-
-
-def full(x, p):
-    return torch.distributed.tensor.DTensor.from_local(
-        x, p.device_mesh, p.placements, shape=p.shape, stride=p.stride()
-    ).full_tensor()
+    return {name: global_of(x, params[name]).full_tensor() for name, x in like.items()}
 
 
 def evaluated(net, outer):
@@ -103,44 +96,6 @@ def refused(mesh, group):
     return str(said.value)
 
 
-class Shaky(FromTheStart):
-    """An exchange that fails in its first round, is outrun in its second, and tells what it gets in the third."""
-
-    agrees = waits_for_all = lockstep = True
-    peer, rank, size, alive, bytes_sent = "one", 0, 1, 1, 5
-
-    def start(self, blob, round):
-        self.blob, self.round = blob, round
-        return self
-
-    def wait(self, timeout_s):
-        if self.round.number == 0:
-            raise RoundFailed("the link is down")
-        if self.round.number == 1:
-            raise Outrun(lambda most_bytes: (Round(7, 1), b"state" * most_bytes))
-        return [Contribution("one", self.round, self.blob), Contribution("two", self.round, b"")]
-
-
-def told_by_the_leader(group):
-    """What both ranks of an island hear of a shaky exchange; the second one then offers something else."""
-    led = Led(Shaky() if dist.get_rank(group) == 0 else None, ranks=Ranks(group))
-    with pytest.raises(RoundFailed, match="the link is down"):
-        led.start(b"same", Round(0)).wait(1.0)
-    with pytest.raises(Outrun) as outrun:
-        led.start(b"same", Round(1)).wait(1.0)
-    assert outrun.value.state(2) == (Round(7, 1), b"statestate")
-    assert led.start(b"same", Round(2)).wait(1.0) == [
-        Contribution("one", Round(2), b"same"),
-        Contribution("two", Round(2), b""),
-    ]
-    other = led.start(f"of {dist.get_rank(group)}".encode(), Round(3))
-    if dist.get_rank(group) == 0:
-        return other.wait(1.0)[0].blob == b"of 0" and led.bytes_sent == 5
-    with pytest.raises(ReplicasDiverged, match="equal weights"):
-        other.wait(1.0)
-    return led.bytes_sent == 0
-
-
 def copied(mesh, group, wrap):
     """Two islands whose ranks hold the same weights each."""
     island, part = mesh.get_coordinate()[:2]
@@ -164,12 +119,9 @@ def gathered(mesh):
     return {"fast": fast, "slow": getattr(outer, "slow", {})}
 
 
-def lanes(folder, names):
-    """One of 2 x 2 ranks in these runs, and where ranks hold the same."""
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("islands", "ranks"))
-    crossed = [dist.new_group(ranks) for ranks in ([0, 3], [1, 2])]
-    island, part = mesh.get_coordinate()
-    kept = {"refused": refused(mesh, crossed[island ^ part])}
+def in_lanes(mesh, names):
+    """One of 2 x 2 ranks in these runs."""
+    kept, (island, part) = {}, mesh.get_coordinate()
     for name in names:
         exchange = meeting(name, mesh["islands"].get_group())
         net = sharded.shard(Net(**RUNS[name][0]), mesh["ranks"])
@@ -178,21 +130,28 @@ def lanes(folder, names):
         kept[name] |= {"values": {key: x.numel() for key, x in outer.slow.items()}}
         kept[name] |= {"losses": evaluated(net, outer)}
         exchange.close()
-    islands, ranks = mesh["islands"].get_group(), mesh["ranks"].get_group()
-    kept["gathered"] = gathered(mesh)
-    kept["led"] = told_by_the_leader(ranks)
-    kept["ddp"] = copied(mesh, islands, lambda net: DistributedDataParallel(net, process_group=ranks))
-    torch.save(kept, f"{folder}/{dist.get_rank()}.pt")
+    return kept
 
 
-def more_lanes(folder):
-    """The longer rest: sizes that cut chunks, and HSDP."""
-    lanes(folder, ["sparseloco, uneven", "loco, uneven"])
-    kept = torch.load(f"{folder}/{dist.get_rank()}.pt")
+def lanes(rank):
+    """One of 2 x 2 ranks in all recipes, and where ranks hold the same."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("islands", "ranks"))
+    crossed = [dist.new_group(two) for two in ([0, 3], [1, 2])]
+    island, part = mesh.get_coordinate()
+    kept = {"refused": refused(mesh, crossed[island ^ part])} | in_lanes(mesh, RECIPES)
+    islands, own = mesh["islands"].get_group(), mesh["ranks"].get_group()
+    kept["gathered"] = gathered(mesh)
+    kept["ddp"] = copied(mesh, islands, lambda net: DistributedDataParallel(net, process_group=own))
+    return kept
+
+
+def more_lanes(rank):
+    """The longer rest: sizes that cut chunks, and HSDP."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("islands", "ranks"))
+    kept = in_lanes(mesh, CUT)
     deep = init_device_mesh("cpu", (2, 2, 1), mesh_dim_names=("islands", "copies", "shards"))
     kept["hsdp"] = copied(deep, mesh["islands"].get_group(), lambda net: sharded.shard(net, deep["copies", "shards"]))
-    torch.save(kept, f"{folder}/{dist.get_rank()}.pt")
+    return kept
 
 
 PAIRS = functools.partial(InProcessGossip, group=2, seed=0)
@@ -212,17 +171,13 @@ def replicas(name, **options):
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     """What every rank has kept."""
-    folder = tmp_path_factory.mktemp("lanes")
-    sharded.spawn(4, folder / "meeting", lanes, folder, RECIPES)
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(4)]
+    return ranks.together(4, lanes, tmp_path_factory.mktemp("lanes"))
 
 
 @pytest.fixture(scope="module")
 def ran_longer(tmp_path_factory):
     """The same of the longer rest."""
-    folder = tmp_path_factory.mktemp("more")
-    sharded.spawn(4, folder / "meeting", more_lanes, folder)
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(4)]
+    return ranks.together(4, more_lanes, tmp_path_factory.mktemp("more"))
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -235,7 +190,7 @@ def test_two_islands_of_two_ranks_are_two_of_one(ran, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sparseloco, uneven", "loco, uneven"])
+@pytest.mark.parametrize("name", CUT)
 def test_chunks_of_uneven_and_empty_shards_come_together(ran_longer, name):
     """No whole replica has these chunks; the islands have one model all the same, and it has moved."""
     slow = [told[name]["slow"] for told in ran_longer]
@@ -263,10 +218,6 @@ def test_gathered_islands_need_not_be_cut_alike(ran):
     follower = ran[1]["gathered"]
     assert follower["slow"] == {}
     assert all(torch.equal(x, ran[0]["gathered"]["fast"][name]) for name, x in follower["fast"].items())
-
-
-def test_what_happens_at_the_leader_happens_to_all(ran):
-    assert [told["led"] for told in ran] == [True] * 4
 
 
 def test_shards_are_uneven_and_one_is_empty(ran):

@@ -1,22 +1,15 @@
 """The outer loop in Hugging Face's Trainer."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import toy
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
 import outerloop
-from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.rounds import CHARTS
 from outerloop.types import UserError
-
-AVERAGED = ["method.optimizer.lr=1.0", "method.optimizer.momentum=0.0", "method.optimizer.nesterov=false"]
-
-
-def alone():
-    exchange = InProcess(hub=Hub(1), rank=0)
-    exchange.join()
-    return exchange
 
 
 def trainer_of(folder, *options, recipe="diloco", exchange=None, shard=0, **arguments):
@@ -38,9 +31,10 @@ def trainer_of(folder, *options, recipe="diloco", exchange=None, shard=0, **argu
     )
     trainer = Trainer(model, args, train_dataset=[{"input_ids": row, "labels": row} for row in tokens])
     if options:
-        make = lambda model, state: outerloop.from_recipe(  # noqa: E731
-            recipe, model, *options, exchange=exchange or alone(), state=state
-        )
+
+        def make(model, state):
+            return outerloop.from_recipe(recipe, model, *options, exchange=exchange or toy.alone(), state=state)
+
         trainer.add_callback(outerloop.HFCallback(trainer, make))
     return trainer
 
@@ -49,19 +43,15 @@ def callback_of(trainer):
     return next(one for one in trainer.callback_handler.callbacks if isinstance(one, outerloop.HFCallback))
 
 
-def same(a, b):
-    return all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
-
-
 def test_one_peer_that_averages_trains_as_before_and_every_optimizer_step_counts_once(tmp_path):
     plain = trainer_of(tmp_path / "a", gradient_accumulation_steps=3)
     trainer = trainer_of(
-        tmp_path / "b", *AVERAGED, "schedule.sync_every=4", "state_dtype=float64", gradient_accumulation_steps=3
+        tmp_path / "b", *toy.AVERAGED, "schedule.sync_every=4", "state_dtype=float64", gradient_accumulation_steps=3
     )
     plain.train()
     trainer.train()
     outer = callback_of(trainer).outer
-    assert same(plain.model, trainer.model)
+    assert toy.same_weights(plain.model, trainer.model)
     assert outer.inner_step == trainer.state.global_step == 9
     rounds = [row for row in trainer.state.log_history if "outer/delta_norm" in row]
     assert [row["step"] for row in rounds] == [4, 8] and all(row.keys() >= set(CHARTS.values()) for row in rounds)
@@ -77,7 +67,7 @@ def test_a_checkpoint_holds_the_outer_loop(tmp_path):
     resumed = trainer_of(tmp_path / "a", *options)
     resumed.train(resume_from_checkpoint=str(tmp_path / "a/checkpoint-4"))
     outer, other = callback_of(whole).outer, callback_of(resumed).outer
-    assert other.inner_step == 9 and other.slow_hash == outer.slow_hash and same(whole.model, resumed.model)
+    assert other.inner_step == 9 and other.slow_hash == outer.slow_hash and toy.same_weights(whole.model, resumed.model)
     (tmp_path / "a/checkpoint-4/outerloop.pt").unlink()
     with pytest.raises(UserError, match=r"goes on from step 4, and .*outerloop\.pt is not there"):
         trainer_of(tmp_path / "a", *options).train(resume_from_checkpoint=str(tmp_path / "a/checkpoint-4"))
@@ -93,4 +83,9 @@ def test_two_peers_on_different_data_hold_one_model(tmp_path):
         return trainer.model, [row["loss"] for row in trainer.state.log_history if "loss" in row]
 
     (one, losses), (other, other_losses) = toy.run_workers(2, live)
-    assert same(one, other) and losses != other_losses
+    assert toy.same_weights(one, other) and losses != other_losses
+
+
+def test_a_trainer_of_several_processes_is_refused_before_anything_is_made():
+    with pytest.raises(UserError, match="has 2 processes, and the callback is of one: start one process a peer"):
+        outerloop.HFCallback(None, None).on_train_begin(SimpleNamespace(world_size=2), None, None)

@@ -1,6 +1,7 @@
 """`island=replicated|sharded|gathered` on the command line: an island of two ranks is a worker of its own process."""
 
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -81,7 +82,9 @@ def before_its_end(run_dir, folder):
 @pytest.fixture(scope="module", autouse=True)
 def preloaded():
     own = ["outerloop.commands.rank", "outerloop.commands.train", "outerloop.resharding", "outerloop.report.figure"]
-    sharded.preload(*own, "torch.distributed.fsdp", "transformers")
+    multiprocessing.set_forkserver_preload(
+        ["sharded", *own, "torch.distributed.fsdp", "torch._dynamo", "numba", "transformers"]
+    )
 
 
 @pytest.fixture(scope="module")

@@ -2,19 +2,19 @@
 
 import csv
 from pathlib import Path
+from types import SimpleNamespace
 
 import lightning
 import pytest
 import torch
+import toy
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader, TensorDataset
 
 import outerloop
-from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.rounds import CHARTS
-
-AVERAGED = ["method.optimizer.lr=1.0", "method.optimizer.momentum=0.0", "method.optimizer.nesterov=false"]
+from outerloop.types import UserError
 
 
 class Regression(lightning.LightningModule):
@@ -36,16 +36,10 @@ class Broken(Regression):
         raise RuntimeError("out of something")
 
 
-def exchange():
-    alone = InProcess(hub=Hub(1), rank=0)
-    alone.join()
-    return alone
-
-
 def callback_of(*options, **more):
-    make = lambda module, state: outerloop.from_recipe(  # noqa: E731
-        "diloco", module, *options, exchange=exchange(), state=state
-    )
+    def make(module, state):
+        return outerloop.from_recipe("diloco", module, *options, exchange=toy.alone(), state=state)
+
     return outerloop.LightningCallback(make, **more)
 
 
@@ -69,15 +63,11 @@ def fit(folder, *callbacks, module=Regression, ckpt_path=None, **arguments):
     return trained, trainer
 
 
-def same(a, b):
-    return all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
-
-
 def test_one_peer_that_averages_trains_as_before_and_every_optimizer_step_counts_once(tmp_path):
-    callback = callback_of(*AVERAGED, "schedule.sync_every=4", "state_dtype=float64", samples=6)
+    callback = callback_of(*toy.AVERAGED, "schedule.sync_every=4", "state_dtype=float64", samples=6)
     plain, _ = fit(tmp_path / "a", accumulate_grad_batches=3)
     module, trainer = fit(tmp_path / "b", callback, accumulate_grad_batches=3)
-    assert same(plain, module)
+    assert toy.same_weights(plain, module)
     assert callback.outer.inner_step == trainer.global_step == 9 and callback.outer.samples == 6
     with Path(trainer.logger.experiment.metrics_file_path).open() as file:
         rows = [row for row in csv.DictReader(file) if row["outer/delta_norm"]]
@@ -91,7 +81,8 @@ def test_a_checkpoint_holds_the_outer_loop(tmp_path):
     saves = ModelCheckpoint(dirpath=tmp_path, filename="{step}", every_n_train_steps=4, save_top_k=-1)
     module, _ = fit(tmp_path / "a", whole, saves)
     again, _ = fit(tmp_path / "b", resumed, ckpt_path=tmp_path / "step=4.ckpt", enable_checkpointing=False)
-    assert resumed.outer.inner_step == 9 and resumed.outer.slow_hash == whole.outer.slow_hash and same(module, again)
+    assert resumed.outer.inner_step == 9 and resumed.outer.slow_hash == whole.outer.slow_hash
+    assert toy.same_weights(module, again)
 
 
 def test_an_error_leaves_the_run_at_once(tmp_path):
@@ -106,3 +97,19 @@ def test_an_error_leaves_the_run_at_once(tmp_path):
     with pytest.raises(RuntimeError, match="out of something"):
         fit(tmp_path, callback, module=Broken)
     assert left == [True]
+
+
+def test_a_trainer_of_several_processes_is_refused_before_anything_is_made():
+    with pytest.raises(UserError, match="has 2 processes, and the callback is of one: start one process a peer"):
+        outerloop.LightningCallback(None).on_train_start(SimpleNamespace(world_size=2), None)
+
+
+def test_a_fit_without_a_checkpoint_begins_anew():
+    """The state of a checkpoint is of the one `fit` that it was given to."""
+    module, told = Regression(), []
+    callback = callback_of("schedule.sync_every=3")
+    make, callback.make = callback.make, lambda module, state: told.append(state) or make(module, None)
+    callback.load_state_dict(saved := {"inner_step": 7})
+    for _ in range(2):
+        callback.on_train_start(SimpleNamespace(world_size=1, optimizers=[module.configure_optimizers()]), module)
+    assert told == [saved, None]

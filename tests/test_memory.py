@@ -4,18 +4,12 @@ import math
 
 import pytest
 import torch
+import toy
 from torch import nn
 
 import outerloop
-from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.inner.muon import MuonWithAdamW
 from outerloop.memory import estimate, measure
-
-
-def alone():
-    exchange = InProcess(hub=Hub(1), rank=0)
-    exchange.join()
-    return exchange
 
 
 def net():
@@ -50,7 +44,7 @@ INNER = {
     ],
 )
 def test_every_part_is_as_large_as_it_was_said_to_be(recipe, inner, options):
-    exchange = alone()
+    exchange = toy.alone()
     exchange.agrees = recipe != "noloco"
     model = net()
     outer = outerloop.from_recipe(recipe, model, "schedule.sync_every=2", *options, exchange=exchange)
@@ -72,7 +66,7 @@ def test_every_part_is_as_large_as_it_was_said_to_be(recipe, inner, options):
 def test_parts_by_hand():
     """One matrix of 64 x 64 in float32: 16,384 bytes, Adam holds twice that and a step; Nesterov once."""
     model = nn.Linear(64, 64, bias=False)
-    outer = outerloop.from_recipe("diloco", model, exchange=alone())
+    outer = outerloop.from_recipe("diloco", model, exchange=toy.alone())
     said = estimate(outer, torch.optim.Adam(model.parameters()))
     one = 16384
     expected = {"parameters": one, "gradients": one, "inner optimizer": 2 * one + 4, "slow": one}

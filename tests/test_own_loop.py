@@ -14,7 +14,6 @@ import torch
 import toy
 
 import outerloop
-from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.types import UserError
 
 ROOT = Path(__file__).parent.parent
@@ -22,31 +21,20 @@ README = (ROOT / "README.md").read_text()
 TEXT = README.encode()
 
 
-def alone():
-    """The exchange of one worker."""
-    exchange = InProcess(hub=Hub(1), rank=0)
-    exchange.join()
-    return exchange
-
-
 def adds(recipe, *options, exchange=None, told=None, **attached):
     """The lines that somebody adds."""
 
     def add(model, optimizer):
-        outer = outerloop.from_recipe(recipe, model, *options, exchange=exchange or alone())
+        outer = outerloop.from_recipe(recipe, model, *options, exchange=exchange or toy.alone())
         outerloop.attach(optimizer, outer, on_round=None if told is None else told.append, **attached)
 
     return add
 
 
-def same(a, b):
-    return all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
-
-
 def test_until_the_first_round_training_is_what_it_was_bit_for_bit():
     plain, model = own_gpt.train(TEXT, steps=6)
     losses, with_outer = own_gpt.train(TEXT, steps=6, add=adds("sparseloco", "schedule.sync_every=7"))
-    assert losses == plain and same(model, with_outer)
+    assert losses == plain and toy.same_weights(model, with_outer)
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -54,10 +42,9 @@ def test_one_worker_that_averages_trains_as_before_bit_for_bit(accumulate):
     """One worker, outer learning rate 1, no momentum; float64 slow weights, so that φ - (φ - θ) is θ."""
     rounds = []
     plain, model = own_gpt.train(TEXT, steps=9, accumulate=accumulate)
-    options = ["schedule.sync_every=3", "method.optimizer.lr=1.0", "method.optimizer.momentum=0.0"]
-    add = adds("diloco", *options, "method.optimizer.nesterov=false", "state_dtype=float64", told=rounds)
+    add = adds("diloco", *toy.AVERAGED, "schedule.sync_every=3", "state_dtype=float64", told=rounds)
     losses, with_outer = own_gpt.train(TEXT, steps=9, accumulate=accumulate, add=add)
-    assert losses == plain and same(model, with_outer)
+    assert losses == plain and toy.same_weights(model, with_outer)
     assert [report.round.number for report in rounds] == [0, 1, 2] and not any(report.failed for report in rounds)
 
 
@@ -73,14 +60,14 @@ def test_two_workers_on_different_text_hold_one_model(recipe):
         return losses, model
 
     (a, one), (b, other) = toy.run_workers(2, live)
-    assert same(one, other) and a[0] > a[-1] and b[0] > b[-1]
+    assert toy.same_weights(one, other) and a[0] > a[-1] and b[0] > b[-1]
     assert [r.slow_hash for r in reports[0]] == [r.slow_hash for r in reports[1]] and len(reports[0]) == 3
 
 
 def test_a_step_that_is_left_out_for_its_gradient_is_not_counted():
     model = toy.model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    outer = outerloop.from_recipe("diloco", model, exchange=alone())
+    outer = outerloop.from_recipe("diloco", model, exchange=toy.alone())
     scaler = torch.amp.GradScaler("cpu")
     with outerloop.attach(optimizer, outer):
         for factor in (1.0, torch.inf, 1.0):
@@ -95,7 +82,7 @@ def test_a_step_that_is_left_out_for_its_gradient_is_not_counted():
 
 def test_what_the_optimizer_does_not_train_is_named():
     model = toy.model()
-    outer = outerloop.from_recipe("diloco", model, exchange=alone())
+    outer = outerloop.from_recipe("diloco", model, exchange=toy.alone())
     optimizer = torch.optim.AdamW(model[0].parameters())
     with pytest.raises(UserError, match=r"1\.weight is trainable, and AdamW does not train it"):
         outerloop.attach(optimizer, outer)
@@ -122,6 +109,7 @@ def test_peers_that_begin_otherwise_are_told_what_differs(widths, seeds, said):
         (["sparseloco", "schedule.sync_every=7"], "schedule.sync_every is 15 here and 7 at 001"),
         (["sparseloco", "compress.large.k=64"], "compress.large.k is 128 here and 64 at 001"),
         (["sparseloco", "compress=int8"], r"compress\._target_ is \S+ here and \S+ at 001"),
+        (["sparseloco", "buffers=averaged"], "buffers is local here and averaged at 001"),
     ],
 )
 def test_peers_with_other_settings_are_told_which_one_differs(theirs, said):
@@ -144,9 +132,17 @@ def test_options_that_have_no_meaning_here_may_differ():
     assert len(set(toy.run_workers(2, live))) == 1
 
 
+def test_peers_that_weigh_by_samples_may_do_unequal_work():
+    def live(exchange):
+        options = ["aggregate=weighted", f"schedule.sync_every={5 + exchange.rank}"]
+        return outerloop.from_recipe("diloco", toy.model(), *options, exchange=exchange).schedule.sync_every
+
+    assert toy.run_workers(2, live) == [5, 6]
+
+
 def test_a_parameter_that_comes_later_is_named_before_anything_is_exchanged():
     model = toy.model()
-    outer = outerloop.from_recipe("diloco", model, "schedule.sync_every=1", exchange=alone())
+    outer = outerloop.from_recipe("diloco", model, "schedule.sync_every=1", exchange=toy.alone())
     model.append(torch.nn.Linear(3, 2))
     with pytest.raises(UserError, match=r"3\.weight \(shape \[2, 3\]\) was added after the outer loop was made"):
         outer.after_inner_step(1)
@@ -157,7 +153,7 @@ def test_a_parameter_that_comes_later_is_named_before_anything_is_exchanged():
 def test_a_parameter_that_is_thawed_or_replaced_later_is_named():
     model = toy.model()
     model[0].bias.requires_grad_(False)
-    outer = outerloop.from_recipe("diloco", model, "schedule.sync_every=1", exchange=alone())
+    outer = outerloop.from_recipe("diloco", model, "schedule.sync_every=1", exchange=toy.alone())
     model[0].bias.requires_grad_(True)
     with pytest.raises(UserError, match=r"0\.bias .* was added"):
         outer.after_inner_step(1)
@@ -201,7 +197,7 @@ def test_who_speaks_for_an_island_is_told_whom_to_meet():
 
 def test_options_are_those_of_the_command_line():
     with pytest.raises(UserError, match="recipe is one of"):
-        outerloop.from_recipe("dilico", toy.model(), exchange=alone())
+        outerloop.from_recipe("dilico", toy.model(), exchange=toy.alone())
     with pytest.raises(UserError, match="workers of one process"):
         outerloop.from_recipe("diloco", toy.model(), "exchange=inprocess")
 
@@ -244,3 +240,15 @@ def test_two_processes_of_the_readme_meet_over_the_network(tmp_path):
     said = [process.communicate() for process in (first, second)]
     assert [first.returncode, second.returncode] == [0, 0], said
     assert said[0][0].split()[-1] == said[1][0].split()[-1]
+
+
+def test_a_run_dir_is_free_again_when_its_peer_has_left_or_could_not_begin(tmp_path):
+    with pytest.raises(UserError, match="1 of 2 peers are there"):
+        outerloop.from_recipe("diloco", toy.model(), "exchange.peers=2", "exchange.join_timeout_s=1", run_dir=tmp_path)
+    with pytest.raises(UserError, match="buffers=mean is not one of"):
+        outerloop.from_recipe("diloco", toy.model(), "exchange.peers=1", "buffers=mean", run_dir=tmp_path)
+    outer = outerloop.from_recipe("diloco", toy.model(), "exchange.peers=1", run_dir=tmp_path)
+    with pytest.raises(UserError, match="trained by another process"):
+        outerloop.from_recipe("diloco", toy.model(), "exchange.peers=1", run_dir=tmp_path)
+    outer.exchange.close()
+    outerloop.from_recipe("diloco", toy.model(), "exchange.peers=1", run_dir=tmp_path).exchange.close()

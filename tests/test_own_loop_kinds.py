@@ -10,11 +10,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import outerloop
 from outerloop import island
-from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.types import UserError
 
 TEXT = b"the quick brown fox jumps over the lazy dog. " * 20
-AVERAGED = ["method.optimizer.lr=1.0", "method.optimizer.momentum=0.0", "method.optimizer.nesterov=false"]
 
 
 def groups(model):
@@ -52,34 +50,23 @@ KINDS = {
 }
 
 
-def alone():
-    """The exchange of one worker."""
-    exchange = InProcess(hub=Hub(1), rank=0)
-    exchange.join()
-    return exchange
-
-
 def add_to(outers, *options, recipe="diloco", exchange=None):
     """The lines that somebody adds; the outer loop comes after what was there."""
 
     def add(model, optimizer):
-        outers.append(outerloop.from_recipe(recipe, model, *options, exchange=exchange or alone()))
+        outers.append(outerloop.from_recipe(recipe, model, *options, exchange=exchange or toy.alone()))
         outerloop.attach(optimizer, outers[-1])
 
     return add
 
 
-def same(a, b):
-    return all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_peer_that_averages_trains_as_before_bit_for_bit(kind):
     outers = []
-    add = add_to(outers, *AVERAGED, "schedule.sync_every=2", "state_dtype=float64")
+    add = add_to(outers, *toy.AVERAGED, "schedule.sync_every=2", "state_dtype=float64")
     plain, model = own_gpt.train(TEXT, steps=5, **KINDS[kind])
     losses, with_outer = own_gpt.train(TEXT, steps=5, add=add, **KINDS[kind])
-    assert losses == plain and same(model, with_outer) and outers[0].inner_step == 5
+    assert losses == plain and toy.same_weights(model, with_outer) and outers[0].inner_step == 5
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -91,7 +78,7 @@ def test_two_peers_hold_one_model(kind):
         return own_gpt.train(TEXT[exchange.rank * 400 :], steps=4, shard=exchange.rank, add=add, **KINDS[kind])
 
     (a, one), (b, other) = toy.run_workers(2, live)
-    assert same(one, other) and a != b and outers[0].slow_hash == outers[1].slow_hash
+    assert toy.same_weights(one, other) and a != b and outers[0].slow_hash == outers[1].slow_hash
 
 
 def test_a_compiled_model_and_a_plain_one_meet():
@@ -106,7 +93,7 @@ def test_a_compiled_model_and_a_plain_one_meet():
         return model, list(outer.slow)
 
     (one, names), (other, other_names) = toy.run_workers(2, live)
-    assert same(one, other) and names == other_names == [name for name, _ in one.named_parameters()]
+    assert toy.same_weights(one, other) and names == other_names == [name for name, _ in one.named_parameters()]
 
 
 def test_tied_parameters_are_exchanged_once_and_frozen_ones_not_at_all():
@@ -120,24 +107,27 @@ def test_tied_parameters_are_exchanged_once_and_frozen_ones_not_at_all():
     assert torch.equal(still.tokens.weight, own_gpt.GPT().tokens.weight)
 
 
+ONE_PROCESS = ("buffers=averaged", "schedule=every_seconds", "compress=auto")
+
+
 def refused(rank):
     """How many processes hold each of three models; what is said of options that are for one."""
     models = [toy.model(), DistributedDataParallel(toy.model()), fully_shard(toy.model())]
     said = []
-    for option in ("buffers=averaged", "schedule=every_seconds"):
+    for option in ONE_PROCESS:
         for model in models[1:]:
             with pytest.raises(UserError) as error:
-                outerloop.from_recipe("diloco", model, option, exchange=alone())
+                outerloop.from_recipe("diloco", model, option, exchange=toy.alone())
             said.append(str(error.value))
     return [island.processes_of(model) for model in models], said
 
 
 def test_clocks_and_buffers_are_of_one_process(tmp_path):
-    for option in ("buffers=averaged", "schedule=every_seconds"):
-        outerloop.from_recipe("diloco", toy.model(), option, exchange=alone())
+    for option in ONE_PROCESS:
+        outerloop.from_recipe("diloco", toy.model(), option, exchange=toy.alone())
     for processes, said in ranks.together(2, refused, tmp_path):
         assert processes == [1, 2, 2]
-        assert [line.split()[0] for line in said] == ["buffers=averaged"] * 2 + ["schedule=every_seconds"] * 2
+        assert [line.split()[0] for line in said] == [option for option in ONE_PROCESS for _ in range(2)]
         assert all("is for a model of one process, and 2 hold this one" in line for line in said)
 
 
@@ -156,4 +146,4 @@ def test_explicit_counting_is_the_hook():
 
     explicit, hooked = (toy.run_workers(2, lambda exchange, hook=hook: live(exchange, hook)) for hook in (False, True))
     for (one, samples), (other, other_samples) in zip(explicit, hooked, strict=True):
-        assert same(one, other) and samples == other_samples == 4
+        assert toy.same_weights(one, other) and samples == other_samples == 4

@@ -5,15 +5,17 @@ import math
 from pathlib import Path
 
 import pytest
+import ranks
 import sharded
 import torch
-from sharded import EVEN, ODD, Net
+import toy
+from sharded import CHUNKS, EVEN, ODD, Net
 from torch import distributed as dist
+from torch.distributed import checkpoint
 from torch.distributed.device_mesh import init_device_mesh
 
 import outerloop
 from outerloop import resharding
-from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.feedback.storage import EightBit, dense
 from outerloop.island import global_of, whole
 from outerloop.memory import estimate, measure
@@ -23,7 +25,7 @@ SAVED, STEPS = 4, 7
 RUNS = {
     "uneven": (ODD, "diloco", ["compress=cast", "feedback=ef"]),
     "loco": (EVEN, "loco", ["compress.chunk=32", "feedback.bits=32"]),
-    "sparseloco": (EVEN, "sparseloco", ["compress.large.chunk=32", "compress.large.k=8", "compress.below=32"]),
+    "sparseloco": (EVEN, "sparseloco", CHUNKS),
     "late": (EVEN, "streaming_diloco", ["compress.chunk=32", "schedule.sync_every=4", "schedule.delay=1"]),
 }
 """Name -> the net, the recipe, and options: momentum and a residual, the error of 4 bits, a residual alone, delay."""
@@ -38,9 +40,7 @@ def begun(name, mesh):
     """A net on the ranks of a mesh (None: whole), its optimizer, and its outer loop: an island without others."""
     sizes, recipe, options = RUNS[name]
     net = Net(**sizes) if mesh is None else sharded.shard(Net(**sizes), mesh)
-    exchange = InProcess(hub=Hub(1), rank=0)
-    exchange.join()
-    outer = outerloop.from_recipe(recipe, net, "schedule.sync_every=3", *options, exchange=exchange)
+    outer = outerloop.from_recipe(recipe, net, "schedule.sync_every=3", *options, exchange=toy.alone())
     return net, torch.optim.AdamW(net.parameters(), lr=0.01), outer
 
 
@@ -55,8 +55,7 @@ def everything(net, optimizer, outer):
     params = outer.island.params
 
     def full(x, p):
-        x = global_of(x, p)
-        return x.full_tensor() if hasattr(x, "full_tensor") else x.clone()
+        return whole(global_of(x, p), of_gradient=False)
 
     residual = getattr(outer.feedback, "error", getattr(outer.feedback, "residual", None))
     method = outer.method.optimizer.state
@@ -67,8 +66,7 @@ def everything(net, optimizer, outer):
         if method[x].get("momentum_buffer") is not None:
             held[f"momentum {name}"] = full(method[x]["momentum_buffer"], params[name])
         for key in ("exp_avg", "exp_avg_sq"):
-            state = optimizer.state[params[name]][key]
-            held[f"{key} {name}"] = state.full_tensor() if hasattr(state, "full_tensor") else state.clone()
+            held[f"{key} {name}"] = whole(optimizer.state[params[name]][key], of_gradient=False)
     return held | {f"fast {name}": whole(p.detach(), of_gradient=False) for name, p in net.named_parameters()}
 
 
@@ -85,44 +83,39 @@ def resumed(name, mesh, folder, parts):
     return {"loaded": loaded[0], "counts": loaded[1], "end": everything(net, optimizer, outer)}
 
 
-def lives(folder, names):
+def lives(rank, *, name, folder):
     """One of four processes: two islands of two ranks that save, then all four as one, then each alone."""
-    mesh, rank = init_device_mesh("cpu", (2, 2), mesh_dim_names=("islands", "ranks")), dist.get_rank()
-    four, kept = init_device_mesh("cpu", (4,)), {}
-    for name in names:
-        at = [f"{folder}/{name}-{island}" for island in (0, 1)]
-        net, optimizer, outer = begun(name, mesh["ranks"])
-        said = estimate(outer, optimizer).parts
-        go_on(net, optimizer, outer, [rank % 2], range(SAVED))
-        resharding.save(at[rank // 2], optimizer, outer)
-        one = {"saved": everything(net, optimizer, outer), "memory": [said, measure(outer, optimizer).parts]}
-        go_on(net, optimizer, outer, [rank % 2], range(SAVED, STEPS))
-        one["end"] = everything(net, optimizer, outer)
-        dist.barrier()
-        one |= {"4": resumed(name, four, at[0], [rank % 2]), "1": resumed(name, None, at[1], [0, 1])}
-        kept[name] = one
-    torch.save(kept, f"{folder}/{rank}.pt")
+    mesh, four = init_device_mesh("cpu", (2, 2), mesh_dim_names=("islands", "ranks")), init_device_mesh("cpu", (4,))
+    at = [folder / f"island-{island}" for island in (0, 1)]
+    net, optimizer, outer = begun(name, mesh["ranks"])
+    said = estimate(outer, optimizer).parts
+    go_on(net, optimizer, outer, [rank % 2], range(SAVED))
+    resharding.save(at[rank // 2], optimizer, outer)
+    kept = {"saved": everything(net, optimizer, outer), "memory": [said, measure(outer, optimizer).parts]}
+    go_on(net, optimizer, outer, [rank % 2], range(SAVED, STEPS))
+    kept["end"] = everything(net, optimizer, outer)
+    dist.barrier()
+    return kept | {"4": resumed(name, four, at[0], [rank % 2]), "1": resumed(name, None, at[1], [0, 1])}
 
 
 @pytest.fixture(scope="module")
 def lived(tmp_path_factory):
-    """What every rank has kept of runs with these names; each is run when first asked for."""
+    """What every rank has kept of the run of a name, which is run when first asked for."""
 
     @functools.cache
     def of(name):
         folder = tmp_path_factory.mktemp("lives")
-        sharded.spawn(4, folder / "meeting", lives, folder, [name])
-        return [torch.load(folder / f"{rank}.pt", weights_only=True)[name] for rank in range(4)]
+        return ranks.together(4, functools.partial(lives, name=name, folder=folder), folder)
 
     return of
 
 
-@pytest.mark.parametrize("ranks", ["1", "4"])
+@pytest.mark.parametrize("on", ["1", "4"])
 @pytest.mark.parametrize("name", ["uneven", *LONGER])
-def test_two_ranks_come_back_on_one_and_on_four(lived, name, ranks):
+def test_two_ranks_come_back_on_one_and_on_four(lived, name, on):
     more = {"residual"} if name == "sparseloco" else {"residual", "momentum"}
     for told in lived(name):
-        back = told[ranks]
+        back = told[on]
         assert back["counts"] == [4, 1] and kinds(back["loaded"]) == {*EVERYWHERE, *more}
         torch.testing.assert_close(back["loaded"], told["saved"])
         torch.testing.assert_close(back["end"], told["end"], rtol=1e-4, atol=1e-5)
@@ -169,6 +162,22 @@ def test_a_folder_without_a_checkpoint_is_refused(tmp_path):
     _, optimizer, outer = begun("uneven", None)
     with pytest.raises(UserError, match="holds no checkpoint"):
         resharding.load(tmp_path / "none", optimizer, outer)
+
+
+def test_a_folder_without_an_outer_loop_is_refused(tmp_path):
+    checkpoint.save({"x": torch.zeros(3)}, checkpoint_id=tmp_path / "plain", no_dist=True)
+    _, optimizer, outer = begun("uneven", None)
+    with pytest.raises(UserError, match="no outer loop in it"):
+        resharding.load(tmp_path / "plain", optimizer, outer)
+
+
+def test_a_checkpoint_of_other_shapes_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(RUNS, "narrow", (EVEN | {"width": 8}, *RUNS["loco"][1:]))
+    _, optimizer, outer = begun("narrow", None)
+    resharding.save(tmp_path / "narrow", optimizer, outer)
+    _, optimizer, outer = begun("loco", None)
+    with pytest.raises(UserError, match=r"tokens\.weight has shape \[32, 8\] there, \[32, 16\] here"):
+        resharding.load(tmp_path / "narrow", optimizer, outer)
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):

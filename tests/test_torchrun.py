@@ -3,13 +3,13 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from faults_machine import free_port
 
 from outerloop import checkpoint
 from outerloop.commands import config, rank
@@ -46,9 +46,7 @@ def workers_of(launcher):
 
 def as_ranks(*overrides):
     """The processes of a run that were started by hand, as another launcher would."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "PYTHONPATH": str(ROOT)}
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "PYTHONPATH": str(ROOT)}
     return [
         subprocess.Popen(
             [sys.executable, "-m", "outerloop", "train", *SMALL, "exchange=distributed", *own],

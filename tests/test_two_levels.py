@@ -1,14 +1,13 @@
 """Two levels: DDP inside a region, each with a torch.distributed of its own, and a swarm between the regions."""
 
-import json
 import logging
+import re
 import time
 
 import pytest
 import torch
-import torch.multiprocessing as processes
 import toy
-from ranks import live
+from ranks import results, start
 from torch.nn.parallel import DistributedDataParallel
 
 import outerloop
@@ -51,7 +50,10 @@ class ToFile(logging.Handler):
         self.path = path
 
     def emit(self, record):
-        self.path.write_text(record.getMessage().split("'")[1])
+        if address := re.search(r"exchange\.initial_peers=\[\S+\]", record.getMessage()):
+            whole = self.path.with_suffix(".whole")
+            whole.write_text(address[0])
+            whole.replace(self.path)
 
 
 class Region:
@@ -65,7 +67,7 @@ class Region:
         if rank == 0 and self.place == 0:
             logging.getLogger("outerloop").addHandler(ToFile(told))
         elif rank == 0:
-            while not (told.exists() and told.read_text()):
+            while not told.exists():
                 time.sleep(0.05)
             options.append(told.read_text())
         return train_region(2 * self.place + rank, *options, run_dir=self.folder / f"run-{self.place}")
@@ -77,14 +79,8 @@ def test_regions_of_two_ranks_are_workers_of_twice_the_batch(tmp_path):
     folders = [tmp_path / name for name in ("a", "b")]
     for folder in folders:
         folder.mkdir()
-    groups = [
-        processes.spawn(live, (2, Region(place, tmp_path), folder), nprocs=2, join=False)
-        for place, folder in enumerate(folders)
-    ]
-    for group in groups:
-        while not group.join():
-            pass
-    told = [json.loads((folder / f"{rank}.json").read_text()) for folder in folders for rank in range(2)]
+    groups = [start(2, Region(place, tmp_path), folder) for place, folder in enumerate(folders)]
+    told = [one for group, folder in zip(groups, folders, strict=True) for one in results(group, folder)]
     assert all(weights == told[0] for weights in told)
     for weights in toy.run_workers(2, whole_region):
         for ours, theirs in zip(told[0], weights, strict=True):

@@ -16,6 +16,9 @@ from outerloop.methods.outer_optimizer import OuterOptimizer
 from outerloop.schedule.every_h import EveryH
 from outerloop.types import Stopped
 
+AVERAGED = ["method.optimizer.lr=1.0", "method.optimizer.momentum=0.0", "method.optimizer.nesterov=false"]
+"""Options of `diloco` with which slow weights become the mean of the fast ones."""
+
 
 def sgd(lr=1.0, momentum=0.0, nesterov=False, **options):
     """An outer SGD."""
@@ -54,6 +57,18 @@ def inner_step(net, optimizer, worker, step):
     optimizer.zero_grad()
     ((net(x) - y) ** 2).mean().backward()
     optimizer.step()
+
+
+def alone():
+    """The exchange of one worker."""
+    exchange = InProcess(hub=Hub(1), rank=0)
+    exchange.join()
+    return exchange
+
+
+def same_weights(a, b):
+    """Whether two models have equal parameters, bit for bit."""
+    return all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
 
 
 class Around:

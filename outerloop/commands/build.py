@@ -63,15 +63,16 @@ def chain(error: BaseException) -> list[BaseException]:
     return [error] if error.__cause__ is None else [error, *chain(error.__cause__)]
 
 
-def fingerprint(config: DictConfig) -> str:
-    """Hash of what must be equal on every machine of a run: everything but the place, the data and the local counts.
+def of_all(config: DictConfig) -> dict[str, Any]:
+    """The settings that say what is trained, flat; where contributions weigh by samples, without the unequal work."""
+    may_differ = UNEQUAL if config.aggregate._target_ == WEIGHTED else ()
+    return {key: value for key, value in comparable(config).items() if key not in may_differ}
 
-    Where contributions weigh by their samples, machines may do unequal work.
-    """
+
+def fingerprint(config: DictConfig) -> str:
+    """Hash of what must be equal on every machine of a run: everything but the place, the data and the local counts."""
     local = ("workers", "island", "data", "eval", "checkpoint")
-    shared = {key: value for key, value in comparable(config).items() if key.split(".")[0] not in local}
-    if config.aggregate._target_ == WEIGHTED:
-        shared = {key: value for key, value in shared.items() if key not in UNEQUAL}
+    shared = {key: value for key, value in of_all(config).items() if key.split(".")[0] not in local}
     shared |= {rule: config.exchange.get(rule) for rule in RULES}
     return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]
 

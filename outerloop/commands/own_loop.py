@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from torch.nn import Module
 
@@ -20,8 +21,6 @@ from outerloop.types import UserError
 
 logger = logging.getLogger(__name__)
 State = dict[str, Any]
-HELD: list[IO[str]] = []
-"""Run directories that are this process's, while it lives."""
 
 
 def from_recipe(
@@ -64,21 +63,25 @@ def from_recipe(
             f"the model is cut into {lanes} shards, which meet in lanes: pass exchange=outerloop.Distributed(group="
             "<the processes with the same shards, one of each island>), or gathered=True"
         )
-    copies = Ranks(group) if (group := copies_of(plain)) else None
-    if exchange is None and (copies is None or copies.leads):
-        exchange = joined(settings, Path(run_dir), state, leads_others=copies is not None)
-    if copies is not None:
-        exchange = Led(exchange, ranks=copies)
-    return begun(settings, plain, exchange, state)
+    copies = copies_of(plain)
+
+    def join() -> Exchange:
+        return exchange or joined(settings, Path(run_dir), state, leads_others=copies is not None)
+
+    return begun(settings, plain, Led.joining(join, ranks=Ranks(copies)) if copies else join(), state)
 
 
 def refuse_for_many(settings: Any, processes: int) -> None:
     """Raises UserError for what a model of several processes cannot have: clocks and buffers are of one alone."""
-    wanted = {"buffers=averaged": settings.buffers != "local", "schedule=every_seconds": "seconds" in settings.schedule}
+    wanted = {
+        "buffers=averaged": settings.buffers != "local",
+        "schedule=every_seconds": "seconds" in settings.schedule,
+        "compress=auto": "utilization" in settings.compress,
+    }
     for option in (option for option, is_set in wanted.items() if is_set and processes > 1):
         raise UserError(
             f"{option} is for a model of one process, and {processes} hold this one: type buffers=local"
-            " schedule=every_h"
+            " schedule=every_h compress=topk"
         )
 
 
@@ -86,14 +89,9 @@ def led(
     settings: Any, island: Gathered, model: Module, exchange: Exchange | None, run_dir: Path, state: State | None
 ) -> OuterLoop:
     """The outer loop at the leader of a gathered island; the other ranks serve it meanwhile."""
-    try:
+    with island.at_work():
         exchange = exchange or joined(settings, run_dir, state, leads_others=True)
-        outer = begun(settings, model, exchange, state, island)
-    except UserError as error:
-        island.stop(str(error))
-        raise
-    island.rest()
-    return outer
+        return begun(settings, model, exchange, state, island)
 
 
 def following(island: Gathered) -> Follower:
@@ -104,15 +102,14 @@ def following(island: Gathered) -> Follower:
 
 
 def begun(
-    settings: Any, model: Module, exchange: Exchange | None, state: State | None, island: Island | None = None
+    settings: Any, model: Module, exchange: Exchange, state: State | None, island: Island | None = None
 ) -> OuterLoop:
     """The outer loop around a model, once all peers have begun with equal ones."""
-    assert exchange is not None
-    outer = build.outer_of(settings, model, exchange, rounds=None, island=island)
     try:
+        outer = build.outer_of(settings, model, exchange, rounds=None, island=island)
         if state:
             outer.load_state_dict(state)
-        begin_together(outer, rundir.comparable(settings))
+        begin_together(outer, build.of_all(settings))
     except BaseException:
         exchange.abort()
         raise
@@ -120,7 +117,7 @@ def begun(
 
 
 def joined(settings: Any, run_dir: Path, state: State | None, *, leads_others: bool) -> Exchange:
-    """The exchange of these settings, once all peers are there.
+    """The exchange of these settings, once all peers are there. `run_dir` is its own until it has left.
 
     `state`: what this peer goes on from. `leads_others`: it speaks for processes that have no exchange of their own.
     """
@@ -134,13 +131,15 @@ def joined(settings: Any, run_dir: Path, state: State | None, *, leads_others: b
     if settings.workers_as == "ranks":
         return build.make(settings.exchange)
     run_dir.mkdir(parents=True, exist_ok=True)
-    HELD.append(rundir.locked(run_dir))
-    exchange = build.make(
-        settings.exchange,
-        run=settings.exchange.run or "default",
-        identity_path=str(rundir.identity_file(run_dir, 0)),
-        fingerprint=build.fingerprint(settings),
-    )
+    with ExitStack() as held:
+        held.callback(rundir.free, rundir.locked(run_dir))
+        exchange = build.make(
+            settings.exchange,
+            run=settings.exchange.run or "default",
+            identity_path=str(rundir.identity_file(run_dir, 0)),
+            fingerprint=build.fingerprint(settings),
+        )
+        exchange.afterwards.push(held.pop_all())
     try:
         if not settings.exchange.initial_peers:
             logger.warning("others join with 'exchange.initial_peers=[%s]'", exchange.address[0])

@@ -53,9 +53,8 @@ class RunDir:
     lock: IO[str]
 
     def close(self) -> None:
-        """Give the folder free: by name, since a process forked meanwhile may hold the file open as well."""
-        fcntl.flock(self.lock, fcntl.LOCK_UN)
-        self.lock.close()
+        """Give the folder free."""
+        free(self.lock)
 
 
 def open_run(config: DictConfig) -> RunDir:
@@ -96,6 +95,12 @@ def locked(path: Path) -> IO[str]:
     except OSError as error:
         raise UserError(f"run_dir={path} is being trained by another process: type another run_dir=") from error
     return lock
+
+
+def free(lock: IO[str]) -> None:
+    """The opposite of `locked`: by name, since a process forked meanwhile may hold the file open as well."""
+    fcntl.flock(lock, fcntl.LOCK_UN)
+    lock.close()
 
 
 def comparable(config: DictConfig | ListConfig) -> dict[str, Any]:

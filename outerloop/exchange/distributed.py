@@ -18,6 +18,7 @@ import torch
 from torch import distributed as dist
 
 from outerloop.exchange.from_the_start import FromTheStart
+from outerloop.ranks import tensor_of
 from outerloop.types import FIRST, Contribution, Made, Round, RoundFailed, UserError
 
 
@@ -88,7 +89,7 @@ class Distributed(FromTheStart):
 
     def gather(self, blob: bytes) -> dict[int, bytes]:
         """The bytes of all processes in the order of ranks."""
-        own = as_tensor(blob)
+        own = tensor_of(blob)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         dist.all_gather(sizes, torch.tensor([len(own)]), group=self.group)
         longest = max(int(size) for size in sizes)
@@ -141,11 +142,6 @@ class PendingRound:
             reason = str(error).strip().splitlines() or [type(error).__name__]
             raise RoundFailed(f"an exchange between {self.exchange.size} processes failed: {reason[0]}") from error
         return [Contribution(name_of(rank), self.round, blob) for rank, blob in messages.items()]
-
-
-def as_tensor(blob: bytes) -> torch.Tensor:
-    """(n,) uint8, a copy."""
-    return torch.frombuffer(bytearray(blob), dtype=torch.uint8) if blob else torch.empty(0, dtype=torch.uint8)
 
 
 def name_of(rank: int) -> str:

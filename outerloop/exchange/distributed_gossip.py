@@ -16,7 +16,8 @@ from torch import Tensor
 from torch import distributed as dist
 
 from outerloop.dealing import checked_group, group_of
-from outerloop.exchange.distributed import Distributed, as_tensor
+from outerloop.exchange.distributed import Distributed
+from outerloop.ranks import tensor_of
 from outerloop.types import Round
 
 
@@ -50,7 +51,7 @@ class DistributedGossip(Distributed):
         sizes = {rank: torch.zeros(1, dtype=torch.int64) for rank in others}
         self.pass_on(torch.tensor([len(blob)]), sizes)
         messages = {rank: torch.empty(int(size), dtype=torch.uint8) for rank, size in sizes.items()}
-        self.pass_on(as_tensor(blob), messages)
+        self.pass_on(tensor_of(blob), messages)
         return {rank: blob if rank == self.rank else messages[rank].numpy().tobytes() for rank in partners}
 
     def pass_on(self, own: Tensor, theirs: Mapping[int, Tensor]) -> None:

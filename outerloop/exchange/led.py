@@ -15,9 +15,21 @@ from typing import Any
 from outerloop import snapshot
 from outerloop.protocols import Exchange, Pending
 from outerloop.ranks import Ranks, tensor_of
-from outerloop.types import FIRST, Contribution, Deserted, Made, Outrun, ReplicasDiverged, Round, RoundFailed
+from outerloop.types import (
+    FIRST,
+    Contribution,
+    Deserted,
+    LeaderFailed,
+    Made,
+    Outrun,
+    ReplicasDiverged,
+    Round,
+    RoundFailed,
+    UserError,
+)
 
-PASSED_ON = {error.__name__: error for error in (RoundFailed, Deserted)}
+KNOWN = {error.__name__: error for error in (RoundFailed, Deserted, UserError)}
+"""Errors that mean the same at all processes."""
 
 
 class Led:
@@ -35,6 +47,16 @@ class Led:
         told = self.together(lambda x: [getattr(x, fact) for fact in facts] + [x.recovery is not None])
         self.agrees, self.waits_for_all, self.lockstep, self.peer, self.rank, self.size, self.came_late = told[:-1]
         self.recovery: Callable[[int], tuple[Round, bytes]] | None = self.recovered if told[-1] else None
+
+    @classmethod
+    def joining(cls, join: Callable[[], Exchange], *, ranks: Ranks) -> Led:
+        """The same, of an exchange that the leader has yet to join; where it cannot, all raise."""
+        try:
+            exchange = join() if ranks.leads else None
+        except Exception as error:
+            tell_of(error, ranks)
+            raise
+        return cls(exchange, ranks=ranks)
 
     @property
     def alive(self) -> int:
@@ -69,8 +91,10 @@ class Led:
             self.exchange.landed(round, state)
 
     def start(self, blob: bytes, round: Round) -> PendingAtLeader:
-        """Offered once, by the leader."""
-        return PendingAtLeader(self, self.exchange.start(blob, round) if self.exchange else None, blob)
+        """Offered once, by the leader. Raises at all what it raises there."""
+        pending = PendingAtLeader(self, blob)
+        self.together(lambda exchange: pending.begin(exchange, round))
+        return pending
 
     def once(self, round: Round, make: Callable[[], Made]) -> Made:
         """A process of its own: made here."""
@@ -108,31 +132,49 @@ class Led:
         return Round(number, fragment), content.numpy().tobytes()
 
     def together(self, work: Callable[[Exchange], Any]) -> Any:
-        """What `work` gives at the leader (a tree of plain values and tensors), at all; or what it raises there."""
-        outcome = snapshot.pack(self.done(work, self.exchange)) if self.exchange else b""
-        told = snapshot.unpack(self.ranks.spread(outcome))
+        """What `work` gives at the leader (a tree of plain values and tensors), at all; or what it raises there.
+
+        Raises LeaderFailed at the others when that is none of KNOWN, and may be of the leader alone.
+        """
+        if self.exchange is None:
+            return self.heard(snapshot.unpack(self.ranks.spread(b"")))
+        try:
+            value = work(self.exchange)
+        except Outrun as outrun:
+            self.outrun_by = outrun
+            tell_of(outrun, self.ranks)
+            raise Outrun(self.recovered) from None
+        except Exception as error:
+            tell_of(error, self.ranks)
+            raise
+        self.ranks.spread(snapshot.pack({"raised": "", "value": value}))
+        return value
+
+    def heard(self, told: dict[str, Any]) -> Any:
+        """What the leader has told, at another process."""
         if told["raised"] == Outrun.__name__:
             raise Outrun(self.recovered)
         if told["raised"]:
-            raise PASSED_ON[told["raised"]](told["value"])
+            raise KNOWN.get(told["raised"], LeaderFailed)(told["value"])
         return told["value"]
 
-    def done(self, work: Callable[[Exchange], Any], exchange: Exchange) -> dict[str, Any]:
-        """The outcome of `work`, to be told."""
-        try:
-            return {"raised": "", "value": work(exchange)}
-        except Outrun as outrun:
-            self.outrun_by = outrun
-            return {"raised": Outrun.__name__, "value": ""}
-        except tuple(PASSED_ON.values()) as error:
-            return {"raised": type(error).__name__, "value": str(error)}
+
+def tell_of(error: Exception, ranks: Ranks) -> None:
+    """The leader tells the others what it is about to raise."""
+    kind = type(error).__name__
+    ranks.spread(snapshot.pack({"raised": kind, "value": str(error) if kind in KNOWN else f"{kind}: {error}"}))
 
 
 class PendingAtLeader:
     """One round under way at the leader."""
 
-    def __init__(self, led: Led, pending: Pending | None, blob: bytes) -> None:
-        self.led, self.pending, self.blob = led, pending, blob
+    def __init__(self, led: Led, blob: bytes) -> None:
+        self.led, self.blob = led, blob
+        self.pending: Pending | None = None
+
+    def begin(self, exchange: Exchange, round: Round) -> None:
+        """At the leader: the message leaves."""
+        self.pending = exchange.start(self.blob, round)
 
     def wait(self, timeout_s: float) -> list[Contribution]:
         """As the leader's exchange has it. Raises RoundFailed, Deserted, Outrun; ReplicasDiverged."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Protocol
 
@@ -50,6 +50,7 @@ class SwarmExchange(ABC):
         self._pending: list[SwarmPending] = []
         self._closed = False
         self._carriers: Sequence[Bulk] = ()  # of payloads first
+        self.afterwards = ExitStack()  # what is held until this peer has left
 
     @contextmanager
     def appearing(self) -> Iterator[list[Part]]:
@@ -109,13 +110,14 @@ class SwarmExchange(ABC):
         if self._closed:
             return
         self._closed = True
-        try:
-            for pending in self._pending:
-                pending.drop()
-            if linger:
-                self.linger()
-        finally:
-            self._presence.end()
+        with self.afterwards:
+            try:
+                for pending in self._pending:
+                    pending.drop()
+                if linger:
+                    self.linger()
+            finally:
+                self._presence.end()
 
     def abort(self) -> None:
         """Leave at once (Ctrl-C): the record is withdrawn, the others go on."""

@@ -138,6 +138,7 @@ class SwarmGather(SwarmExchange):
                 pace=pace,
             )
             parts += [self._rounds, self._meetings, self._handover]
+            self._node.member = self._counts_on
             self._carriers = self._rounds.bulk, self._handover.given, self._handover.taken
 
     @property
@@ -228,6 +229,10 @@ class SwarmGather(SwarmExchange):
     def _names(self) -> dict[str, str]:
         """Peer id -> name of everybody who may take part: known here, or counted on by the others."""
         return self._members.known | {id_of(name): name for name in self._rounds.peers}
+
+    def _counts_on(self, peer_id: str) -> bool:
+        """Whether this is the id of a peer that was there at the start, or that decides rounds."""
+        return peer_id in self._members.names or peer_id in map(id_of, self._rounds.peers)
 
     async def _gather(self, place: int, blob: bytes, round: Round) -> list[Contribution]:
         if not self._rounds.decided(place):

@@ -54,6 +54,8 @@ class Attached:
         for report in self.outer.after_inner_step(self.samples):
             if report.failed:
                 logger.warning("round %d did not complete: %s", report.round.number, report.failed)
+            for note in report.notes:
+                logger.info("round %d: %s", report.round.number, note)
             if self.on_round is not None:
                 self.on_round(report)
 
@@ -77,3 +79,12 @@ def check_covered(optimizer: Optimizer, outer: OuterLoop | Follower) -> None:
                 f"{name} is trainable, and {type(optimizer).__name__} does not train it: give it to the optimizer,"
                 " or set requires_grad_(False) on it before the outer loop is made"
             )
+
+
+def refuse_many(processes: int) -> None:
+    """Raises UserError where a Trainer averages gradients over processes, each of which would be a peer."""
+    if processes > 1:
+        raise UserError(
+            f"this Trainer has {processes} processes, and the callback is of one: start one process a peer, or give"
+            " outerloop.from_recipe the DDP model in a training loop of your own"
+        )

@@ -19,7 +19,7 @@ from torch.nn import Module
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from outerloop import checkpoint
-from outerloop.inner.attach import Attached
+from outerloop.inner.attach import Attached, refuse_many
 from outerloop.loop import OuterLoop
 from outerloop.rounds import RoundReport
 from outerloop.types import UserError
@@ -46,8 +46,10 @@ class HFCallback(TrainerCallback):
     ) -> None:
         """Make the outer loop and attach it to the optimizer.
 
-        Raises UserError when training goes on from a checkpoint that holds no outer loop.
+        Raises UserError when training goes on from a checkpoint that holds no outer loop, and for a Trainer of several
+        processes.
         """
+        refuse_many(args.world_size)
         self.outer = self.make(kwargs["model"], saved(args, state) if state.global_step else None)
         optimizer = kwargs["optimizer"].optimizer  # accelerate's wrapper has no hooks, and steps when it should
         samples = args.train_batch_size * args.gradient_accumulation_steps

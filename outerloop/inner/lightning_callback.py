@@ -15,7 +15,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.nn import Module
 
-from outerloop.inner.attach import Attached
+from outerloop.inner.attach import Attached, refuse_many
 from outerloop.loop import OuterLoop
 from outerloop.rounds import RoundReport
 
@@ -36,8 +36,12 @@ class LightningCallback(Callback):
         self.rounds: list[RoundReport] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Make the outer loop and attach it to the optimizer, which is to train the whole module."""
-        self.outer = self.make(pl_module, self.restored)
+        """Make the outer loop and attach it to the optimizer, which is to train the whole module.
+
+        Raises UserError for a Trainer of several processes.
+        """
+        refuse_many(trainer.world_size)
+        self.outer, self.restored = self.make(pl_module, self.restored), None  # another `fit` begins anew
         self.attached = Attached(trainer.optimizers[0], self.outer, samples=self.samples, on_round=self.rounds.append)
 
     def on_train_batch_end(

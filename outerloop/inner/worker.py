@@ -174,6 +174,8 @@ class Worker:
         """Tell the round; give up after too many failures in a row."""
         for refusal in report.refused:
             self.emit("status", text=f"left out, {refusal}")
+        for note in report.notes:
+            self.emit("status", text=note)
         for peer in report.diverged:
             self.emit("status", text=f"{peer} holds other weights than most: it is to take over theirs")
         self.failed_in_a_row = self.failed_in_a_row + 1 if report.failed else 0

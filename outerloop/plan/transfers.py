@@ -67,7 +67,7 @@ class Gathering:
                 next_s = starts.pop()
             self.left_F = self.left_F - (next_s - now_s) * rate_F
             now_s = next_s
-            for owner, puller in self.end():
+            for owner, puller in self.end(now_s, rate_F):
                 arrival_PP[puller, owner] = now_s
             self.ask(now_s)
         return arrival_PP
@@ -96,9 +96,9 @@ class Gathering:
         self.giving[owner] += count
         return [self.queues[owner].popleft() for _ in range(count)]
 
-    def end(self) -> list[tuple[int, int]]:
-        """Owner and puller of every transfer that has come to its end."""
-        over_F = self.left_F <= self.bytes * EPSILON
+    def end(self, now_s: float, rate_F: np.ndarray) -> list[tuple[int, int]]:
+        """Owner and puller of every transfer that has come to its end, or would before the clock's next float64."""
+        over_F = (self.left_F <= self.bytes * EPSILON) | (now_s + self.left_F / rate_F <= now_s)
         ended = [pair for pair, over in zip(self.under_way, over_F, strict=True) if over]
         self.under_way = [pair for pair, over in zip(self.under_way, over_F, strict=True) if not over]
         self.left_F = self.left_F[~over_F]

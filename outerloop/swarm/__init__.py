@@ -4,18 +4,18 @@ Of hivemind three layers are used, in one asyncio thread and without a fork: its
 proven), its raw binary streams and its DHT. From the floor up:
 
     identity  folder  disk  thread  framing  board  timeouts    small parts without a network
-    signatures  refusals -> trust -> records  sealed            who said it, whom a peer answers, what it turned down
+    signatures  refusals -> trust -> records  shelf  sealed     who said it, whom a peer answers, what it turned down
     daemon -> peer -> roster                                    one process of libp2p, one peer, who is there
     status  probe  visitor                                      for those who look on and take no part
     pace  busy  partial  holders -> bulk                        content by its hash, from whoever holds it
     membership  meetings                                        who takes part, and a look at each other
     agreement and its parts                                     what each round came to; no clock, no network
-    store  payloads  pulls -> asking                            payloads of a round, whatever becomes of them
+    store  payloads  pulls  penalties -> asking                 payloads of a round, whatever becomes of them
     post  history -> following  timers  reach -> rounds         the same with both: ballots, commits, who is in reach
-    manifest -> donor  download -> handover                     the state of the run, for who comes late
+    manifest -> donor  download  proof -> handover              the state of the run, for who comes late
     partners -> pairing  patience                               gossip: who meets whom, and how long a peer waits
     notices  handshake -> verdicts -> gossip                    ... who is ready, and how a pair ends alike
-    assembly                                                    everybody's bytes to whoever is left, at the end
+    shares -> assembly                                          everybody's bytes to whoever is left, at the end
     presence                                                    a peer with its record and the members it sees
 
 Importing this package quiets hivemind: its log shows errors only (HIVEMIND_LOGLEVEL still rules), and its import keeps

@@ -12,8 +12,10 @@ vote in r + 1 can undo r. Rosters change for liveness alone: each round needs a 
 peer up that tells it the head.
 
 What must outlive a crash: Save outputs, each before the outputs after it; and payloads, from `holds` until their round
-is ROUNDS_KEPT old, for an accept says "if this is the commit, its payloads can be had from me". A peer that lost either
-comes back as a new one. Peers may stop, lag and lose messages; that they do not lie is assumed.
+is ROUNDS_KEPT old, for an accept says "if this is the commit, its payloads can be had from me". A commit is applied and
+passed on before it is saved: what it rests on are accepts, which a majority has on disk, so who loses it in a crash
+learns the same one again. A peer that lost what it saved comes back as a new one. Peers may stop, lag and lose
+messages; that they do not lie is assumed.
 """
 
 from __future__ import annotations
@@ -123,7 +125,7 @@ class Agreement(Decree):
         if number != self.number:
             return
         reason = self._objection(decided.commit)
-        if reason := reason or doubt(self.memory, decided, self.notary):
+        if reason := reason or doubt(self.memory.roster, decided, self.notary):
             self._refuse(sender, reason)
         else:
             self._apply(decided)
@@ -135,12 +137,12 @@ class Agreement(Decree):
             return False
         concerned = {*self.memory.roster, *decided.commit.roster, *self.gathering.asked}
         self._apply(decided)
-        self._tell(sorted(concerned), decided)
+        self._send(sorted(concerned), decided)
         return True
 
     def _apply(self, decided: Decided) -> None:
+        """A majority has it on disk, so that this peer need not: who loses it in a crash learns it again."""
         self._begin(self.memory.learned(decided))
-        self._save()
         self._out.append(Apply(decided.commit))
 
     def _begin(self, memory: Memory) -> None:

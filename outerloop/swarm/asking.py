@@ -4,7 +4,7 @@
           -> has gone on without                it is ahead: its commits are fetched
           -> its payload                        pulled; refused when too large, not signed, or other bytes than said
 
-Who is refused has no payload in this round, and is asked anew in the next.
+Who is refused has no payload in this round, and is asked anew in the next; `penalties` remember how it was.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.commits import Participant
 from outerloop.swarm.framing import BrokenStream
 from outerloop.swarm.payloads import Payloads
+from outerloop.swarm.penalties import Penalties
 from outerloop.swarm.pulls import Pulls
 from outerloop.swarm.roster import id_of
 from outerloop.swarm.store import Store
@@ -40,6 +41,7 @@ class Asking:
         ahead: Callable[[str], None],
     ) -> None:
         self._payloads, self._pulls, self._store, self._bulk = payloads, pulls, store, bulk
+        self.penalties = Penalties()
         self._ahead = ahead
 
     async def ask(self, number: int, peer: str) -> None:
@@ -60,7 +62,13 @@ class Asking:
     async def _get(self, number: int, one: Participant) -> bool:
         """Whether there is nothing more to be had of this peer."""
         await asyncio.wait([self._pulls.start(number, one, [one.peer])])
-        if self._bulk.reputation.lied(id_of(one.peer), one.digest):
-            self._pulls.refuse(one.peer, f"round {number}: its payload is not what it says of it")
+        if (number, one) in self._store:
+            self.penalties.good(one.peer, number)
             return True
-        return (number, one) in self._store or self._pulls.refused(number, one)
+        lied = self._bulk.reputation.lied(id_of(one.peer), one.digest)
+        if lied:
+            self._pulls.refuse(one.peer, f"round {number}: its payload is not what it says of it")
+        if lied or self._pulls.refused(number, one):
+            self.penalties.refused(one.peer, number)
+            return True
+        return False

@@ -16,6 +16,7 @@ A collector need not have come itself: its network thread collects as soon as so
 dead or frozen goes to the next in the order; who finds nobody before it collects. A new collector takes over a list
 that it hears of, so there are two only where some reach each other and others do not. Who comes after the list was
 made is handed it all the same. Every peer gets the bytes of all: meant for weights once, at the end of a run.
+What travels holds its owner's signature (shares.py), over the number of the assembly as well.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from outerloop.swarm.framing import BrokenStream, Stream, Unreadable
 from outerloop.swarm.handshake import busy_until
 from outerloop.swarm.holders import Unobtainable
 from outerloop.swarm.membership import Membership
+from outerloop.swarm.sealed import SEAL_BYTES
+from outerloop.swarm.shares import Shares
 from outerloop.swarm.timeouts import LINGER_S, PROBE_S, STALL_S, VIEW_S, limit
 from outerloop.swarm.transport import PeerGone, Request, Transport, Unreachable, persist
 from outerloop.types import Contribution, Round
@@ -62,11 +65,12 @@ class Assembly:
     ) -> None:
         self._transport = transport
         self._members = membership
+        self._shares = Shares(transport, membership)
         self._store = store
         self._bulk = bulk
         self._protocol = f"outerloop/1/{run}/assembly"
         self._wait_s = wait_s
-        self._max_blob_bytes = max_blob_bytes
+        self._most_bytes = max_blob_bytes + SEAL_BYTES
         self._brought: defaultdict[int, Brought] = defaultdict(dict)
         self._lists: dict[int, asyncio.Future[Brought]] = {}
         self._collecting: dict[int, asyncio.Task[None]] = {}
@@ -79,12 +83,13 @@ class Assembly:
     async def meet(self, number: int, blob: bytes) -> list[Contribution]:
         """What was brought by all who are on the list, in the order of names; a late peer's own bytes are not."""
         own_id, names = self._transport.peer_id, self._members.names
-        own = self._store.put(blob), len(blob)
+        content = await self._shares.seal(number, blob)
+        own = self._store.put(content), len(content)
         blobs: dict[str, bytes] = {}
         for peer in names:
             if peer == own_id:
                 self._bring(number, own_id, own)
-                blobs = await self._get_all(await self._list(number), [own_id])
+                blobs = await self._get_all(number, await self._list(number), [own_id])
                 break
             try:
                 blobs = await self._attend(peer, number, own)
@@ -113,7 +118,7 @@ class Assembly:
                     while "met" not in (told := await stream.receive_object()):
                         pass
                     met = self._list_from(told)
-                    blobs = await self._get_busily(met, collector, stream)
+                    blobs = await self._get_busily(number, met, collector, stream)
                     self._adopt(number, met)
                     await stream.send_object({"have": True})
                     return blobs
@@ -162,7 +167,7 @@ class Assembly:
             logger.warning("an assembly goes on without those who did not come in %g s", self._wait_s)
         if not self._list(number).done():
             brought = dict(self._brought[number])
-            blobs = await self._get_all(brought, [])
+            blobs = await self._get_all(number, brought, [])
             self._adopt(number, {peer: brought[peer] for peer in blobs})
 
     async def _wait_for(self, number: int, peer: str) -> None:
@@ -187,26 +192,30 @@ class Assembly:
             await stream.send_object({"number": number})
             return await stream.receive_object()
 
-    async def _get_busily(self, met: Brought, collector: str, stream: Stream) -> dict[str, bytes]:
-        get = asyncio.create_task(self._get_all(met, [collector]))
+    async def _get_busily(self, number: int, met: Brought, collector: str, stream: Stream) -> dict[str, bytes]:
+        get = asyncio.create_task(self._get_all(number, met, [collector]))
         try:
             await busy_until(stream, get)
             return get.result()
         finally:
             get.cancel()
 
-    async def _get_all(self, met: Brought, also: Sequence[str]) -> dict[str, bytes]:
-        """The bytes of all, in the order of names; without those that cannot be had."""
-        got = await asyncio.gather(*(self._get(peer, *met[peer], also) for peer in met))
+    async def _get_all(self, number: int, met: Brought, also: Sequence[str]) -> dict[str, bytes]:
+        """The bytes of all, in the order of names; without those that cannot be had, or are not their owner's."""
+        got = await asyncio.gather(*(self._get_share(number, peer, met[peer], also) for peer in met))
         blobs = dict(zip(met, got, strict=True))
         return {peer: blob for peer in self._members.names if (blob := blobs.get(peer)) is not None}
+
+    async def _get_share(self, number: int, owner: str, entry: tuple[bytes, int], also: Sequence[str]) -> bytes | None:
+        content = await self._get(owner, *entry, also)
+        return None if content is None else await self._shares.open(number, owner, content)
 
     async def _get(self, owner: str, sha: bytes, length: int, also: Sequence[str]) -> bytes | None:
         if (held := self._store.get(sha)) is not None:
             return held
         holders = [peer for peer in dict.fromkeys([owner, *also]) if peer != self._transport.peer_id]
         try:
-            blob = await self._bulk.get(sha, length, holders, at_most=self._max_blob_bytes, timeout_s=self._wait_s)
+            blob = await self._bulk.get(sha, length, holders, at_most=self._most_bytes, timeout_s=self._wait_s)
         except Unobtainable as error:
             logger.warning("what %s brought cannot be had: %s", self._members.names[owner], error)
             return None

@@ -188,6 +188,9 @@ class Decree:
     def _tell(self, peers: Iterable[str], message: Message) -> None:
         """What was promised or accepted is on disk before anybody hears of it."""
         self._save()
+        self._send(peers, message)
+
+    def _send(self, peers: Iterable[str], message: Message) -> None:
         self._out += [Send(peer, message) for peer in peers if peer != self.memory.peer]
 
     def _save(self) -> None:

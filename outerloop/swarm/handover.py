@@ -1,8 +1,8 @@
 """The state of a run from those who have it to one that comes late, or was away for too long.
 
-the newest commit h that anybody knows   ->   its roster is asked for the state as of commit h + 1 (donor.py)
-commit h + 1 is decided                  ->   the newcomer follows the chain from there, and keeps what comes
-the state is here (download.py)          ->   its trainer goes on from that, and lands what has come meanwhile
+the newest commit h that can be believed   ->   its roster is asked for the state as of commit h + 1 (donor.py)
+commit h + 1 is decided, h's roster signed ->   the newcomer follows the chain from there, and keeps what comes
+the state is here (download.py)            ->   its trainer goes on from that, and lands what has come meanwhile
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from outerloop.swarm.ballots import Decided
+from outerloop.swarm.commits import Commit
 from outerloop.swarm.disk import Disk
 from outerloop.swarm.donor import Donor
 from outerloop.swarm.download import Download, Progress
@@ -19,7 +20,9 @@ from outerloop.swarm.fields import BadMessage
 from outerloop.swarm.framing import BrokenStream
 from outerloop.swarm.holders import Unobtainable
 from outerloop.swarm.manifest import Manifest
+from outerloop.swarm.notary import Keys
 from outerloop.swarm.pace import Pace
+from outerloop.swarm.proof import newest, objections, unproven
 from outerloop.swarm.roster import id_of
 from outerloop.swarm.rounds import Rounds
 from outerloop.swarm.timeouts import RETRY_S
@@ -45,6 +48,7 @@ class Handover:
         disk: Disk,
         pace: Pace | None = None,
     ) -> None:
+        self._trust = transport.trust
         self._rounds = rounds
         self._own = own
         self._donor = Donor(transport, run=run, allowed=allowed, pace=pace)
@@ -72,14 +76,15 @@ class Handover:
 
         `peers`: names of those who may know of the run. Tries until it succeeds: the caller limits the time.
         """
-        others = [peer for peer in peers if peer != self._own]
+        others = [peer for peer in peers if peer != self._own and id_of(peer) in self._trust.allow]
+        notary = Keys(self._trust.signatures, sitting=sitting)
         while True:
-            newest = max(await self._all_newest(others), key=lambda one: one.commit.number)
-            number, donors = newest.commit.number + 1, [peer for peer in newest.commit.roster if peer != self._own]
+            head = await self._newest(others, notary)
+            number, donors = head.number + 1, [peer for peer in head.roster if peer != self._own]
             ids = list(map(id_of, donors))
             getting = asyncio.create_task(self._download.get(number, ids, progress, at_most=at_most))
             try:
-                decided = await self._decided(number, donors, getting)
+                decided = await self._decided(head, donors, notary, getting)
                 await self._rounds.go_on_from(decided, run=sitting)
                 manifest, content = await getting
                 if manifest.head == decided.commit.digest:
@@ -92,24 +97,36 @@ class Handover:
                 getting.cancel()
             await asyncio.sleep(RETRY_S[1])
 
-    async def _all_newest(self, peers: Sequence[str]) -> list[Decided]:
-        """The newest commit of everybody who answers, at least one."""
+    async def _newest(self, peers: Sequence[str], notary: Keys) -> Commit:
+        """The newest commit that can be believed (proof.py), as soon as there is one; who tells another is refused."""
         while True:
-            answers = await asyncio.gather(*(self._ask(peer, None) for peer in peers))
-            if known := [one for answer in answers for one in answer]:
-                return known
+            answers = zip(peers, await asyncio.gather(*(self._ask(peer, None) for peer in peers)), strict=True)
+            logs = {peer: log for peer, log in answers if log}
+            if head := newest(logs, notary):
+                for peer, why in objections(logs, head).items():
+                    self._refuse(peer, why)
+                logger.info(
+                    "commit %d is what most of %d peers that answered hold, or follows it", head.number, len(logs)
+                )
+                return head
+            if logs:
+                logger.warning("most of %d peers that answer hold no commit in common: asking again", len(logs))
             await asyncio.sleep(RETRY_S[1])
 
-    async def _decided(self, number: int, peers: Sequence[str], getting: asyncio.Task) -> Decided:
-        """A commit, as soon as one of them knows it. Raises what `getting` failed of: then nobody needs it."""
+    async def _decided(self, head: Commit, peers: Sequence[str], notary: Keys, getting: asyncio.Task) -> Decided:
+        """The commit after `head`, as soon as one of them proves it. Raises what `getting` failed of."""
         while True:
             for peer in peers:
-                for one in await self._ask(peer, number - 1):
-                    if one.commit.number == number:
+                for one in (await self._ask(peer, head.number))[:1]:
+                    if not (why := unproven(head, one, notary)):
                         return one
+                    self._refuse(peer, why)
             await asyncio.wait([getting], timeout=RETRY_S[1])
             if getting.done():
                 getting.result()
+
+    def _refuse(self, peer: str, why: str) -> None:
+        self._trust.refusals.note("ballots", peer, why)
 
     async def _ask(self, peer: str, after: int | None) -> Sequence[Decided]:
         """What a peer knows, nothing when it does not answer."""

@@ -1,7 +1,7 @@
 """The commits that a peer missed, from another one's log.
 
 {after} ->   <- {commits: how many}, then each as a message of ballots.py;   {} when the log does not reach back
-{after: nil} asks for the newest one alone
+{after: nil} asks for all that the log holds
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class History:
         return []
 
     async def ask(self, peer: str, after: int | None) -> list[Decided] | None:
-        """The commits after this number, oldest first; None: the newest one.
+        """The commits after this number, oldest first; None: all that its log holds.
 
         Raises BrokenStream, Unreachable, TimeoutError.
         """

@@ -4,7 +4,8 @@ The members are the first `peers` of the roster in the order of joining. A roste
 each one asks every other for the list that *it* sees; when all lists are equal the swarm has formed. The list, with the
 times of joining, names the sitting: what is agreed on holds in it alone. A run that is resumed as a whole forms anew;
 who is restarted while others go on, and remembers their sitting, is back in it. Who comes late is no member: the others
-know its name, and the agreement counts on it once it has the state.
+know its name, and the agreement counts on it once it has the state. It goes by the list that more than half of those
+tell who have formed, so that fewer of them cannot lead it into a sitting of their own (proof.py says what they can).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Membership:
         self._turned_away_by: set[str] = set()
         self._records: list[Record] = []
         self._members: Members = [[own.name, own.joined]]
-        self._others_formed: Members = []
+        self._formed_lists: dict[str, Members] = {}  # of those who have formed, by who tells it
         self._formed = False
         self._late: dict[str, str] = {}  # peer id -> name of those who came when the sitting was under way
         self.came_late = False
@@ -100,13 +101,14 @@ class Membership:
         first = sorted(self._records, key=lambda record: (record.joined, record.name))[: self._peers]
         self._members = sorted([record.name, record.joined] for record in first)
         self._silent = {name for name, _ in self._members} - {self._own.name}
-        self._turned_away_by = set()
+        self._turned_away_by, self._formed_lists = set(), {}
         others = [record for record in self._records if record.name != self._own.name]
         await asyncio.gather(*map(self._hear, others))
         if self._turned_away_by and len(self._turned_away_by) == len(others):
             raise UserError(self._outside())
-        if self._others_formed:
-            self._come_late()
+        members = self._most_told()
+        if members and (members != self._members or self._own.peer_id not in self.names):
+            self._come_late(members)
         elif len(self._members) == self._peers and self._own.peer_id in self and not self._silent:
             self._formed = True
         return self._formed
@@ -124,14 +126,24 @@ class Membership:
             return
         if told.get("members") == self._members and self._own.peer_id in self.names:
             self._silent.discard(other.name)
-        elif told.get("formed") and _well_formed(told.get("members")):
-            self._others_formed = told["members"]
-            late = told.get("late")
-            self._late |= {id_of(name): name for name in map(_name, late if isinstance(late, list) else ()) if name}
+        if told.get("formed") and _well_formed(told.get("members")):
+            self._formed_lists[other.name] = told["members"]
+            late, allow = told.get("late"), self._transport.trust.allow
+            names = filter(None, map(_name, late if isinstance(late, list) else ()))
+            self._late |= {id_of(name): name for name in names if id_of(name) in allow}
 
-    def _come_late(self) -> None:
+    def _most_told(self) -> Members:
+        """The list that more than half of those tell who have formed, if any; who tells another is refused by name."""
+        lists = self._formed_lists
+        most = [one for one in lists.values() if 2 * sum(one == other for other in lists.values()) > len(lists)]
+        for name in [name for name, one in lists.items() if most and one != most[0]]:
+            self._transport.trust.refusals.note(
+                "ballots", name, "tells other members than most of those who have formed"
+            )
+        return most[0] if most else []
+
+    def _come_late(self, members: Members) -> None:
         """Others have formed: among them, as one that was there or as a new one, unless it is one of them just now."""
-        members, self._others_formed = self._others_formed, []
         if [self._own.name, self._own.joined] not in members or self._remembers(sitting_of(self._run, members)):
             self._members, self._formed, self.came_late = members, True, True
 
@@ -145,6 +157,9 @@ class Membership:
                 )
 
     def _what_is_missing(self, waited_s: float) -> str:
+        if self._formed_lists and not self._most_told():
+            tellers = _list([record for record in self._records if record.name in self._formed_lists])
+            return f"run {self._run} is under way, and most of these do not tell the same members: {tellers}"
         there = f"after {waited_s:.0f} s {len(self._records)} of {self._peers} peers are there ({_list(self._records)})"
         if len(self._records) < self._peers:
             missing, join = self._peers - len(self._records), f"exchange.initial_peers=[{self._own.addresses[0]}]"

@@ -1,4 +1,4 @@
-"""What the rounds came to, for the trainer to take: commits that are on disk, and every payload that they name.
+"""What the rounds came to, for the trainer to take: commits that are decided, and every payload that they name.
 
 The agreement may be many rounds ahead of the trainer. A round stays here until the trainer has taken it, and as long as
 others may ask for it.
@@ -28,7 +28,7 @@ class Outcomes:
         self._pulls = pulls
         self._own = own
         self._commits: dict[int, Commit] = {}
-        self._open = 0  # the round after the last one whose commit is on disk
+        self._open = 0  # the round after the last one whose commit is known
         self._landed: int | None = None  # the last round that the trainer has taken; None: it has not said yet
         self._broken: Exception | None = TooFar()  # until it is known where the chain begins
         self._news = asyncio.Event()
@@ -39,7 +39,7 @@ class Outcomes:
         self._open, self._broken = memory.number, None
 
     def add(self, commit: Commit) -> None:
-        """The next round came to this, and it is on disk."""
+        """The next round came to this."""
         self._commits[commit.number] = commit
         self._open = commit.number + 1
         self._pulls.drop_all_but(commit.number, commit.participants)
@@ -54,6 +54,11 @@ class Outcomes:
         """No log of the others reaches back to this round, where the chain here ended when they were asked."""
         if number >= self._open:
             self.fail(TooFar())
+
+    @property
+    def too_far(self) -> bool:
+        """Whether this peer needs the others' state: what it knows is old, and nobody should go by it."""
+        return isinstance(self._broken, TooFar)
 
     def skip_to(self, number: int) -> None:
         """The trainer gets the state as of this commit, as if it had landed it; later ones may be known already."""

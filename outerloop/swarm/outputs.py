@@ -11,7 +11,10 @@ from outerloop.swarm.memory import Memory
 
 @dataclass(frozen=True)
 class Save:
-    """Write `memory.to_bytes()` to disk, synced, before anything that follows: others will count on it."""
+    """Write `memory.to_bytes()` to disk, synced, before anything that follows: others will count on it.
+
+    A commit is applied and passed on before it is saved: a majority has accepted it on theirs.
+    """
 
     memory: Memory
 

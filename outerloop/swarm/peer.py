@@ -29,6 +29,7 @@ from outerloop.swarm.framing import BrokenStream, Stream, Unreadable
 from outerloop.swarm.probe import Probes
 from outerloop.swarm.records import SignedRecords
 from outerloop.swarm.refusals import Refusals
+from outerloop.swarm.shelf import Shelf
 from outerloop.swarm.signatures import Signatures
 from outerloop.swarm.thread import NetworkThread
 from outerloop.swarm.timeouts import DHT_S, OPEN_S, START_S, STOP_S, limit
@@ -52,11 +53,14 @@ class Peer:
     addresses: list[str]
     """Full multiaddrs that others can join with, the ones that other machines can reach first."""
     dht: DHTNode
+    member: Callable[[str], bool]
+    """Whose DHT records go before strangers', by peer id; set by who knows."""
 
     def __init__(self, options: DaemonOptions, *, allow: Sequence[str] = ()) -> None:
         self._options = options
         signatures = Signatures.of(options.identity_path)
         self.trust = Trust(signatures, AllowList(allow, own=signatures.peer_id), Refusals())
+        self.member = self.trust.signatures.peer_id.__eq__
         self._turning_away = 0
         self._folder = SocketFolder()
         self._daemon: Daemon | None = None
@@ -135,6 +139,8 @@ class Peer:
         visible = [str(address) for address in await self._p2p.get_visible_maddrs()]
         self.addresses = sorted(visible, key=lambda address: "/127.0.0.1/" in address)
         self.dht = await _enter_dht(self._p2p, self._options, SignedRecords(self.trust))
+        protocol = self.dht.protocol  # what came in this moment comes again: records are refreshed
+        protocol.storage, protocol.cache = (Shelf(lambda peer_id: self.member(peer_id)) for _ in range(2))
         if not self._options.observer:
             await Probes(self, seen=self.seen_at).serve()
 

@@ -50,6 +50,7 @@ class Presence:
         own = Record(self.name, self.node.addresses, fingerprint, time.time())
         self.roster = Roster(self.node.dht, run=run, own=own)
         self.members = Membership(self.node, self.roster, run=run, peers=peers, own=own, remembers=remembers)
+        self.node.member = lambda peer_id: peer_id in self.members.names
 
     async def appear(self) -> None:
         """Be seen. Whatever this peer answers to must be served by now."""

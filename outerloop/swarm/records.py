@@ -8,8 +8,8 @@ is of one run, and any node can check those of any. A later record of the same p
 other way round, so an old one cannot be shown again after a withdrawal.
 
 One bad record makes a reader pass over all that a node tells of that key; the other nodes that hold it are asked too.
-In an open run anybody can make many identities and fill a key beyond the 4 MiB that hivemind can read (500 records of
-the largest size); an allow-list prevents it.
+In an open run anybody can make many identities; a key never holds more of them than can be read (shelf.py), and an
+allow-list keeps them out.
 """
 
 from __future__ import annotations

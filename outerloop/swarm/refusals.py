@@ -4,7 +4,7 @@
     records     a roster record that is not its owner's, too large or too long-lived, or of a peer outside
     requests    what came on a stream and is no message of its protocol, or a longer one than allowed
     payloads    a payload that its owner did not sign for this round, or that is larger than allowed
-    ballots     a message of the agreement that cannot be taken
+    ballots     a message of the agreement that cannot be taken, or a history that nothing proves
     manifests   a state's name that its donor did not sign
 
 A stranger decides how often this happens, so a name is told once in QUIET_S for each kind, with how many there were,

@@ -228,7 +228,11 @@ class Rounds:
         self._happens(lambda machine: machine.holds(number, one))
 
     def _receive(self, sender: str, message: Message) -> None:
-        self._happens(lambda machine: machine.receive(sender, message))
+        def received(machine: Agreement) -> list[Output]:
+            silenced = self._asking.penalties.silence(sender, message, machine.number)
+            return [] if silenced else machine.receive(sender, message)
+
+        self._happens(received)
 
     async def _live(self) -> None:
         while True:
@@ -285,7 +289,9 @@ class Rounds:
     def _since(self, number: int | None) -> tuple[Decided, ...] | None:
         if self._machine is None:
             return ()  # nothing is known here yet, which is not that a log begins later
-        return self._machine.memory.log[-1:] if number is None else self._machine.commits_since(number)
+        if number is not None:
+            return self._machine.commits_since(number)
+        return () if self._outcomes.too_far else tuple(one for one in self._machine.memory.log if one.accepts)
 
     def _holders(self, one: Participant, first: str = "") -> Iterable[str]:
         return [peer for peer in dict.fromkeys([first, one.peer, *self.roster]) if peer not in ("", self._own)]

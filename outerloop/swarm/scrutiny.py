@@ -37,11 +37,11 @@ def objection(memory: Memory, commit: Commit, *, min_peers: int, most_bytes: int
     return ""
 
 
-def doubt(memory: Memory, decided: Decided, notary: Notary) -> str:
-    """Why a commit of the round at hand is not known to be decided: too few of the roster have signed that."""
-    signed = {peer: signature for peer, signature in decided.accepts if peer in memory.roster}
+def doubt(roster: tuple[str, ...], decided: Decided, notary: Notary) -> str:
+    """Why a commit is not known to be decided: too few of the roster that decides its round have signed that."""
+    signed = {peer: signature for peer, signature in decided.accepts if peer in roster}
     where = decided.commit.number, decided.view, decided.commit.digest
     acceptors = [peer for peer, signature in signed.items() if notary.right(peer, *where, signature)]
-    if len(acceptors) < majority(memory.roster):
-        return f"commit {memory.number} has accepts of {len(acceptors)} of {len(memory.roster)} peers, no majority"
+    if len(acceptors) < majority(roster):
+        return f"commit {decided.commit.number} has accepts of {len(acceptors)} of {len(roster)} peers, no majority"
     return ""

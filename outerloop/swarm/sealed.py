@@ -1,11 +1,13 @@
 """A payload with its owner's signature in front, so that whoever passes it on cannot pass it off as something else.
 
-    signature (64 bytes) | payload          over (sitting, round, the owner's name, sha256 of the payload)
+    signature (64 bytes) | payload          over (purpose, sitting, round, the owner's name, sha256 of the payload)
 
 What a commit names is the sha256 of both together. Nobody says that it holds a payload before the signature was found
 right, and nobody accepts a commit without holding all of its payloads: so what a majority accepts is made of what its
 owners offered for just this round, whatever a leader claims and whoever gave the bytes. The payload itself repeats its
 round, fragment, peer and samples (wire.py).
+
+A share of an assembly (shares.py) is sealed the same way, for a purpose of its own.
 """
 
 from __future__ import annotations
@@ -21,23 +23,28 @@ from outerloop.swarm.roster import id_of
 from outerloop.swarm.signatures import Signatures
 
 T = TypeVar("T")
-CONTEXT = "payload"
+PAYLOAD, SHARE = "payload", "share"
+"""Purposes: of a round, of an assembly."""
 SEAL_BYTES = SIGNATURE_BYTES
 INLINE_BYTES = 4 << 20
 """More is hashed or copied beside the network thread's loop, at 1.7 GB/s or so."""
 
 
-def sealed(payload: bytes, signatures: Signatures, *, sitting: str, number: int, peer: str) -> bytes:
+def sealed(
+    payload: bytes, signatures: Signatures, *, sitting: str, number: int, peer: str, purpose: str = PAYLOAD
+) -> bytes:
     """What travels. `peer`: the name of this peer, who offers it."""
-    return signatures.sign(CONTEXT, sitting, number, peer, hashlib.sha256(payload).digest()) + payload
+    return signatures.sign(purpose, sitting, number, peer, hashlib.sha256(payload).digest()) + payload
 
 
-async def doubt(content: bytes, signatures: Signatures, *, sitting: str, number: int, peer: str) -> str:
+async def doubt(
+    content: bytes, signatures: Signatures, *, sitting: str, number: int, peer: str, purpose: str = PAYLOAD
+) -> str:
     """Why this is not what a peer offered for this round; empty when it is."""
     seen = await beside(len(content), lambda: _seen(content))
-    if signatures.right(content[:SEAL_BYTES], CONTEXT, sitting, number, peer, seen, by=id_of(peer)):
+    if signatures.right(content[:SEAL_BYTES], purpose, sitting, number, peer, seen, by=id_of(peer)):
         return ""
-    return f"what came as its payload of round {number} is not signed by it for this round"
+    return f"what came as its {purpose} of round {number} is not signed by it for this round"
 
 
 def _seen(content: bytes) -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from faults.hosts import Hosts
-from faults.namespaces import lacking, network
+from namespaces import lacking, network
 
 
 @pytest.fixture

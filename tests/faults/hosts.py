@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from faults.namespaces import Network
+from namespaces import Network
 
 TESTS = Path(__file__).parents[1]
 OPTIONS = {"run": "r", "grace_s": 0.5, "join_timeout_s": 200.0}

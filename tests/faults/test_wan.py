@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faults.namespaces import SCRIPT, Network, lacking
+from namespaces import SCRIPT, Network, lacking
 
 RATE_MBIT = 20
 SIZE = 2_000_000
@@ -89,9 +90,21 @@ def test_delay_is_had_or_refused(net: Network) -> None:
         assert "netem" in shown and "10ms" in shown and "0.1%" in shown
 
 
+def told_by_up(folder: Path, number: int, path: str) -> subprocess.CompletedProcess[str]:
+    """What `up` says to the user of that number, who has what lies in `folder` and on `path`."""
+    (folder / "id").write_text(f"#!/bin/sh\necho {number}\n")
+    (folder / "id").chmod(0o755)
+    return subprocess.run([SCRIPT, "up", "2"], capture_output=True, text=True, env={"PATH": f"{folder}:{path}"})
+
+
+@pytest.mark.parametrize("missing", ["ip", "tc"])
+def test_who_lacks_one_of_two_tools_is_told_which(tmp_path: Path, missing: str) -> None:
+    for tool in {"bash", "ip", "tc"} - {missing}:
+        (tmp_path / tool).symlink_to(shutil.which(tool) or "/bin/true")
+    told = told_by_up(tmp_path, 0, "")
+    assert told.returncode == 2 and told.stderr == f"wan.sh: {missing} is missing: type apt-get install iproute2\n"
+
+
 def test_who_is_not_root_is_told(tmp_path: Path) -> None:
-    (tmp_path / "id").write_text("#!/bin/sh\necho 1000\n")
-    (tmp_path / "id").chmod(0o755)
-    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    told = subprocess.run([SCRIPT, "up", "2"], capture_output=True, text=True, env=os.environ | path)
+    told = told_by_up(tmp_path, 1000, os.environ["PATH"])
     assert told.returncode == 2 and told.stderr == "wan.sh: network namespaces take root: type sudo scripts/wan.sh\n"

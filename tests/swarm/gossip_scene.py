@@ -24,6 +24,8 @@ ALPHA, BETA = 0.5, 0.7
 class Names(dict[str, str]):
     """A membership that is known from the start."""
 
+    sitting = "r"
+
     @property
     def names(self) -> dict[str, str]:
         return self

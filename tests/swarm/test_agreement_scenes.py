@@ -80,8 +80,33 @@ def test_what_is_said_is_saved_first() -> None:
     assert kinds(outputs) == [Save, Accept]
     accept = outputs[1]
     assert isinstance(accept, Send) and accept.to == leader
-    assert kinds(world[leader].receive(follower, accept.message)) == [Save, Apply, Decided, Decided]
+    assert kinds(world[leader].receive(follower, accept.message)) == [Apply, Decided, Decided, Save]
     assert kinds(world[follower].timeout(0, 0)) in ([Save, Promise], [Save, Here, Here])
+
+
+@pytest.mark.parametrize("crash_after", [0, 1, 2, 3])
+def test_a_commit_that_was_applied_and_not_saved_is_learned_again(crash_after: int) -> None:
+    """The leader ends in the middle of deciding, whoever has heard of it; the others' next view comes to the same."""
+    world = trio()
+    leader, first, second = roles(world)
+    for peer in TRIO:
+        for owner in TRIO:
+            world.give(peer, 0, payload(owner, 0))
+    while not any(isinstance(message, Accept) for _, _, message in world.network):
+        world.deliver(next(i for i, (_, to, _) in enumerate(world.network) if to == first))
+    accept = next(i for i, (_, _, message) in enumerate(world.network) if isinstance(message, Accept))
+    world.deliver(accept, crash_after=crash_after)
+    assert leader not in world.up and world.peers[leader].disk.number == 0, "its disk knows of no commit"
+    world.start(leader)
+    for _ in range(3):
+        world.deliver_all()
+        for peer in TRIO:
+            number, view = world[peer].number, world[peer].view
+            if number == 0:
+                world.event(peer, lambda machine, view=view: machine.timeout(0, view))
+    world.deliver_all()
+    assert numbers(world) == [1, 1, 1] and len({world[peer].memory.head.digest for peer in TRIO}) == 1
+    assert second in world.up
 
 
 def test_a_single_peer_commits_what_it_holds() -> None:

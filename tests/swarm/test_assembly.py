@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import cast
 
 import pytest
@@ -13,6 +14,7 @@ from virtual_clock import now_s, run
 from outerloop.swarm.assembly import Assembly
 from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.contents import Contents
+from outerloop.swarm.sealed import sealed
 from outerloop.types import Contribution
 
 SIZE = 300_000
@@ -126,5 +128,43 @@ def test_streams_that_break_are_tried_again() -> None:
         members = await gather(MemoryNetwork(seed=2, delay_s=(0.01, 0.1), break_chance=0.05), 5)
         met = await asyncio.gather(*(one.meet(after_s=5.0 * index) for index, one in enumerate(members)))
         assert list(map(who, met)) == [[0, 1, 2, 3, 4]] * 5
+
+    run(scene())
+
+
+async def other_bytes(owner: Member, liar: Member) -> bytes:
+    return bytes([7]) * SIZE
+
+
+async def own_share(owner: Member, liar: Member) -> bytes:
+    """What the liar may sign is its own."""
+    return await liar.assembly._shares.seal(1, bytes([7]) * SIZE)
+
+
+async def of_another_meeting(owner: Member, liar: Member) -> bytes:
+    return await owner.assembly._shares.seal(2, owner.blob)
+
+
+async def as_a_payload(owner: Member, liar: Member) -> bytes:
+    """Signed by the right one for another purpose."""
+    signatures = owner.assembly._transport.trust.signatures
+    return sealed(owner.blob, signatures, sitting="r", number=1, peer="002-p2")
+
+
+@pytest.mark.parametrize("forge", [other_bytes, own_share, of_another_meeting, as_a_payload])
+def test_a_collector_cannot_speak_for_another(forge: Callable[[Member, Member], Awaitable[bytes]]) -> None:
+    """p0 collects and shows bytes of its own making as what p2 brought; p1 refuses them by name."""
+
+    async def scene() -> None:
+        members = await gather(MemoryNetwork(delay_s=(0.01, 0.1)), 3, wait_s=50.0)
+        liar, honest, owner = members
+        shown = await forge(owner, liar)
+        sha = liar.store.put(shown)
+        own = await liar.assembly._shares.seal(1, liar.blob)
+        entries = {"p0": (liar.store.put(own), len(own)), "p2": (sha, len(shown))}
+        liar.assembly._adopt(1, entries)
+        assert who(await honest.meet()) == [0]
+        refusals = honest.assembly._transport.trust.refusals
+        assert refusals.of_kind["payloads"] == 1 and {name for _, name in refusals._told} == {"002-p2"}
 
     run(scene())

@@ -7,7 +7,7 @@ import pytest
 from memory_network import stream_pair
 from virtual_clock import run
 
-from outerloop.swarm.framing import PIECE_BYTES, BrokenStream, Stream
+from outerloop.swarm.framing import PIECE_BYTES, SMALL_BYTES, BrokenStream, Stream
 
 
 def frame(content: bytes, *, length: int | None = None, end: bytes = b"end\n") -> bytes:
@@ -35,6 +35,21 @@ def test_round_trip(size: int) -> None:
         assert got == content[:size] and sum(sent) == sum(received) == size
 
     run(both())
+
+
+@pytest.mark.parametrize(("size", "writes"), [(0, 1), (SMALL_BYTES, 1), (SMALL_BYTES + 1, 3)])
+def test_a_small_message_leaves_at_once(size: int, writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[bytes] = []
+
+    async def write(self: Stream, piece: bytes) -> None:
+        written.append(bytes(piece))
+
+    async def send() -> None:
+        await stream_pair()[0].send(b"x" * size)
+
+    monkeypatch.setattr(Stream, "write", write)
+    run(send())
+    assert len(written) == writes and b"".join(written) == frame(b"x" * size)
 
 
 def test_the_bound_holds_before_anything_is_allocated() -> None:

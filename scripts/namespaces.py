@@ -1,18 +1,20 @@
 """Hosts as network namespaces, made by scripts/wan.sh: addresses, commands on a host, the cable between near and far.
 
 Pulling the cable parts the two sides without a word: packets are lost, no connection is told. Takes root and iproute2:
-`lacking` tells what is missing.
+`lacking` tells what is missing, `ready_or_exit` ends a program that needs it.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-SCRIPT = str(Path(__file__).parents[2] / "scripts/wan.sh")
+SCRIPT = str(Path(__file__).absolute().parent / "wan.sh")
 
 
 class Network:
@@ -60,10 +62,20 @@ def network(hosts: int, *options: str) -> Iterator[Network]:
         made.down()
 
 
-def lacking() -> str:
-    """Why there can be no hosts here; empty when there can."""
+def ready_or_exit(*options: str) -> None:
+    """Before the first network of a program: from now on SIGTERM too leaves nothing behind.
+
+    Raises SystemExit where there can be no hosts with these options.
+    """
+    if why := lacking(*options):
+        raise SystemExit(why)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+
+
+def lacking(*options: str) -> str:
+    """Why there can be no hosts with these options here; empty when there can."""
     try:
-        with network(1, "--rate", "100mbit"):
+        with network(1, "--rate", "100mbit", *options):
             return ""
     except subprocess.CalledProcessError as error:
         return f"no hosts as network namespaces: {error.stderr.strip()}"

@@ -1,0 +1,305 @@
+"""Whom a newcomer believes: no minority of those that answer makes it follow a history that is not the run's."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+from gather_scene import RUN, MemoryDisk, Node, Swarm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from liar import Liar, swarm_with_liar
+from memory_network import MemoryNetwork, MemoryTransport
+from toy_notary import ToyNotary, decided_by
+from virtual_clock import run
+
+from outerloop.swarm.ballots import Decided
+from outerloop.swarm.commits import Commit, genesis
+from outerloop.swarm.handover import Handover
+from outerloop.swarm.manifest import Manifest
+from outerloop.swarm.membership import Members, Membership, sitting_of
+from outerloop.swarm.memory import ROUNDS_KEPT
+from outerloop.swarm.notary import Keys
+from outerloop.swarm.post import send_message
+from outerloop.swarm.proof import newest, objections
+from outerloop.swarm.roster import Record, Roster
+
+NOTARY = ToyNotary("newcomer")
+FIRST = genesis("r", "abc")
+
+
+def after(head: Commit, count: int, *, signed: str = "ab", roster: str = "abc", view: int = 0) -> list[Decided]:
+    """So many commits that follow, each accepted by `signed` and naming `roster`."""
+    made: list[Decided] = []
+    for _ in range(count):
+        head = Commit(head.number + 1, head.digest, view, (), tuple(sorted(roster)))
+        made.append(decided_by(signed, head, view))
+    return made
+
+
+CHAIN = after(FIRST, 30)
+KEPT = CHAIN[-ROUNDS_KEPT:]
+HEAD = CHAIN[-1].commit
+
+
+def forged(number: int) -> Decided:
+    """A round far ahead, of a roster of its own."""
+    return decided_by("d", Commit(number, b"p" * 32, 0, (), ("d",)))
+
+
+LIES = {
+    "a history of its own": [forged(1000)],
+    "a history of its own after the real one": [*KEPT, forged(1000)],
+    "the next commit with its own accept alone": [*KEPT, *after(HEAD, 1, signed="d", roster="d")],
+    "the next commit with accepts of others that it made": [
+        *KEPT,
+        Decided(after(HEAD, 1, roster="d")[0].commit, 0, tuple((peer, b"s" * 64) for peer in "abd")),
+    ],
+    "the next commit with accepts of another view": [
+        *KEPT, Decided((next_one := after(HEAD, 1)[0]).commit, 1, next_one.accepts)
+    ],
+    "a fork of long ago, by a majority of then": [*CHAIN[:2], *after(CHAIN[1].commit, 40, roster="d", signed="abd")],
+    "another commit at the head": [*KEPT[:-1], *after(KEPT[-2].commit, 1, signed="d", roster="d")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lie_is_refused_by_name_and_the_honest_history_is_taken(lie: str) -> None:
+    logs = {"a": KEPT, "b": KEPT, "d": LIES[lie]}
+    head = newest(logs, NOTARY)
+    assert head == HEAD and set(objections(logs, HEAD)) == {"d"}
+    assert f"tells commit {LIES[lie][-1].commit.number}" in objections(logs, HEAD)["d"]
+
+
+def test_who_is_ahead_is_followed_as_far_as_its_commits_are_signed() -> None:
+    logs = {"a": CHAIN[-ROUNDS_KEPT:], "b": CHAIN[-ROUNDS_KEPT - 3 : -3], "c": CHAIN[-ROUNDS_KEPT - 5 : -5]}
+    assert newest(logs, NOTARY) == HEAD and objections(logs, HEAD) == {}
+    moved = after(HEAD, 1, roster="efg", signed="bc")
+    moved += after(moved[-1].commit, 3, roster="efg", signed="fg")
+    logs = {"a": KEPT, "b": [*KEPT, *moved], "c": KEPT}
+    assert newest(logs, NOTARY) == moved[-1].commit, "the roster changed in between, twice signed for"
+
+
+def test_a_log_of_one_commit_counts_and_genesis_is_not_needed() -> None:
+    logs = {"a": KEPT, "b": KEPT, "newcomer of a moment ago": [CHAIN[-1]]}
+    assert newest(logs, NOTARY) == HEAD
+
+
+def test_with_half_of_them_lying_there_is_nothing_to_go_by() -> None:
+    assert newest({"a": KEPT, "d": [forged(1000)]}, NOTARY) is None
+    assert newest({}, NOTARY) is None
+    assert newest({"d": [forged(1000)]}, NOTARY) == forged(1000).commit, "the only one that answers is believed"
+
+
+@settings(max_examples=100, deadline=None)
+@given(honest=st.integers(1, 4), seed=st.integers(0, 1 << 20))
+def test_no_minority_leads_off_the_history(honest: int, seed: int) -> None:
+    """Honest logs end at most 5 commits apart; liars hold any of these, and commits that only they have signed."""
+    draw = random.Random(seed)
+    logs: dict[str, Sequence[Decided]] = {}
+    for peer in range(honest):
+        end = len(CHAIN) - draw.randrange(6)
+        logs[f"honest {peer}"] = CHAIN[end - ROUNDS_KEPT : end]
+    for peer in range(draw.randrange(honest)):
+        log = draw.sample(CHAIN, draw.randrange(1, ROUNDS_KEPT))
+        for _ in range(draw.randrange(5)):
+            log += after(draw.choice(log).commit, draw.randrange(1, 4), signed="cde", roster="cde", view=peer)
+        logs[f"liar {peer}"] = log
+    head = newest(logs, NOTARY)
+    known = {one.commit for peer, log in logs.items() if peer.startswith("honest") for one in log}
+    true = {one.commit for one in CHAIN}
+    assert head in true and head.number >= max(one.number for one in known) - 5
+    assert not any(peer.startswith("honest") for peer in objections(logs, head))
+
+
+# the same with keys, over a network
+
+
+def donate(swarm: Swarm) -> None:
+    """The honest give the state as of a commit: its number."""
+    for node in swarm.nodes.values():
+        node.names["e"] = "004-e"
+        handover = Handover(
+            MemoryTransport(swarm.network, node.id), node.rounds,
+            run=RUN, own=node.name, allowed=lambda peer: True, disk=MemoryDisk(),
+        )  # fmt: skip
+        node.handover = handover  # type: ignore[attr-defined]
+        node.land = landing(node, handover)  # type: ignore[method-assign]
+
+
+def landing(node: Node, handover: Handover) -> Any:
+    async def land(number: int) -> int:
+        after_it, donor = await Node.land(node, number), handover._donor
+        wanted, head = donor.wants(number), node.rounds.head_of(number)
+        donor.landed(number, copied=wanted)
+        if wanted and head is not None:
+            content = b"state %d" % number
+            donor.hold(content, Manifest.of(content, number=number, head=head))
+        return after_it
+
+    return land
+
+
+async def lie_about_commits(liar: Liar, *, after_head: bool) -> None:
+    """Far ahead in a history of its own; or, `after_head`, the next commit, which nobody else has accepted."""
+    keys = Keys(liar.link.trust.signatures, sitting=RUN)
+
+    def signed(commit: Commit) -> Decided:
+        return Decided(commit, 0, ((liar.name, keys.sign(commit.number, 0, commit.digest)),))
+
+    async def tell(remote: str, request: Any, stream: Any) -> None:
+        since, told = request["after"], []
+        if since is None and not after_head:
+            told = [signed(Commit(1000, b"p" * 32, 0, (), (liar.name,)))]
+        elif since is not None and after_head:
+            told = [signed(Commit(since + 1, b"p" * 32, 0, (), (liar.name,)))]
+        await stream.send_object({"commits": len(told)})
+        for one in told:
+            await send_message(stream, one)
+        await stream.ended()
+
+    await liar.link.serve(f"outerloop/1/{RUN}/commits", allowed=lambda peer: True, handler=tell)
+
+
+async def give_nothing(liar: Liar) -> None:
+    async def tell(remote: str, request: Any, stream: Any) -> None:
+        await stream.send_object({})
+        await stream.ended()
+
+    await liar.link.serve(f"outerloop/1/{RUN}/snapshot", allowed=lambda peer: True, handler=tell)
+
+
+@pytest.mark.parametrize("after_head", [False, True], ids=["a forged history", "a forged next commit"])
+def test_a_newcomer_joins_the_honest_ones_whatever_a_member_tells(after_head: bool) -> None:
+    async def scene() -> None:
+        swarm, liar = await swarm_with_liar(lambda liar, swarm: lambda number: None, absent_rounds=8)
+        await lie_about_commits(liar, after_head=after_head)
+        await give_nothing(liar)
+        donate(swarm)
+        for node in swarm.nodes.values():
+            await node.handover.serve()  # type: ignore[attr-defined]
+        await swarm.until("abc", 4)
+        names = [liar.name, *(node.name for node in swarm.nodes.values())]
+        newcomer = Node(swarm.network, "004-e", [*names, "004-e"], swarm["a"].rules, inner_s=10)
+        await newcomer.appear()
+        own = MemoryTransport(swarm.network, "e")
+        at = Handover(own, newcomer.rounds, run=RUN, own="004-e", allowed=lambda peer: True, disk=MemoryDisk())
+        number, content = await at.take_over(names, sitting=RUN, at_most=1 << 20, progress=lambda here, size: None)
+        assert content == b"state %d" % number and number < 100
+        taken = newcomer.rounds.head_of(number) or newcomer.rounds._agreement.memory.log[0].commit.digest
+        assert taken == swarm["a"].rounds.head_of(number)
+        assert {who for _, who in own.trust.refusals._told} == {liar.name}
+
+    run(scene())
+
+
+def test_who_is_outside_the_allow_list_is_not_asked() -> None:
+    async def scene() -> None:
+        network, asked = MemoryNetwork(), []
+        for peer in "ab":
+            link = MemoryTransport(network, peer)
+
+            async def tell(remote: str, request: Any, stream: Any, peer: str = peer) -> None:
+                asked.append(peer)
+                await stream.send_object({"commits": 0})
+                await stream.ended()
+
+            await link.serve(f"outerloop/1/{RUN}/commits", allowed=lambda peer: True, handler=tell)
+        swarm = Swarm("e")
+        swarm.network = network
+        node = Node(network, "004-e", ["004-e"], swarm["e"].rules, inner_s=1)
+        await node.appear()
+        own = MemoryTransport(network, "e", allow=["a", "e"])
+        at = Handover(own, node.rounds, run=RUN, own="004-e", allowed=lambda peer: True, disk=MemoryDisk())
+        work = asyncio.create_task(
+            at.take_over(["000-a", "001-b"], sitting=RUN, at_most=1, progress=lambda here, size: None)
+        )
+        await asyncio.sleep(5)
+        work.cancel()
+        assert set(asked) == {"a"}
+
+    run(scene())
+
+
+def test_who_was_outrun_tells_no_newcomer_where_the_run_is() -> None:
+    async def scene() -> None:
+        swarm = await Swarm("abc").start()
+        await swarm.until("abc", 2)
+        rounds = swarm["c"].rounds
+        assert rounds._since(None)
+        rounds._outcomes.outrun(rounds._agreement.number)
+        assert rounds._since(None) == ()
+
+    run(scene())
+
+
+# members
+
+
+class Records:
+    """A roster that is known."""
+
+    def __init__(self, records: list[Record]) -> None:
+        self.records = records
+
+    async def read(self) -> list[Record]:
+        return self.records
+
+
+def told_members(lists: dict[str, Members], *, own: str = "009-e") -> tuple[Membership, MemoryTransport, Any]:
+    """A newcomer among peers that have formed, each of which tells a list."""
+    network = MemoryNetwork(delay_s=(0.01, 0.1))
+    link = MemoryTransport(network, own.partition("-")[2])
+    mine = Record(own, ["/x"], "f", 99.0)
+    records = [Record(name, ["/x"], "f", 1.0 + i) for i, name in enumerate(lists)]
+
+    async def serve() -> None:
+        for name, members in lists.items():
+
+            async def tell(remote: str, request: Any, stream: Any, members: Members = members) -> None:
+                await stream.send_object({"members": members, "formed": True, "late": ["008-x", own]})
+                await stream.ended()
+
+            await MemoryTransport(network, name.partition("-")[2]).serve(
+                "outerloop/1/r/members", allowed=lambda peer: True, handler=tell
+            )
+
+    membership = Membership(link, cast(Roster, Records([mine, *records])), run="r", peers=2, own=mine)
+    return membership, link, serve
+
+
+TRUE: Members = [["000-a", 1.0], ["001-b", 2.0]]
+FALSE: Members = [["000-a", 1.0], ["003-d", 2.0]]
+
+
+@pytest.mark.parametrize("order", ["first", "last"])
+def test_a_newcomer_goes_by_the_members_that_most_tell(order: str) -> None:
+    async def scene() -> None:
+        honest = {"000-a": TRUE, "001-b": TRUE}
+        lists = {"003-d": FALSE, **honest} if order == "first" else {**honest, "003-d": FALSE}
+        membership, link, serve = told_members(lists)
+        await serve()
+        await membership.form(timeout_s=30)
+        assert membership.came_late and membership.sitting == sitting_of("r", TRUE)
+        assert {who for _, who in link.trust.refusals._told} == {"003-d"}
+
+    run(scene())
+
+
+def test_without_a_majority_it_waits_and_says_so_and_late_names_outside_the_list_are_none() -> None:
+    async def scene() -> None:
+        membership, link, serve = told_members({"000-a": TRUE, "003-d": FALSE})
+        await serve()
+        with pytest.raises(ValueError, match="most of these do not tell the same members: 000-a, 003-d"):
+            await membership.form(timeout_s=5)
+
+        membership, link, serve = told_members({"000-a": TRUE})
+        link.trust.allow._peers = frozenset("abe")
+        await serve()
+        await membership.form(timeout_s=5)
+        assert "x" not in membership.known and "e" in membership.known
+
+    run(scene())

@@ -1,0 +1,52 @@
+"""A leader that meets others for all ranks of its island: what happens to it happens to all."""
+
+import pytest
+import ranks
+from torch import distributed as dist
+
+from outerloop.exchange.from_the_start import FromTheStart
+from outerloop.exchange.led import Led
+from outerloop.ranks import Ranks
+from outerloop.types import Contribution, Outrun, ReplicasDiverged, Round, RoundFailed
+
+
+class Shaky(FromTheStart):
+    """An exchange that fails in its first round, is outrun in its second, and tells what it gets in the third."""
+
+    agrees = waits_for_all = lockstep = True
+    peer, rank, size, alive, bytes_sent = "one", 0, 1, 1, 5
+
+    def start(self, blob, round):
+        self.blob, self.round = blob, round
+        return self
+
+    def wait(self, timeout_s):
+        if self.round.number == 0:
+            raise RoundFailed("the link is down")
+        if self.round.number == 1:
+            raise Outrun(lambda most_bytes: (Round(7, 1), b"state" * most_bytes))
+        return [Contribution("one", self.round, self.blob), Contribution("two", self.round, b"")]
+
+
+def told_by_the_leader(rank):
+    """What both ranks of an island hear of a shaky exchange; the second one then offers something else."""
+    led = Led(Shaky() if rank == 0 else None, ranks=Ranks(dist.group.WORLD))
+    with pytest.raises(RoundFailed, match="the link is down"):
+        led.start(b"same", Round(0)).wait(1.0)
+    with pytest.raises(Outrun) as outrun:
+        led.start(b"same", Round(1)).wait(1.0)
+    assert outrun.value.state(2) == (Round(7, 1), b"statestate")
+    assert led.start(b"same", Round(2)).wait(1.0) == [
+        Contribution("one", Round(2), b"same"),
+        Contribution("two", Round(2), b""),
+    ]
+    other = led.start(f"of {rank}".encode(), Round(3))
+    if rank == 0:
+        return other.wait(1.0)[0].blob == b"of 0" and led.bytes_sent == 5
+    with pytest.raises(ReplicasDiverged, match="equal weights"):
+        other.wait(1.0)
+    return led.bytes_sent == 0
+
+
+def test_what_happens_at_the_leader_happens_to_all(tmp_path):
+    assert ranks.together(2, told_by_the_leader, tmp_path) == [True] * 2
