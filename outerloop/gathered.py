@@ -35,7 +35,7 @@ class Gathered(Island):
         UserError: if the model has no trainable parameter.
     """
 
-    in_place = False
+    in_place = in_lanes = False
 
     def __init__(self, model: Module, ranks: Ranks) -> None:
         super().__init__(model)
@@ -80,6 +80,15 @@ class Gathered(Island):
             raise
         self.tell("go on")
 
+    def call(self, work: str, **details: Any) -> None:
+        """The other ranks do their part of this work; theirs is no call."""
+        if self.ranks.leads:
+            self.tell(work, **details)
+
+    def complete(self, slow: Tensors, *, keep: bool) -> Tensors:
+        """They are whole."""
+        return {name: x.cpu() for name, x in slow.items()} if keep else {}
+
     def tell(self, order: str, **details: Any) -> None:
         """One order to the followers."""
         self.ranks.spread(json.dumps({"do": order} | details).encode())
@@ -115,20 +124,23 @@ class Follower:
         return []
 
     def serve(self) -> None:
-        """Take part in what the leader reads and writes, until it lets this rank go on.
+        """Take part in what the leader reads and writes, until it lets this rank go on. Raises as `hear` does."""
+        while self.hear()["do"] != "go on":
+            pass
+
+    def hear(self) -> dict[str, Any]:
+        """The leader's next order; one to read or to write has been followed.
 
         Raises UserError when the leader has raised one, LeaderFailed when it has raised anything else.
         """
-        while True:
-            order = json.loads(self.island.ranks.spread(b""))
-            if order["do"] == "gather":
-                self.island.gather(order["names"], order["what"])
-            elif order["do"] == "scatter":
-                for name, dtype in order["types"].items():
-                    p = self.island.params[name]
-                    space = torch.empty(p.shape, dtype=getattr(torch, dtype.removeprefix("torch.")), device=p.device)
-                    self.island.scatter({name: space}, order["merge_local"])
-            elif order["do"] == "stop":
-                raise (UserError if order["mistake"] else LeaderFailed)(order["reason"])
-            else:
-                return
+        order = json.loads(self.island.ranks.spread(b""))
+        if order["do"] == "gather":
+            self.island.gather(order["names"], order["what"])
+        elif order["do"] == "scatter":
+            for name, dtype in order["types"].items():
+                p = self.island.params[name]
+                space = torch.empty(p.shape, dtype=getattr(torch, dtype.removeprefix("torch.")), device=p.device)
+                self.island.scatter({name: space}, order["merge_local"])
+        elif order["do"] == "stop":
+            raise (UserError if order["mistake"] else LeaderFailed)(order["reason"])
+        return order

@@ -8,7 +8,7 @@ chunks, scales and norms are those of the shard. A shard may have no value at al
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from math import prod
@@ -88,6 +88,18 @@ class Island:
             local_of(self.params[name].detach()).add_(x, alpha=times)
         cut_again(self.model)
 
+    @property
+    def in_lanes(self) -> bool:
+        """Whether this process is one of several that exchange shards of the model."""
+        return is_cut(self.model)
+
+    def complete(self, slow: Tensors, *, keep: bool) -> Tensors:
+        """Tensors cut as the parameters are, whole and on the CPU, for who shall `keep` them. A collective in lanes."""
+        return whole_of(slow, self.params, keep=keep)
+
+    def call(self, work: str, **details: Any) -> None:
+        """All ranks of the island do this work by themselves, or there are no others."""
+
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """While the outer loop does what is due after an inner step."""
@@ -141,6 +153,11 @@ def copies_of(model: Module) -> dist.ProcessGroup | None:
     return mesh.get_group(copied[0]) if copied else None
 
 
+def is_cut(model: Module) -> bool:
+    """Whether the model is under `fully_shard`, be it with one process alone."""
+    return cut_of(model)[0] is not None
+
+
 def lanes_of(model: Module) -> int:
     """How many processes hold something else of the model each: 1 where a process has the whole of it."""
     mesh, placements = cut_of(model)
@@ -173,6 +190,21 @@ def whole(p: Any, *, of_gradient: bool) -> Tensor:
         return torch.zeros(p.shape, dtype=p.dtype, device=p.device)
     x = p.grad if of_gradient else p.detach()
     return x.full_tensor() if hasattr(x, "full_tensor") else x.clone()
+
+
+@torch.no_grad()
+def whole_of(slow: Tensors, params: Mapping[str, Tensor], *, keep: bool) -> Tensors:
+    """Tensors that are cut as these parameters are, whole and on the CPU, for who shall `keep` them.
+
+    A collective where they are sharded: one tensor after another is gathered.
+    """
+    kept = {}
+    for name, x in slow.items():
+        full = global_of(x, params[name])
+        full = full.full_tensor() if hasattr(full, "full_tensor") else full
+        if keep:
+            kept[name] = full.cpu()
+    return kept
 
 
 def shard_of(x: Tensor, p: Any) -> Tensor:

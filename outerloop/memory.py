@@ -42,12 +42,12 @@ class Memory:
         return f"memory of this rank {self.total / 1e6:,.1f} MB: {shown}"
 
 
-def estimate(outer: OuterLoop, optimizer: Optimizer) -> Memory:
+def estimate(outer: OuterLoop, optimizer: Optimizer | None) -> Memory:
     """What this rank will hold once it has taken a step and landed a round. Changes nothing.
 
     Args:
         outer: its model is on its device, sharded if it is to be.
-        optimizer: the inner one.
+        optimizer: the inner one; None where there is none.
     """
     trained = outer.island.params.values()
     slow = bytes_of(outer.slow)
@@ -79,8 +79,10 @@ def measure(outer: OuterLoop, optimizer: Optimizer) -> Memory:
     )
 
 
-def parts_of(optimizer: Optimizer) -> list[Optimizer]:
-    """The optimizers inside one that is made of several, else itself."""
+def parts_of(optimizer: Optimizer | None) -> list[Optimizer]:
+    """The optimizers inside one that is made of several, else itself, if there is one."""
+    if optimizer is None:
+        return []
     values = [value if isinstance(value, list) else [value] for value in vars(optimizer).values()]
     return [one for several in values for one in several if isinstance(one, Optimizer)] or [optimizer]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch import distributed as dist
@@ -17,7 +19,9 @@ class Ranks:
     """
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
-        self.group, self.leads = group, group is None or dist.get_rank(group) == 0
+        self.group = group
+        self.rank, self.size = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
+        self.leads = self.rank == 0
         on_cpu = group is None or "cpu:" in dist.get_backend_config(group)
         self.device = torch.device("cpu") if on_cpu else torch.accelerator.current_accelerator()
 
@@ -31,6 +35,14 @@ class Ranks:
         content = content.to(self.device)
         dist.broadcast(content, group=self.group, group_src=0)
         return content.cpu().numpy().tobytes()
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """Value by value over all ranks, in float64, at all."""
+        if self.group is None:
+            return list(values)
+        total = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(total, group=self.group)
+        return total.tolist()
 
     def same(self, x: Tensor) -> Tensor:
         """The leader's tensor, at all; the others come with one of its shape and dtype, which is overwritten."""

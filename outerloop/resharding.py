@@ -25,6 +25,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
+from torch.nn import Module
 from torch.optim import Optimizer
 
 from outerloop import snapshot
@@ -39,26 +40,21 @@ SHARD = "shard of"
 """Key of what stands for a tensor in the tree: the parameter that it is cut like; its dtype is beside it."""
 
 
-def save(folder: str | Path, optimizer: Optimizer, outer: OuterLoop) -> None:
+def save(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> None:
     """Write the model of `outer`, its optimizer and the outer state; every rank of the island calls it.
 
     Args:
         folder: one that all ranks of the island see, of this checkpoint alone.
+        optimizer: the inner one; None where there is none.
     """
     shards: Tensors = {}
     lasting = {key: part for key, part in outer.state_dict().items() if key not in OF_A_ROUND}
     tree = parted(lasting, outer, shards)
     rest = torch.frombuffer(bytearray(snapshot.pack(tree)), dtype=torch.uint8)
-    group = group_of(outer.model)
-    checkpoint.save(
-        inner_state(optimizer, outer) | {"outer": shards, "rest": rest},
-        checkpoint_id=folder,
-        process_group=group,
-        no_dist=group is None,
-    )
+    write(folder, inner_state(optimizer, outer.model) | {"outer": shards, "rest": rest}, outer.model)
 
 
-def load(folder: str | Path, optimizer: Optimizer, outer: OuterLoop) -> None:
+def load(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> None:
     """Take over what `save` wrote, whatever the number of ranks was; every rank of the island calls it.
 
     Call it before `attach`: torch fills a new optimizer with zeros by a step.
@@ -68,12 +64,11 @@ def load(folder: str | Path, optimizer: Optimizer, outer: OuterLoop) -> None:
     """
     if not (Path(folder) / ".metadata").is_file():
         raise UserError(f"{folder} holds no checkpoint of `resharding.save`")
-    group = group_of(outer.model)
     held: dict[str, Any] = checkpoint.FileSystemReader(folder).read_metadata().state_dict_metadata
     if "rest" not in held:
         raise UserError(f"{folder} holds a checkpoint, and no outer loop in it: type a folder of `resharding.save`")
     rest = torch.empty(held["rest"].size, dtype=torch.uint8)
-    checkpoint.load({"rest": rest}, checkpoint_id=folder, process_group=group, no_dist=group is None)
+    read(folder, {"rest": rest}, outer.model)
     tree = snapshot.unpack(rest.numpy().tobytes())
     if (saved := set(tree["slow"])) != (here := set(outer.slow)):
         raise UserError(f"{folder} is of another model: only one has {', '.join(sorted(saved ^ here))}")
@@ -82,19 +77,42 @@ def load(folder: str | Path, optimizer: Optimizer, outer: OuterLoop) -> None:
             raise UserError(f"{folder} is of another model: {name} has shape {list(there)} there, {list(p.shape)} here")
     shards: Tensors = {}
     prepare(tree, outer, shards)
-    state = inner_state(optimizer, outer) | {"outer": shards}
-    checkpoint.load(state, checkpoint_id=folder, process_group=group, no_dist=group is None)
-    set_model_state_dict(outer.model, state["model"])
-    set_optimizer_state_dict(outer.model, optimizer, state["optimizer"])
+    load_inner(folder, optimizer, outer.model, {"outer": shards})
     outer.load_state_dict(put_together(tree, shards) | OF_A_ROUND)
 
 
-def inner_state(optimizer: Optimizer, outer: OuterLoop) -> dict[str, Any]:
+def save_inner(folder: str | Path, optimizer: Optimizer | None, model: Module) -> None:
+    """Write a model and its inner optimizer alone; every rank of the island calls it."""
+    write(folder, inner_state(optimizer, model), model)
+
+
+def load_inner(
+    folder: str | Path, optimizer: Optimizer | None, model: Module, beside: dict[str, Any] | None = None
+) -> None:
+    """Take over model and inner optimizer, and what `beside` has room for; every rank of the island calls it."""
+    state = inner_state(optimizer, model) | (beside or {})
+    read(folder, state, model)
+    set_model_state_dict(model, state["model"])
+    if optimizer is not None:
+        set_optimizer_state_dict(model, optimizer, state["optimizer"])
+
+
+def inner_state(optimizer: Optimizer | None, model: Module) -> dict[str, Any]:
     """Model and inner optimizer, as torch names what they hold."""
-    return {
-        "model": get_model_state_dict(outer.model),
-        "optimizer": get_optimizer_state_dict(outer.model, optimizer),
-    }
+    state: dict[str, Any] = {"model": get_model_state_dict(model)}
+    return state if optimizer is None else state | {"optimizer": get_optimizer_state_dict(model, optimizer)}
+
+
+def write(folder: str | Path, state: dict[str, Any], model: Module) -> None:
+    """By all processes that hold the model."""
+    group = group_of(model)
+    checkpoint.save(state, checkpoint_id=folder, process_group=group, no_dist=group is None)
+
+
+def read(folder: str | Path, state: dict[str, Any], model: Module) -> None:
+    """Into the tensors of `state`, by all processes that hold the model."""
+    group = group_of(model)
+    checkpoint.load(state, checkpoint_id=folder, process_group=group, no_dist=group is None)
 
 
 def parted(tree: Any, outer: OuterLoop, shards: Tensors, path: tuple[Any, ...] = (), name: str = "") -> Any:

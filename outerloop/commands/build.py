@@ -20,14 +20,19 @@ from torch.optim import Optimizer
 
 from outerloop import checkpoint, compatibility
 from outerloop.commands.rundir import comparable
+from outerloop.commands.seat import ALONE, LOCAL_RANK, Seat
+from outerloop.gathered import Gathered
 from outerloop.inner.data.corpus import Corpus
+from outerloop.inner.data.part import Part
 from outerloop.inner.export import export_hf
+from outerloop.inner.following import Following, follow
 from outerloop.inner.once import only_once
 from outerloop.inner.trainer import Trainer, autocast_of, pick_device
 from outerloop.inner.worker import Event, Plan, Worker
-from outerloop.island import Island
+from outerloop.island import Island, is_cut
 from outerloop.loop import OuterLoop
 from outerloop.lr import warmup_cosine
+from outerloop.memory import estimate
 from outerloop.protocols import Evolving, Exchange, Schedule
 from outerloop.types import Round, UserError
 
@@ -69,7 +74,7 @@ def of_all(config: DictConfig) -> dict[str, Any]:
 
 def fingerprint(config: DictConfig) -> str:
     """Hash of what must be equal on every machine of a run: everything but the place, the data and the local counts."""
-    local = ("workers", "data", "eval", "checkpoint")
+    local = ("workers", "island", "data", "eval", "checkpoint")
     shared = {key: value for key, value in of_all(config).items() if key.split(".")[0] not in local}
     shared |= {rule: config.exchange.get(rule) for rule in RULES}
     return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]
@@ -114,18 +119,22 @@ def outer_of(
     )
 
 
-def trainer_of(config: DictConfig, corpus: Corpus, exchange: Exchange, index: int) -> Trainer:
+def trainer_of(config: DictConfig, corpus: Corpus, exchange: Exchange, index: int, seat: Seat = ALONE) -> Trainer:
     """The inner trainer of one local worker, its outer loop attached. The exchange has been joined."""
-    inner = config.inner
-    model = model_of(config, corpus).to(pick_device(inner.device, index))
-    outer = outer_of(config, model, exchange, rounds=config.rounds)
+    inner, ranks = config.inner, seat.ranks
+    model = model_of(config, corpus).to(pick_device(inner.device, index if seat is ALONE else LOCAL_RANK))
+    forward = seat.wrap(model)
+    compiled: Any = torch.compile(model) if inner.compile else None
+    outer = outer_at(seat, config, model, exchange)
     order = zlib.crc32(exchange.peer.encode()) if exchange.came_late else config.seed  # shares its text with a member
-    torch.manual_seed(config.seed + 1 + exchange.rank)  # what is drawn while training differs by worker
+    # what is drawn while training differs by worker, and by rank of an island
+    torch.manual_seed(config.seed + 1 + exchange.rank + exchange.size * ranks.rank)
+    stream = corpus.stream(rank=exchange.rank, size=exchange.size, batch=inner.batch, seq_len=inner.seq_len, seed=order)
     return Trainer(
-        outer.model,
-        stream=corpus.stream(
-            rank=exchange.rank, size=exchange.size, batch=inner.batch, seq_len=inner.seq_len, seed=order
-        ),
+        model,
+        forward=compiled or forward,
+        ranks=ranks,
+        stream=Part(stream, rank=ranks.rank, ranks=ranks.size) if ranks.size > 1 else stream,
         outer=outer,
         optimizer=checked_optimizer(config) if inner.optimizer else None,
         lr_factor=lr_factor_of(config, outer.schedule),
@@ -133,8 +142,15 @@ def trainer_of(config: DictConfig, corpus: Corpus, exchange: Exchange, index: in
         accumulate=inner.accumulate,
         clip_norm=inner.clip_norm,
         precision=inner.precision,
-        compile=inner.compile,
     )
+
+
+def outer_at(seat: Seat, config: DictConfig, model: Module, exchange: Exchange) -> Any:
+    """The outer loop of this rank's island, or what stands in its place at a rank that follows another."""
+    island = Gathered(model, seat.ranks) if seat.kind == "gathered" else None
+    if island and seat.follows:
+        return Following(model, island, make(config.schedule))
+    return outer_of(config, model, exchange, rounds=config.rounds, island=island)
 
 
 def checked_optimizer(config: DictConfig) -> Callable[..., Optimizer]:
@@ -166,29 +182,53 @@ def run_worker(
     exchange: Exchange,
     emit: Callable[[Event], None],
     check_stop: Callable[[], None],
+    seat: Seat = ALONE,
 ) -> None:
     """One worker from joining to its last event; the first to come to the end hands in the model."""
     corpus = make(config.data)
     exchange.join(next_launch(schedule_of(config, saved_outer(run_dir, resume_step, index)), resume_step or 0))
-    trainer = trainer_of(config, corpus, exchange, index)
+    trainer = trainer_of(config, corpus, exchange, index, seat)
     windows = corpus.validation(seq_len=config.inner.seq_len, sequences=config.eval.sequences)
-    worker = Worker(
-        plan_of(config, index, run_dir, resume_step),
-        trainer=trainer,
-        exchange=exchange,
-        validation=windows[index :: config.workers],
-        emit=emit,
-        check_stop=check_stop,
-    )
+    validation = seat.part_of(windows[index :: config.workers])
+    plan = plan_of(config, index, run_dir, resume_step)
+    if seat.mesh is not None:
+        emit(told_of_memory(trainer, seat))
+    if seat.follows:
+        follow(trainer, validation, plan)
+        return
+    worker = Worker(plan, trainer=trainer, exchange=exchange, validation=validation, emit=emit, check_stop=check_stop)
     for doubt in trainer.outer.doubts if index == 0 else ():
         worker.emit("status", text=f"note: {doubt}")
     worker.emit("ready", params=sum(p.numel() for p in trainer.params), size=exchange.size)
     worker.run()
-    if dist.is_initialized() and dist.get_rank():
-        return  # transformers lets nobody but rank 0 write weights
+    first = not (dist.is_initialized() and dist.get_rank())  # transformers lets nobody but rank 0 write weights
+    trainer.outer.island.call("leave")
+    slow = trainer.outer.island.complete(trainer.outer.slow, keep=first)
+    if not first:
+        return
     with only_once(run_dir / ".model", f"{trainer.outer.slow_hash:016x}") as mine:
         if mine:
-            export_hf(trainer.model, trainer.outer.slow, corpus.tokenizer(), run_dir / "hf")
+            export_hf(whole_model(config, corpus, trainer.model), slow, corpus.tokenizer(), run_dir / "hf")
+
+
+def whole_model(config: DictConfig, corpus: Corpus, model: Module) -> Module:
+    """A model that no process holds a shard of, with the buffers of this one."""
+    if not is_cut(model):
+        return model
+    whole, names = model_of(config, corpus), dict(model.named_buffers())
+    whole.load_state_dict({name: x for name, x in model.state_dict().items() if name in names}, strict=False)
+    return whole
+
+
+def told_of_memory(trainer: Trainer, seat: Seat) -> Event:
+    """What this rank will hold, before it trains."""
+    memory = estimate(trainer.outer, trainer.optimizer)
+    return {
+        "event": "status",
+        "worker": seat.island,
+        "step": 0,
+        "text": f"island {seat.island} rank {seat.ranks.rank}: {memory}",
+    }
 
 
 def schedule_of(config: DictConfig, state: dict[str, Any] | None) -> Schedule:
@@ -200,8 +240,8 @@ def schedule_of(config: DictConfig, state: dict[str, Any] | None) -> Schedule:
 
 
 def saved_outer(run_dir: Path, resume_step: int | None, index: int) -> dict[str, Any] | None:
-    """The state of a worker's outer loop at the step to go on from, if there is one."""
-    return None if resume_step is None else checkpoint.load(run_dir, resume_step, index)["trainer"]["outer"]
+    """The state of a worker's outer loop at the step to go on from; none where none is in one file (`inner.saving`)."""
+    return None if resume_step is None else checkpoint.load(run_dir, resume_step, index)["trainer"].get("outer")
 
 
 def next_launch(schedule: Schedule, inner_step: int) -> Round:

@@ -40,7 +40,8 @@ One axis at a time (a recipe is a choice of these)
   feedback=    {feedback}      aggregate=  {aggregate}
   schedule.sync_every=15   inner steps between two rounds
 
-A cluster: torchrun --nproc-per-node 4 -m outerloop train exchange=distributed; each process is one worker.
+A cluster: torchrun --nproc-per-node 4 -m outerloop train exchange=distributed; each process is one worker, or with
+island=replicated | sharded | gathered and island.ranks=2 every two of them are.
 
 Several machines: start the first with exchange.host=<its address> exchange.peers=<all workers>, it prints its
 address; start the others with exchange.initial_peers=[that address] and the same settings.
@@ -71,7 +72,7 @@ def train(arguments: list[str]) -> int:
 
         print(OmegaConf.to_yaml(settings))
         return 0
-    if settings.workers_as == "ranks":
+    if settings.workers_as == "ranks" or settings.island.kind != "single":
         from outerloop.commands.rank import train as train_as_one
 
         return train_as_one(overrides)

@@ -25,8 +25,9 @@ def multirun(arguments: list[str]) -> int:
     if any(o.startswith("run_dir=") for o in overrides):
         raise UserError("run_dir= with -m would be one folder for every run: type hydra.sweep.dir=FOLDER")
     for combination in combinations(overrides):
-        if config.load(combination).workers_as == "ranks":
-            raise UserError("torchrun starts one run: leave out -m, or type exchange=inprocess")
+        settings = config.load(combination)
+        if settings.workers_as == "ranks" or settings.island.kind != "single":
+            raise UserError("torchrun starts one run: leave out -m, or type exchange=inprocess island=single")
     sys.argv = ["outerloop", *arguments]
     hydra.main(version_base="1.3", config_path=str(config.config_dir()), config_name="train")(job)()
     for line in died:

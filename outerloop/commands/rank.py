@@ -1,6 +1,7 @@
-"""`outerloop train` as one of the processes that torchrun has started, each of them one worker.
+"""`outerloop train` as one of the processes that torchrun has started, each of them one worker, or a rank of one.
 
     torchrun --nproc-per-node 4 -m outerloop train recipe=sparseloco exchange=distributed run_dir=runs/mine
+    torchrun --nproc-per-node 4 -m outerloop train exchange=distributed island=sharded island.ranks=2 run_dir=runs/mine
 
 Rank 0 is the one that is seen: it claims the run directory, follows all workers and hands in the results. The others
 train, and write their checkpoints to the same folder. One that cannot go on tells rank 0 why, which ends the run; then
@@ -14,6 +15,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,15 +24,20 @@ import torch
 from omegaconf import DictConfig
 from torch import distributed as dist
 
-from outerloop.commands import build, config
+from outerloop.commands import config
 from outerloop.commands.alike import refuse_different
+from outerloop.commands.islands import ranks_of, refuse_island
 from outerloop.commands.rank_team import RankTeam, live, send
 from outerloop.commands.rundir import comparable
+from outerloop.commands.seat import backend_of
 from outerloop.commands.team import last_word
 from outerloop.commands.worker import leave
+from outerloop.exchange.distributed import Distributed
 from outerloop.types import RoundFailed, Stopped, UserError
 
 ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+LEAST_PATIENCE_S = 1800
+"""How long the ranks of an island wait for one another, at least: its first one may be waiting for a round."""
 LEAVE_S = 20
 """How long a worker that cannot go on waits for rank 0 to say why, and for torchrun to end it."""
 
@@ -38,18 +45,27 @@ LEAVE_S = 20
 def train(overrides: Sequence[str]) -> int:
     """One worker of the run, and in rank 0 all that is to be seen of it. Exit code. Raises UserError, WorkerCrashed."""
     check_started(overrides)
-    settings = config.load([*overrides, f"workers={os.environ['WORLD_SIZE']}"])
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", settings.workers))
+    settings = loaded(overrides, processes=int(os.environ["WORLD_SIZE"]))
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
     torch.set_num_threads(settings.threads or max(1, (os.cpu_count() or 1) // local))
     store, rank, size = next(dist.rendezvous("env://"))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = dist.PrefixStore(f"attempt {attempt}", store)  # torchrun may keep it, and what was in it, over a restart
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
-    exchange = build.make(settings.exchange)
-    code = (lead if rank == 0 else serve)(settings, exchange, dist.PrefixStore("events", store))
+    patience = timedelta(seconds=max(LEAST_PATIENCE_S, 2 * settings.round_timeout_s))
+    dist.init_process_group(backend_of(settings), store=store, rank=rank, world_size=size, timeout=patience)
+    world = Distributed(timeout_s=settings.round_timeout_s)
+    code = (lead if rank == 0 else serve)(settings, world, dist.PrefixStore("events", store))
     if code == 0:
         dist.destroy_process_group()  # its threads may not outlive the interpreter
     return code
+
+
+def loaded(overrides: Sequence[str], *, processes: int) -> DictConfig:
+    """The settings of a run whose workers are islands of these processes. Raises UserError."""
+    settings = config.load([*overrides, f"workers={processes}"])
+    ranks = ranks_of(settings, processes)
+    refuse_island(settings, ranks)
+    return settings if ranks == 1 else config.load([*overrides, f"workers={processes // ranks}"])
 
 
 def check_started(overrides: Sequence[str]) -> None:
@@ -59,67 +75,71 @@ def check_started(overrides: Sequence[str]) -> None:
             raise UserError(f"{override}: torchrun says how many workers there are: type torchrun --nproc-per-node")
     if missing := [name for name in ENVIRONMENT if name not in os.environ]:
         raise UserError(
-            f"this exchange is between the processes of torchrun, and {missing[0]} is not set:"
+            f"this run is of the processes of torchrun, and {missing[0]} is not set:"
             f" type torchrun --nproc-per-node 4 -m outerloop train {' '.join(overrides)}"
         )
 
 
-def lead(settings: DictConfig, exchange: Any, events: dist.Store) -> int:
+def lead(settings: DictConfig, world: Distributed, events: dist.Store) -> int:
     """Rank 0: the run as it is seen, once all have the same settings."""
     from outerloop.commands.train import train as run
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     own = told(settings)
-    for rank, theirs in enumerate(meet(settings, exchange, own)):
+    for rank, theirs in enumerate(meet(settings, world, own)):
         refuse_different(own, theirs, f"rank {rank}")
     called: list[Path] = []
 
     def call(settings: DictConfig, run_dir: Path, resume_step: int | None) -> RankTeam:
         called.append(run_dir)
-        meet(settings, exchange, [str(run_dir.absolute()), resume_step])
-        return RankTeam(settings, run_dir, resume_step, exchange=exchange, sent=events)
+        meet(settings, world, [str(run_dir.absolute()), resume_step])
+        return RankTeam(settings, run_dir, resume_step, sent=events)
 
     run(settings, call)
     if not called:  # the run is finished, nobody has anything to do
-        meet(settings, exchange, None)
-    exchange.close()
+        meet(settings, world, None)
+    world.close()
     return 0
 
 
-def serve(settings: DictConfig, exchange: Any, events: dist.Store) -> int:
+def serve(settings: DictConfig, world: Distributed, events: dist.Store) -> int:
     """Any other rank: a worker. When it cannot go on it waits to be ended, so that rank 0 is heard first."""
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, leave)
     try:
-        if work(settings, exchange, events):
+        if work(settings, world, events):
+            world.close()
             return 0
         time.sleep(LEAVE_S)
     except Stopped:
-        exchange.abort()
+        world.abort()
     return 1
 
 
-def work(settings: DictConfig, exchange: Any, events: dist.Store) -> bool:
+def work(settings: DictConfig, world: Distributed, events: dist.Store) -> bool:
     """A worker where rank 0 says, from the step that it says; whether it came to its end."""
     try:
-        meet(settings, exchange, told(settings))
-        place, *_ = meet(settings, exchange, None)
+        meet(settings, world, told(settings))
+        place, *_ = meet(settings, world, None)
     except RoundFailed:  # rank 0 has gone, and has said why
         return False
     if place is None:
         return True
     run_dir, resume_step = place
-    life = partial(live, settings, Path(run_dir), resume_step, exchange=exchange, emit=partial(send, events))
-    event = last_word(exchange.rank, life)
-    send(events, event)
+    life = partial(live, settings, Path(run_dir), resume_step, emit=partial(send, events))
+    island, place_in_it = divmod(world.rank, world.size // settings.workers)
+    event = last_word(island, life)
+    if place_in_it == 0 or event["event"] == "error":
+        send(events, event)
     return event["event"] == "left"
 
 
-def meet(settings: DictConfig, exchange: Any, own: Any) -> list[Any]:
+def meet(settings: DictConfig, world: Distributed, own: Any) -> list[Any]:
     """What each rank says. Raises RoundFailed."""
-    return [json.loads(one.blob) for one in exchange.meet(json.dumps(own).encode(), 0, settings.round_timeout_s)]
+    return [json.loads(one.blob) for one in world.meet(json.dumps(own).encode(), 0, settings.round_timeout_s)]
 
 
 def told(settings: DictConfig) -> dict[str, Any]:
     """What must be equal in all processes: everything that says what is trained, but where the text lies."""
-    return {key: value for key, value in comparable(settings).items() if key.split(".")[0] != "data"}
+    equal = {key: value for key, value in comparable(settings).items() if key.split(".")[0] != "data"}
+    return equal | {"island.ranks": settings.island.ranks}

@@ -1,5 +1,7 @@
 """The workers of a run as the processes of torchrun: the team as rank 0 has it, and the life of one of them.
 
+A worker is one process, or the ranks of an island, of which the first is heard (seat.py).
+
 Rank 0's own worker is a thread, so that the process can follow all of them. The events of the others come through the
 store of torchrun's rendezvous: numbered as they are sent, taken out in that order.
 """
@@ -18,9 +20,13 @@ from typing import Any
 from omegaconf import DictConfig
 from torch import distributed as dist
 
-from outerloop.commands.build import run_worker
+from outerloop.commands.build import make, next_launch, run_worker
+from outerloop.commands.seat import Seat, taken
 from outerloop.commands.team import error_event, last_word
+from outerloop.commands.worker import Emit, also_shown, peer_of
+from outerloop.exchange.led import Led
 from outerloop.inner.worker import Event
+from outerloop.protocols import Exchange
 from outerloop.types import Stopped, UserError
 
 LOOK_S = 0.05
@@ -32,18 +38,13 @@ class RankTeam:
 
     Args:
         config, run_dir, resume_step: as for the other teams.
-        exchange: this process's; all ranks have made theirs.
         sent: the events of the other ranks.
     """
 
-    def __init__(
-        self, config: DictConfig, run_dir: Path, resume_step: int | None, *, exchange: Any, sent: dist.Store
-    ) -> None:
+    def __init__(self, config: DictConfig, run_dir: Path, resume_step: int | None, *, sent: dist.Store) -> None:
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.sent, self.stopped = sent, threading.Event()
-        self.life = partial(
-            live, config, run_dir, resume_step, exchange=exchange, emit=self.events.put, check_stop=self.check_stop
-        )
+        self.life = partial(live, config, run_dir, resume_step, emit=self.events.put, check_stop=self.check_stop)
         self.threads = [threading.Thread(target=work, daemon=True) for work in (self.work, self.read)]
 
     def start(self) -> None:
@@ -94,25 +95,54 @@ def live(
     run_dir: Path,
     resume_step: int | None,
     *,
-    exchange: Any,
-    emit: Callable[[Event], None],
+    emit: Emit,
     check_stop: Callable[[], None] = lambda: None,
 ) -> None:
-    """The life of this rank's worker."""
+    """The life of this rank's worker, or of this rank's part of one."""
     if not (run_dir / "config.yaml").exists():
         raise UserError(
-            f"rank {exchange.rank} does not see run_dir={run_dir}: type run_dir= with a folder that all machines share"
+            f"rank {dist.get_rank()} does not see run_dir={run_dir}: type run_dir= with a folder that all machines"
+            " share"
         )
+    seat = taken(config)
+    exchange, tell = meeting(config, seat, run_dir, resume_step, emit)
     try:
         run_worker(
             config,
-            index=exchange.rank,
+            index=seat.island,
             run_dir=run_dir,
             resume_step=resume_step,
             exchange=exchange,
-            emit=emit,
+            emit=tell,
             check_stop=check_stop,
+            seat=seat,
         )
         exchange.close()
     finally:
         exchange.abort()
+
+
+def meeting(
+    config: DictConfig, seat: Seat, run_dir: Path, resume_step: int | None, emit: Emit
+) -> tuple[Exchange, Emit]:
+    """What this rank meets other islands through, joined, and where its events go."""
+    if seat.kind in ("single", "sharded"):
+        return make(config.exchange, group=seat.lane), emit
+    leader: Any = None
+    if seat.ranks.leads and config.workers_as == "ranks":
+        leader = make(config.exchange, group=seat.lane)
+    elif seat.ranks.leads:
+        leader = peer_of(config, run_dir, seat.island, list(config.exchange.initial_peers), emit)
+        joined(leader, config, resume_step)
+        emit = also_shown(leader, emit)
+    led = Led(leader, ranks=seat.ranks)
+    return (leader if seat.kind == "gathered" and leader else led), emit  # there the others only learn its facts
+
+
+def joined(exchange: Exchange, config: DictConfig, resume_step: int | None) -> None:
+    """The other peers are there. Raises UserError when they do not come."""
+    try:
+        exchange.join(next_launch(make(config.schedule), resume_step or 0))
+    except BaseException:
+        exchange.abort()
+        raise

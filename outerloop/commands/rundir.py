@@ -28,11 +28,15 @@ MAY_DIFFER = (
     "max_failed_rounds",
     "keep_payload_rounds",
     "exchange",
+    "island",
     "hydra",
 )
 """Settings that do not change what is trained; a run may be resumed with others."""
-EXCHANGE_MUST_MATCH = tuple(f"exchange.{key}" for key in ("_target_", "peers", "group", "together", "seed", "pairing"))
-"""... but of the exchange only where and how the peers are reached."""
+MUST_MATCH = (
+    *(f"exchange.{key}" for key in ("_target_", "peers", "group", "together", "seed", "pairing")),
+    "island.kind",
+)
+"""... but of the exchange only where and how the peers are reached, of an island only how many ranks it has."""
 
 LAST_WORDS = ("done", "left", "error", "died")
 """Rows of an end that was none, because the run goes on."""
@@ -104,7 +108,7 @@ def comparable(config: DictConfig | ListConfig) -> dict[str, Any]:
     return {
         key: value
         for key, value in flat(OmegaConf.to_container(config, resolve=True)).items()
-        if key.split(".")[0] not in MAY_DIFFER or key in EXCHANGE_MUST_MATCH
+        if key.split(".")[0] not in MAY_DIFFER or key in MUST_MATCH
     }
 
 

@@ -26,7 +26,7 @@ from omegaconf import DictConfig
 from outerloop.commands.build import make, run_worker
 from outerloop.exchange.inprocess import Hub
 from outerloop.inner.worker import Event
-from outerloop.types import Deserted, ReplicasDiverged, RoundFailed, Stopped, UserError
+from outerloop.types import Deserted, LeaderFailed, ReplicasDiverged, RoundFailed, Stopped, UserError
 
 LEAVE_S = 20
 """How long a worker process has to leave by itself before it is killed."""
@@ -55,7 +55,7 @@ def error_event(index: int, error: BaseException) -> Event:
     The kind "alone" is no worker's fault: the others were gone for too long.
     """
     kind = "user" if isinstance(error, UserError) else "alone" if isinstance(error, Deserted) else "crash"
-    known = isinstance(error, UserError | RoundFailed | Deserted | ReplicasDiverged | FloatingPointError)
+    known = isinstance(error, UserError | RoundFailed | Deserted | LeaderFailed | ReplicasDiverged | FloatingPointError)
     text = str(error) if known else "".join(traceback.format_exception(error))
     return {"event": "error", "worker": index, "step": 0, "kind": kind, "text": text}
 

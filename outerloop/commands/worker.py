@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,6 +24,8 @@ from outerloop.commands.team import error_event
 from outerloop.inner.worker import Event
 from outerloop.sinks.shown import Shown
 from outerloop.types import Stopped
+
+Emit = Callable[[Event], None]
 
 
 def main(arguments: list[str]) -> int:
@@ -42,19 +45,13 @@ def main(arguments: list[str]) -> int:
     exchange: Any = None
     try:
         exchange = joining(config, run_dir, index, emit)
-        shown = Shown(exchange.show)
-
-        def tell(event: Event) -> None:
-            emit(event)
-            shown.write(event)
-
         run_worker(
             config,
             index=index,
             run_dir=run_dir,
             resume_step=resume_step,
             exchange=exchange,
-            emit=tell,
+            emit=also_shown(exchange, emit),
             check_stop=lambda: None,
         )
         exchange.close()
@@ -71,11 +68,16 @@ def main(arguments: list[str]) -> int:
             exchange.abort()
 
 
-def joining(config: DictConfig, run_dir: Path, index: int, emit: Any) -> Any:
+def joining(config: DictConfig, run_dir: Path, index: int, emit: Emit) -> Any:
     """The exchange of this worker, its address told; then the watch over standard input begins."""
     first = index == 0 and not config.exchange.initial_peers
     initial_peers = [] if first else peers_from(sys.stdin.readline())
     threading.Thread(target=watch_parent, daemon=True).start()
+    return peer_of(config, run_dir, index, initial_peers, emit)
+
+
+def peer_of(config: DictConfig, run_dir: Path, index: int, initial_peers: list[str], emit: Emit) -> Any:
+    """The exchange of a worker that is a peer of a swarm; its address is told."""
     exchange = make(
         config.exchange,
         run=config.exchange.run or "default",
@@ -87,6 +89,17 @@ def joining(config: DictConfig, run_dir: Path, index: int, emit: Any) -> Any:
     )
     emit({"event": "address", "worker": index, "step": 0, "addresses": list(exchange.address)})
     return exchange
+
+
+def also_shown(exchange: Any, emit: Emit) -> Emit:
+    """Where events go that other machines may see, too."""
+    shown = Shown(exchange.show)
+
+    def tell(event: Event) -> None:
+        emit(event)
+        shown.write(event)
+
+    return tell
 
 
 def peers_from(line: str) -> list[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from outerloop.types import UserError
 
@@ -80,7 +81,8 @@ def llama(
 
 def logits_of(model: nn.Module, tokens: Tensor) -> Tensor:
     """Tokens (B, T) -> logits (B, T, V)."""
-    caches = hasattr(getattr(model, "config", None), "use_cache")  # a transformers model, compiled or sharded or plain
+    within = model.module if isinstance(model, DistributedDataParallel) else model
+    caches = hasattr(getattr(within, "config", None), "use_cache")  # a transformers model, compiled or sharded or plain
     output = model(tokens, use_cache=False) if caches else model(tokens)
     return output if isinstance(output, Tensor) else output.logits
 

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from outerloop.inner.data.corpus import Stream
 from outerloop.inner.models import next_token_loss
 from outerloop.loop import OuterLoop
+from outerloop.ranks import Ranks
 from outerloop.rounds import RoundReport
 from outerloop.types import Tensors, UserError
 
@@ -47,9 +48,11 @@ class Trainer:
     """Inner steps of one worker.
 
     Args:
-        model: on its device already. `compiled` is what the forward pass calls (the model itself, or torch.compile's).
-        stream: this worker's batches, (batch, seq_len + 1) int64.
-        outer: told of every inner step.
+        model: on its device already.
+        forward: what the forward pass calls: the model itself, torch.compile's, or DDP's.
+        ranks: the processes that train this model together, each on its part of a batch.
+        stream: this process's batches, (batch / ranks, seq_len + 1) int64.
+        outer: told of every inner step; where the rank does not lead its island, what it has in place (following.py).
         optimizer: (name, parameter) pairs -> inner optimizer; None when the outer optimizer does it all.
         lr_factor: inner step of the run (from 0) -> factor of the optimizer's learning rate.
         warmup_steps: after so many of its own updates a worker may take all of that: one that comes late begins with
@@ -71,10 +74,11 @@ class Trainer:
         accumulate: int,
         clip_norm: float | None,
         precision: str,
-        compile: bool,
+        forward: Module,
+        ranks: Ranks,
     ) -> None:
         self.model, self.stream, self.outer = model, stream, outer
-        self.forward: Module = torch.compile(model) if compile else model  # type: ignore[assignment]
+        self.forward, self.ranks = forward, ranks
         self.params = list(outer.island.params.values())
         self.device = self.params[0].device
         self.optimizer = optimizer(list(outer.island.params.items())) if optimizer else None
@@ -87,15 +91,16 @@ class Trainer:
     def step(self) -> StepReport:
         """One inner step, and whatever rounds fall due after it."""
         began = time.perf_counter()
+        self.outer.island.call("step", inner_step=self.outer.inner_step)
         for p in self.params:
             p.grad = None
         windows = [self.stream.next().to(self.device) for _ in range(self.accumulate)]
-        loss = sum(self.backward(window) for window in windows)
+        [loss] = self.ranks.sum([sum(self.backward(window) for window in windows) / self.ranks.size])
         lr = self.update()
-        tokens = sum(window[:, 1:].numel() for window in windows)
+        tokens = self.ranks.size * sum(window[:, 1:].numel() for window in windows)
         self.tokens += tokens
         computed = time.perf_counter()
-        rounds = self.outer.after_inner_step(sum(len(window) for window in windows))
+        rounds = self.outer.after_inner_step(self.ranks.size * sum(len(window) for window in windows))
         return StepReport(loss, tokens, lr, rounds, computed - began, time.perf_counter() - computed)
 
     def backward(self, window: Tensor) -> float:
@@ -121,34 +126,50 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self, windows: Tensor, weights: Tensors, *, batch: int) -> float:
-        """Sum of nats of the model with these weights over all predicted tokens of windows (n, seq_len + 1)."""
+        """Sum of nats of the model with these weights over all predicted tokens of windows (n, seq_len + 1).
+
+        With several ranks each has windows of its own, all as many, and the sum is over those of all.
+        """
+        with self.outer.replica.weights(weights):
+            self.outer.island.call("evaluate")
+            return self.nats(windows, batch=batch)
+
+    @torch.no_grad()
+    def nats(self, windows: Tensor, *, batch: int) -> float:
+        """The same with the weights that the model has; all ranks call it."""
         self.model.eval()
         nats = 0.0
-        with self.outer.replica.weights(weights), self.autocast():
+        with self.autocast():
             for window in windows.split(batch):
                 nats += float(next_token_loss(self.model, window.to(self.device))) * window[:, 1:].numel()
         self.model.train()
-        return nats
+        return self.ranks.sum([nats])[0]
 
     def state_dict(self) -> dict[str, Any]:
         """Fast weights and buffers, inner optimizer, data position, tokens seen, and the outer loop's state."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict() if self.optimizer else None,
-            "stream": self.stream.state_dict(),
-            "tokens": self.tokens,
-            "updates": self.updates,
+            **self.position(),
             "outer": self.outer.state_dict(),
         }
+
+    def position(self) -> dict[str, Any]:
+        """Data position, tokens seen, updates made: equal on all ranks."""
+        return {"stream": self.stream.state_dict(), "tokens": self.tokens, "updates": self.updates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on exactly where `state_dict` was taken."""
         self.model.load_state_dict(state["model"])
         if self.optimizer:
             self.optimizer.load_state_dict(state["optimizer"])
-        self.stream.load_state_dict(state["stream"])
-        self.tokens, self.updates = state["tokens"], state["updates"]
+        self.go_on_from(state)
         self.outer.load_state_dict(state["outer"])
+
+    def go_on_from(self, position: dict[str, Any]) -> None:
+        """Take over what `position` returned."""
+        self.stream.load_state_dict(position["stream"])
+        self.tokens, self.updates = position["tokens"], position["updates"]
 
 
 def autocast_of(precision: str, device: torch.device) -> Callable[[], AbstractContextManager]:

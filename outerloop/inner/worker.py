@@ -1,21 +1,25 @@
 """One worker's run: join, resume, train, evaluate, save, hand in the model; every step told as an event.
 
-Events are flat dictionaries with "event" and "worker": status, step, round, eval, done. Names carry their units.
+The ranks of an island do all of it together, and the first of them tells. Events are flat dictionaries with "event" and
+"worker": status, step, round, eval, done. Names carry their units.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from outerloop import checkpoint, rng
+from outerloop.inner.saving import load, save
 from outerloop.inner.spent import Spent
 from outerloop.inner.trainer import StepReport, Trainer
 from outerloop.protocols import Exchange
+from outerloop.ranks import Ranks
 from outerloop.replicas import mean_and_spread
 from outerloop.rounds import SPENT, RoundReport, utilization
 from outerloop.types import ReplicasDiverged, RoundFailed, Tensors, UserError
@@ -67,6 +71,7 @@ class Worker:
     ) -> None:
         self.plan, self.trainer, self.exchange = plan, trainer, exchange
         self.validation, self.emit_event, self.check_stop = validation, emit, check_stop
+        self.ranks, self.lanes = trainer.ranks, trainer.outer.island.in_lanes
         self.failed_in_a_row = 0
         self.to_be_saved = False
         self.spent = Spent()
@@ -152,8 +157,8 @@ class Worker:
 
         Not `now`: others have landed since, at once, because this peer was away; what there was to see is past.
         """
-        self.account(report)
-        if self.plan.keep_payload_rounds and report.blob:
+        self.account(of_all_lanes(report, self.ranks) if self.lanes else report)
+        if self.plan.keep_payload_rounds and report.blob and self.ranks.leads:
             folder = self.plan.run_dir / "workers" / str(self.plan.index) / "payloads"
             keep_payload(folder, report, rounds=self.plan.keep_payload_rounds)
         if report.round.fragment < self.trainer.outer.schedule.fragments - 1 or not now:
@@ -184,6 +189,7 @@ class Worker:
             self.emit("status", text=f"{peer} holds other weights than most: it is to take over theirs")
         self.failed_in_a_row = self.failed_in_a_row + 1 if report.failed else 0
         self.totals["wait_s"] += report.wait_s
+        counters = self.counters()
         self.totals["payload_bytes"] += report.payload_bytes
         self.totals["rounds_failed"] += bool(report.failed)
         spent = self.spent.on(report)
@@ -209,8 +215,8 @@ class Worker:
             delta_norm=report.delta_norm,
             mean_norm=report.mean_norm,
             slow_hash=f"{report.slow_hash:016x}",
-            bytes_sent=self.counters()["bytes_sent"],
-            **{name: count for name, count in self.counters().items() if name == "refused_messages"},
+            bytes_sent=counters["bytes_sent"],
+            **{name: count for name, count in counters.items() if name == "refused_messages"},
         )
         if self.failed_in_a_row >= self.plan.max_failed_rounds:
             raise RoundFailed(f"{self.failed_in_a_row} rounds in a row did not complete, the last one: {report.failed}")
@@ -242,40 +248,47 @@ class Worker:
     def tell_validation(self, round_number: int, weights: Tensors, **replicas: float) -> None:
         """These weights on this worker's share."""
         nats = self.trainer.evaluate(self.validation, weights, batch=self.plan.eval_batch)
-        tokens = self.validation[:, 1:].numel()
+        tokens = self.validation[:, 1:].numel() * self.ranks.size
         self.emit("eval", round=round_number, nats=nats, predicted=tokens, tokens=self.trainer.tokens, **replicas)
 
     def save(self) -> None:
         """This worker's whole state; the parent seals the generation when all local workers have saved."""
-        state = {"trainer": self.trainer.state_dict(), "rng": rng.get_state(), "counters": self.counters()}
-        checkpoint.save(self.plan.run_dir, self.step, self.plan.index, state)
+        rest = {"rng": rng.get_state(), "counters": self.counters()}
+        save(self.trainer, rest, run_dir=self.plan.run_dir, step=self.step, worker=self.plan.index)
         self.emit("saved")
 
     def resume(self, step: int) -> None:
-        """Take over this worker's state of `step`."""
-        state = checkpoint.load(self.plan.run_dir, step, self.plan.index)
-        self.trainer.load_state_dict(state["trainer"])
-        rng.set_state(state["rng"])
-        self.base |= state["counters"]
+        """Take over this worker's state of `step`. Random numbers of an island's other ranks begin anew."""
+        rest = load(self.trainer, run_dir=self.plan.run_dir, step=step, worker=self.plan.index)
+        if self.ranks.leads:
+            rng.set_state(rest["rng"])
+        self.base |= rest["counters"]
         self.totals = self.base | {"bytes_sent": 0, "bytes_received": 0}
 
     def counters(self) -> dict[str, Any]:
-        """Totals since the run began, earlier sittings included."""
-        counted = {
-            "bytes_sent": self.exchange.bytes_sent,
-            "bytes_received": self.exchange.bytes_received,
-            **self.exchange.counters(),
-        }
+        """Totals since the run began, earlier sittings included; bytes of all lanes."""
+        moved = [self.exchange.bytes_sent, self.exchange.bytes_received]
+        if self.lanes:
+            moved = [int(total) for total in self.ranks.sum(moved)]
+        counted = {"bytes_sent": moved[0], "bytes_received": moved[1], **self.exchange.counters()}
         return self.totals | {name: self.base.get(name, 0) + count for name, count in counted.items()}
 
     def emit(self, event: str, **fields: Any) -> None:
-        """Send one event on its way."""
-        self.emit_event({"event": event, "worker": self.plan.index, "step": self.step, **fields})
+        """Send one event on its way; the first rank of an island does."""
+        if self.ranks.leads:
+            self.emit_event({"event": event, "worker": self.plan.index, "step": self.step, **fields})
 
 
 def is_due(done: int, every: int) -> bool:
     """Whether something that comes every so often (0: never) comes after `done` rounds."""
     return every > 0 and done % every == 0
+
+
+def of_all_lanes(report: RoundReport, ranks: Ranks) -> RoundReport:
+    """The account of a round of an island whose ranks are lanes: payloads and norms of all of them."""
+    of_lane = [report.payload_bytes, report.delta_norm**2, report.mean_norm**2]
+    payload_bytes, delta, mean = ranks.sum(of_lane)
+    return replace(report, payload_bytes=int(payload_bytes), delta_norm=math.sqrt(delta), mean_norm=math.sqrt(mean))
 
 
 def keep_payload(folder: Path, report: RoundReport, *, rounds: int) -> None:

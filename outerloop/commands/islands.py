@@ -1,0 +1,67 @@
+"""Which islands there can be: how many ranks one has, and what an island of several ranks cannot do."""
+
+from __future__ import annotations
+
+from omegaconf import DictConfig
+
+from outerloop.types import UserError
+
+MUON = "outerloop.inner.muon.MuonWithAdamW"
+CUT = ("sharded", "gathered")
+
+
+def ranks_of(settings: DictConfig, processes: int) -> int:
+    """Processes of one island. Raises UserError if those that torchrun starts do not make whole islands."""
+    ranks = processes if settings.island.ranks is None else settings.island.ranks
+    if not isinstance(ranks, int) or ranks < 1 or processes % ranks:
+        raise UserError(
+            f"island.ranks={ranks} must divide the {processes} processes that torchrun starts:"
+            f" type island.ranks={processes}"
+        )
+    if settings.island.kind == "single" and ranks > 1:
+        raise UserError(f"island.ranks={ranks} is for islands of several ranks: type island=sharded")
+    if settings.workers_as != "ranks" and processes != ranks:
+        raise UserError(
+            f"{processes} processes are {processes // ranks} islands, and in a swarm torchrun starts one: type"
+            f" island.ranks={processes}, or exchange=distributed"
+        )
+    return ranks
+
+
+def refuse_island(settings: DictConfig, ranks: int) -> None:
+    """Raises UserError for what islands of this many ranks, or of this kind, cannot have."""
+    kind = settings.island.kind
+    if kind == "single":
+        return
+    if settings.workers_as == "threads":
+        raise UserError(f"island={kind} is of processes, which exchange=inprocess has not: type exchange=distributed")
+    if kind == "sharded" and settings.workers_as != "ranks":
+        raise UserError(
+            "island=sharded meets in lanes, an exchange for each rank, and a swarm has one an island: type"
+            " exchange=distributed, or island=gathered"
+        )
+    for wanted, why, instead in refusals(settings, ranks):
+        if wanted:
+            raise UserError(f"{why}: type {instead}")
+
+
+def refusals(settings: DictConfig, ranks: int) -> list[tuple[bool, str, str]]:
+    """(whether it is set, why that cannot be, what to type instead)."""
+    inner, kind = settings.inner, settings.island.kind
+    muon = bool(inner.optimizer) and inner.optimizer._target_ == MUON
+    return [
+        (kind in CUT and muon, f"Muon needs whole matrices, and island={kind} cuts them", "island=replicated"),
+        (inner.compile, "inner.compile=true is for a model of one process", "inner.compile=false"),
+        (settings.buffers != "local", f"buffers={settings.buffers} is for a model of one process", "buffers=local"),
+        ("seconds" in settings.schedule, "the clocks of several ranks differ", "schedule=every_h"),
+        (
+            inner.batch % ranks > 0,
+            f"inner.batch={inner.batch} is an island's, and its {ranks} ranks share it out evenly",
+            f"inner.batch={ranks * -(-inner.batch // ranks)}",
+        ),
+        (
+            kind == "sharded" and settings.keep_payload_rounds > 0,
+            "island=sharded sends a payload from each rank, and none holds whole tensors",
+            "keep_payload_rounds=0",
+        ),
+    ]

@@ -1,0 +1,104 @@
+"""Where a process sits: which rank of which island, and what the model of such an island is.
+
+    torchrun's ranks        0 1 2 3 4 5
+    island.ranks=2          island 0: 0 1    island 1: 2 3    island 2: 4 5
+    lanes                   0 2 4 and 1 3 5: the same place in every island
+
+replicated: DDP averages the gradients of an island. sharded, gathered: FSDP2 does, with a group of parameters a layer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+
+from outerloop.inner.trainer import pick_device
+from outerloop.ranks import Ranks
+
+LOCAL_RANK = int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")))
+"""This process's place on its machine."""
+
+
+class Seat:
+    """One process of one island.
+
+    Args:
+        kind: "single", "replicated", "sharded" or "gathered".
+        mesh: islands x ranks; None for a process that is an island by itself.
+    """
+
+    def __init__(self, kind: str, mesh: DeviceMesh | None) -> None:
+        self.kind, self.mesh = kind, mesh
+        self.ranks = Ranks(mesh["ranks"].get_group() if mesh else None)
+        self.island = mesh.get_local_rank("islands") if mesh else dist.get_rank() if dist.is_initialized() else 0
+
+    @property
+    def lane(self) -> dist.ProcessGroup | None:
+        """The processes with the same place in the other islands, this one included; None: all processes."""
+        return self.mesh["islands"].get_group() if self.mesh else None
+
+    @property
+    def follows(self) -> bool:
+        """Whether another rank holds the outer state of this one."""
+        return self.kind == "gathered" and not self.ranks.leads
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """What the forward pass calls; cuts the model itself where an island holds shards of it."""
+        if self.mesh is None:
+            return model
+        if self.kind == "replicated":
+            return DistributedDataParallel(model, process_group=self.ranks.group)
+        return sharded(model, self.mesh["ranks"])
+
+    def part_of(self, windows: Tensor) -> Tensor:
+        """(n, seq_len + 1) -> this rank's part; all ranks get as many, so that they compute together."""
+        ranks = self.ranks
+        return windows[: len(windows) // ranks.size * ranks.size][ranks.rank :: ranks.size]
+
+
+ALONE = Seat("single", None)
+"""A worker that is no rank of anything."""
+
+
+def taken(settings: DictConfig) -> Seat:
+    """This process's seat. All processes of torchrun call it, with equal settings."""
+    kind, device = settings.island.kind, pick_device(settings.inner.device, LOCAL_RANK)
+    if kind == "single":
+        return Seat(kind, None)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    shape = settings.workers, dist.get_world_size() // settings.workers
+    return Seat(kind, init_device_mesh(device.type, shape, mesh_dim_names=("islands", "ranks")))
+
+
+def backend_of(settings: DictConfig) -> str:
+    """Of the process group: GPUs of one island talk through NCCL, everything else through gloo."""
+    on_cuda = pick_device(settings.inner.device, LOCAL_RANK).type == "cuda"
+    return "cpu:gloo,cuda:nccl" if on_cuda and settings.island.kind != "single" else "gloo"
+
+
+def sharded(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    """The model under `fully_shard`, in place: one group of parameters for each layer, one for the rest."""
+    from torch.distributed.fsdp import fully_shard  # here: the import takes a second
+
+    for layer in layers_of(model):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def layers_of(module: nn.Module) -> Iterator[Any]:
+    """The members of the outermost module lists."""
+    for child in module.children():
+        if isinstance(child, nn.ModuleList):
+            yield from child
+        else:
+            yield from layers_of(child)

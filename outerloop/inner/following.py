@@ -1,0 +1,62 @@
+"""A rank of a gathered island that does not lead: it trains and evaluates as the leader says, and holds no outer state.
+
+leader's order     this rank
+gather, scatter    lends its shards (gathered.py)
+step, evaluate     computes with the others, on its part of the batch
+save, load         its shards of the model and the inner optimizer
+leave              is done
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+from torch.nn import Module
+
+from outerloop.gathered import Follower, Gathered
+from outerloop.protocols import Schedule
+from outerloop.types import Tensors
+
+if TYPE_CHECKING:
+    from outerloop.inner.trainer import Trainer
+    from outerloop.inner.worker import Plan
+
+
+class Following:
+    """What such a rank has in place of an outer loop: it knows where the run stands, and holds nothing."""
+
+    residual_share = momentum_share = 0.0
+
+    def __init__(self, model: Module, island: Gathered, schedule: Schedule) -> None:
+        self.model, self.island, self.schedule = model, island, schedule
+        self.inner_step, self.slow = 0, Tensors()
+
+    def after_inner_step(self, samples: int) -> list[Any]:
+        """The leader's affair."""
+        return []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing."""
+
+
+def follow(trainer: Trainer, validation: Tensor, plan: Plan) -> None:
+    """Until the leader's run has come to its end. Raises UserError."""
+    from outerloop.inner.saving import load, save
+
+    island: Any = trainer.outer.island
+    follower = Follower(island)
+    while (order := follower.hear())["do"] != "leave":
+        if order["do"] == "step":
+            trainer.outer.inner_step = order["inner_step"]
+            trainer.step()
+        elif order["do"] == "evaluate":
+            trainer.nats(validation, batch=plan.eval_batch)
+        elif order["do"] == "save":
+            save(trainer, {}, run_dir=plan.run_dir, step=order["step"], worker=plan.index)
+        elif order["do"] == "load":
+            load(trainer, run_dir=plan.run_dir, step=order["step"], worker=plan.index)

@@ -1,0 +1,64 @@
+"""One worker's state in its run directory: a file of its own, and the shards of an island's ranks beside it.
+
+    checkpoints/step-00000300/worker-0.pt     all of a worker; of an island of shards what is not cut
+    checkpoints/step-00000300/island-0/       its shards (resharding.py)
+
+All ranks of an island call both functions; its first rank writes the file. Shards come back on any number of ranks, a
+whole replica on any number of copies.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from outerloop import checkpoint
+from outerloop.inner.trainer import Trainer
+from outerloop.island import is_cut
+
+State = dict[str, Any]
+
+
+def save(trainer: Trainer, rest: State, *, run_dir: Path, step: int, worker: int) -> None:
+    """Write the state of a trainer, and what else a worker has."""
+    outer, folder = trainer.outer, shards_of(run_dir, step, worker)
+    outer.island.call("save", step=step)
+    if not is_cut(trainer.model):
+        state = trainer.state_dict()
+    elif outer.island.in_lanes:
+        resharding().save(folder, trainer.optimizer, outer)
+        state = trainer.position()
+    else:
+        resharding().save_inner(folder, trainer.optimizer, trainer.model)
+        state = trainer.position() | {"outer": outer.state_dict()}
+    if trainer.ranks.leads:
+        checkpoint.save(run_dir, step, worker, {"trainer": state, **rest})
+
+
+def load(trainer: Trainer, *, run_dir: Path, step: int, worker: int) -> State:
+    """Put a trainer where `save` was called; what else was written."""
+    outer, folder = trainer.outer, shards_of(run_dir, step, worker)
+    outer.island.call("load", step=step)
+    state = checkpoint.load(run_dir, step, worker)
+    if not is_cut(trainer.model):
+        trainer.load_state_dict(state["trainer"])
+        return state
+    if outer.island.in_lanes:
+        resharding().load(folder, trainer.optimizer, outer)
+    else:
+        resharding().load_inner(folder, trainer.optimizer, trainer.model)
+        outer.load_state_dict(state["trainer"]["outer"])
+    trainer.go_on_from(state["trainer"])
+    return state
+
+
+def resharding() -> ModuleType:
+    """The module, once it is needed: what it imports takes a second."""
+    return import_module("outerloop.resharding")
+
+
+def shards_of(run_dir: Path, step: int, worker: int) -> Path:
+    """The folder of an island's shards."""
+    return checkpoint.generation(run_dir, step) / f"island-{worker}"

@@ -1,0 +1,207 @@
+"""`island=replicated|sharded|gathered` on the command line: an island of two ranks is a worker of its own process."""
+
+import json
+import multiprocessing
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import sharded
+import torch
+import torch.multiprocessing as processes
+from safetensors.torch import load_file
+
+from outerloop.commands import config, islands, rank
+from outerloop.commands.train import train
+from outerloop.types import UserError
+
+SMALL = ["model=module", "model._target_=sharded.Net", "+model.vocab=256", "+model.width=16", "inner.seq_len=16"]
+SMALL += ["data=text", f"data.files=[{Path(__file__).parent.parent}/outerloop/*.py]"]
+SMALL += ["inner.batch=4", "eval.sequences=8", "threads=1", "inner.warmup_steps=2", "inner.device=cpu"]
+LENGTH = ["rounds=4", "schedule.sync_every=3", "checkpoint.every=2", "eval.every=2"]
+TWO_OF_TWO = ["exchange=distributed", "island.ranks=2"]
+RUNS = {
+    "sharded": ["recipe=diloco", "island=sharded"],
+    "replicated": ["recipe=sparseloco", "island=replicated"],
+    "gathered": ["recipe=sparseloco", "island=gathered"],
+}
+"""Name -> recipe and island. Lanes chunk their own shards, so only a recipe without chunks does there what a whole
+replica does; test_fsdp.py has the others."""
+
+LATER = ["replicated", "gathered"]
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def process(place, size, runs):
+    """One process of torchrun, as it were, through several runs: (port, options) each."""
+    for port, options in runs:
+        os.environ |= {"RANK": str(place), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        assert rank.train([*SMALL, *LENGTH, *options]) == 0
+
+
+def torchrun(size, *runs):
+    """These runs, one after another, in as many processes; they are forked from one that has imported everything."""
+    processes_of = [(free_port(), options) for options in runs]
+    processes.start_processes(process, (size, processes_of), nprocs=size, start_method="forkserver")
+
+
+def model_of(run_dir):
+    return load_file(run_dir / "hf/model.safetensors")
+
+
+def summary_of(run_dir):
+    return json.loads((run_dir / "summary.json").read_text())
+
+
+def rows_of(run_dir, event):
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["event"] == event]
+
+
+def before_its_end(run_dir, folder):
+    """A copy of a run that stopped after its first checkpoint."""
+    shutil.copytree(run_dir, folder)
+    for name in ("summary.json", ".model"):
+        (folder / name).unlink()
+    shutil.rmtree(folder / "hf")
+    shutil.rmtree(folder / "checkpoints/step-00000012")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def preloaded():
+    own = ["outerloop.commands.rank", "outerloop.commands.train", "outerloop.resharding", "outerloop.report.figure"]
+    multiprocessing.set_forkserver_preload(
+        ["sharded", *own, "torch.distributed.fsdp", "torch._dynamo", "numba", "transformers"]
+    )
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """All kinds, two islands of two ranks; and the same by two threads."""
+    folder = tmp_path_factory.mktemp("islands")
+    torchrun(4, *([*options, *TWO_OF_TWO, f"run_dir={folder}/{name}"] for name, options in RUNS.items()))
+    for recipe in {whole(folder, name).name for name in RUNS}:
+        options = [f"recipe={recipe}", "workers=2", "exchange=inprocess", f"run_dir={folder}/{recipe}"]
+        train(config.load([*SMALL, *LENGTH, *options]))
+    return folder
+
+
+def whole(folder, name):
+    """The run by threads that a run of islands does the same as."""
+    return folder / RUNS[name][0].removeprefix("recipe=")
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_two_islands_of_two_ranks_are_two_workers(ran, name):
+    alone, start = model_of(whole(ran, name)), sharded.Net(vocab=256, width=16).state_dict()
+    there = model_of(ran / name)
+    assert there.keys() == alone.keys() and not torch.equal(there["blocks.0.up.weight"], start["blocks.0.up.weight"])
+    torch.testing.assert_close(there, alone, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_an_island_is_accounted_for_as_one_worker(ran, name):
+    ours, alone = summary_of(ran / name), summary_of(whole(ran, name))
+    for key in ("workers", "rounds", "rounds_failed", "tokens", "params"):
+        assert ours[key] == alone[key], key
+    for key in ("val_loss", "val_loss_initial"):
+        assert ours[key] == pytest.approx(alone[key], rel=1e-4), key
+    messages = 2 if name == "sharded" else 1  # each with a header of its own
+    assert ours["payload_bytes_per_worker"] == pytest.approx(alone["payload_bytes_per_worker"], abs=4000 * messages)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_rank_tells_its_memory_before_the_first_step(ran, name):
+    rows = rows_of(ran / name, "status")
+    told = {row["text"].split(":")[0]: row for row in rows if "memory of this rank" in row["text"]}
+    assert set(told) == {f"island {island} rank {place}" for island in (0, 1) for place in (0, 1)}
+    first_round = rows_of(ran / name, "round")[0]["wall_s"]
+    assert all(row["wall_s"] <= first_round for row in told.values())
+
+
+@pytest.mark.parametrize("name", ["sharded", *(pytest.param(name, marks=pytest.mark.slow) for name in LATER)])
+def test_a_run_goes_on_with_islands_of_one_rank(ran, name, tmp_path):
+    """From the checkpoint of two ranks an island, in half as many processes."""
+    before_its_end(ran / name, tmp_path / "run")
+    torchrun(2, [*RUNS[name], "exchange=distributed", "island.ranks=1", f"run_dir={tmp_path}/run"])
+    torch.testing.assert_close(model_of(tmp_path / "run"), model_of(ran / name), rtol=1e-3, atol=1e-5)
+    assert summary_of(tmp_path / "run")["tokens"] == summary_of(ran / name)["tokens"]
+
+
+def launched(run_dir, *options):
+    """Torchrun with one island of two ranks of a swarm, in which every round counts both islands."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
+    swarm = ["exchange=swarm_gather", "exchange.peers=2", "exchange.quorum=all", "exchange.grace_s=60"]
+    paths = f"{Path(__file__).parent.parent}:{Path(__file__).parent}"
+    with (run_dir.parent / f"{run_dir.name}.txt").open("w") as told:
+        return subprocess.Popen(
+            [*launcher, "-m", "outerloop", "train", *SMALL, *LENGTH, *swarm, *options, f"run_dir={run_dir}"],
+            stdout=told,
+            stderr=told,
+            env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        )
+
+
+@pytest.mark.slow
+def test_islands_of_two_kinds_meet_in_a_swarm(ran, tmp_path):
+    """Each is a torchrun of its own; they come to one model, that of two threads."""
+    first, told = launched(tmp_path / "one", "recipe=diloco", "island=gathered"), tmp_path / "one.txt"
+    while not (address := re.search(r"exchange\.initial_peers=\[\S+\]", told.read_text())):
+        assert first.poll() is None, told.read_text()
+        time.sleep(0.1)
+    second = launched(tmp_path / "other", "recipe=diloco", "island=replicated", address[0])
+    assert (first.wait(), second.wait()) == (0, 0), told.read_text() + (tmp_path / "other.txt").read_text()
+    one, other = (model_of(tmp_path / name) for name in ("one", "other"))
+    assert all(torch.equal(x, other[name]) for name, x in one.items())
+    torch.testing.assert_close(one, model_of(ran / "diloco"), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["island=sharded", "island.ranks=3"], "island.ranks=3 must divide the 4 processes .* type island.ranks=4"),
+        (["island=sharded", "island.ranks=0"], "island.ranks=0 must divide"),
+        (["island.ranks=2"], "island.ranks=2 is for islands of several ranks: type island=sharded"),
+        (["island=sharded", "exchange=swarm_gather"], "type exchange=distributed, or island=gathered"),
+        (
+            ["island=gathered", "exchange=swarm_gather", "island.ranks=2"],
+            "type island.ranks=4, or exchange=distributed",
+        ),
+        (["island=sharded", "exchange=inprocess"], "type exchange=distributed"),
+        (["island=sharded", "recipe=muloco"], "Muon needs whole matrices, .*: type island=replicated"),
+        (["island=sharded", "inner.compile=true"], "type inner.compile=false"),
+        (["island=gathered", "buffers=averaged"], "type buffers=local"),
+        (["island=replicated", "schedule=every_seconds"], "type schedule=every_h"),
+        (["island=sharded", "inner.batch=6"], "its 4 ranks share it out evenly: type inner.batch=8"),
+        (["island=sharded", "keep_payload_rounds=2"], "type keep_payload_rounds=0"),
+    ],
+)
+def test_what_islands_cannot_do_is_said_in_one_line(options, said):
+    settings = ["exchange=distributed", *options]
+    with pytest.raises(UserError, match=said) as mistake:
+        rank.loaded(settings, processes=4)
+    assert "\n" not in str(mistake.value)
+
+
+def test_islands_are_the_workers_of_a_run():
+    settings = rank.loaded(["exchange=distributed", "island=sharded", "island.ranks=2"], processes=4)
+    assert settings.workers == 2 and islands.ranks_of(settings, 4) == 2
+    assert rank.loaded(["exchange=swarm_gather", "island=gathered"], processes=4).workers == 1
+
+
+def test_without_torchrun_an_island_says_what_to_type(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(UserError, match="RANK is not set: type torchrun --nproc-per-node 4 -m outerloop train island"):
+        rank.train(["island=sharded"])
