@@ -9,18 +9,17 @@ leave              is done
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 from torch.nn import Module
 
 from outerloop.gathered import Follower, Gathered
+from outerloop.inner.saving import load, save
+from outerloop.inner.trainer import Trainer
+from outerloop.inner.worker import Plan
 from outerloop.protocols import Schedule
 from outerloop.types import Tensors
-
-if TYPE_CHECKING:
-    from outerloop.inner.trainer import Trainer
-    from outerloop.inner.worker import Plan
 
 
 class Following:
@@ -46,8 +45,6 @@ class Following:
 
 def follow(trainer: Trainer, validation: Tensor, plan: Plan) -> None:
     """Until the leader's run has come to its end. Raises UserError."""
-    from outerloop.inner.saving import load, save
-
     island: Any = trainer.outer.island
     follower = Follower(island)
     while (order := follower.hear())["do"] != "leave":

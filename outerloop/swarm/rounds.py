@@ -51,9 +51,8 @@ logger = logging.getLogger(__name__)
 class Rounds:
     """One peer's rounds. `names` are peer ids and names of who may take part, `own` is this peer's name.
 
-    `bulk` carries and counts payloads; `memory_file` holds what this peer must not forget.
-
-    `pace`: how fast its payloads may leave; none: no limit.
+    `bulk` carries and counts payloads; `memory_file` holds what this peer must not forget; `pace`: how fast payloads
+    may leave; none: no limit.
     """
 
     def __init__(
@@ -228,11 +227,8 @@ class Rounds:
         self._happens(lambda machine: machine.holds(number, one))
 
     def _receive(self, sender: str, message: Message) -> None:
-        def received(machine: Agreement) -> list[Output]:
-            silenced = self._asking.penalties.silence(sender, message, machine.number)
-            return [] if silenced else machine.receive(sender, message)
-
-        self._happens(received)
+        silenced = self._asking.penalties.silence
+        self._happens(lambda it: [] if silenced(sender, message, it.number) else it.receive(sender, message))
 
     async def _live(self) -> None:
         while True:
