@@ -10,6 +10,7 @@ from test_worker import PLAN, report
 from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.inner.worker import Worker
 from outerloop.methods.noloco import NoLoCo
+from outerloop.ranks import Ranks
 
 
 class Free(InProcessGossip):
@@ -28,7 +29,10 @@ def worker_of(exchange, events):
     outer = toy.outer(toy.model(), exchange, method=NoLoCo(alpha=0.5, beta=0.7, gamma=None, consensus="inside"))
     outer.replica.settle({name: torch.full_like(x, 1.0 + 2.0 * exchange.rank) for name, x in outer.slow.items()})
     trainer = SimpleNamespace(
-        outer=outer, tokens=7, evaluate=lambda windows, weights, batch: float(next(iter(weights.values())).mean())
+        outer=outer,
+        ranks=Ranks(None),
+        tokens=7,
+        evaluate=lambda windows, weights, batch: float(next(iter(weights.values())).mean()),
     )
     return Worker(
         PLAN, trainer=trainer, exchange=exchange, validation=torch.zeros(1, 2), emit=events.append,

@@ -108,6 +108,7 @@ def test_what_is_asked_for_is_taken_where_it_has_a_place():
         "_target_": "outerloop.schedule.every_h.EveryH",
         "sync_every": 30,
         "delay": 20,
+        "early": False,
     }
     assert settings("streaming_diloco", **asked).schedule.delay == 14  # below H / 2
     assert settings("ddp", **asked).schedule.sync_every == 1

@@ -11,6 +11,7 @@ from outerloop.commands.shares import Shares
 from outerloop.inner.once import only_once
 from outerloop.inner.worker import Plan, Worker
 from outerloop.rounds import RoundReport
+from outerloop.ranks import Ranks
 from outerloop.types import ReplicasDiverged, Round, RoundFailed, UserError
 
 PLAN = Plan(
@@ -22,7 +23,7 @@ PLAN = Plan(
 def worker_of(exchange, events=None):
     outer = toy.outer(toy.model(), exchange)
     emit = events.append if events is not None else lambda event: None
-    trainer = SimpleNamespace(outer=outer, tokens=0)
+    trainer = SimpleNamespace(outer=outer, ranks=Ranks(None), tokens=0)
     return Worker(
         PLAN, trainer=trainer, exchange=exchange, validation=torch.zeros(0, 2), emit=emit, check_stop=lambda: None
     )
