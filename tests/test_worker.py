@@ -10,8 +10,8 @@ import toy
 from outerloop.commands.shares import Shares
 from outerloop.inner.once import only_once
 from outerloop.inner.worker import Plan, Worker
-from outerloop.rounds import RoundReport
 from outerloop.ranks import Ranks
+from outerloop.rounds import RoundReport
 from outerloop.types import ReplicasDiverged, Round, RoundFailed, UserError
 
 PLAN = Plan(
