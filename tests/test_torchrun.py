@@ -75,6 +75,7 @@ def check_as_threads(tmp_path):
         assert rounds == list(range(1, 9))
 
 
+@pytest.mark.slow
 def test_a_run_ends_as_that_of_threads(tmp_path):
     processes = as_ranks(*[[*SETTINGS, f"run_dir={tmp_path}/ranks"]] * 2)
     told = [process.communicate()[1] for process in processes]

@@ -159,7 +159,10 @@ LAUNCHERS = {
 }
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+EXTRAS = [name for name in LAUNCHERS if name != "basic"]
+
+
+@pytest.mark.parametrize("launcher", ["basic", *(pytest.param(name, marks=pytest.mark.slow) for name in EXTRAS)])
 def test_multirun_gives_one_run_a_combination(launcher, tmp_path):
     """Also through hydra's launchers for many processes and clusters, and its sweeper that looks for the best."""
     tiny = ["rounds=1", "schedule.sync_every=1", f"hydra.sweep.dir={tmp_path}/sweep", "exchange=inprocess"]

@@ -54,7 +54,10 @@ def test_random_pairs_of_different_rounds_then_one_leaves_and_the_others_go_on(m
     for one in landed:
         assert all(c.round == Round(numbers[int(c.peer[:3])]) and c.blob == c.peer.encode() for c in one)
     peers[0].abort()
-    landed = [one.wait(60) for one in [peer.start(b"x", Round(20)) for peer in peers[1:]]]
+    for number in range(20, 23):  # who looks for the one that left may lose its patience over it
+        landed = [one.wait(60) for one in [peer.start(b"x", Round(number)) for peer in peers[1:]]]
+        if list(map(len, landed)) == [2, 2]:
+            break
     assert list(map(len, landed)) == [2, 2]
 
 
