@@ -173,7 +173,7 @@ def test_a_restart_takes_the_same_h():
     whole, half, resumed = toy.restarted(parts, steps=30, stop_at=13)
     assert half[0][1]["schedule"] == {"sync_every": 6, "landed": 1, "left_after": 9}
     assert whole[0][1]["schedule"] == resumed[0][1]["schedule"] != half[0][1]["schedule"]
-    fresh = build.schedule_of(SETTINGS, half[0][1])
+    fresh = build.schedule_of(SETTINGS, lambda: half[0][1])
     assert build.next_launch(fresh, 13) == Round(2) and fresh.sync_every == 6
 
 

@@ -186,7 +186,11 @@ def run_worker(
 ) -> None:
     """One worker from joining to its last event; the first to come to the end hands in the model."""
     corpus = make(config.data)
-    exchange.join(next_launch(schedule_of(config, saved_outer(run_dir, resume_step, index)), resume_step or 0))
+
+    def saved_outer() -> dict[str, Any] | None:
+        return None if resume_step is None else checkpoint.load(run_dir, resume_step, index)["trainer"]["outer"]
+
+    exchange.join(next_launch(schedule_of(config, saved_outer), resume_step or 0))
     trainer = trainer_of(config, corpus, exchange, index, seat)
     windows = corpus.validation(seq_len=config.inner.seq_len, sequences=config.eval.sequences)
     validation = seat.part_of(windows[index :: config.workers])
@@ -231,17 +235,12 @@ def told_of_memory(trainer: Trainer, seat: Seat) -> Event:
     }
 
 
-def schedule_of(config: DictConfig, state: dict[str, Any] | None) -> Schedule:
-    """The schedule where a run begins, or as it is in the saved `state` of an outer loop."""
+def schedule_of(config: DictConfig, saved_outer: Callable[[], dict[str, Any] | None]) -> Schedule:
+    """The schedule where a run begins, or as it is in the state of an outer loop, which is asked for if it matters."""
     schedule = make(config.schedule)
-    if state and isinstance(schedule, Evolving):
+    if isinstance(schedule, Evolving) and (state := saved_outer()):
         schedule.load_state_dict(state["schedule"])
     return schedule
-
-
-def saved_outer(run_dir: Path, resume_step: int | None, index: int) -> dict[str, Any] | None:
-    """The state of a worker's outer loop at the step to go on from; none where none is in one file (`inner.saving`)."""
-    return None if resume_step is None else checkpoint.load(run_dir, resume_step, index)["trainer"].get("outer")
 
 
 def next_launch(schedule: Schedule, inner_step: int) -> Round:

@@ -45,6 +45,21 @@ def refuse_island(settings: DictConfig, ranks: int) -> None:
             raise UserError(f"{why}: type {instead}")
 
 
+def for_one_process(settings: DictConfig) -> dict[str, tuple[bool, str]]:
+    """Option -> whether it is set, and what to type instead: clocks, buffers and own choices are of one process alone.
+
+    Ranks that measured for themselves would choose apart, and then wait for each other in different rounds.
+    """
+    schedule = settings.schedule
+    return {
+        f"buffers={settings.buffers}": (settings.buffers != "local", "buffers=local"),
+        "schedule=every_seconds": ("seconds" in schedule, "schedule=every_h"),
+        "schedule=adaptive": ("sync_min" in schedule, "schedule=every_h"),
+        "schedule.early=true": (bool(schedule.get("early")), "schedule.early=false"),
+        "compress=auto": ("utilization" in settings.compress, "compress=topk"),
+    }
+
+
 def refusals(settings: DictConfig, ranks: int) -> list[tuple[bool, str, str]]:
     """(whether it is set, why that cannot be, what to type instead)."""
     inner, kind = settings.inner, settings.island.kind
@@ -52,8 +67,10 @@ def refusals(settings: DictConfig, ranks: int) -> list[tuple[bool, str, str]]:
     return [
         (kind in CUT and muon, f"Muon needs whole matrices, and island={kind} cuts them", "island=replicated"),
         (inner.compile, "inner.compile=true is for a model of one process", "inner.compile=false"),
-        (settings.buffers != "local", f"buffers={settings.buffers} is for a model of one process", "buffers=local"),
-        ("seconds" in settings.schedule, "the clocks of several ranks differ", "schedule=every_h"),
+        *(
+            (is_set, f"{option} is for a model of one process", instead)
+            for option, (is_set, instead) in for_one_process(settings).items()
+        ),
         (
             inner.batch % ranks > 0,
             f"inner.batch={inner.batch} is an island's, and its {ranks} ranks share it out evenly",

@@ -11,6 +11,7 @@ from torch.nn import Module
 
 from outerloop.commands import build, config, rundir
 from outerloop.commands.alike import begin_together
+from outerloop.commands.islands import for_one_process
 from outerloop.exchange.led import Led
 from outerloop.gathered import Follower, Gathered
 from outerloop.island import Island, copies_of, group_of, lanes_of, processes_of
@@ -72,19 +73,10 @@ def from_recipe(
 
 
 def refuse_for_many(settings: Any, processes: int) -> None:
-    """Raises UserError for what a model of several processes cannot have: clocks and buffers are of one alone."""
-    wanted = {
-        "buffers=averaged": settings.buffers != "local",
-        "schedule=every_seconds": "seconds" in settings.schedule,
-        "schedule.early=true": bool(settings.schedule.get("early")),
-        "schedule=adaptive": "sync_min" in settings.schedule,
-        "compress=auto": "utilization" in settings.compress,
-    }
-    for option in (option for option, is_set in wanted.items() if is_set and processes > 1):
-        raise UserError(
-            f"{option} is for a model of one process, and {processes} hold this one: type buffers=local"
-            " schedule=every_h schedule.early=false compress=topk"
-        )
+    """Raises UserError for what a model of several processes cannot have."""
+    for option, (is_set, instead) in for_one_process(settings).items():
+        if is_set and processes > 1:
+            raise UserError(f"{option} is for a model of one process, and {processes} hold this one: type {instead}")
 
 
 def led(
@@ -145,7 +137,9 @@ def joined(settings: Any, run_dir: Path, state: State | None, *, leads_others: b
     try:
         if not settings.exchange.initial_peers:
             logger.warning("others join with 'exchange.initial_peers=[%s]'", exchange.address[0])
-        exchange.join(build.next_launch(build.schedule_of(settings, state), state["inner_step"] if state else 0))
+        exchange.join(
+            build.next_launch(build.schedule_of(settings, lambda: state), state["inner_step"] if state else 0)
+        )
     except BaseException:
         exchange.abort()
         raise
