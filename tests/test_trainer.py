@@ -69,6 +69,13 @@ def test_torch_compile_and_bfloat16_train(tmp_path):
     assert summary["val_loss"] < summary["val_loss_initial"]
 
 
+def test_a_compiled_model_is_what_the_forward_pass_calls():
+    """Compiling itself waits for the first step."""
+    trainer = trainer_of("inner.compile=true")
+    assert trainer.forward is not trainer.model
+    assert trainer.forward._orig_mod is trainer.model
+
+
 def test_gradients_do_not_outlive_their_step():
     """Workers of one device take turns: one model's gradients are enough for all."""
     trainer = trainer_of("inner.batch=2")

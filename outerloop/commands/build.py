@@ -123,8 +123,7 @@ def trainer_of(config: DictConfig, corpus: Corpus, exchange: Exchange, index: in
     """The inner trainer of one local worker, its outer loop attached. The exchange has been joined."""
     inner, ranks = config.inner, seat.ranks
     model = model_of(config, corpus).to(pick_device(inner.device, index if seat is ALONE else LOCAL_RANK))
-    forward = seat.wrap(model)
-    compiled: Any = torch.compile(model) if inner.compile else None
+    forward: Any = torch.compile(model) if inner.compile else seat.wrap(model)  # one of the two at most
     outer = outer_at(seat, config, model, exchange)
     order = zlib.crc32(exchange.peer.encode()) if exchange.came_late else config.seed  # shares its text with a member
     # what is drawn while training differs by worker, and by rank of an island
@@ -132,7 +131,7 @@ def trainer_of(config: DictConfig, corpus: Corpus, exchange: Exchange, index: in
     stream = corpus.stream(rank=exchange.rank, size=exchange.size, batch=inner.batch, seq_len=inner.seq_len, seed=order)
     return Trainer(
         model,
-        forward=compiled or forward,
+        forward=forward,
         ranks=ranks,
         stream=Part(stream, rank=ranks.rank, ranks=ranks.size) if ranks.size > 1 else stream,
         outer=outer,
