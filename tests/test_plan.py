@@ -73,6 +73,11 @@ def test_links_carry_less_than_they_are_sold_as():
     assert (links.up, links.down) == (GOODPUT * 12.5e6, GOODPUT * 125e6)
 
 
+def test_a_host_carries_no_more_than_it_can():
+    links = links_of(100e6, 10e9, 0.05, host_bits=400e6)
+    assert (links.up, links.down) == (GOODPUT * 12.5e6, 50e6)
+
+
 def test_ring_and_tree():
     assert ring_s(Links(MB, MB, 0.1), 8 * MB, 4) == pytest.approx(6 * (2 + 0.1))
     assert tree_s(Links(MB, MB, 0.1), 8 * MB, 8) == pytest.approx(2 * 3 * (8 + 0.1))
@@ -128,13 +133,15 @@ def test_the_slower_of_two_lognormal_messages():
 
 
 def test_measured_rows_are_compared():
-    """4 hosts at 8 Mbit/s each, .93 MB/s of it payload: three payloads of .93 MB take 3 s."""
+    """4 hosts at 8 Mbit/s each, .8 MB/s of it payload: three payloads of .8 MB take 3 s, at .4 Mbit/s 48 s."""
     row = {"method": "diloco-fp16", "peers": 4, "mbit": 8, "delay_ms": 0.0, "exchange": "gather", "fragments": 1,
-           "payload_bytes": 0.93 * MB, "inner_s": 0.5, "sync_every": 20, "launch_s": 0.1, "land_s": 0.2,
+           "payload_bytes": 0.8 * MB, "inner_s": 0.5, "sync_every": 20, "launch_s": 0.1, "land_s": 0.2,
            "measured_round_s": 10.0}  # fmt: skip
     (found,) = check_plan.compared([row, {**row, "mbit": None}])
     assert found["predicted_round_s"] == pytest.approx(10 + 3 + 0.3 + DECIDE_S)
     assert found["ratio"] == pytest.approx(found["predicted_round_s"] / 10)
+    (starved,) = check_plan.compared([row], host_bits=0.4e6)
+    assert starved["predicted_round_s"] == pytest.approx(10 + 48 + 0.3 + DECIDE_S)
     late = check_plan.compared([{**row, "delay_steps": 10}])[0]
     assert late["predicted_round_s"] == pytest.approx(10 + 0.3)
 

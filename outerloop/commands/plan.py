@@ -53,7 +53,7 @@ what the columns say
   recommended of those within 5 % of the fastest, the lowest loss measured in scripts/results/recipes (1M parameters)
 
 what is assumed
-  equal peers on equal links, all ready at the same pace but for --spread; 93 % of a link carries payload; a machine
+  equal peers on equal links, all ready at the same pace but for --spread; 80 % of a link carries payload; a machine
   that fails is back after a minute and the download of the state; settings named below a table are typed, because the
   defaults close rounds this slow before all their bytes are there. Activations are not in the memory."""
 

@@ -15,8 +15,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-GOODPUT = 0.93
-"""Payload bytes of what a link carries while both directions are full: .90 at 20 Mbit/s, .926 to .930 at 100 (tbf)."""
+GOODPUT = 0.80
+"""Payload bytes of what a link carries in a run. One transfer alone gets .94 to .96; where both directions are full and
+several transfers share a link, TCP leaves it idle before the last one ends: plain sockets reach .64 to .92."""
+HOST_BITS = 1.2e9
+"""What a host carries each way, bits/s, however fast its link: encryption and copies, two hosts on a core each."""
 AT_ONCE = 8
 """Transfers of a peer each way: swarm/bulk.py."""
 QUEUEING = 1.5
@@ -47,9 +50,9 @@ class Links:
         return min(self.up, self.down)
 
 
-def links_of(up_bits: float, down_bits: float, latency_s: float) -> Links:
+def links_of(up_bits: float, down_bits: float, latency_s: float, *, host_bits: float = HOST_BITS) -> Links:
     """Bits/s as links are sold -> payload bytes/s."""
-    return Links(GOODPUT * up_bits / 8, GOODPUT * down_bits / 8, latency_s)
+    return Links(min(GOODPUT * up_bits, host_bits) / 8, min(GOODPUT * down_bits, host_bits) / 8, latency_s)
 
 
 def ramp_s(links: Links, payload_bytes: float, *, transfers: int) -> float:
