@@ -1,6 +1,10 @@
-"""How fast a newcomer gets the state of a run: donors that go on with their rounds, all on loopback, a process each.
+"""How fast a newcomer gets the state of a run: donors that go on with their rounds, a process each.
 
     .venv/bin/python scripts/bench_join.py [--donors 3] [--megabytes 400] [--kill] [--json FILE]
+    sudo .venv/bin/python scripts/bench_join.py --rate 1000mbit ...
+
+All are on loopback, where the processors decide; with --rate each is on a host of its own (scripts/wan.sh) that sends
+and receives no more than that.
 
 The state is random bytes; 400 MB are the slow weights of 100M parameters. `plain_s` is the yardstick: the same bytes
 over one stream between the same processes, before the newcomer asks for the state. `state_s` is from the newcomer's
@@ -20,12 +24,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from multiprocessing.context import SpawnProcess
 from multiprocessing.queues import Queue
 from pathlib import Path
 from queue import Empty
 
 import numpy as np
+from namespaces import network, ready_or_exit
 from rows import show
 
 from outerloop.exchange.swarm_gather import SwarmGather
@@ -42,9 +48,13 @@ Told = dict[str, float]
 
 
 def peer_of(rank: int, args: argparse.Namespace, folder: Path, first: list[str]) -> SwarmGather:
-    """A peer of the run of `donors` members."""
+    """A peer of the run of `donors` members, on its host if there are hosts."""
+    host = "127.0.0.1"
+    if args.network:
+        args.network.enter(rank)
+        host = args.network.address(rank)
     path = str(folder / f"{rank}.key")
-    return SwarmGather(run="bench", peers=args.donors, worker=rank, identity_path=path, initial_peers=first)
+    return SwarmGather(run="bench", peers=args.donors, worker=rank, identity_path=path, initial_peers=first, host=host)
 
 
 def donate(rank: int, args: argparse.Namespace, folder: Path, first: list[str], told: Queue) -> None:
@@ -170,10 +180,14 @@ def main() -> None:
     parser.add_argument("--donors", type=int, default=3)
     parser.add_argument("--megabytes", type=float, default=400.0)
     parser.add_argument("--kill", action="store_true")
+    parser.add_argument("--rate", help="of each host's link: 1000mbit; none: all on loopback")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    settings = {"donors": args.donors, "megabytes": args.megabytes, "killed": float(args.kill)}
-    row = settings | measured(args)
+    settings = {"donors": args.donors, "megabytes": args.megabytes, "killed": args.kill, "rate": args.rate}
+    if args.rate:
+        ready_or_exit()
+    with network(args.donors + 1, "--rate", args.rate) if args.rate else nullcontext() as args.network:
+        row = settings | measured(args)
     row["of_plain"] = row["plain_s"] / row["transfer_s"]
     show(row)
     if args.json:

@@ -6,6 +6,7 @@ Pulling the cable parts the two sides without a word: packets are lost, no conne
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+CLONE_NEWNET = 0x40000000
 SCRIPT = str(Path(__file__).absolute().parent / "wan.sh")
 
 
@@ -41,6 +43,12 @@ class Network:
 
     def address(self, host: int) -> str:
         return self._wan("address", str(host)).strip()
+
+    def enter(self, host: int) -> None:
+        """From now on this thread, and all that it starts, is on this host. Raises OSError."""
+        with Path(f"/run/netns/outerloop-{self.name}-{host}").open() as space:
+            if ctypes.CDLL(None, use_errno=True).setns(space.fileno(), CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), f"host {host} of {self.name} cannot be entered")
 
     def inside(self, host: int, command: Sequence[str]) -> list[str]:
         """A command that runs on this host."""
