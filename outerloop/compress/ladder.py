@@ -34,7 +34,7 @@ class Ladder:
 
     def __init__(self, *, chunk: int, k_min: int, k_max: int, values: Compressor, index: Index) -> None:
         if not 1 <= k_min <= k_max:
-            raise UserError(f"{type(self).__name__.lower()} k_min={k_min} must be 1 .. k_max={k_max}")
+            raise UserError(f"k_min={k_min} must be 1 .. k_max={k_max}: type compress.large.k_min={max(1, k_max // 8)}")
         steps = [k_min << i for i in range((k_max // k_min).bit_length()) if k_min << i < k_max]
         self.ladder = [TopK(chunk=chunk, k=k, values=values, index=index) for k in [*steps, k_max]]
 
