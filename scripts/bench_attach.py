@@ -1,6 +1,6 @@
 """What the attached outer loop adds to an inner step between rounds, in microseconds: asked for are fewer than 20.
 
-    python scripts/bench_attach.py
+    .venv/bin/python scripts/bench_attach.py [--json FILE]
 
 A model of 1M parameters in 16 tensors, and an optimizer whose step does nothing, so that what is left is the hook.
 Blocks of steps with the hook and without it take turns; the cost is the difference of their medians. For comparison,
@@ -9,11 +9,15 @@ one step of AdamW on the same model.
 
 from __future__ import annotations
 
+import argparse
+import json
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
+from rows import show
 from torch import nn
 
 import outerloop
@@ -72,11 +76,19 @@ def adamw_us() -> float:
 
 def main() -> None:
     """One line a recipe."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    args = parser.parse_args()
     torch.set_num_threads(1)
+    rows = []
     for recipe in RECIPES:
         bare, added = hook_us(recipe)
-        print(f"{recipe:18} a step that does nothing {bare:6.2f} us, with the hook {added:6.2f} us more")
-    print(f"{'AdamW, fused':18} {adamw_us():8.1f} us a step")
+        rows.append({"recipe": recipe, "bare_us": bare, "hook_us": added})
+        show(rows[-1])
+    rows.append({"recipe": "fused AdamW, for comparison", "step_us": adamw_us()})
+    show(rows[-1])
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":

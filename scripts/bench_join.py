@@ -11,7 +11,7 @@ over one stream between the same processes, before the newcomer asks for the sta
 first question to the state in its hands, the wait for the commit that it is as of included; `transfer_s` is the part of
 it since its first chunk came (all of it, where that is less than a look apart); `of_plain` is plain_s / transfer_s;
 `counted_s` is from the state in hand until a round has landed that its own payload is part of. With --kill one donor is
-killed when half of the state is there; `again_megabytes` came more than once.
+killed when half of the state is there; `again_megabytes` came more than once, the manifest apart.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from rows import show
 
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.swarm.framing import END_MARK, PIECE_BYTES, Stream
-from outerloop.swarm.manifest import most_bytes
+from outerloop.swarm.manifest import Manifest, most_bytes
 from outerloop.swarm.transport import Request
 from outerloop.types import Outrun, Round
 
@@ -107,7 +107,8 @@ def join(args: argparse.Namespace, folder: Path, first: list[str], told: Queue) 
         here.set()
         row["state_s"] = time.monotonic() - began
         row["transfer_s"] = time.monotonic() - next(iter(moving), began)
-    row["again_megabytes"] = (peer._handover.taken.bytes_received - len(content)) / 1e6
+    once = len(content) + len(Manifest.of(content, number=landed.number, head=bytes(32)).to_bytes())
+    row["again_megabytes"] = (peer._handover.taken.bytes_received - once) / 1e6
     row["counted_s"] = until_counted(peer, landed.number + 1)
     told.put(row)
     peer.abort()
@@ -167,6 +168,8 @@ def measured(args: argparse.Namespace) -> Told:
             while "state_s" not in (row := heard(told, others)):
                 if victim and row["received"] > args.megabytes * 1e6 / 2:
                     victim.kill()
+            if victim and victim.is_alive():
+                raise RuntimeError("the state was there before a donor could be killed: type more --megabytes")
             return row
         finally:
             for process in processes:

@@ -16,6 +16,7 @@ what a prototype of this swarm took, lowest and highest of several.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -74,6 +75,7 @@ def gathered_s(mbit: float, megabytes: float) -> float:
 
 def main() -> None:
     """All three tables."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print("| Gbit/s for 95 % | printed | planned | ratio |\n| --- | --- | --- | --- |")
     for size, method, printed, planned in table():
         print(f"| {size}, {method} | {printed:g} | {planned:.3g} | {planned / printed:.2f} |")

@@ -17,6 +17,8 @@ from faults_machine import Machine, Row
 
 POLL_S = 0.2
 CALM_S = 60
+LEAVES_S = 10
+"""More for one that has not ended when it should have."""
 """Without faults, at the end: who is down must be back before the others have finished and left."""
 
 
@@ -106,7 +108,7 @@ class Swarm:
             machine.start(self.addresses(machine))
         elif machine.suffered and not machine.ended:
             self.note(f"outlived {machine.suffered}", machine)
-            machine.suffered = ""
+            machine.down_until = time.monotonic() + LEAVES_S
 
     def strike(self) -> None:
         """The next fault, when it is time and as soon as a majority would be left."""

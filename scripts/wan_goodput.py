@@ -6,6 +6,7 @@ wan_goodput.py take HOST_IP WHERE       tells the seconds that it took
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -86,8 +87,20 @@ def measure(size: int, network: Network) -> float:
     return took_s
 
 
-if __name__ == "__main__":
-    if sys.argv[1] == "give":
-        give(sys.argv[2], int(sys.argv[3]))
+def main() -> None:
+    """One side of it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    sides = parser.add_subparsers(dest="side", required=True)
+    for side, what in (("give", "size"), ("take", "where")):
+        one = sides.add_parser(side)
+        one.add_argument("host")
+        one.add_argument(what, type=json.loads)
+    args = parser.parse_args()
+    if args.side == "give":
+        give(args.host, args.size)
     else:
-        take(sys.argv[2], json.loads(sys.argv[3]))
+        take(args.host, args.where)
+
+
+if __name__ == "__main__":
+    main()
