@@ -16,9 +16,9 @@ from faults_deck import LASTS_S, MISBEHAVIOURS, Deck
 from faults_machine import Machine, Row
 
 POLL_S = 0.2
-CALM_S = 60
 LEAVES_S = 10
 """More for one that has not ended when it should have."""
+CALM_S = 60
 """Without faults, at the end: who is down must be back before the others have finished and left."""
 
 
