@@ -7,32 +7,26 @@ import json
 import zlib
 from collections.abc import Callable
 from itertools import count
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 from hydra.errors import InstantiationException
 from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig
-from torch import distributed as dist
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from outerloop import checkpoint, compatibility
+from outerloop import compatibility
 from outerloop.commands.rundir import comparable
 from outerloop.commands.seat import ALONE, LOCAL_RANK, Seat
 from outerloop.gathered import Gathered
 from outerloop.inner.data.corpus import Corpus
 from outerloop.inner.data.part import Part
-from outerloop.inner.export import export_hf
-from outerloop.inner.following import Following, follow
-from outerloop.inner.once import only_once
+from outerloop.inner.following import Following
 from outerloop.inner.trainer import Trainer, autocast_of, pick_device
-from outerloop.inner.worker import Event, Plan, Worker
-from outerloop.island import Island, is_cut
+from outerloop.island import Island
 from outerloop.loop import OuterLoop
 from outerloop.lr import warmup_cosine
-from outerloop.memory import estimate
 from outerloop.protocols import Evolving, Exchange, Schedule
 from outerloop.types import Round, UserError
 
@@ -172,68 +166,6 @@ def lr_factor_of(config: DictConfig, schedule: Schedule) -> Callable[[int], floa
     )
 
 
-def run_worker(
-    config: DictConfig,
-    *,
-    index: int,
-    run_dir: Path,
-    resume_step: int | None,
-    exchange: Exchange,
-    emit: Callable[[Event], None],
-    check_stop: Callable[[], None],
-    seat: Seat = ALONE,
-) -> None:
-    """One worker from joining to its last event; the first to come to the end hands in the model."""
-    corpus = make(config.data)
-
-    def saved_outer() -> dict[str, Any] | None:
-        return None if resume_step is None else checkpoint.load(run_dir, resume_step, index)["trainer"]["outer"]
-
-    exchange.join(next_launch(schedule_of(config, saved_outer), resume_step or 0))
-    trainer = trainer_of(config, corpus, exchange, index, seat)
-    windows = corpus.validation(seq_len=config.inner.seq_len, sequences=config.eval.sequences)
-    validation = seat.part_of(windows[index :: config.workers])
-    plan = plan_of(config, index, run_dir, resume_step)
-    if seat.mesh is not None:
-        emit(told_of_memory(trainer, seat))
-    if seat.follows:
-        follow(trainer, validation, plan)
-        return
-    worker = Worker(plan, trainer=trainer, exchange=exchange, validation=validation, emit=emit, check_stop=check_stop)
-    for doubt in trainer.outer.doubts if index == 0 else ():
-        worker.emit("status", text=f"note: {doubt}")
-    worker.emit("ready", params=sum(p.numel() for p in trainer.params), size=exchange.size)
-    worker.run()
-    first = not (dist.is_initialized() and dist.get_rank())  # transformers lets nobody but rank 0 write weights
-    trainer.outer.island.call("leave")
-    slow = trainer.outer.island.complete(trainer.outer.slow, keep=first)
-    if not first:
-        return
-    with only_once(run_dir / ".model", f"{trainer.outer.slow_hash:016x}") as mine:
-        if mine:
-            export_hf(whole_model(config, corpus, trainer.model), slow, corpus.tokenizer(), run_dir / "hf")
-
-
-def whole_model(config: DictConfig, corpus: Corpus, model: Module) -> Module:
-    """A model that no process holds a shard of, with the buffers of this one."""
-    if not is_cut(model):
-        return model
-    whole, names = model_of(config, corpus), dict(model.named_buffers())
-    whole.load_state_dict({name: x for name, x in model.state_dict().items() if name in names}, strict=False)
-    return whole
-
-
-def told_of_memory(trainer: Trainer, seat: Seat) -> Event:
-    """What this rank will hold, before it trains."""
-    memory = estimate(trainer.outer, trainer.optimizer)
-    return {
-        "event": "status",
-        "worker": seat.island,
-        "step": 0,
-        "text": f"island {seat.island} rank {seat.ranks.rank}: {memory}",
-    }
-
-
 def schedule_of(config: DictConfig, saved_outer: Callable[[], dict[str, Any] | None]) -> Schedule:
     """The schedule where a run begins, or as it is in the state of an outer loop, which is asked for if it matters."""
     schedule = make(config.schedule)
@@ -245,23 +177,6 @@ def schedule_of(config: DictConfig, saved_outer: Callable[[], dict[str, Any] | N
 def next_launch(schedule: Schedule, inner_step: int) -> Round:
     """The first round that leaves after `inner_step`."""
     return next(due.launch[0] for step in count(inner_step + 1) if (due := schedule.due(step)).launch)
-
-
-def plan_of(config: DictConfig, index: int, run_dir: Path, resume_step: int | None) -> Plan:
-    """What one worker is to do."""
-    return Plan(
-        index=index,
-        local_workers=config.workers,
-        run_dir=run_dir,
-        rounds=config.rounds,
-        eval_every=config.eval.every,
-        eval_batch=config.inner.batch,
-        checkpoint_every=config.checkpoint.every,
-        keep_payload_rounds=config.keep_payload_rounds,
-        log_every=config.log_every,
-        max_failed_rounds=config.max_failed_rounds,
-        resume_step=resume_step,
-    )
 
 
 def check_parts(config: DictConfig) -> None:

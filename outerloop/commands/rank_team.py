@@ -20,7 +20,8 @@ from typing import Any
 from omegaconf import DictConfig
 from torch import distributed as dist
 
-from outerloop.commands.build import make, next_launch, run_worker
+from outerloop.commands import life
+from outerloop.commands.build import make
 from outerloop.commands.seat import Seat, taken
 from outerloop.commands.team import error_event, last_word
 from outerloop.commands.worker import Emit, also_shown, peer_of
@@ -105,9 +106,10 @@ def live(
             " share"
         )
     seat = taken(config)
-    exchange, tell = meeting(config, seat, run_dir, resume_step, emit)
+    join = partial(life.join, config, run_dir=run_dir, resume_step=resume_step, index=seat.island)
+    exchange, tell = meeting(config, seat, run_dir, join, emit)
     try:
-        run_worker(
+        life.live(
             config,
             index=seat.island,
             run_dir=run_dir,
@@ -123,26 +125,28 @@ def live(
 
 
 def meeting(
-    config: DictConfig, seat: Seat, run_dir: Path, resume_step: int | None, emit: Emit
+    config: DictConfig, seat: Seat, run_dir: Path, join: Callable[[Exchange], None], emit: Emit
 ) -> tuple[Exchange, Emit]:
     """What this rank meets other islands through, joined, and where its events go."""
+    of_rank = partial(joined, config, seat, run_dir, join, emit)
     if seat.kind in ("single", "sharded"):
-        return make(config.exchange, group=seat.lane), emit
-    leader: Any = None
-    if seat.ranks.leads and config.workers_as == "ranks":
-        leader = make(config.exchange, group=seat.lane)
-    elif seat.ranks.leads:
-        leader = peer_of(config, run_dir, seat.island, list(config.exchange.initial_peers), emit)
-        joined(leader, config, resume_step)
-        emit = also_shown(leader, emit)
-    led = Led(leader, ranks=seat.ranks)
-    return (leader if seat.kind == "gathered" and leader else led), emit  # there the others only learn its facts
+        return of_rank(), emit
+    led = Led.joining(of_rank, ranks=seat.ranks)
+    if led.exchange and config.workers_as != "ranks":
+        emit = also_shown(led.exchange, emit)
+    return (led.exchange if seat.kind == "gathered" and led.exchange else led), emit  # followers only learn its facts
 
 
-def joined(exchange: Exchange, config: DictConfig, resume_step: int | None) -> None:
-    """The other peers are there. Raises UserError when they do not come."""
+def joined(config: DictConfig, seat: Seat, run_dir: Path, join: Callable[[Exchange], None], emit: Emit) -> Any:
+    """This rank's own exchange with other islands, the others there. Raises UserError when they do not come."""
+    exchange: Any
+    if config.workers_as == "ranks":
+        exchange = make(config.exchange, group=seat.lane)
+    else:
+        exchange = peer_of(config, run_dir, seat.island, list(config.exchange.initial_peers), emit)
     try:
-        exchange.join(next_launch(make(config.schedule), resume_step or 0))
+        join(exchange)
     except BaseException:
         exchange.abort()
         raise
+    return exchange

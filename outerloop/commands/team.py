@@ -23,7 +23,8 @@ from typing import Any, Protocol
 import torch
 from omegaconf import DictConfig
 
-from outerloop.commands.build import make, run_worker
+from outerloop.commands import life
+from outerloop.commands.build import make
 from outerloop.exchange.inprocess import Hub
 from outerloop.inner.worker import Event
 from outerloop.types import Deserted, LeaderFailed, ReplicasDiverged, RoundFailed, Stopped, UserError
@@ -93,7 +94,8 @@ class ThreadTeam:
     def live(self, index: int) -> None:
         """One worker's life."""
         with closing(make(self.config.exchange, hub=self.hub, rank=index)) as exchange:
-            run_worker(
+            life.join(self.config, exchange, self.run_dir, self.resume_step, index)
+            life.live(
                 self.config,
                 index=index,
                 run_dir=self.run_dir,

@@ -18,7 +18,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from outerloop.commands.build import fingerprint, make, run_worker
+from outerloop.commands import life
+from outerloop.commands.build import fingerprint, make
 from outerloop.commands.rundir import identity_file
 from outerloop.commands.team import error_event
 from outerloop.inner.worker import Event
@@ -45,7 +46,8 @@ def main(arguments: list[str]) -> int:
     exchange: Any = None
     try:
         exchange = joining(config, run_dir, index, emit)
-        run_worker(
+        life.join(config, exchange, run_dir, resume_step, index)
+        life.live(
             config,
             index=index,
             run_dir=run_dir,

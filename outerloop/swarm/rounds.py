@@ -149,6 +149,7 @@ class Rounds:
 
     def go_on(self, memory: Memory) -> None:
         """Take part, from what this peer remembers; it is on disk."""
+        assert self._machine is None, "the rounds have begun"
         self._outcomes.begin(memory)
         rules = self._rules
         self._machine = Agreement(
