@@ -1,16 +1,18 @@
 """Which points of the product make sense: refused or warned about when a run is put together, with what to type.
 
 Nothing here knows an algorithm by name: parts say what they are (`shared`, `sends`, `agrees`, `lockstep`,
-`remembers`), and codecs are asked by trying them on a small gaussian tensor.
+`tells_moving`, `remembers`), and codecs are asked by trying them on a small gaussian tensor.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 
 import torch
 
-from outerloop.protocols import Compressor, Evolving, Exchange, Feedback, OuterMethod, Schedule
+from outerloop.protocols import Choosing, Compressor, Evolving, Exchange, Feedback, OuterMethod, Schedule
 from outerloop.types import Moment, UserError
 
 LOSSY = 0.3
@@ -41,65 +43,96 @@ def refuse(
     merge_local: float | str,
 ) -> None:
     """Raises UserError for what cannot work."""
-    if eager and merge_local == "carry":
-        raise UserError(
-            "merge_local=carry keeps what came since the launch, which eager updates have put into the next round:"
-            " type merge_local=0.0"
-        )
+    reasons = chain(
+        of_method(method, compress, feedback, exchange, schedule),
+        of_eager(eager, compress, exchange, schedule, merge_local),
+        of_compressor(compress, exchange),
+        of_evolving(method, exchange) if isinstance(schedule, Evolving) else (),
+    )
+    for reason in reasons:
+        raise UserError(reason)
+
+
+def of_method(
+    method: OuterMethod, compress: Compressor, feedback: Feedback, exchange: Exchange, schedule: Schedule
+) -> Iterator[str]:
+    """Why a method cannot work with the other parts."""
     if method.shared and not exchange.agrees:
-        raise UserError(
+        yield (
             "this exchange gives every peer other contributions, and this method needs equal ones:"
             " type method=noloco, or exchange=swarm_gather (inprocess: workers as threads)"
         )
     if method.sends == "weights" and (feedback.remembers or sparse(compress)):
-        raise UserError(
+        yield (
             "this method sends weights, which can be neither sparse nor remembered:"
             " type feedback=none compress=cast, or method=diloco"
         )
+    if method.reads == "gradients" and (schedule.sync_every != 1 or schedule.delay or schedule.step_s):
+        yield "this method takes the gradient of every single step: type schedule=every_h schedule.sync_every=1"
+
+
+def of_eager(
+    eager: bool, compress: Compressor, exchange: Exchange, schedule: Schedule, merge_local: float | str
+) -> Iterator[str]:
+    """Why eager updates cannot work, or a delay without them."""
+    if eager and merge_local == "carry":
+        yield (
+            "merge_local=carry keeps what came since the launch, which eager updates have put into the next round:"
+            " type merge_local=0.0"
+        )
     if eager != (schedule.delay == schedule.sync_every):
-        raise UserError(
+        yield (
             f"eager={str(eager).lower()} with schedule.delay={schedule.delay}: eager updates need a delay of exactly"
             f" sync_every={schedule.sync_every}, and such a delay needs them:"
             f" type eager=true schedule.delay={schedule.sync_every}"
         )
     if eager and not exchange.waits_for_all:
-        raise UserError(
+        yield (
             "eager updates take it that every payload counts, and this exchange may go on without a late one:"
             " type eager=false schedule.delay=0, or exchange=inprocess"
         )
+    if eager and announces(compress):
+        yield (
+            "this compressor takes its positions from the round before, and with eager=true that one has not landed"
+            " when the next leaves: type compress=randomk, or eager=false schedule.delay=0"
+        )
+
+
+def of_compressor(compress: Compressor, exchange: Exchange) -> Iterator[str]:
+    """Why a compressor cannot work through an exchange."""
     if not exchange.agrees and announces(compress):
-        raise UserError(
+        yield (
             "this compressor takes its positions from what all peers land alike, and this exchange gives every peer"
             " other contributions: type compress=randomk, or exchange=inprocess"
         )
     if not (exchange.agrees or exchange.lockstep) and redraws(compress):
-        raise UserError(
+        yield (
             "this compressor draws anew every round, and peers of this exchange meet in rounds of different numbers:"
             " type compress=identity, or exchange=inprocess_gossip"
         )
-    if eager and announces(compress):
-        raise UserError(
-            "this compressor takes its positions from the round before, and with eager=true that one has not landed"
-            " when the next leaves: type compress=randomk, or eager=false schedule.delay=0"
+    if isinstance(compress, Choosing) and not exchange.tells_moving:
+        yield (
+            "this compressor goes by how long payloads take, which this exchange cannot tell from waiting for who is"
+            " late: type compress=topk, or exchange=swarm_gather"
         )
-    if isinstance(schedule, Evolving) and not exchange.agrees:
-        raise UserError(
+
+
+def of_evolving(method: OuterMethod, exchange: Exchange) -> Iterator[str]:
+    """Why a schedule that moves H cannot work."""
+    if not exchange.agrees:
+        yield (
             "this schedule takes H from what all peers land alike, and this exchange gives every peer other"
             " contributions: type schedule=every_h, or exchange=swarm_gather (inprocess: workers as threads)"
         )
-    if isinstance(schedule, Evolving) and method.sends == "weights":
-        raise UserError(
+    if method.sends == "weights":
+        yield (
             "this schedule goes by how far pseudo-gradients agree, and this method sends weights:"
             " type schedule=every_h, or method=diloco"
         )
-    if isinstance(schedule, Evolving) and method.reads == "gradients":
-        raise UserError(
+    if method.reads == "gradients":
+        yield (
             "this method takes the gradient of every single step, and this schedule moves H:"
             " type schedule=every_h schedule.sync_every=1"
-        )
-    if method.reads == "gradients" and (schedule.sync_every != 1 or schedule.delay or schedule.step_s):
-        raise UserError(
-            "this method takes the gradient of every single step: type schedule=every_h schedule.sync_every=1"
         )
 
 

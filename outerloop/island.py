@@ -107,9 +107,11 @@ class Island:
 
 
 def unwrapped(model: Module) -> Module:
-    """What DDP and torch.compile are around: names are those of an island of one process."""
-    module = model.module if isinstance(model, DistributedDataParallel) else model
-    return getattr(module, "_orig_mod", module)
+    """What DDP and torch.compile are around, in whatever order: names are those of an island of one process."""
+    if isinstance(model, DistributedDataParallel):
+        return unwrapped(model.module)
+    inside = getattr(model, "_orig_mod", None)
+    return model if inside is None else unwrapped(inside)
 
 
 def cut_again(model: Module) -> None:

@@ -37,7 +37,7 @@ from outerloop.payload import Payload, leader
 from outerloop.protocols import Aggregate, Choosing, Compressor, Evolving, Exchange, Feedback, OuterMethod, Schedule
 from outerloop.replica import Replica
 from outerloop.rounds import InFlight, RoundReport
-from outerloop.routes.both import Routes
+from outerloop.routes.both import Combined, Routes
 from outerloop.types import Contribution, Outrun, Round, RoundFailed
 
 STATE_DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -200,7 +200,7 @@ class OuterLoop(Course):
             received = flight.pending.wait(self.timeout_s)
             waited_s = time.perf_counter() - began
             moved_s = min(waited_s, self.exchange.moving_s - moving_s)
-            combined, refused = self.exchange.once(round, lambda: self.judge.combine(received, flight.offered))
+            combined, refused, rho = self.exchange.once(round, lambda: self.judged(received, flight))
         except (RoundFailed, wire.BadMessage) as reason:
             return flight.report(self.slow_hash, wait_s=time.perf_counter() - began, failed=str(reason))
         combined = combined.to(self.replica.device)
@@ -212,7 +212,7 @@ class OuterLoop(Course):
         own = [c.blob for c in received if c.peer == self.exchange.peer and c.peer in peers]
         counted = own == [flight.blob]
         squares = self.routes.land(combined, flight.offered, flight.then, counted=counted)
-        evolved = self.evolve(combined.messages, flight)
+        evolved = self.evolving.learn(round, rho) if self.evolving else ""
         self.payload.landed(combined.messages, flight.offered)
         self.replica.rehash(flight.offered)
         self.samples -= flight.samples if counted else 0
@@ -230,12 +230,19 @@ class OuterLoop(Course):
             notes=tuple(filter(None, [evolved, self.learned(flight, land_s)])),
         )
 
-    def evolve(self, messages: Sequence[wire.Message], flight: InFlight) -> str:
-        """What the schedule has otherwise from now on, if it goes by the payloads of a round."""
+    def judged(
+        self, received: Sequence[Contribution], flight: InFlight
+    ) -> tuple[Combined, tuple[str, ...], float | None]:
+        """All messages as one, why some were left out, and how far they agree, for a schedule that goes by it.
+
+        Raises BadMessage.
+        """
+        combined, refused = self.judge.combine(received, flight.offered)
         if not self.evolving:
-            return ""
+            return combined, refused, None
+        messages = combined.messages
         sent = ([self.payload.decode(m, name, x) for m in messages] for name, x in flight.offered.items())
-        return self.evolving.learn(flight.round, agreement(sent))
+        return combined, refused, agreement(sent)
 
     def learned(self, flight: InFlight, land_s: float) -> str:
         """What the compressor chooses otherwise, if it chooses: it learns from rounds that this peer sent to."""

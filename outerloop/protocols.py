@@ -182,6 +182,8 @@ class Exchange(Protocol):
     """Whether the run was under way when this peer joined, valid after `join`."""
     lockstep: bool
     """True when all peers are in the same round at the same time, so that they can meet in the middle of a run."""
+    tells_moving: bool
+    """Whether `moving_s` leaves out waiting for who is late."""
     recovery: Callable[[int], tuple[Round, bytes]] | None
     """What `Outrun.state` is, for a replica that finds itself in the minority; None where that cannot be."""
 

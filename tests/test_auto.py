@@ -78,6 +78,12 @@ def test_utilization_is_a_share(utilization):
         build.make(config.composed(["compress=auto", f"compress.utilization={utilization}"]).compress)
 
 
+def test_a_collective_cannot_tell_how_long_payloads_take():
+    settings = config.composed(["recipe=sparseloco", "compress=auto", "exchange=distributed"])
+    with pytest.raises(UserError, match="waiting for who is late: type compress=topk, or exchange=swarm_gather"):
+        build.check_parts(settings)
+
+
 def test_the_meter_leaves_out_what_is_no_inner_step(monkeypatch):
     """Steps of 2, 2, 90 (an evaluation) and 2 s, 5 s of the outer loop between them: four medians, counted once."""
     now = [0.0]

@@ -186,9 +186,9 @@ def test_islands_of_two_kinds_meet_in_a_swarm(ran, tmp_path):
         (["island=replicated", "schedule=every_seconds"], "type schedule=every_h"),
         (
             ["island=sharded", "schedule=adaptive"],
-            "schedule=adaptive is for a model of one process: type schedule=every_h",
+            "schedule=adaptive is for island=single: type schedule=every_h",
         ),
-        (["island=gathered", "compress=auto"], "compress=auto is for a model of one process: type compress=topk"),
+        (["island=gathered", "compress=auto"], "compress=auto is for island=single: type compress=topk"),
         (["island=sharded", "schedule.early=true", "schedule.delay=2"], "type schedule.early=false"),
         (["island=sharded", "inner.batch=6"], "its 4 ranks share it out evenly: type inner.batch=8"),
         (["island=sharded", "keep_payload_rounds=2"], "type keep_payload_rounds=0"),

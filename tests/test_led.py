@@ -13,7 +13,7 @@ from outerloop.types import Contribution, Outrun, ReplicasDiverged, Round, Round
 class Shaky(FromTheStart):
     """An exchange that fails in its first round, is outrun in its second, and tells what it gets in the third."""
 
-    agrees = waits_for_all = lockstep = True
+    agrees = waits_for_all = lockstep = tells_moving = True
     peer, rank, size, alive, bytes_sent = "one", 0, 1, 1, 5
 
     def start(self, blob, round):

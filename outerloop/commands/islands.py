@@ -66,9 +66,9 @@ def refusals(settings: DictConfig, ranks: int) -> list[tuple[bool, str, str]]:
     muon = bool(inner.optimizer) and inner.optimizer._target_ == MUON
     return [
         (kind in CUT and muon, f"Muon needs whole matrices, and island={kind} cuts them", "island=replicated"),
-        (inner.compile, "inner.compile=true is for a model of one process", "inner.compile=false"),
+        (inner.compile, "inner.compile=true is for island=single", "inner.compile=false"),
         *(
-            (is_set, f"{option} is for a model of one process", instead)
+            (is_set, f"{option} is for island=single", instead)
             for option, (is_set, instead) in for_one_process(settings).items()
         ),
         (

@@ -53,9 +53,10 @@ what the columns say
   recommended of those within 5 % of the fastest, the lowest loss measured in scripts/results/recipes (1M parameters)
 
 what is assumed
-  equal peers on equal links, all ready at the same pace but for --spread; 80 % of a link carries payload; a machine
-  that fails is back after a minute and the download of the state; settings named below a table are typed, because the
-  defaults close rounds this slow before all their bytes are there. Activations are not in the memory."""
+  equal peers on equal links, all ready at the same pace but for --spread; 80 % of a link carries payload, and no more
+  than 1.2 Gbit/s each way, which is what encryption and copies of one host come to; a machine that fails is back after
+  a minute and the download of the state; settings named below a table are typed, because the defaults close rounds
+  this slow before all their bytes are there. Activations are not in the memory."""
 
 
 def parser() -> Parser:

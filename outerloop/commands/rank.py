@@ -29,7 +29,7 @@ from outerloop.commands.alike import refuse_different
 from outerloop.commands.islands import ranks_of, refuse_island
 from outerloop.commands.rank_team import RankTeam, live, send
 from outerloop.commands.rundir import comparable
-from outerloop.commands.seat import backend_of
+from outerloop.commands.seat import backend_of, place
 from outerloop.commands.team import last_word
 from outerloop.commands.worker import leave
 from outerloop.exchange.distributed import Distributed
@@ -120,14 +120,14 @@ def work(settings: DictConfig, world: Distributed, events: dist.Store) -> bool:
     """A worker where rank 0 says, from the step that it says; whether it came to its end."""
     try:
         meet(settings, world, told(settings))
-        place, *_ = meet(settings, world, None)
+        work_at, *_ = meet(settings, world, None)
     except RoundFailed:  # rank 0 has gone, and has said why
         return False
-    if place is None:
+    if work_at is None:
         return True
-    run_dir, resume_step = place
+    run_dir, resume_step = work_at
     life = partial(live, settings, Path(run_dir), resume_step, emit=partial(send, events))
-    island, place_in_it = divmod(world.rank, world.size // settings.workers)
+    island, place_in_it = place(world.rank, size=world.size, workers=settings.workers)
     event = last_word(island, life)
     if place_in_it == 0 or event["event"] == "error":
         send(events, event)

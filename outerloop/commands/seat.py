@@ -79,6 +79,11 @@ def taken(settings: DictConfig) -> Seat:
     return Seat(kind, init_device_mesh(device.type, shape, mesh_dim_names=("islands", "ranks")))
 
 
+def place(rank: int, *, size: int, workers: int) -> tuple[int, int]:
+    """Island and place in it of one of `size` processes, as `taken` lays them out."""
+    return divmod(rank, size // workers)
+
+
 def backend_of(settings: DictConfig) -> str:
     """Of the process group: GPUs of one island talk through NCCL, everything else through gloo."""
     on_cuda = pick_device(settings.inner.device, LOCAL_RANK).type == "cuda"

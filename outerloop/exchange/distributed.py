@@ -39,6 +39,7 @@ class Distributed(FromTheStart):
     agrees = True
     waits_for_all = True
     lockstep = True
+    tells_moving = False
 
     def __init__(self, *, group: dist.ProcessGroup | None = None, timeout_s: float = 600.0) -> None:
         if not dist.is_initialized():

@@ -75,7 +75,7 @@ class InProcess(FromTheStart):
 
     agrees = True
     waits_for_all = True
-    lockstep = True
+    lockstep = tells_moving = True
     moving_s = 0.0
 
     def __init__(self, *, hub: Hub, rank: int) -> None:

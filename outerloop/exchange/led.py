@@ -43,9 +43,10 @@ class Led:
     def __init__(self, exchange: Exchange | None, *, ranks: Ranks) -> None:
         self.ranks, self.exchange = ranks, exchange if ranks.leads else None
         self.outrun_by: Outrun | None = None
-        facts = ("agrees", "waits_for_all", "lockstep", "peer", "rank", "size", "came_late")
+        facts = ("agrees", "waits_for_all", "lockstep", "tells_moving", "peer", "rank", "size", "came_late")
         told = self.together(lambda x: [getattr(x, fact) for fact in facts] + [x.recovery is not None])
-        self.agrees, self.waits_for_all, self.lockstep, self.peer, self.rank, self.size, self.came_late = told[:-1]
+        self.agrees, self.waits_for_all, self.lockstep, self.tells_moving = told[:4]
+        self.peer, self.rank, self.size, self.came_late = told[4:-1]
         self.recovery: Callable[[int], tuple[Round, bytes]] | None = self.recovered if told[-1] else None
 
     @classmethod

@@ -59,7 +59,7 @@ class SwarmGather(SwarmExchange):
 
     agrees = True
     waits_for_all = False
-    lockstep = True
+    lockstep = tells_moving = True
 
     def __init__(
         self,

@@ -49,6 +49,7 @@ class SwarmGossip(FromTheStart, SwarmExchange):
     agrees = False
     waits_for_all = False
     lockstep = False
+    tells_moving = True
 
     def __init__(
         self,

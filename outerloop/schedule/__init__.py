@@ -1,1 +1,1 @@
-"""AXIS schedule: which fragment leaves and which lands after inner step t. Pure: no state, no clock. One a file."""
+"""AXIS schedule: which fragment leaves and which lands after inner step t. Pure between two landings. One a file."""

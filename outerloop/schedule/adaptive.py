@@ -49,10 +49,10 @@ class Adaptive(EveryH):
     ) -> None:
         super().__init__(sync_every=sync_every, delay=delay, early=early)
         if not delay < sync_min <= sync_every <= sync_max:
+            least, less = (delay + 1, "") if delay < sync_every else (sync_every, f" schedule.delay={sync_every - 1}")
             raise UserError(
                 f"schedule.sync_every={sync_every} must be sync_min={sync_min} .. sync_max={sync_max}, and sync_min"
-                f" more than delay={delay}: type schedule.sync_min={min(delay + 1, sync_every)}"
-                f" schedule.sync_max={sync_every}"
+                f" more than delay={delay}: type schedule.sync_min={least} schedule.sync_max={sync_every}{less}"
             )
         if not -1 <= low <= high <= 1:
             raise UserError(

@@ -33,9 +33,10 @@ class EveryH:
         if not 0 <= delay <= sync_every:
             raise UserError(f"schedule.delay={delay} must be 0 .. sync_every={sync_every}: type schedule.delay=0")
         if early and not 0 < delay < sync_every:
+            fits = f"schedule.delay={sync_every // 2}, or " if sync_every > 1 else ""
             raise UserError(
-                f"schedule.early=true with delay={delay}: a round can land early if its delay is 1 .. {sync_every - 1},"
-                f" below sync_every: type schedule.delay={max(1, sync_every // 2)}, or schedule.early=false"
+                f"schedule.early=true with delay={delay}: a round can land early if its delay is more than 0 and below"
+                f" sync_every={sync_every}: type {fits}schedule.early=false"
             )
         self.sync_every, self.delay, self.early = sync_every, delay, early
 

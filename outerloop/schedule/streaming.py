@@ -41,9 +41,9 @@ class Streaming:
                 f" {sync_every / fragments:.3g}: type schedule.delay=0"
             )
         if early and not delay:
+            fits = "schedule.delay=1, or " if sync_every > fragments else ""
             raise UserError(
-                "schedule.early=true with delay=0: nothing can land before it is due: type schedule.delay=1, or"
-                " schedule.early=false"
+                f"schedule.early=true with delay=0: nothing can land before it is due: type {fits}schedule.early=false"
             )
         self.sync_every, self.fragments, self.delay, self.early = sync_every, fragments, delay, early
         self.offsets = [(p + 1) * sync_every // fragments for p in range(fragments)]
