@@ -33,6 +33,7 @@ WRAPPED = {
     "ddp": DistributedDataParallel,
     "compiled": compiled,
     "ddp of compiled": lambda model: DistributedDataParallel(compiled(model)),
+    "compiled ddp": lambda model: compiled(DistributedDataParallel(model)),
 }
 
 
