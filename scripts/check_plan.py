@@ -1,19 +1,20 @@
 """The planner against rounds that were measured: predicted seconds a round, beside them the measured ones.
 
-    .venv/bin/python scripts/check_plan.py --rows FILE [--host-mbit 266] [--json FILE]
+    .venv/bin/python scripts/check_plan.py --rows FILE [--machine-mbit 1064] [--json FILE]
 
 A row is a flat record: peers, mbit (of every link, both ways), delay_ms (one way), exchange (gather or gossip),
 fragments, payload_bytes (all fragments of a round together), inner_s (of one inner step), sync_every, method,
 measured_round_s; where they are known delay_steps, launch_s and land_s. Time of an inner step, of launching and of
 landing are what the planner is told. Rows without a cap are left out: there the processors decide. They do at high
-caps as well where hosts share a machine: --host-mbit is what each carries then (bench_gather.py: all bytes over the
-seconds that they move, over the hosts), else a host has a core of its own.
+caps as well where hosts share a machine: --machine-mbit is what all of them carry together then (bench_gather.py: all
+bytes over the seconds that they move), else each has what a host has.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 from pathlib import Path
 from statistics import median
 
@@ -24,8 +25,8 @@ from outerloop.plan.outlook import outlook
 from outerloop.plan.setting import Fleet, Method
 
 
-def predicted_s(row: Row, host_bits: float) -> float:
-    """Seconds a round, by the plan, of hosts that carry so many bits/s each way."""
+def predicted_s(row: Row, machine_bits: float) -> float:
+    """Seconds a round, by the plan, of hosts that carry so many bits/s together."""
     fragments = row["fragments"]
     codec_s = row.get("launch_s", 0.0) + row.get("land_s", 0.0)
     method = Method(
@@ -39,16 +40,21 @@ def predicted_s(row: Row, host_bits: float) -> float:
         memory={},
         state_bytes=0.0,
     )
-    links = links_of(1e6 * row["mbit"], 1e6 * row["mbit"], 1e-3 * row["delay_ms"], host_bits=host_bits)
+    links = links_of(
+        1e6 * row["mbit"],
+        1e6 * row["mbit"],
+        1e-3 * row["delay_ms"],
+        host_bits=min(HOST_BITS, machine_bits / row["peers"]),
+    )
     return outlook(Fleet(row["peers"], links, row["inner_s"], codec_s=codec_s / fragments), method).round_s
 
 
-def compared(rows: list[Row], host_bits: float = HOST_BITS) -> list[Row]:
+def compared(rows: list[Row], machine_bits: float = math.inf) -> list[Row]:
     """Predicted and measured, and their ratio."""
     kept = ("method", "peers", "mbit", "delay_ms", "payload_bytes", "sync_every", "delay_steps", "measured_round_s")
     found = []
     for row in (row for row in rows if row["mbit"]):
-        told = predicted_s(row, host_bits)
+        told = predicted_s(row, machine_bits)
         one = {name: row[name] for name in kept if name in row}
         found.append(one | {"predicted_round_s": told, "ratio": told / row["measured_round_s"]})
     return found
@@ -58,10 +64,10 @@ def main() -> None:
     """One line a row, then how far off they are."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--host-mbit", type=float, default=HOST_BITS * 1e-6)
+    parser.add_argument("--machine-mbit", type=float, default=math.inf)
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()
-    found = compared(json.loads(args.rows.read_text()), 1e6 * args.host_mbit)
+    found = compared(json.loads(args.rows.read_text()), 1e6 * args.machine_mbit)
     for row in found:
         show(row)
     off = [abs(row["ratio"] - 1) for row in found]

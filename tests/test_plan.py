@@ -140,7 +140,7 @@ def test_measured_rows_are_compared():
     (found,) = check_plan.compared([row, {**row, "mbit": None}])
     assert found["predicted_round_s"] == pytest.approx(10 + 3 + 0.3 + DECIDE_S)
     assert found["ratio"] == pytest.approx(found["predicted_round_s"] / 10)
-    (starved,) = check_plan.compared([row], host_bits=0.4e6)
+    (starved,) = check_plan.compared([row], machine_bits=4 * 0.4e6)
     assert starved["predicted_round_s"] == pytest.approx(10 + 48 + 0.3 + DECIDE_S)
     late = check_plan.compared([{**row, "delay_steps": 10}])[0]
     assert late["predicted_round_s"] == pytest.approx(10 + 0.3)
