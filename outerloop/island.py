@@ -90,7 +90,7 @@ class Island:
 
     @property
     def in_lanes(self) -> bool:
-        """Whether this process is one of several that exchange shards of the model."""
+        """Whether the model is under `fully_shard`, so that a process exchanges its shards, be it the only one."""
         return is_cut(self.model)
 
     def complete(self, slow: Tensors, *, keep: bool) -> Tensors:

@@ -44,7 +44,7 @@ class Following:
 
 
 def follow(trainer: Trainer, validation: Tensor, plan: Plan) -> None:
-    """Until the leader's run has come to its end. Raises UserError."""
+    """Until the leader's run has come to its end. Raises UserError and LeaderFailed, as the leader did."""
     island: Any = trainer.outer.island
     follower = Follower(island)
     while (order := follower.hear())["do"] != "leave":
