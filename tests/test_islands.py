@@ -17,7 +17,7 @@ import torch
 import torch.multiprocessing as processes
 from safetensors.torch import load_file
 
-from outerloop.commands import config, islands, rank
+from outerloop.commands import build, config, islands, rank
 from outerloop.commands.train import train
 from outerloop.types import UserError
 
@@ -205,6 +205,12 @@ def test_islands_are_the_workers_of_a_run():
     settings = rank.loaded(["exchange=distributed", "island=sharded", "island.ranks=2"], processes=4)
     assert settings.workers == 2 and islands.ranks_of(settings, 4) == 2
     assert rank.loaded(["exchange=swarm_gather", "island=gathered"], processes=4).workers == 1
+
+
+def test_a_rank_evaluates_as_much_at_a_time_as_it_trains_on(tmp_path):
+    settings = config.load(["inner.batch=8"])
+    batches = [build.plan_of(settings, 0, tmp_path, None, ranks=ranks).eval_batch for ranks in (1, 4, 16)]
+    assert batches == [8, 2, 1]
 
 
 def test_without_torchrun_an_island_says_what_to_type(monkeypatch):
