@@ -16,8 +16,9 @@ import sharded
 import torch
 import torch.multiprocessing as processes
 from safetensors.torch import load_file
+from torch import distributed as dist
 
-from outerloop.commands import build, config, islands, rank
+from outerloop.commands import build, config, islands, rank, seat
 from outerloop.commands.train import train
 from outerloop.types import UserError
 
@@ -211,6 +212,32 @@ def test_a_rank_evaluates_as_much_at_a_time_as_it_trains_on(tmp_path):
     settings = config.load(["inner.batch=8"])
     batches = [build.plan_of(settings, 0, tmp_path, None, ranks=ranks).eval_batch for ranks in (1, 4, 16)]
     assert batches == [8, 2, 1]
+
+
+def test_a_rank_without_a_validation_window_is_answered_before_anything_starts(tmp_path, monkeypatch):
+    """10,400 characters give 4 windows of 128 for validation: enough for 4 processes, not for the ranks of 6."""
+    (tmp_path / "text.txt").write_text("hello world, " * 800)
+    options = ["data=text", f"data.files=[{tmp_path}/text.txt]", "model=nano", "inner.seq_len=128", "eval.sequences=8"]
+    settings = config.load([*options, "workers=2"])
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 4)
+    build.check_parts(settings)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 6)
+    said = "gives 4 windows of inner.seq_len=128, and each of 6 processes needs one: type inner.seq_len=85"
+    with pytest.raises(UserError, match=said) as mistake:
+        build.check_parts(settings)
+    assert "\n" not in str(mistake.value)
+    build.check_parts(config.load([*options, "workers=2", "inner.seq_len=85"]))
+
+
+def test_ranks_that_would_share_a_gpu_are_told_what_to_type(monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    said = "4 ranks .* 2 CUDA devices, .*: type --nproc-per-node 2, or inner.device=cpu"
+    with pytest.raises(UserError, match=said) as mistake:
+        seat.taken(rank.loaded(["exchange=distributed", "island=sharded", "inner.device=cuda"], processes=4))
+    assert "\n" not in str(mistake.value)
 
 
 def test_without_torchrun_an_island_says_what_to_type(monkeypatch):

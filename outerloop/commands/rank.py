@@ -29,7 +29,7 @@ from outerloop.commands.alike import refuse_different
 from outerloop.commands.islands import ranks_of, refuse_island
 from outerloop.commands.rank_team import RankTeam, live, send
 from outerloop.commands.rundir import comparable
-from outerloop.commands.seat import backend_of
+from outerloop.commands.seat import backend_of, ranks_here
 from outerloop.commands.team import last_word
 from outerloop.commands.worker import leave
 from outerloop.exchange.distributed import Distributed
@@ -46,8 +46,7 @@ def train(overrides: Sequence[str]) -> int:
     """One worker of the run, and in rank 0 all that is to be seen of it. Exit code. Raises UserError, WorkerCrashed."""
     check_started(overrides)
     settings = loaded(overrides, processes=int(os.environ["WORLD_SIZE"]))
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
-    torch.set_num_threads(settings.threads or max(1, (os.cpu_count() or 1) // local))
+    torch.set_num_threads(settings.threads or max(1, (os.cpu_count() or 1) // ranks_here()))
     store, rank, size = next(dist.rendezvous("env://"))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = dist.PrefixStore(f"attempt {attempt}", store)  # torchrun may keep it, and what was in it, over a restart

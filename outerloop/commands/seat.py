@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from outerloop.inner.trainer import pick_device
 from outerloop.ranks import Ranks
+from outerloop.types import UserError
 
 LOCAL_RANK = int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")))
 """This process's place on its machine."""
@@ -69,14 +70,29 @@ ALONE = Seat("single", None)
 
 
 def taken(settings: DictConfig) -> Seat:
-    """This process's seat. All processes of torchrun call it, with equal settings."""
+    """This process's seat. All processes of torchrun call it, with equal settings. Raises UserError."""
     kind, device = settings.island.kind, pick_device(settings.inner.device, LOCAL_RANK)
     if kind == "single":
         return Seat(kind, None)
     if device.type == "cuda":
+        refuse_shared_devices(ranks_here())
         torch.cuda.set_device(device)
     shape = settings.workers, dist.get_world_size() // settings.workers
     return Seat(kind, init_device_mesh(device.type, shape, mesh_dim_names=("islands", "ranks")))
+
+
+def ranks_here() -> int:
+    """Processes that torchrun has started on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ["WORLD_SIZE"])
+
+
+def refuse_shared_devices(ranks: int) -> None:
+    """Raises UserError where ranks of islands would share a GPU, which NCCL does not do."""
+    if ranks > (devices := torch.cuda.device_count()):
+        raise UserError(
+            f"{ranks} ranks of islands on a machine with {devices} CUDA devices, and each rank needs one of its own:"
+            f" type --nproc-per-node {devices}, or inner.device=cpu"
+        )
 
 
 def backend_of(settings: DictConfig) -> str:
