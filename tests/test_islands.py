@@ -1,5 +1,6 @@
 """`island=replicated|sharded|gathered` on the command line: an island of two ranks is a worker of its own process."""
 
+import functools
 import json
 import multiprocessing
 import os
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+import ranks
 import sharded
 import torch
 import torch.multiprocessing as processes
@@ -20,6 +22,7 @@ from torch import distributed as dist
 
 from outerloop.commands import build, config, islands, rank, seat
 from outerloop.commands.train import train
+from outerloop.swarm.timeouts import STATE_S
 from outerloop.types import UserError
 
 SMALL = ["model=module", "model._target_=sharded.Net", "+model.vocab=256", "+model.width=16", "inner.seq_len=16"]
@@ -238,6 +241,27 @@ def test_ranks_that_would_share_a_gpu_are_told_what_to_type(monkeypatch):
     with pytest.raises(UserError, match=said) as mistake:
         seat.taken(rank.loaded(["exchange=distributed", "island=sharded", "inner.device=cuda"], processes=4))
     assert "\n" not in str(mistake.value)
+
+
+def patience_s(place, *, options):
+    """Of a process in the group of its island's ranks and in its lane; its seat."""
+    taken = seat.taken(rank.loaded(["inner.device=cpu", *options], processes=4))
+    groups = [taken.ranks.group, taken.lane]
+    limits = [group._get_backend(torch.device("cpu")).options._timeout for group in groups]
+    return [[limit.total_seconds() for limit in limits], taken.island, taken.ranks.rank]
+
+
+def test_the_ranks_of_an_island_wait_longer_than_its_first_one_for_a_round(tmp_path):
+    options = [*TWO_OF_TWO, "island=sharded", "round_timeout_s=3600"]
+    told = ranks.together(4, functools.partial(patience_s, options=options), tmp_path)
+    assert told == [[[7200.0, 7200.0], *divmod(place, 2)] for place in range(4)]
+
+
+def test_the_ranks_of_an_island_in_a_swarm_wait_for_a_download():
+    ways = {"exchange=distributed": 1800, "exchange=swarm_gather": STATE_S, "exchange=swarm_gossip": STATE_S}
+    for exchange, at_least in ways.items():
+        settings = rank.loaded([exchange, "island=replicated", "round_timeout_s=60"], processes=2)
+        assert seat.patience_of(settings).total_seconds() == at_least
 
 
 def test_without_torchrun_an_island_says_what_to_type(monkeypatch):
