@@ -20,6 +20,7 @@ import torch.multiprocessing as processes
 from safetensors.torch import load_file
 from torch import distributed as dist
 
+from outerloop import checkpoint
 from outerloop.commands import build, config, islands, rank, seat
 from outerloop.commands.train import train
 from outerloop.swarm.timeouts import STATE_S
@@ -142,6 +143,15 @@ def test_a_run_goes_on_with_islands_of_one_rank(ran, name, tmp_path):
     torchrun(2, [*RUNS[name], "exchange=distributed", "island.ranks=1", f"run_dir={tmp_path}/run"])
     torch.testing.assert_close(model_of(tmp_path / "run"), model_of(ran / name), rtol=1e-3, atol=1e-5)
     assert summary_of(tmp_path / "run")["tokens"] == summary_of(ran / name)["tokens"]
+
+
+@pytest.mark.parametrize("name", ["sharded", "gathered"])
+def test_a_run_does_not_go_on_from_a_shard_that_is_cut_short(ran, name, tmp_path):
+    shutil.copytree(ran / name / "checkpoints", tmp_path / "checkpoints")
+    assert checkpoint.newest_good(tmp_path, 2) == (12, [])
+    shard = max((tmp_path / "checkpoints/step-00000012/island-1").glob("*.distcp"))
+    shard.write_bytes(shard.read_bytes()[:-1])
+    assert checkpoint.newest_good(tmp_path, 2) == (6, [f"{shard} is damaged"])
 
 
 def launched(run_dir, *options):

@@ -3,8 +3,8 @@
     checkpoints/step-00000300/worker-0.pt     all of a worker; of an island of shards what is not cut
     checkpoints/step-00000300/island-0/       its shards (resharding.py)
 
-All ranks of an island call both functions; its first rank writes the file. Shards come back on any number of ranks, a
-whole replica on any number of copies.
+All ranks of an island call both functions; its first rank writes the file, once all shards are there, and what vouches
+for both (checkpoint.py). Shards come back on any number of ranks, a whole replica on any number of copies.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def save(trainer: Trainer, rest: State, *, run_dir: Path, step: int, worker: int
         resharding().save_inner(folder, trainer.optimizer, trainer.model)
         state = trainer.position() | {"outer": outer.state_dict()}
     if trainer.ranks.leads:
-        checkpoint.save(run_dir, step, worker, {"trainer": state, **rest})
+        shards = folder if is_cut(trainer.model) else None
+        checkpoint.save(run_dir, step, worker, {"trainer": state, **rest}, shards=shards)
 
 
 def load(trainer: Trainer, *, run_dir: Path, step: int, worker: int) -> State:
