@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from math import prod
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -21,6 +22,9 @@ from torch.nn import Module, Parameter
 from torch.nn.parallel import DistributedDataParallel
 
 from outerloop.types import Tensors, UserError
+
+GROUPS: WeakKeyDictionary[Module, dist.ProcessGroup] = WeakKeyDictionary()
+"""Of models whose meshes have no group for all their processes (HSDP): made once for each, not at every save."""
 
 
 class Island:
@@ -130,7 +134,9 @@ def group_of(model: Module) -> dist.ProcessGroup | None:
     mesh, _ = cut_of(model)
     if mesh is None or mesh.ndim == 1:
         return None if mesh is None else mesh.get_group()
-    return dist.new_group(mesh.mesh.flatten().tolist(), use_local_synchronization=True)
+    if model not in GROUPS:
+        GROUPS[model] = dist.new_group(mesh.mesh.flatten().tolist(), use_local_synchronization=True)
+    return GROUPS[model]
 
 
 def processes_of(model: Module) -> int:
