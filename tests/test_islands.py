@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import ranks
@@ -23,6 +24,7 @@ from torch import distributed as dist
 from outerloop import checkpoint
 from outerloop.commands import build, config, islands, rank, seat
 from outerloop.commands.train import train
+from outerloop.inner import following, saving
 from outerloop.swarm.timeouts import STATE_S
 from outerloop.types import UserError
 
@@ -152,6 +154,27 @@ def test_a_run_does_not_go_on_from_a_shard_that_is_cut_short(ran, name, tmp_path
     shard = max((tmp_path / "checkpoints/step-00000012/island-1").glob("*.distcp"))
     shard.write_bytes(shard.read_bytes()[:-1])
     assert checkpoint.newest_good(tmp_path, 2) == (6, [f"{shard} is damaged"])
+
+
+@pytest.mark.slow
+def test_a_gathered_island_goes_on_with_its_ranks(ran, tmp_path):
+    before_its_end(ran / "gathered", tmp_path / "run")
+    torchrun(4, [*RUNS["gathered"], *TWO_OF_TWO, f"run_dir={tmp_path}/run"])
+    torch.testing.assert_close(model_of(tmp_path / "run"), model_of(ran / "gathered"), rtol=1e-3, atol=1e-5)
+    assert summary_of(tmp_path / "run")["tokens"] == summary_of(ran / "gathered")["tokens"]
+
+
+def test_a_rank_that_follows_takes_its_shards_from_disk_and_the_position_from_its_leader(tmp_path, monkeypatch):
+    """No worker-0.pt is there to be read."""
+    position, read, taken = {"stream": {"epoch": 1, "cursor": 5}, "tokens": 7, "updates": 3}, [], []
+    orders = [{"do": "load", "step": 6, "position": position}, {"do": "leave"}]
+    monkeypatch.setattr(following, "Follower", lambda island: SimpleNamespace(hear=lambda: orders.pop(0)))
+    shards = SimpleNamespace(load_inner=lambda folder, optimizer, model: read.append(folder))
+    monkeypatch.setattr(saving, "resharding", lambda: shards)
+    outer = SimpleNamespace(island=None)
+    trainer = SimpleNamespace(outer=outer, optimizer=None, model=None, go_on_from=taken.append)
+    following.follow(trainer, torch.empty(0), SimpleNamespace(run_dir=tmp_path, index=0))
+    assert read == [tmp_path / "checkpoints/step-00000006/island-0"] and taken == [position]
 
 
 def launched(run_dir, *options):
