@@ -1,7 +1,8 @@
 """Everything that evolves, on disk: atomically written, verified when read, the last good ones kept.
 
     checkpoints/step-00000300/worker-0.pt      one worker's whole state after inner step 300
-    checkpoints/step-00000300/worker-0.json    its length and hash
+    checkpoints/step-00000300/island-0/        of an island of shards: those of its ranks
+    checkpoints/step-00000300/worker-0.json    length and hash of that file and of every shard file
     checkpoints/step-00000300/sealed           written last, by the parent, once the metrics up to here are on disk
 
 A generation (one step folder) counts when it is sealed and every hash is right; a kill -9 during a save leaves the
@@ -15,7 +16,7 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 import xxhash
@@ -23,15 +24,24 @@ from torch import Tensor
 
 KEEP = 2
 """Generations kept; the second is what a corrupt first falls back to."""
+PIECE_BYTES = 1 << 20
+"""A file is read in pieces of this size to be hashed: the shards of an island need not fit in memory."""
 
 
-def save(run_dir: Path, step: int, worker: int, state: dict[str, Any]) -> None:
-    """Write one worker's state of one step: data, then its length and hash."""
+def save(run_dir: Path, step: int, worker: int, state: dict[str, Any], *, shards: Path | None = None) -> None:
+    """Write one worker's state of one step: data, then its length and hash, and those of the files in `shards`.
+
+    Args:
+        shards: a folder of this generation that is written already.
+    """
     data = packed(state)
     folder = generation(run_dir, step)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / f"worker-{worker}.pt", data)
-    write_atomically(folder / f"worker-{worker}.json", json.dumps(fingerprint(data)).encode())
+    files = [file for file in shards.rglob("*") if file.is_file()] if shards else []
+    of_shards = {f"{file.relative_to(folder)}": fingerprint_of(file) for file in files}
+    vouched = fingerprint(io.BytesIO(data)) | {"shards": of_shards}
+    write_atomically(folder / f"worker-{worker}.json", json.dumps(vouched).encode())
 
 
 def load(run_dir: Path, step: int, worker: int) -> dict[str, Any]:
@@ -94,15 +104,23 @@ def sealed(run_dir: Path) -> list[int]:
 
 
 def damage_of(run_dir: Path, step: int, worker: int) -> str:
-    """Why one worker's file of one step cannot be used, or nothing."""
+    """Which of one worker's files of one step cannot be used, or nothing."""
     path = generation(run_dir, step) / f"worker-{worker}.pt"
     try:
-        data = path.read_bytes()
-        if json.loads(path.with_suffix(".json").read_text()) == fingerprint(data):
-            return ""
+        own = json.loads(path.with_suffix(".json").read_text())
     except (OSError, ValueError):
-        pass
-    return f"{path} is damaged"
+        return f"{path} is damaged"
+    shards = {path.parent / name: vouched for name, vouched in own.pop("shards", {}).items()}
+    damaged = [file for file, vouched in {path: own, **shards}.items() if not is_whole(file, vouched)]
+    return f"{damaged[0]} is damaged" if damaged else ""
+
+
+def is_whole(path: Path, vouched: dict[str, Any]) -> bool:
+    """Whether a file has this fingerprint."""
+    try:
+        return fingerprint_of(path) == vouched
+    except OSError:
+        return False
 
 
 def discard_after(run_dir: Path, step: int | None) -> None:
@@ -112,9 +130,19 @@ def discard_after(run_dir: Path, step: int | None) -> None:
             shutil.rmtree(folder)
 
 
-def fingerprint(data: bytes) -> dict[str, Any]:
+def fingerprint_of(path: Path) -> dict[str, Any]:
+    """The fingerprint of a file. Raises OSError."""
+    with path.open("rb") as file:
+        return fingerprint(file)
+
+
+def fingerprint(file: BinaryIO) -> dict[str, Any]:
     """What must agree for a file to be whole."""
-    return {"bytes": len(data), "xxh3_128": xxhash.xxh3_128_hexdigest(data)}
+    size, content = 0, xxhash.xxh3_128()
+    while piece := file.read(PIECE_BYTES):
+        size += len(piece)
+        content.update(piece)
+    return {"bytes": size, "xxh3_128": content.hexdigest()}
 
 
 def generation(run_dir: Path, step: int) -> Path:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from math import prod
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -21,6 +22,9 @@ from torch.nn import Module, Parameter
 from torch.nn.parallel import DistributedDataParallel
 
 from outerloop.types import Tensors, UserError
+
+GROUPS: WeakKeyDictionary[Module, dist.ProcessGroup] = WeakKeyDictionary()
+"""Of models whose meshes have no group for all their processes (HSDP): made once for each, not at every save."""
 
 
 class Island:
@@ -90,7 +94,7 @@ class Island:
 
     @property
     def in_lanes(self) -> bool:
-        """Whether this process is one of several that exchange shards of the model."""
+        """Whether the model is under `fully_shard`, so that a process exchanges its shards, be it the only one."""
         return is_cut(self.model)
 
     def complete(self, slow: Tensors, *, keep: bool) -> Tensors:
@@ -132,7 +136,9 @@ def group_of(model: Module) -> dist.ProcessGroup | None:
     mesh, _ = cut_of(model)
     if mesh is None or mesh.ndim == 1:
         return None if mesh is None else mesh.get_group()
-    return dist.new_group(mesh.mesh.flatten().tolist(), use_local_synchronization=True)
+    if model not in GROUPS:
+        GROUPS[model] = dist.new_group(mesh.mesh.flatten().tolist(), use_local_synchronization=True)
+    return GROUPS[model]
 
 
 def processes_of(model: Module) -> int:

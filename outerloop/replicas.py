@@ -8,16 +8,22 @@ from outerloop import wire
 from outerloop.compress.identity import Identity
 from outerloop.loop import OuterLoop
 from outerloop.payload import Payload, schema_of
+from outerloop.ranks import Ranks
 from outerloop.types import RoundFailed, Tensors
 
 AS_THEY_ARE = Payload(Identity(), seed=0)
+ALONE = Ranks(None)
 
 
 @torch.no_grad()
-def mean_and_spread(outer: OuterLoop) -> tuple[Tensors, float, int]:
+def mean_and_spread(outer: OuterLoop, lanes: Ranks = ALONE) -> tuple[Tensors, float, int]:
     """The mean of all peers' slow weights, their spread, how many peers. All must call it. Raises RoundFailed.
 
     Spread: the root mean square, over all weights, of the standard deviation between peers.
+
+    Args:
+        lanes: the ranks of this island, where each of them holds other weights of it: the mean is of this one's, the
+            spread of all.
     """
     schema = schema_of(outer.slow)
     header = wire.Header(outer.inner_step, 0, 0, wire.schema_hash(schema), outer.slow_hash, peer=outer.exchange.peer)
@@ -31,8 +37,9 @@ def mean_and_spread(outer: OuterLoop) -> tuple[Tensors, float, int]:
     for name in outer.slow:
         stacked = torch.stack([slow[name] for slow in all_slow])
         mean[name] = stacked.mean(0)
-        variance += float(stacked.var(0, unbiased=False).sum())
-    return mean, (variance / sum(x.numel() for x in mean.values())) ** 0.5, len(met)
+        variance += float((stacked - mean[name]).square().mean(0).sum())
+    variance, values = lanes.sum([variance, sum(x.numel() for x in mean.values())])
+    return mean, (variance / values) ** 0.5, len(met)
 
 
 def weights_of(blob: bytes, like: Tensors) -> Tensors:

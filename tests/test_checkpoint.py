@@ -43,6 +43,25 @@ def test_a_file_cut_short_falls_back_and_says_so(tmp_path, cut):
     assert step == 3 and len(said) == 1 and "step-00000006/worker-1.pt" in said[0]
 
 
+@pytest.mark.parametrize("harm", ["cut", "lost", "flipped"])
+def test_a_damaged_shard_beside_a_whole_file_falls_back_and_says_so(tmp_path, harm):
+    for step in (3, 6):
+        shards = checkpoint.generation(tmp_path, step) / "island-0"
+        shards.mkdir(parents=True)
+        for rank in range(2):
+            (shards / f"{rank}.distcp").write_bytes(bytes([rank]) * (checkpoint.PIECE_BYTES + 1))
+        checkpoint.save(tmp_path, step, 0, {"step": step}, shards=shards)
+        checkpoint.seal(tmp_path, step)
+    assert checkpoint.newest_good(tmp_path, 1) == (6, [])
+    shard = shards / "1.distcp"
+    whole = shard.read_bytes()
+    shard.write_bytes({"cut": whole[:-1], "lost": b"", "flipped": b"\0" + whole[1:]}[harm])
+    if harm == "lost":
+        shard.unlink()
+    step, said = checkpoint.newest_good(tmp_path, 1)
+    assert step == 3 and said == [f"{shard} is damaged"]
+
+
 def test_one_flipped_bit_is_seen(tmp_path):
     put(tmp_path, 3)
     path = checkpoint.generation(tmp_path, 3) / "worker-0.pt"

@@ -6,11 +6,13 @@ import pytest
 import torch
 import toy
 
+from outerloop import wire
 from outerloop.exchange.inprocess import Hub
 from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.methods.noloco import NoLoCo
+from outerloop.payload import schema_of
 from outerloop.replicas import mean_and_spread
-from outerloop.types import Round, UserError
+from outerloop.types import Contribution, Round, UserError
 
 
 def workers(size, group=2, seed=0):
@@ -135,6 +137,33 @@ def test_threads_meet_in_their_groups():
     got = toy.run_workers(5, work, partial(InProcessGossip, group=2, seed=0))
     for peer in workers(5):
         assert got[peer.rank] == [[bytes([p]) for p in peer.partners(Round(n))] for n in range(4)]
+
+
+class Lane:
+    """As much of an outer loop and of an island's ranks as a lane needs: it meets itself, all weights doubled."""
+
+    inner_step = slow_hash = 0
+    peer = "a"
+
+    def __init__(self, weights, of_other_lanes):
+        self.exchange, self.slow, self.of_other_lanes = self, {"w": weights}, of_other_lanes
+
+    def meet(self, blob):
+        schema = schema_of(self.slow)
+        other = wire.pack(wire.Header(0, 0, 0, wire.schema_hash(schema), 0, "b"), {"w": {"value": 2 * self.slow["w"]}})
+        return [Contribution("a", Round(1), blob), Contribution("b", Round(1), other)]
+
+    def sum(self, values):
+        return [own + other for own, other in zip(values, self.of_other_lanes, strict=True)]
+
+
+def test_the_spread_is_that_of_all_lanes_of_an_island():
+    """2 and 4 have variance 1, 8 and 16 have 16: of 3 + 1 values (3 · 1 + 16) / 4, in whichever lane; one is empty."""
+    spread = (19 / 4) ** 0.5
+    for weights, others in ([2.0] * 3, [16.0, 1.0]), ([8.0], [3.0, 3.0]), ([], [19.0, 4.0]):
+        lane = Lane(torch.tensor(weights), others)
+        mean, told, replicas = mean_and_spread(lane, lane)
+        assert mean["w"].tolist() == [1.5 * x for x in weights] and told == pytest.approx(spread) and replicas == 2
 
 
 def test_mean_and_spread_of_replicas_by_hand():

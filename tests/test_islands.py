@@ -1,5 +1,6 @@
 """`island=replicated|sharded|gathered` on the command line: an island of two ranks is a worker of its own process."""
 
+import functools
 import json
 import multiprocessing
 import os
@@ -10,15 +11,21 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import ranks
 import sharded
 import torch
 import torch.multiprocessing as processes
 from safetensors.torch import load_file
+from torch import distributed as dist
 
-from outerloop.commands import config, islands, rank
+from outerloop import checkpoint
+from outerloop.commands import build, config, islands, rank, seat
 from outerloop.commands.train import train
+from outerloop.inner import following, saving
+from outerloop.swarm.timeouts import STATE_S
 from outerloop.types import UserError
 
 SMALL = ["model=module", "model._target_=sharded.Net", "+model.vocab=256", "+model.width=16", "inner.seq_len=16"]
@@ -140,6 +147,36 @@ def test_a_run_goes_on_with_islands_of_one_rank(ran, name, tmp_path):
     assert summary_of(tmp_path / "run")["tokens"] == summary_of(ran / name)["tokens"]
 
 
+@pytest.mark.parametrize("name", ["sharded", "gathered"])
+def test_a_run_does_not_go_on_from_a_shard_that_is_cut_short(ran, name, tmp_path):
+    shutil.copytree(ran / name / "checkpoints", tmp_path / "checkpoints")
+    assert checkpoint.newest_good(tmp_path, 2) == (12, [])
+    shard = max((tmp_path / "checkpoints/step-00000012/island-1").glob("*.distcp"))
+    shard.write_bytes(shard.read_bytes()[:-1])
+    assert checkpoint.newest_good(tmp_path, 2) == (6, [f"{shard} is damaged"])
+
+
+@pytest.mark.slow
+def test_a_gathered_island_goes_on_with_its_ranks(ran, tmp_path):
+    before_its_end(ran / "gathered", tmp_path / "run")
+    torchrun(4, [*RUNS["gathered"], *TWO_OF_TWO, f"run_dir={tmp_path}/run"])
+    torch.testing.assert_close(model_of(tmp_path / "run"), model_of(ran / "gathered"), rtol=1e-3, atol=1e-5)
+    assert summary_of(tmp_path / "run")["tokens"] == summary_of(ran / "gathered")["tokens"]
+
+
+def test_a_rank_that_follows_takes_its_shards_from_disk_and_the_position_from_its_leader(tmp_path, monkeypatch):
+    """No worker-0.pt is there to be read."""
+    position, read, taken = {"stream": {"epoch": 1, "cursor": 5}, "tokens": 7, "updates": 3}, [], []
+    orders = [{"do": "load", "step": 6, "position": position}, {"do": "leave"}]
+    monkeypatch.setattr(following, "Follower", lambda island: SimpleNamespace(hear=lambda: orders.pop(0)))
+    shards = SimpleNamespace(load_inner=lambda folder, optimizer, model: read.append(folder))
+    monkeypatch.setattr(saving, "resharding", lambda: shards)
+    outer = SimpleNamespace(island=None)
+    trainer = SimpleNamespace(outer=outer, optimizer=None, model=None, go_on_from=taken.append)
+    following.follow(trainer, torch.empty(0), SimpleNamespace(run_dir=tmp_path, index=0))
+    assert read == [tmp_path / "checkpoints/step-00000006/island-0"] and taken == [position]
+
+
 def launched(run_dir, *options):
     """Torchrun with one island of two ranks of a swarm, in which every round counts both islands."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
@@ -205,6 +242,59 @@ def test_islands_are_the_workers_of_a_run():
     settings = rank.loaded(["exchange=distributed", "island=sharded", "island.ranks=2"], processes=4)
     assert settings.workers == 2 and islands.ranks_of(settings, 4) == 2
     assert rank.loaded(["exchange=swarm_gather", "island=gathered"], processes=4).workers == 1
+
+
+def test_a_rank_evaluates_as_much_at_a_time_as_it_trains_on(tmp_path):
+    settings = config.load(["inner.batch=8"])
+    batches = [build.plan_of(settings, 0, tmp_path, None, ranks=ranks).eval_batch for ranks in (1, 4, 16)]
+    assert batches == [8, 2, 1]
+
+
+def test_a_rank_without_a_validation_window_is_answered_before_anything_starts(tmp_path, monkeypatch):
+    """10,400 characters give 4 windows of 128 for validation: enough for 4 processes, not for the ranks of 6."""
+    (tmp_path / "text.txt").write_text("hello world, " * 800)
+    options = ["data=text", f"data.files=[{tmp_path}/text.txt]", "model=nano", "inner.seq_len=128", "eval.sequences=8"]
+    settings = config.load([*options, "workers=2"])
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 4)
+    build.check_parts(settings)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 6)
+    said = "gives 4 windows of inner.seq_len=128, and each of 6 processes needs one: type inner.seq_len=85"
+    with pytest.raises(UserError, match=said) as mistake:
+        build.check_parts(settings)
+    assert "\n" not in str(mistake.value)
+    build.check_parts(config.load([*options, "workers=2", "inner.seq_len=85"]))
+
+
+def test_ranks_that_would_share_a_gpu_are_told_what_to_type(monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    said = "4 ranks .* 2 CUDA devices, .*: type --nproc-per-node 2, or inner.device=cpu"
+    with pytest.raises(UserError, match=said) as mistake:
+        seat.taken(rank.loaded(["exchange=distributed", "island=sharded", "inner.device=cuda"], processes=4))
+    assert "\n" not in str(mistake.value)
+
+
+def patience_s(place, *, options):
+    """Of a process in the group of its island's ranks and in its lane; its seat."""
+    taken = seat.taken(rank.loaded(["inner.device=cpu", *options], processes=4))
+    groups = [taken.ranks.group, taken.lane]
+    limits = [group._get_backend(torch.device("cpu")).options._timeout for group in groups]
+    return [[limit.total_seconds() for limit in limits], taken.island, taken.ranks.rank]
+
+
+def test_the_ranks_of_an_island_wait_longer_than_its_first_one_for_a_round(tmp_path):
+    options = [*TWO_OF_TWO, "island=sharded", "round_timeout_s=3600"]
+    told = ranks.together(4, functools.partial(patience_s, options=options), tmp_path)
+    assert told == [[[7200.0, 7200.0], *divmod(place, 2)] for place in range(4)]
+
+
+def test_the_ranks_of_an_island_in_a_swarm_wait_for_a_download():
+    ways = {"exchange=distributed": 1800, "exchange=swarm_gather": STATE_S, "exchange=swarm_gossip": STATE_S}
+    for exchange, at_least in ways.items():
+        settings = rank.loaded([exchange, "island=replicated", "round_timeout_s=60"], processes=2)
+        assert seat.patience_of(settings).total_seconds() == at_least
 
 
 def test_without_torchrun_an_island_says_what_to_type(monkeypatch):

@@ -1,8 +1,10 @@
 """A checkpoint of an island of two ranks comes back on one and on four; memory of a rank is what it was said to be."""
 
 import functools
+import gc
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import ranks
@@ -15,7 +17,7 @@ from torch.distributed import checkpoint
 from torch.distributed.device_mesh import init_device_mesh
 
 import outerloop
-from outerloop import resharding
+from outerloop import island, resharding
 from outerloop.feedback.storage import EightBit, dense
 from outerloop.island import global_of, whole
 from outerloop.memory import estimate, measure
@@ -156,6 +158,20 @@ def test_an_error_of_8_bits_goes_through_float32_and_back():
     for half, x in zip(halves, (held[:200], held[200:]), strict=True):
         half.load_state_dict({"w": x})
         assert (half.get("w") - x).abs().max() <= x.abs().max() / 127 / 2 * 1.01
+
+
+def test_the_group_of_all_ranks_of_a_mesh_of_two_dimensions_is_made_once_for_a_model(monkeypatch):
+    """Of HSDP: 2 copies of 2 shards. Two saves are of one group; a model that has gone keeps none."""
+    mesh, made = SimpleNamespace(ndim=2, mesh=torch.tensor([[0, 1], [2, 3]])), []
+    monkeypatch.setattr(island, "cut_of", lambda model: (mesh, ()))
+    monkeypatch.setattr(dist, "new_group", lambda ranks, **_: made.append(ranks) or object())
+    net, other = Net(**EVEN), Net(**EVEN)
+    groups = [island.group_of(one) for one in (net, net, other)]
+    assert groups[0] is groups[1] is not groups[2] and made == [[0, 1, 2, 3]] * 2
+    before = len(island.GROUPS)
+    del net
+    gc.collect()
+    assert len(island.GROUPS) == before - 1
 
 
 def test_a_folder_without_a_checkpoint_is_refused(tmp_path):

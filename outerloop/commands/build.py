@@ -13,6 +13,7 @@ import torch
 from hydra.errors import InstantiationException
 from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig
+from torch import distributed as dist
 from torch.nn import Module
 from torch.optim import Optimizer
 
@@ -198,6 +199,17 @@ def check_parts(config: DictConfig) -> None:
     corpus = make(config.data)
     peers = config.exchange.get("peers", config.workers)
     corpus.stream(rank=peers - 1, size=peers, batch=1, seq_len=config.inner.seq_len, seed=config.seed)
-    corpus.validation(seq_len=config.inner.seq_len, sequences=1)
+    check_validation(config, corpus, dist.get_world_size() if dist.is_initialized() else config.workers)
     with torch.device("meta"):
         model_of(config, corpus)
+
+
+def check_validation(config: DictConfig, corpus: Corpus, processes: int) -> None:
+    """Raises UserError where the text has fewer validation windows than the run has workers, or ranks of them."""
+    seq_len = config.inner.seq_len
+    windows = len(corpus.validation(seq_len=seq_len, sequences=config.eval.sequences))
+    if windows < processes:
+        raise UserError(
+            f"the validation text gives {windows} windows of inner.seq_len={seq_len}, and each of {processes} processes"
+            f" needs one: type inner.seq_len={max(1, seq_len * windows // processes)}"
+        )

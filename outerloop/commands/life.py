@@ -49,7 +49,7 @@ def live(
     trainer = trainer_of(config, corpus, exchange, index, seat)
     windows = corpus.validation(seq_len=config.inner.seq_len, sequences=config.eval.sequences)
     validation = seat.part_of(windows[index :: config.workers])
-    plan = plan_of(config, index, run_dir, resume_step)
+    plan = plan_of(config, index, run_dir, resume_step, ranks=seat.ranks.size)
     if seat.mesh is not None:
         emit(told_of_memory(trainer, seat))
     if seat.follows:
@@ -95,15 +95,15 @@ def told_of_memory(trainer: Trainer, seat: Seat) -> Event:
     }
 
 
-def plan_of(config: DictConfig, index: int, run_dir: Path, resume_step: int | None) -> Plan:
-    """What one worker is to do."""
+def plan_of(config: DictConfig, index: int, run_dir: Path, resume_step: int | None, *, ranks: int) -> Plan:
+    """What one worker of so many ranks is to do: each of them evaluates as many windows at a time as it trains on."""
     return Plan(
         index=index,
         local_workers=config.workers,
         run_dir=run_dir,
         rounds=config.rounds,
         eval_every=config.eval.every,
-        eval_batch=config.inner.batch,
+        eval_batch=max(1, config.inner.batch // ranks),
         checkpoint_every=config.checkpoint.every,
         keep_payload_rounds=config.keep_payload_rounds,
         log_every=config.log_every,

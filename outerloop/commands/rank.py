@@ -15,7 +15,6 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,15 +28,13 @@ from outerloop.commands.alike import refuse_different
 from outerloop.commands.islands import ranks_of, refuse_island
 from outerloop.commands.rank_team import RankTeam, live, send
 from outerloop.commands.rundir import comparable
-from outerloop.commands.seat import backend_of, place
+from outerloop.commands.seat import backend_of, patience_of, place, ranks_here
 from outerloop.commands.team import last_word
 from outerloop.commands.worker import leave
 from outerloop.exchange.distributed import Distributed
 from outerloop.types import RoundFailed, Stopped, UserError
 
 ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-LEAST_PATIENCE_S = 1800
-"""How long the ranks of an island wait for one another, at least: its first one may be waiting for a round."""
 LEAVE_S = 20
 """How long a worker that cannot go on waits for rank 0 to say why, and for torchrun to end it."""
 
@@ -46,12 +43,11 @@ def train(overrides: Sequence[str]) -> int:
     """One worker of the run, and in rank 0 all that is to be seen of it. Exit code. Raises UserError, WorkerCrashed."""
     check_started(overrides)
     settings = loaded(overrides, processes=int(os.environ["WORLD_SIZE"]))
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
-    torch.set_num_threads(settings.threads or max(1, (os.cpu_count() or 1) // local))
+    torch.set_num_threads(settings.threads or max(1, (os.cpu_count() or 1) // ranks_here()))
     store, rank, size = next(dist.rendezvous("env://"))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = dist.PrefixStore(f"attempt {attempt}", store)  # torchrun may keep it, and what was in it, over a restart
-    patience = timedelta(seconds=max(LEAST_PATIENCE_S, 2 * settings.round_timeout_s))
+    patience = patience_of(settings)
     dist.init_process_group(backend_of(settings), store=store, rank=rank, world_size=size, timeout=patience)
     world = Distributed(timeout_s=settings.round_timeout_s)
     code = (lead if rank == 0 else serve)(settings, world, dist.PrefixStore("events", store))

@@ -11,20 +11,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import torch
 from omegaconf import DictConfig
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
 from outerloop.inner.trainer import pick_device
 from outerloop.ranks import Ranks
+from outerloop.types import UserError
 
 LOCAL_RANK = int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")))
 """This process's place on its machine."""
+LEAST_PATIENCE_S = 1800
+"""How long the ranks of an island wait for one another, at least: its first one may be waiting for a round."""
 
 
 class Seat:
@@ -69,14 +73,47 @@ ALONE = Seat("single", None)
 
 
 def taken(settings: DictConfig) -> Seat:
-    """This process's seat. All processes of torchrun call it, with equal settings."""
+    """This process's seat. All processes of torchrun call it, with equal settings. Raises UserError."""
     kind, device = settings.island.kind, pick_device(settings.inner.device, LOCAL_RANK)
     if kind == "single":
         return Seat(kind, None)
     if device.type == "cuda":
+        refuse_shared_devices(ranks_here())
         torch.cuda.set_device(device)
-    shape = settings.workers, dist.get_world_size() // settings.workers
-    return Seat(kind, init_device_mesh(device.type, shape, mesh_dim_names=("islands", "ranks")))
+    places = torch.arange(dist.get_world_size()).view(settings.workers, -1)
+    return Seat(kind, mesh_of(places, device.type, patience_of(settings)))
+
+
+def mesh_of(places: Tensor, device_type: str, patience: timedelta) -> DeviceMesh:
+    """(islands, ranks) int64 -> the mesh. Its groups wait so long; those of `init_device_mesh` wait 30 minutes."""
+    groups: list[Any] = [
+        dist.new_subgroups_by_enumeration(lines.tolist(), timeout=patience)[0] for lines in (places.T, places)
+    ]
+    return DeviceMesh.from_group(groups, device_type, places, mesh_dim_names=("islands", "ranks"))
+
+
+def patience_of(settings: DictConfig) -> timedelta:
+    """How long the ranks of an island wait for one another; of one in a swarm, while its first takes over the state."""
+    patience_s = max(LEAST_PATIENCE_S, 2 * settings.round_timeout_s)
+    if settings.workers_as != "ranks":
+        from outerloop.swarm.timeouts import STATE_S  # with hivemind, which other runs may do without
+
+        patience_s = max(patience_s, STATE_S)
+    return timedelta(seconds=patience_s)
+
+
+def ranks_here() -> int:
+    """Processes that torchrun has started on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ["WORLD_SIZE"])
+
+
+def refuse_shared_devices(ranks: int) -> None:
+    """Raises UserError where ranks of islands would share a GPU, which NCCL does not do."""
+    if ranks > (devices := torch.cuda.device_count()):
+        raise UserError(
+            f"{ranks} ranks of islands on a machine with {devices} CUDA devices, and each rank needs one of its own:"
+            f" type --nproc-per-node {devices}, or inner.device=cpu"
+        )
 
 
 def place(rank: int, *, size: int, workers: int) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 leader's order     this rank
 gather, scatter    lends its shards (gathered.py)
 step, evaluate     computes with the others, on its part of the batch
-save, load         its shards of the model and the inner optimizer
+save, load         its shards of the model and the inner optimizer; where to go on in the data comes with the order
 leave              is done
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from outerloop.gathered import Follower, Gathered
-from outerloop.inner.saving import load, save
+from outerloop.inner.saving import load_inner, save
 from outerloop.inner.trainer import Trainer
 from outerloop.inner.worker import Plan
 from outerloop.protocols import Schedule
@@ -39,12 +39,9 @@ class Following:
         """Nothing."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing."""
-
 
 def follow(trainer: Trainer, validation: Tensor, plan: Plan) -> None:
-    """Until the leader's run has come to its end. Raises UserError."""
+    """Until the leader's run has come to its end. Raises UserError and LeaderFailed, as the leader did."""
     island: Any = trainer.outer.island
     follower = Follower(island)
     while (order := follower.hear())["do"] != "leave":
@@ -56,4 +53,4 @@ def follow(trainer: Trainer, validation: Tensor, plan: Plan) -> None:
         elif order["do"] == "save":
             save(trainer, {}, run_dir=plan.run_dir, step=order["step"], worker=plan.index)
         elif order["do"] == "load":
-            load(trainer, run_dir=plan.run_dir, step=order["step"], worker=plan.index)
+            load_inner(trainer, order["position"], run_dir=plan.run_dir, step=order["step"], worker=plan.index)

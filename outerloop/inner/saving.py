@@ -3,8 +3,9 @@
     checkpoints/step-00000300/worker-0.pt     all of a worker; of an island of shards what is not cut
     checkpoints/step-00000300/island-0/       its shards (resharding.py)
 
-All ranks of an island call both functions; its first rank writes the file. Shards come back on any number of ranks, a
-whole replica on any number of copies.
+All ranks of an island call `save`; its first rank writes the file, once all shards are there, and what vouches for both
+(checkpoint.py). All call `load`, but those that follow a leader `load_inner`. Shards come back on any number of ranks,
+a whole replica on any number of copies.
 """
 
 from __future__ import annotations
@@ -34,24 +35,31 @@ def save(trainer: Trainer, rest: State, *, run_dir: Path, step: int, worker: int
         resharding().save_inner(folder, trainer.optimizer, trainer.model)
         state = trainer.position() | {"outer": outer.state_dict()}
     if trainer.ranks.leads:
-        checkpoint.save(run_dir, step, worker, {"trainer": state, **rest})
+        shards = folder if is_cut(trainer.model) else None
+        checkpoint.save(run_dir, step, worker, {"trainer": state, **rest}, shards=shards)
 
 
 def load(trainer: Trainer, *, run_dir: Path, step: int, worker: int) -> State:
     """Put a trainer where `save` was called; what else was written."""
     outer, folder = trainer.outer, shards_of(run_dir, step, worker)
-    outer.island.call("load", step=step)
     state = checkpoint.load(run_dir, step, worker)
     if not is_cut(trainer.model):
         trainer.load_state_dict(state["trainer"])
-        return state
-    if outer.island.in_lanes:
+    elif outer.island.in_lanes:
         resharding().load(folder, trainer.optimizer, outer)
+        trainer.go_on_from(state["trainer"])
     else:
-        resharding().load_inner(folder, trainer.optimizer, trainer.model)
+        position = {key: part for key, part in state["trainer"].items() if key != "outer"}
+        outer.island.call("load", step=step, position=position)
+        load_inner(trainer, position, run_dir=run_dir, step=step, worker=worker)
         outer.load_state_dict(state["trainer"]["outer"])
-    trainer.go_on_from(state["trainer"])
     return state
+
+
+def load_inner(trainer: Trainer, position: State, *, run_dir: Path, step: int, worker: int) -> None:
+    """Put a rank of a gathered island there but for the outer state, which its leader has, and this from it."""
+    resharding().load_inner(shards_of(run_dir, step, worker), trainer.optimizer, trainer.model)
+    trainer.go_on_from(position)
 
 
 def resharding() -> ModuleType:

@@ -20,7 +20,7 @@ from outerloop.inner.spent import Spent
 from outerloop.inner.trainer import StepReport, Trainer
 from outerloop.protocols import Exchange
 from outerloop.ranks import Ranks
-from outerloop.replicas import mean_and_spread
+from outerloop.replicas import ALONE, mean_and_spread
 from outerloop.rounds import SPENT, RoundReport, utilization
 from outerloop.types import ReplicasDiverged, RoundFailed, Tensors, UserError
 
@@ -71,7 +71,8 @@ class Worker:
     ) -> None:
         self.plan, self.trainer, self.exchange = plan, trainer, exchange
         self.validation, self.emit_event, self.check_stop = validation, emit, check_stop
-        self.ranks, self.lanes = trainer.ranks, trainer.outer.island.in_lanes
+        self.ranks = trainer.ranks
+        self.lanes = trainer.ranks if trainer.outer.island.in_lanes else ALONE
         self.failed_in_a_row = 0
         self.to_be_saved = False
         self.spent = Spent()
@@ -121,7 +122,7 @@ class Worker:
 
     def become_one(self) -> None:
         """The mean of all replicas that are left is the run's model, and what its last evaluation is of."""
-        mean, spread, replicas = mean_and_spread(self.trainer.outer)
+        mean, spread, replicas = mean_and_spread(self.trainer.outer, self.lanes)
         self.trainer.outer.replica.settle(mean)
         if self.plan.index == 0:
             told = f"the model is the mean of {replicas} of {self.exchange.size} replicas, {spread:.2g} apart"
@@ -157,7 +158,7 @@ class Worker:
 
         Not `now`: others have landed since, at once, because this peer was away; what there was to see is past.
         """
-        self.account(of_all_lanes(report, self.ranks) if self.lanes else report)
+        self.account(of_all_lanes(report, self.lanes) if self.lanes.size > 1 else report)
         if self.plan.keep_payload_rounds and report.blob and self.ranks.leads:
             folder = self.plan.run_dir / "workers" / str(self.plan.index) / "payloads"
             keep_payload(folder, report, rounds=self.plan.keep_payload_rounds)
@@ -242,7 +243,7 @@ class Worker:
         if outer.shared or not self.exchange.lockstep:
             self.tell_validation(round_number, outer.slow)
         else:
-            mean, spread, replicas = mean_and_spread(outer)
+            mean, spread, replicas = mean_and_spread(outer, self.lanes)
             self.tell_validation(round_number, mean, spread=spread, replicas=replicas)
 
     def tell_validation(self, round_number: int, weights: Tensors, **replicas: float) -> None:
@@ -267,9 +268,7 @@ class Worker:
 
     def counters(self) -> dict[str, Any]:
         """Totals since the run began, earlier sittings included; bytes of all lanes."""
-        moved = [self.exchange.bytes_sent, self.exchange.bytes_received]
-        if self.lanes:
-            moved = [int(total) for total in self.ranks.sum(moved)]
+        moved = [int(total) for total in self.lanes.sum([self.exchange.bytes_sent, self.exchange.bytes_received])]
         counted = {"bytes_sent": moved[0], "bytes_received": moved[1], **self.exchange.counters()}
         return self.totals | {name: self.base.get(name, 0) + count for name, count in counted.items()}
 
