@@ -24,17 +24,17 @@ OFFERED = {
     "attach": ("outerloop.inner.attach", "Attached"),
     "HFCallback": ("outerloop.inner.hf_callback", "HFCallback"),
     "LightningCallback": ("outerloop.inner.lightning_callback", "LightningCallback"),
-    "memory": ("outerloop.memory", "estimate"),
     "OuterLoop": ("outerloop.loop", "OuterLoop"),
     "Distributed": ("outerloop.exchange.distributed", "Distributed"),
     "DistributedGossip": ("outerloop.exchange.distributed_gossip", "DistributedGossip"),
 }
 """Name -> module and what it is there; imported when first asked for, so that the command line starts soon."""
+MODULES = ("loco", "memory", "resharding")
 
 
 def __getattr__(name: str) -> Any:
-    if name == "loco":
-        return import_module("outerloop.loco")
+    if name in MODULES:
+        return import_module(f"outerloop.{name}")
     if name not in OFFERED:
         raise AttributeError(f"module 'outerloop' has no attribute {name!r}")
     module, there = OFFERED[name]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import statistics
 import tempfile
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rows import show
+from told import Peers
 
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.swarm.commits import Commit
@@ -83,19 +83,15 @@ def live(rank: int, args: argparse.Namespace, folder: Path, first: list[str], to
 
 def gathered(args: argparse.Namespace) -> list[Row]:
     """The rows of all peers."""
-    context = multiprocessing.get_context("spawn")
-    told = context.Queue()
-    with tempfile.TemporaryDirectory() as folder:
-        first: list[str] = []
-        processes = []
+    first: list[str] = []
+    with tempfile.TemporaryDirectory() as folder, Peers(wait_s=WAIT_S) as peers:
         for rank in range(args.peers):
-            processes.append(context.Process(target=live, args=(rank, args, Path(folder), first, told)))
-            processes[-1].start()
-            first = first or told.get(timeout=WAIT_S)
+            peers.start(live, rank, args, Path(folder), first)
+            first = first or peers.heard()
         expected = args.peers - 1 + args.peers * args.rounds  # the addresses of the others, and the rows
-        rows = [row for _ in range(expected) if isinstance(row := told.get(timeout=WAIT_S), dict)]
-        for process in processes:
-            process.join()
+        rows = [row for _ in range(expected) if isinstance(row := peers.heard(), dict)]
+        for process in peers.processes:
+            process.join(WAIT_S)  # they leave the run, which takes all of them
     return rows
 
 

@@ -18,21 +18,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from multiprocessing.context import SpawnProcess
 from multiprocessing.queues import Queue
 from pathlib import Path
-from queue import Empty
 
 import numpy as np
 from namespaces import network, ready_or_exit
 from rows import show
+from told import Peers
 
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.swarm.framing import END_MARK, PIECE_BYTES, Stream
@@ -133,48 +130,22 @@ def until_counted(peer: SwarmGather, number: int) -> float:
         number += 1
 
 
-def heard(told: Queue, processes: Sequence[SpawnProcess]) -> Told:
-    """What is told next. Raises RuntimeError when one of the processes failed instead, TimeoutError."""
-    ends_s = time.monotonic() + WAIT_S
-    while time.monotonic() < ends_s:
-        try:
-            return told.get(timeout=1.0)
-        except Empty:
-            if failed := [f"{one.name} (exit {one.exitcode})" for one in processes if one.exitcode]:
-                raise RuntimeError(f"{', '.join(failed)} failed, see above") from None
-    raise TimeoutError(f"nothing was told for {WAIT_S:g} s")
-
-
 def measured(args: argparse.Namespace) -> Told:
     """The newcomer's row."""
-    context = multiprocessing.get_context("spawn")
-    told = context.Queue()
     first: list[str] = []
-    processes: list[SpawnProcess] = []
-
-    def start(target: Callable[..., None], *of: object) -> None:
-        processes.append(context.Process(target=target, args=(*of, args, Path(folder), first, told), daemon=True))
-        processes[-1].start()
-
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            for rank in range(args.donors):
-                start(donate, rank)
-                address = heard(told, processes)
-                first = first or address
-            start(join)
-            victim = processes[1] if args.kill else None
-            others = [process for process in processes if process is not victim]
-            while "state_s" not in (row := heard(told, others)):
-                if victim and row["received"] > args.megabytes * 1e6 / 2:
-                    victim.kill()
-            if victim and victim.is_alive():
-                raise RuntimeError("the state was there before a donor could be killed: type more --megabytes")
-            return row
-        finally:
-            for process in processes:
-                process.terminate()
-                process.join()
+    with tempfile.TemporaryDirectory() as folder, Peers(wait_s=WAIT_S) as peers:
+        for rank in range(args.donors):
+            peers.start(donate, rank, args, Path(folder), first)
+            address = peers.heard()
+            first = first or address
+        peers.start(join, args, Path(folder), first)
+        victim = peers.processes[1] if args.kill else None
+        while "state_s" not in (row := peers.heard(but=victim)):
+            if victim and row["received"] > args.megabytes * 1e6 / 2:
+                victim.kill()
+        if victim and victim.is_alive():
+            raise RuntimeError("the state was there before a donor could be killed: type more --megabytes")
+        return row
 
 
 def main() -> None:

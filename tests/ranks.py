@@ -1,6 +1,7 @@
 """Processes of one torch.distributed group over gloo, as torchrun would start them."""
 
 import multiprocessing
+from contextlib import contextmanager
 from datetime import timedelta
 
 import torch
@@ -22,10 +23,17 @@ def live(rank, size, work, folder):
         dist.destroy_process_group()
 
 
-def start(size, work, folder):
-    """`size` processes on their way, forked from one that has imported what takes long."""
+@contextmanager
+def started(size, work, folder):
+    """`size` processes on their way, forked from one that has imported what takes long; none is left afterwards."""
     multiprocessing.set_forkserver_preload(["sharded", "outerloop.commands.own_loop", "torch._dynamo", "numba"])
-    return processes.start_processes(live, (size, work, folder), nprocs=size, join=False, start_method="forkserver")
+    group = processes.start_processes(live, (size, work, folder), nprocs=size, join=False, start_method="forkserver")
+    try:
+        yield group
+    finally:
+        for process in group.processes:
+            process.kill()
+            process.join()
 
 
 def results(group, folder):
@@ -37,4 +45,5 @@ def results(group, folder):
 
 def together(size, work, folder):
     """What `work(rank)` returns in each of `size` processes."""
-    return results(start(size, work, folder), folder)
+    with started(size, work, folder) as group:
+        return results(group, folder)

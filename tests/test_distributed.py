@@ -5,7 +5,7 @@ import signal
 
 import own_gpt
 import pytest
-from ranks import start, together
+from ranks import started, together
 from torch import distributed as dist
 
 import outerloop
@@ -89,9 +89,10 @@ def lost(rank):
 
 
 def test_a_lost_process_fails_the_round(tmp_path):
-    survivor, dead = start(2, lost, tmp_path).processes
-    for process in (dead, survivor):
-        process.join()
+    with started(2, lost, tmp_path) as group:
+        survivor, dead = group.processes
+        for process in (dead, survivor):
+            process.join()
     assert (dead.exitcode, survivor.exitcode) == (-signal.SIGKILL, 0)
 
 

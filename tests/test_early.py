@@ -150,8 +150,8 @@ def test_without_a_delay_nothing_is_early(option, typed):
     assert "\n" not in str(error.value)
 
 
-def test_a_model_of_several_processes_lands_when_due():
-    """They must land together, and each has bytes of its own."""
+def test_a_model_of_several_processes_is_refused():
+    """They must land together, and each has bytes of its own: they land when due, once `schedule.early` is off."""
     settings = config.load(["recipe=sparseloco", "schedule.early=true", "schedule.delay=3"])
     own_loop.refuse_for_many(settings, 1)
     with pytest.raises(UserError, match=r"schedule\.early=true is for a model of one process, and 2 hold this one"):

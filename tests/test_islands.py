@@ -4,12 +4,11 @@ import functools
 import json
 import multiprocessing
 import os
-import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +17,8 @@ import ranks
 import sharded
 import torch
 import torch.multiprocessing as processes
+from faults_machine import free_port
+from run_told import address_in, summary_of
 from safetensors.torch import load_file
 from torch import distributed as dist
 
@@ -42,12 +43,8 @@ RUNS = {
 replica does; test_fsdp.py has the others."""
 
 LATER = ["replicated", "gathered"]
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+LIMIT_S = 100
+"""Of what processes of a torchrun of their own do until somebody else can go on."""
 
 
 def process(place, size, runs):
@@ -68,13 +65,8 @@ def model_of(run_dir):
     return load_file(run_dir / "hf/model.safetensors")
 
 
-def summary_of(run_dir):
-    return json.loads((run_dir / "summary.json").read_text())
-
-
-def rows_of(run_dir, event):
-    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [row for row in rows if row["event"] == event]
+def rows_of(run_dir):
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 
 
 def before_its_end(run_dir, folder):
@@ -131,11 +123,15 @@ def test_an_island_is_accounted_for_as_one_worker(ran, name):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_rank_tells_its_memory_before_the_first_step(ran, name):
-    rows = rows_of(ran / name, "status")
-    told = {row["text"].split(":")[0]: row for row in rows if "memory of this rank" in row["text"]}
+    """By the order of the rows, where it is that of sending: all of island 1 go the same way to rank 0, its own do not.
+
+    Both of its ranks have told before the first evaluation, which both take part in and which the first step follows.
+    """
+    rows = list(enumerate(rows_of(ran / name)))
+    told = {row["text"].split(":")[0]: at for at, row in rows if "memory of this rank" in row.get("text", "")}
     assert set(told) == {f"island {island} rank {place}" for island in (0, 1) for place in (0, 1)}
-    first_round = rows_of(ran / name, "round")[0]["wall_s"]
-    assert all(row["wall_s"] <= first_round for row in told.values())
+    first = next(at for at, row in rows if row["event"] == "eval" and row["worker"] == 1)
+    assert rows[first][1]["step"] == 0 and max(told["island 1 rank 0"], told["island 1 rank 1"]) < first
 
 
 @pytest.mark.parametrize("name", ["sharded", *(pytest.param(name, marks=pytest.mark.slow) for name in LATER)])
@@ -177,29 +173,44 @@ def test_a_rank_that_follows_takes_its_shards_from_disk_and_the_position_from_it
     assert read == [tmp_path / "checkpoints/step-00000006/island-0"] and taken == [position]
 
 
+@contextmanager
 def launched(run_dir, *options):
-    """Torchrun with one island of two ranks of a swarm, in which every round counts both islands."""
+    """Torchrun with one island of two ranks of a swarm, in which every round counts both islands; it ends with this."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
     swarm = ["exchange=swarm_gather", "exchange.peers=2", "exchange.quorum=all", "exchange.grace_s=60"]
     paths = f"{Path(__file__).parent.parent}:{Path(__file__).parent}"
     with (run_dir.parent / f"{run_dir.name}.txt").open("w") as told:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [*launcher, "-m", "outerloop", "train", *SMALL, *LENGTH, *swarm, *options, f"run_dir={run_dir}"],
             stdout=told,
             stderr=told,
             env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
         )
+    try:
+        yield process
+    finally:
+        process.terminate()  # it ends its own
+        process.wait(LIMIT_S)
+
+
+def invitation(first, told):
+    """What the other island types, once the first one has told."""
+    ends_s = time.monotonic() + LIMIT_S
+    while not (address := address_in(told.read_text())):
+        assert first.poll() is None and time.monotonic() < ends_s, told.read_text()
+        time.sleep(0.1)
+    return address
 
 
 @pytest.mark.slow
 def test_islands_of_two_kinds_meet_in_a_swarm(ran, tmp_path):
     """Each is a torchrun of its own; they come to one model, that of two threads."""
-    first, told = launched(tmp_path / "one", "recipe=diloco", "island=gathered"), tmp_path / "one.txt"
-    while not (address := re.search(r"exchange\.initial_peers=\[\S+\]", told.read_text())):
-        assert first.poll() is None, told.read_text()
-        time.sleep(0.1)
-    second = launched(tmp_path / "other", "recipe=diloco", "island=replicated", address[0])
-    assert (first.wait(), second.wait()) == (0, 0), told.read_text() + (tmp_path / "other.txt").read_text()
+    told = tmp_path / "one.txt"
+    with launched(tmp_path / "one", "recipe=diloco", "island=gathered") as first:
+        address = invitation(first, told)
+        with launched(tmp_path / "other", "recipe=diloco", "island=replicated", address) as second:
+            codes = [process.wait(LIMIT_S) for process in (first, second)]
+    assert codes == [0, 0], told.read_text() + (tmp_path / "other.txt").read_text()
     one, other = (model_of(tmp_path / name) for name in ("one", "other"))
     assert all(torch.equal(x, other[name]) for name, x in one.items())
     torch.testing.assert_close(one, model_of(ran / "diloco"), rtol=1e-3, atol=1e-5)

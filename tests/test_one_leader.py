@@ -10,7 +10,6 @@ from torch.nn.parallel import DistributedDataParallel
 import outerloop
 from outerloop.commands import own_loop
 from outerloop.exchange.from_the_start import FromTheStart
-from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.exchange.led import Led
 from outerloop.ranks import Ranks
 from outerloop.types import Deserted, LeaderFailed, Round, UserError
@@ -18,11 +17,7 @@ from outerloop.types import Deserted, LeaderFailed, Round, UserError
 
 def alone(rank):
     """The exchange of a run of one, at the first process of its island."""
-    if rank:
-        return None
-    exchange = InProcess(hub=Hub(1), rank=0)
-    exchange.join()
-    return exchange
+    return None if rank else toy.alone()
 
 
 class Narrow(FromTheStart):
@@ -76,14 +71,14 @@ def left_in_a_round(rank):
 
 
 def copies_gathered(rank):
-    """The weights of a DDP model after two rounds of a gathered island."""
+    """The weights of a DDP model after two rounds of a gathered island, and the rounds that landed at its leader."""
     net = DistributedDataParallel(toy.model())
     outer = outerloop.from_recipe("diloco", net, "schedule.sync_every=2", exchange=alone(rank), gathered=True)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    with outerloop.attach(optimizer, outer):
+    optimizer, told = torch.optim.SGD(net.parameters(), lr=0.1), []
+    with outerloop.attach(optimizer, outer, on_round=told.append):
         for step in range(4):
             toy.inner_step(net, optimizer, rank, step)
-    return [p.tolist() for p in net.parameters()]
+    return [p.tolist() for p in net.parameters()], [one.round.number for one in told if not one.failed]
 
 
 def lives(rank):
@@ -98,5 +93,5 @@ def lives(rank):
 
 
 def test_all_processes_of_an_island_hear_what_its_leader_raises_and_copies_stay_equal(tmp_path):
-    one, other = ranks.together(2, lives, tmp_path)
-    assert one == other
+    (one, landed), (other, unaware) = ranks.together(2, lives, tmp_path)
+    assert one == other and landed == [0, 1] and not unaware

@@ -12,6 +12,7 @@ import own_gpt
 import pytest
 import torch
 import toy
+from run_told import address_in
 
 import outerloop
 from outerloop.types import UserError
@@ -235,8 +236,7 @@ def test_two_processes_of_the_readme_meet_over_the_network(tmp_path):
         )
 
     first = start("a")
-    address = next(m for line in first.stderr if (m := re.search(r"exchange\.initial_peers=\[\S+\]", line)))
-    second = start("b", address[0])
+    second = start("b", next(filter(None, map(address_in, first.stderr))))
     said = [process.communicate() for process in (first, second)]
     assert [first.returncode, second.returncode] == [0, 0], said
     assert said[0][0].split()[-1] == said[1][0].split()[-1]

@@ -1,5 +1,6 @@
 """The README tells the truth: its commands run, its tree is the tree."""
 
+import operator
 import re
 import shlex
 import subprocess
@@ -7,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
-from outerloop.commands import main
+import outerloop.resharding
+from outerloop.commands import config, main, rank
 from outerloop.exchange.swarm_gather import SwarmGather
 
 ROOT = Path(__file__).parent.parent
@@ -22,6 +25,10 @@ TRAIN = [command[1:] for command in COMMANDS if command[0] == "scripts/train.sh"
 INSPECT = [command[1:] for command in COMMANDS if command[1:2] == ["inspect"]]
 PLAN = [command[1:] for command in COMMANDS if command[1:2] == ["plan"]]
 VISIT = [command[1:] for command in COMMANDS if command[1:2] in (["doctor"], ["status"])]
+PROSE = re.sub(r"<[^>\n]*>", "here", re.sub(r"```.*?```", "", README, flags=re.DOTALL).replace("\\\n", " "))
+LINES = [shlex.split(line, comments=True) for line in re.findall(r"^ {4}(\S.*)", PROSE, flags=re.MULTILINE)]
+OPTION = r'[a-z][a-z_.]*=(?!True)[^\s`"]+'
+INLINE = [words.split() for words in re.findall(rf'`"?({OPTION}(?: {OPTION})*)"?`', PROSE)]
 SMALL = {
     "exchange": "inprocess",
     "workers": "2",
@@ -54,6 +61,35 @@ def test_train_commands_run(arguments, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["outerloop", "train", *small(arguments, tmp_path / "run")])
     assert main.main() == 0
     assert (tmp_path / "run/summary.json").exists()
+
+
+@pytest.mark.parametrize("words", LINES + INLINE, ids=" ".join)
+def test_commands_and_options_that_are_not_run_here_load(words):
+    if words[0] == "torchrun":
+        assert words[1] == "--nproc-per-node" and words[3:6] == ["-m", "outerloop", "train"]
+        assert rank.loaded(words[6:], processes=int(words[2]))
+    else:
+        assert config.load(words[words[0] == "scripts/train.sh" :])
+
+
+def test_options_named_without_a_value_exist():
+    named = [name for name in re.findall(r"`(\w+\.\w+)`", PROSE) if name.split(".")[0] in config.groups()]
+    settings = config.load([])
+    assert named and [name for name in named if OmegaConf.select(settings, name, default="missing") == "missing"] == []
+
+
+def test_what_examples_that_are_not_run_take_of_ours_is_there():
+    blocks = set(re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)) - set(TRAINERS)
+    named = set(re.findall(r"\b(?:outerloop\.|(?=resharding\.))(\w+(?:\.\w+)*)", "".join(blocks)))
+    assert {
+        "memory.estimate",
+        "loco.State",
+        "loco.ddp_hook",
+        "loco.fsdp_hook",
+        "resharding.save",
+        "resharding.load",
+    } <= named
+    assert [name for name in named if not callable(operator.attrgetter(name)(outerloop))] == []
 
 
 def test_inspect_commands_run(tmp_path, monkeypatch, capsys):
@@ -108,8 +144,6 @@ def test_the_examples_of_other_trainers_run(name, tmp_path, monkeypatch):
 
 
 def test_every_recipe_has_its_command():
-    from outerloop.commands import config
-
     named = {word.removeprefix("recipe=") for command in TRAIN for word in command if word.startswith("recipe=")}
     assert set(config.groups()["recipe"]) <= {name for names in named for name in names.split(",")}
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from faults_machine import free_port
+from run_told import summary_of
 
 from outerloop import checkpoint
 from outerloop.commands import config, rank
@@ -19,10 +20,6 @@ from outerloop.types import UserError
 SMALL = ["model=nano", "eval.sequences=16", "inner.seq_len=32", "inner.batch=4", "threads=1"]
 OWN_STEPS = {"ddp", "demo", "sparta"}
 ROOT = Path(__file__).parent.parent
-
-
-def summary_of(run_dir):
-    return json.loads((run_dir / "summary.json").read_text())
 
 
 def torchrun(size, *overrides, restarts=0):

@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from run_told import summary_of
 
 from outerloop import checkpoint
 from outerloop.commands import config
@@ -16,10 +17,6 @@ from outerloop.commands.train import train
 SMALL = ["model=nano", "workers=2", "eval.sequences=16", "inner.seq_len=32", "inner.batch=4"]
 OWN_EXCHANGE = {"noloco"}
 OWN_STEPS = {"ddp", "demo", "sparta"}
-
-
-def summary_of(run_dir):
-    return json.loads((run_dir / "summary.json").read_text())
 
 
 def run(run_dir, *overrides):

@@ -1,13 +1,14 @@
 """Two levels: DDP inside a region, each with a torch.distributed of its own, and a swarm between the regions."""
 
 import logging
-import re
 import time
+from contextlib import ExitStack
 
 import pytest
 import torch
 import toy
-from ranks import results, start
+from ranks import LIMIT_S, results, started
+from run_told import address_in
 from torch.nn.parallel import DistributedDataParallel
 
 import outerloop
@@ -50,10 +51,19 @@ class ToFile(logging.Handler):
         self.path = path
 
     def emit(self, record):
-        if address := re.search(r"exchange\.initial_peers=\[\S+\]", record.getMessage()):
+        if address := address_in(record.getMessage()):
             whole = self.path.with_suffix(".whole")
-            whole.write_text(address[0])
+            whole.write_text(address)
             whole.replace(self.path)
+
+
+def once_there(path):
+    """The text of a file that another process writes."""
+    ends_s = time.monotonic() + LIMIT_S
+    while not path.exists():
+        assert time.monotonic() < ends_s, f"no {path} after {LIMIT_S} s"
+        time.sleep(0.05)
+    return path.read_text()
 
 
 class Region:
@@ -67,9 +77,7 @@ class Region:
         if rank == 0 and self.place == 0:
             logging.getLogger("outerloop").addHandler(ToFile(told))
         elif rank == 0:
-            while not told.exists():
-                time.sleep(0.05)
-            options.append(told.read_text())
+            options.append(once_there(told))
         return train_region(2 * self.place + rank, *options, run_dir=self.folder / f"run-{self.place}")
 
 
@@ -79,8 +87,10 @@ def test_regions_of_two_ranks_are_workers_of_twice_the_batch(tmp_path):
     folders = [tmp_path / name for name in ("a", "b")]
     for folder in folders:
         folder.mkdir()
-    groups = [start(2, Region(place, tmp_path), folder) for place, folder in enumerate(folders)]
-    told = [one for group, folder in zip(groups, folders, strict=True) for one in results(group, folder)]
+    with ExitStack() as stack:
+        regions = [started(2, Region(place, tmp_path), folder) for place, folder in enumerate(folders)]
+        groups = [stack.enter_context(region) for region in regions]
+        told = [one for group, folder in zip(groups, folders, strict=True) for one in results(group, folder)]
     assert all(weights == told[0] for weights in told)
     for weights in toy.run_workers(2, whole_region):
         for ours, theirs in zip(told[0], weights, strict=True):

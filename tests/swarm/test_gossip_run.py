@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
-from swarm.test_swarm_run import family, gone, rounds_done, rows, start
+from run_told import summary_of
+from swarm.test_swarm_run import family, gone, invitation, rounds_done, rows, start
 
 from outerloop.commands import build, config
 from outerloop.types import UserError
 
 GOSSIP = ["recipe=noloco", "exchange=swarm_gossip", "threads=1"]
-
-
-def summary_of(run_dir: Path) -> dict[str, Any]:
-    return json.loads((run_dir / "summary.json").read_text())
 
 
 @pytest.mark.parametrize(
@@ -63,11 +57,7 @@ def test_a_machine_that_dies_costs_the_others_no_round(tmp_path: Path) -> None:
     """Two machines, one of two workers and one of one. The second is killed whole: the first ends with its own two."""
     common = [*GOSSIP, "exchange.peers=3", "rounds=40", "schedule.sync_every=8", "eval.every=0", "log_every=8"]
     first = start(tmp_path / "a", *common, "workers=2")
-    assert first.stdout
-    line = next(line for line in first.stdout if "exchange.initial_peers=" in line)
-    address = re.search(r"exchange\.initial_peers=\[(\S+?)[\],]", line)
-    assert address, line
-    second = start(tmp_path / "b", *common, "workers=1", f"exchange.initial_peers=[{address[1]}]")
+    second = start(tmp_path / "b", *common, "workers=1", invitation(first))
     while rounds_done(tmp_path / "b") < 3:
         assert second.poll() is None, second.communicate()[0]
     pids = family(second.pid)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgpack
 import pytest
+from run_told import address_in
 from swarm.loopback import eventually, runs
 
 from outerloop import checkpoint
@@ -29,10 +30,7 @@ def start(run_dir: Path, *overrides: str) -> subprocess.Popen[str]:
 def invitation(first: subprocess.Popen[str]) -> str:
     """What others type to meet a machine, once it has told."""
     assert first.stdout
-    line = next(line for line in first.stdout if "exchange.initial_peers=" in line)
-    address = re.search(r"exchange\.initial_peers=\[(\S+)\]", line)
-    assert address, line
-    return f"exchange.initial_peers=[{address[1].split(',')[0]}]"
+    return next(filter(None, map(address_in, first.stdout)))
 
 
 def rows(run_dir: Path) -> list[dict]:
