@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from torch import distributed as dist
 
 from outerloop import checkpoint
-from outerloop.commands import build, config, islands, rank, seat
+from outerloop.commands import build, config, islands, life, rank, seat
 from outerloop.commands.train import train
 from outerloop.inner import following, saving
 from outerloop.swarm.timeouts import STATE_S
@@ -257,7 +257,7 @@ def test_islands_are_the_workers_of_a_run():
 
 def test_a_rank_evaluates_as_much_at_a_time_as_it_trains_on(tmp_path):
     settings = config.load(["inner.batch=8"])
-    batches = [build.plan_of(settings, 0, tmp_path, None, ranks=ranks).eval_batch for ranks in (1, 4, 16)]
+    batches = [life.plan_of(settings, 0, tmp_path, None, ranks=ranks).eval_batch for ranks in (1, 4, 16)]
     assert batches == [8, 2, 1]
 
 
