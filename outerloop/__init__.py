@@ -30,6 +30,7 @@ OFFERED = {
 }
 """Name -> module and what it is there; imported when first asked for, so that the command line starts soon."""
 MODULES = ("loco", "memory", "resharding")
+"""Offered whole."""
 
 
 def __getattr__(name: str) -> Any:

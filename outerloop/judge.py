@@ -1,21 +1,44 @@
-"""What of a round lands: which messages can, and whether the replicas behind them are still one."""
+"""What of a round lands: which messages can, how far they agree, whether the replicas behind them are still one."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from outerloop import wire
+from outerloop.aggregate.agreement import agreement
 from outerloop.protocols import Exchange
 from outerloop.routes.both import Combined, Routes
 from outerloop.types import Contribution, Outrun, ReplicasDiverged, Round, Tensors
 
 
-class Judge:
-    """`shared`: all replicas of the run hold equal slow weights."""
+@dataclass(frozen=True)
+class Verdict:
+    """All messages of a round that can land as one, why others cannot, and how far payloads agree, -1 .. 1.
 
-    def __init__(self, routes: Routes, exchange: Exchange, *, shared: bool) -> None:
-        self.routes, self.exchange, self.shared = routes, exchange, shared
+    `agreement` is None where nobody goes by it, or nothing was sent to agree on.
+    """
+
+    combined: Combined
+    refused: tuple[str, ...]
+    agreement: float | None
+
+
+class Judge:
+    """`shared`: all replicas of the run hold equal slow weights. `measures`: the schedule goes by the agreement."""
+
+    def __init__(self, routes: Routes, exchange: Exchange, *, shared: bool, measures: bool) -> None:
+        self.routes, self.exchange, self.shared, self.measures = routes, exchange, shared, measures
+
+    def verdict(self, received: Sequence[Contribution], like: Tensors) -> Verdict:
+        """Of all messages of a round. Raises BadMessage; changes nothing."""
+        combined, refused = self.combine(received, like)
+        if not self.measures:
+            return Verdict(combined, refused, None)
+        decode = self.routes.payload.decode
+        sent = ([decode(message, name, x) for message in combined.messages] for name, x in like.items())
+        return Verdict(combined, refused, agreement(sent))
 
     def combine(self, received: Sequence[Contribution], like: Tensors) -> tuple[Combined, tuple[str, ...]]:
         """All messages as one, and why some were left out. Raises BadMessage.

@@ -16,14 +16,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
 from torch.nn import Module
 
 from outerloop import compatibility, wire
-from outerloop.aggregate.agreement import agreement
 from outerloop.buffers import Buffers
 from outerloop.checkpoint import on_device
 from outerloop.course import Course
@@ -37,7 +35,7 @@ from outerloop.payload import Payload, leader
 from outerloop.protocols import Aggregate, Choosing, Compressor, Evolving, Exchange, Feedback, OuterMethod, Schedule
 from outerloop.replica import Replica
 from outerloop.rounds import InFlight, RoundReport
-from outerloop.routes.both import Combined, Routes
+from outerloop.routes.both import Routes
 from outerloop.types import Contribution, Outrun, Round, RoundFailed
 
 STATE_DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -123,7 +121,7 @@ class OuterLoop(Course):
             sync_every=schedule.sync_every,
             merge_local=merge_local,
         )
-        self.judge = Judge(self.routes, exchange, shared=self.shared)
+        self.judge = Judge(self.routes, exchange, shared=self.shared, measures=self.evolving is not None)
         self.inheritance = Inheritance(
             self.replica, self.buffers, method=method, payload=self.payload, evolving=self.evolving
         )
@@ -200,10 +198,10 @@ class OuterLoop(Course):
             received = flight.pending.wait(self.timeout_s)
             waited_s = time.perf_counter() - began
             moved_s = min(waited_s, self.exchange.moving_s - moving_s)
-            combined, refused, rho = self.exchange.once(round, lambda: self.judged(received, flight))
+            verdict = self.exchange.once(round, lambda: self.judge.verdict(received, flight.offered))
         except (RoundFailed, wire.BadMessage) as reason:
             return flight.report(self.slow_hash, wait_s=time.perf_counter() - began, failed=str(reason))
-        combined = combined.to(self.replica.device)
+        combined = verdict.combined.to(self.replica.device)
         diverged = self.judge.diverged(combined.messages, self.replica.hash_of(flight.offered), round)
         if self.eager:
             now = self.in_flight[Round(round.number + 1, round.fragment)].offered
@@ -212,7 +210,7 @@ class OuterLoop(Course):
         own = [c.blob for c in received if c.peer == self.exchange.peer and c.peer in peers]
         counted = own == [flight.blob]
         squares = self.routes.land(combined, flight.offered, flight.then, counted=counted)
-        evolved = self.evolving.learn(round, rho) if self.evolving else ""
+        evolved = self.evolving.learn(round, verdict.agreement) if self.evolving else ""
         self.payload.landed(combined.messages, flight.offered)
         self.replica.rehash(flight.offered)
         self.samples -= flight.samples if counted else 0
@@ -224,25 +222,11 @@ class OuterLoop(Course):
             moved_s=moved_s,
             peers=peers,
             diverged=diverged,
-            refused=refused,
+            refused=verdict.refused,
             land_s=land_s,
             mean_norm=math.sqrt(squares),
             notes=tuple(filter(None, [evolved, self.learned(flight, land_s)])),
         )
-
-    def judged(
-        self, received: Sequence[Contribution], flight: InFlight
-    ) -> tuple[Combined, tuple[str, ...], float | None]:
-        """All messages as one, why some were left out, and how far they agree, for a schedule that goes by it.
-
-        Raises BadMessage.
-        """
-        combined, refused = self.judge.combine(received, flight.offered)
-        if not self.evolving:
-            return combined, refused, None
-        messages = combined.messages
-        sent = ([self.payload.decode(m, name, x) for m in messages] for name, x in flight.offered.items())
-        return combined, refused, agreement(sent)
 
     def learned(self, flight: InFlight, land_s: float) -> str:
         """What the compressor chooses otherwise, if it chooses: it learns from rounds that this peer sent to."""

@@ -30,7 +30,6 @@ from outerloop.commands.train import train
 INPROCESS = "exchange=inprocess"
 MOMENTUM = "method.optimizer.momentum=0.6"  # for H < 100; .9 is the paper's, for H 500
 FLOAT32 = ["~compress.large.values.dtype", "compress.large.values._target_=outerloop.compress.identity.Identity"]
-LATE = ["merge_local=carry"]
 CASES = {
     "ddp": ["recipe=ddp", INPROCESS],
     "demo": ["recipe=demo", INPROCESS],
@@ -47,9 +46,10 @@ CASES = {
     "sparseloco_k64": ["recipe=sparseloco", INPROCESS, "compress.large.k=64"],
     "sparseloco_float32": ["recipe=sparseloco", INPROCESS, "compress=topk_fp16", *FLOAT32],
     "sparseloco_warm": ["recipe=sparseloco", INPROCESS, "compress.large.warmup_rounds=10"],
-    "sparseloco_late": ["recipe=sparseloco", INPROCESS, *LATE, "schedule.delay=4"],
-    "sparseloco_late_2": ["recipe=sparseloco", INPROCESS, *LATE, "schedule.delay=2"],
-    "sparseloco_late_1": ["recipe=sparseloco", INPROCESS, *LATE, "schedule.delay=1"],
+    **{
+        f"sparseloco_late_{steps}": ["recipe=sparseloco", INPROCESS, f"schedule.delay={steps}", "merge_local=carry"]
+        for steps in (1, 2, 4)
+    },
     "sparseloco_local": ["recipe=sparseloco", INPROCESS, "feedback=local"],
     "decoupled_momentum": ["recipe=decoupled_momentum", INPROCESS],
     "muloco": ["recipe=muloco", INPROCESS],

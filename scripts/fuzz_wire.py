@@ -24,11 +24,6 @@ ROOT = Path(__file__).resolve().parent.parent
 LONGEST = 1 << 16
 """Bytes of an input; the longest honest payload here has 20,000."""
 
-try:
-    import atheris
-except ImportError:
-    sys.exit("atheris is not installed: type .venv/bin/python -m pip install atheris (Linux, Python 3.11 .. 3.13)")
-
 
 def targets() -> dict[str, Path]:
     """The modules that foreign bytes reach, and their files."""
@@ -111,6 +106,10 @@ def main() -> None:
 
 if __name__ == "__main__":
     chosen = options()
+    try:
+        import atheris
+    except ImportError:
+        sys.exit("atheris is not installed: type .venv/bin/python -m pip install atheris (Linux, Python 3.11 .. 3.13)")
     import_instrumented(chosen.folder / "numba")
     import forged
     import hostile

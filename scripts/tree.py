@@ -1,5 +1,6 @@
 """Prints the README's tree: every module of outerloop and the first sentence of its docstring."""
 
+import argparse
 import ast
 import re
 import textwrap
@@ -33,5 +34,6 @@ def lines(folder: Path, depth: int = 0) -> list[str]:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     tree = [("outerloop/", "the package"), *lines(ROOT / "outerloop", depth=1), *OTHERS.items()]
     print("\n".join(f"{name:<26}{what}" for name, what in tree))

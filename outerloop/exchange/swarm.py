@@ -42,6 +42,8 @@ class SwarmExchange(ABC):
     tell             told, in one line, what this peer waits for
     """
 
+    tells_moving = True
+
     def __init__(self, presence: Presence, *, max_blob_bytes: int, tell: Callable[[str], None]) -> None:
         self.peer = presence.name
         self._presence, self._node, self._members = presence, presence.node, presence.members

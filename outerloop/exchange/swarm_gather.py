@@ -59,7 +59,7 @@ class SwarmGather(SwarmExchange):
 
     agrees = True
     waits_for_all = False
-    lockstep = tells_moving = True
+    lockstep = True
 
     def __init__(
         self,

@@ -49,7 +49,6 @@ class SwarmGossip(FromTheStart, SwarmExchange):
     agrees = False
     waits_for_all = False
     lockstep = False
-    tells_moving = True
 
     def __init__(
         self,
