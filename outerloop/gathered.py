@@ -30,6 +30,7 @@ class Gathered(Island):
     Args:
         model: under `fully_shard`, or a copy of it in every process (DDP).
         ranks: all processes of the island.
+        state_device: of the leader's outer state, if that shall not lie with its model.
 
     Raises:
         UserError: if the model has no trainable parameter.
@@ -37,8 +38,8 @@ class Gathered(Island):
 
     in_place = in_lanes = False
 
-    def __init__(self, model: Module, ranks: Ranks) -> None:
-        super().__init__(model)
+    def __init__(self, model: Module, ranks: Ranks, *, state_device: torch.device | None = None) -> None:
+        super().__init__(model, state_device=state_device)
         self.ranks = ranks
 
     def local(self, name: str) -> Tensor:
@@ -100,7 +101,7 @@ class Gathered(Island):
         for name in names:
             full = whole(self.params[name], of_gradient=what == "gradients")
             if self.ranks.leads:
-                kept[name] = full
+                kept[name] = self.brought(full)
         return kept
 
     @torch.no_grad()
@@ -108,7 +109,7 @@ class Gathered(Island):
         """All ranks call it; `tensors` are the leader's, and of any content with the others."""
         for name, x in tensors.items():
             p = self.params[name]
-            part = shard_of(x, p) if hasattr(p, "device_mesh") else self.ranks.same(x)
+            part = shard_of(x, p) if hasattr(p, "device_mesh") else self.ranks.same(x.to(p.device))
             super().write({name: part}, merge_local=merge_local)
 
 

@@ -4,6 +4,9 @@ Of a model under `fully_shard` a process holds a shard of every parameter, and t
 process is a lane, which meets the process that holds the same shards of the other islands. No full tensor is built;
 slow weights, residual and momentum are sharded as the model is. A lane compresses its shard as a tensor of its own, so
 chunks, scales and norms are those of the shard. A shard may have no value at all.
+
+Outer state lies with the model, or on a device of its own: the room of slow weights, residual and momentum on a GPU is
+then free, and a round's launch and landing are paid on the CPU, which copies of the fast weights go to and come from.
 """
 
 from __future__ import annotations
@@ -30,14 +33,15 @@ GROUPS: WeakKeyDictionary[Module, dist.ProcessGroup] = WeakKeyDictionary()
 class Island:
     """The trainable parameters of one model, by name; tied parameters appear once, frozen ones not at all.
 
+    Args:
+        model: on its device.
+        state_device: of the outer state, if that shall not lie with the model: "cpu".
+
     Raises:
         UserError: if the model has no trainable parameter.
     """
 
-    in_place = True
-    """Whether what `pick` gives is the model's own memory, so that kernels may write into it."""
-
-    def __init__(self, model: Module) -> None:
+    def __init__(self, model: Module, *, state_device: torch.device | None = None) -> None:
         model = unwrapped(model)
         cut_again(model)
         self.model, self.params = model, trainable(model)
@@ -45,6 +49,8 @@ class Island:
             raise UserError(
                 f"{type(model).__name__} has no trainable parameter: set requires_grad on what should train"
             )
+        here = next(iter(self.params.values())).device
+        self.state_device = None if state_device == torch.device(here.type) else state_device
 
     def check_whole(self) -> None:
         """Raises UserError naming a trainable parameter that the model has got since, and nobody would exchange."""
@@ -57,9 +63,22 @@ class Island:
                     " make the outer loop when the model is complete, or set requires_grad_(False) on it"
                 )
 
-    def local(self, name: str) -> Tensor:
-        """A parameter as it is here, in the model's own precision and memory: the whole of it, or this lane's shard."""
+    @property
+    def in_place(self) -> bool:
+        """Whether what `pick` gives is the model's own memory, so that kernels may write into it; else it is a copy."""
+        return self.state_device is None
+
+    def held(self, name: str) -> Tensor:
+        """A parameter as this process holds it, in the model's memory: the whole of it, or a shard."""
         return local_of(self.params[name].detach())
+
+    def brought(self, x: Tensor) -> Tensor:
+        """x where the outer state is: itself, or a copy elsewhere."""
+        return x if self.state_device is None else copied(x, device=self.state_device)
+
+    def local(self, name: str) -> Tensor:
+        """A parameter in the model's own precision where the outer state is: the whole of it, or this lane's shard."""
+        return self.brought(self.held(name))
 
     def layouts(self) -> dict[str, str]:
         """What lanes that meet must have in common, by name: shapes, and which shard of them is here."""
@@ -69,7 +88,7 @@ class Island:
         """Fast weights or gradients as float32 or wider; a view where the model's own precision allows it."""
         if what == "weights":
             return {name: widened(self.local(name)) for name in names}
-        return {name: widened(gradient_of(self.params[name])) for name in names}
+        return {name: widened(self.brought(gradient_of(self.params[name]))) for name in names}
 
     def pick(self, names: Iterable[str]) -> Tensors:
         """Fast weights as they are, in the model's own precision."""
@@ -79,9 +98,9 @@ class Island:
     def write(self, slow: Tensors, *, merge_local: float) -> None:
         """θ ← merge_local · θ + (1 − merge_local) · φ, in place; at 0 a plain copy."""
         for name, x in slow.items():
-            fast = local_of(self.params[name].detach())
+            fast = self.held(name)
             if merge_local:
-                x = torch.lerp(x, fast.to(x.dtype), merge_local)
+                x = torch.lerp(x.to(fast.device), fast.to(x.dtype), merge_local)
             fast.copy_(x)
         cut_again(self.model)
 
@@ -89,7 +108,8 @@ class Island:
     def add(self, tensors: Tensors, *, times: float) -> None:
         """θ ← θ + times · x, in place, rounded once to the model's precision."""
         for name, x in tensors.items():
-            local_of(self.params[name].detach()).add_(x, alpha=times)
+            fast = self.held(name)
+            fast.add_(x.to(fast.device), alpha=times)
         cut_again(self.model)
 
     @property
@@ -244,6 +264,12 @@ def layout_of(p: Tensor) -> str:
 def gradient_of(p: Tensor) -> Tensor:
     """The gradient, or zeros where this step did not reach the parameter."""
     return local_of(torch.zeros_like(p) if p.grad is None else p.grad).detach()
+
+
+def copied(x: Tensor, *, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """A copy on a device, page-locked where it stands for what is on a GPU: the way there and back is then direct."""
+    pinned = device.type == "cpu" and (x.is_cuda or x.is_pinned())
+    return torch.empty_like(x, dtype=dtype or x.dtype, device=device, pin_memory=pinned).copy_(x)
 
 
 def widened(x: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ class OuterLoop(Course):
         timeout_s: the longest that a landing waits for its exchange.
         seed: of every random choice of a compressor; equal on all peers.
         rounds: how many the run has; a peer that was away does not skip beyond the last. None: there is no last.
-        island: the door to the model, where it is another one than usual.
+        island: the door to the model, where it is another one than `Island(model)`.
 
     `doubts` holds a line for each setting that is allowed but unlikely to be meant; `residual_share` and
     `momentum_share` say how many bytes feedback and method will hold for each byte of slow weights.

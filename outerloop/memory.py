@@ -28,9 +28,10 @@ from outerloop.loop import OuterLoop
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes by part of one rank."""
+    """Bytes by part of one rank; `state_device`: of slow, residual and momentum, where that is not the model's."""
 
     parts: dict[str, int]
+    state_device: torch.device | None = None
 
     @property
     def total(self) -> int:
@@ -39,7 +40,8 @@ class Memory:
 
     def __str__(self) -> str:
         shown = ", ".join(f"{part} {size / 1e6:,.1f}" for part, size in self.parts.items())
-        return f"memory of this rank {self.total / 1e6:,.1f} MB: {shown}"
+        apart = f"; slow, residual and momentum on {self.state_device}" if self.state_device else ""
+        return f"memory of this rank {self.total / 1e6:,.1f} MB: {shown}{apart}"
 
 
 def estimate(outer: OuterLoop, optimizer: Optimizer | None) -> Memory:
@@ -60,7 +62,8 @@ def estimate(outer: OuterLoop, optimizer: Optimizer | None) -> Memory:
             "residual": round(slow * outer.residual_share),
             "momentum": round(slow * outer.momentum_share),
             "buffers": bytes_of(outer.model.buffers()),
-        }
+        },
+        outer.island.state_device,
     )
 
 
@@ -75,7 +78,8 @@ def measure(outer: OuterLoop, optimizer: Optimizer) -> Memory:
             "residual": bytes_of(outer.feedback.state_dict()),
             "momentum": bytes_of(outer.method.state_dict()),
             "buffers": bytes_of(outer.model.buffers()),
-        }
+        },
+        outer.island.state_device,
     )
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.nn import Module
 
 from outerloop import wire
-from outerloop.island import Island
+from outerloop.island import Island, copied
 from outerloop.types import Tensors
 
 
@@ -19,12 +19,13 @@ class Replica:
     Args:
         model: its trainable parameters are θ; updated in place.
         dtype: of φ, as wide as the model's or wider.
-        island: the door to the model, where it is another one than usual.
+        island: the door to the model, where it is another one than `Island(model)`.
     """
 
     def __init__(self, model: Module, *, dtype: torch.dtype, island: Island | None = None) -> None:
         self.island = island or Island(model)
-        self.slow = {name: self.island.local(name).to(dtype, copy=True) for name in self.island.params}
+        fast = ((name, self.island.local(name)) for name in self.island.params)
+        self.slow = {name: copied(x, device=x.device, dtype=dtype) for name, x in fast}
         self.hashes: dict[str, int] = {}
         self.rehash(self.slow)
 

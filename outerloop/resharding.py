@@ -121,7 +121,7 @@ def parted(tree: Any, outer: OuterLoop, shards: Tensors, path: tuple[Any, ...] =
         return {key: parted(x, outer, shards, (*path, key), owner(outer, path, key) or name) for key, x in tree.items()}
     x = dense(tree)
     if isinstance(x, Tensor) and name and x.shape == outer.slow[name].shape:
-        shards["/".join(map(str, path))] = global_of(x, outer.island.params[name])
+        shards["/".join(map(str, path))] = global_of(x, outer.island.params[name]).to(x.device)
         return {SHARD: name, "dtype": str(x.dtype).removeprefix("torch.")}
     return x
 
@@ -140,7 +140,7 @@ def prepare(tree: Any, outer: OuterLoop, shards: Tensors, path: tuple[Any, ...] 
     if SHARD in tree:
         like = outer.slow[tree[SHARD]]
         x = torch.zeros_like(like, dtype=getattr(torch, tree["dtype"]))
-        shards["/".join(map(str, path))] = global_of(x, outer.island.params[tree[SHARD]])
+        shards["/".join(map(str, path))] = global_of(x, outer.island.params[tree[SHARD]]).to(x.device)
         return
     for key, below in tree.items():
         prepare(below, outer, shards, (*path, key))

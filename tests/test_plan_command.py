@@ -130,7 +130,7 @@ def test_memory_by_part(name, expected):
     """Bytes a parameter: Adam holds two, Muon one; momentum, residual, what 4 peers kept of 1 / 32 and its places."""
     nothing = dict.fromkeys(("inner optimizer", "outer optimizer", "residual"), 0)
     whole = {"weights": 4, "gradients": 4} | nothing | expected
-    assert memory_of(settings(name), peers=4) == pytest.approx(whole, rel=1e-4, abs=1e-4)
+    assert memory_of(settings(name), peers=4) == pytest.approx(whole, rel=1e-3, abs=1e-3)
 
 
 def test_held_counts_tensors_alone():

@@ -110,7 +110,7 @@ def outer_of(
         timeout_s=config.round_timeout_s,
         seed=config.seed,
         rounds=rounds,
-        island=island,
+        island=island or Island(model, state_device=state_device(config)),
     )
 
 
@@ -139,9 +139,14 @@ def trainer_of(config: DictConfig, corpus: Corpus, exchange: Exchange, index: in
     )
 
 
+def state_device(config: DictConfig) -> torch.device | None:
+    """Where the outer state lies, if not with the model."""
+    return torch.device("cpu") if config.state_device == "cpu" else None
+
+
 def outer_at(seat: Seat, config: DictConfig, model: Module, exchange: Exchange) -> Any:
     """The outer loop of this rank's island, or what stands in its place at a rank that follows another."""
-    island = Gathered(model, seat.ranks) if seat.kind == "gathered" else None
+    island = Gathered(model, seat.ranks, state_device=state_device(config)) if seat.kind == "gathered" else None
     if island and seat.follows:
         return Following(model, island, make(config.schedule))
     return outer_of(config, model, exchange, rounds=config.rounds, island=island)

@@ -86,6 +86,8 @@ def check(config: DictConfig, overrides: Sequence[str]) -> None:
         raise UserError(f"merge_local={config.merge_local} must be 0 .. 1, or carry: type merge_local=0.5")
     if config.state_dtype not in ("float32", "float64"):
         raise UserError(f"state_dtype={config.state_dtype} is not one of float32, float64: type state_dtype=float32")
+    if config.state_device not in ("model", "cpu"):
+        raise UserError(f"state_device={config.state_device} is not one of model, cpu: type state_device=model")
     if config.method.get("reads") == "gradients" and (config.inner.optimizer or config.schedule.sync_every != 1):
         raise UserError("method=ddp takes the gradient of every step: type inner=gradients schedule.sync_every=1")
     if config.method.get("reads") != "gradients" and not config.inner.optimizer:

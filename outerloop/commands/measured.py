@@ -19,7 +19,8 @@ from torch import Tensor
 from outerloop import wire
 from outerloop.commands import config
 from outerloop.commands.build import make
-from outerloop.held import bytes_of
+from outerloop.held import bytes_of, momentum_share, residual_share
+from outerloop.loop import STATE_DTYPES
 from outerloop.payload import Payload, schema_of
 from outerloop.plan.setting import Method
 from outerloop.protocols import Exchange
@@ -108,23 +109,15 @@ def message(settings: DictConfig, fast: Tensors) -> bytes:
 
 def memory_of(settings: DictConfig, *, peers: int) -> dict[str, float]:
     """Part -> bytes a parameter on the device that trains. Activations and the inputs are not among them."""
-    slow = weights(SIDE)
-    method, feedback = make(settings.method), make(settings.feedback)
-    values = slow[NAME].numel()
-    method.init(slow)
-    offered = method.outgoing(slow, {name: torch.zeros_like(x) for name, x in slow.items()})
-    for name, x in offered.items():
-        feedback.keep(name, feedback.add(name, x), torch.zeros_like(x))
-    method.update(slow, offered, offered)
-    width = FLOAT * (2 if settings.state_dtype == "float64" else 1)
+    dtype, x = STATE_DTYPES[settings.state_dtype], weights(SIDE)[NAME]
     return {
         "weights": FLOAT,
         "gradients": FLOAT,
-        "inner optimizer": bytes_of(inner_state(settings)) / values,
-        "slow weights": width,
-        "outer optimizer": bytes_of(method.state_dict()) / values,
-        "residual": bytes_of(feedback.state_dict()) / values,
-        "a round": in_flight(settings, slow[NAME], peers=peers),
+        "inner optimizer": bytes_of(inner_state(settings)) / x.numel(),
+        "slow weights": dtype.itemsize,
+        "outer optimizer": dtype.itemsize * momentum_share(make(settings.method), dtype),
+        "residual": dtype.itemsize * residual_share(make(settings.feedback), dtype),
+        "a round": in_flight(settings, x, peers=peers),
     }
 
 

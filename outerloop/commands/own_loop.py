@@ -57,7 +57,7 @@ def from_recipe(
     plain = getattr(model, "_orig_mod", model)  # what torch.compile wraps has names that other peers know
     refuse_for_many(settings, processes_of(plain))
     if gathered:
-        island = Gathered(plain, Ranks(group_of(plain)))
+        island = Gathered(plain, Ranks(group_of(plain)), state_device=build.state_device(settings))
         return led(settings, island, plain, exchange, Path(run_dir), state) if island.ranks.leads else following(island)
     if exchange is None and (lanes := lanes_of(plain)) > 1:
         raise UserError(

@@ -119,6 +119,8 @@ def fleet_of(options: argparse.Namespace) -> Fleet:
 def links(options: argparse.Namespace) -> Links:
     """As typed, or as measured. Raises UserError."""
     if options.probe:
+        if options.up or options.down:
+            raise UserError("plan: --probe measures what --up and --down would say: type --probe alone")
         from outerloop.commands.probing import probed  # with hivemind, which a plan does without
         from outerloop.swarm.daemon import check_addresses
 

@@ -29,6 +29,7 @@ MAY_DIFFER = (
     "keep_payload_rounds",
     "exchange",
     "island",
+    "state_device",
     "hydra",
 )
 """Settings that do not change what is trained; a run may be resumed with others."""

@@ -70,21 +70,22 @@ class Routes:
         self.reads = method.reads
         self.copies: Tensors = {}
         self.plain = Plain(method=method, feedback=feedback, aggregate=aggregate, payload=payload, peer=peer)
-        self.fused = Fused(self.plain, aside=bool(delay or self.merge_local))
+        self.fused = Fused(self.plain, aside=bool(delay or self.merge_local or not island.in_place))
         self.fused.fits &= delay < sync_every  # at a delay of H the slow weights have moved since the launch
 
     def launch(self, round: Round, names: Sequence[str], *, leads: bool) -> Launched:
         """Read, difference, feedback, compress; everything in the order of `names`. Changes nothing that lasts."""
         fused, plain = self.split(names)
-        kept = self.fused.launch(round.number, fused, self.island.pick(fused))
+        fast = self.island.pick(names if self.carry else fused)
+        kept = self.fused.launch(round.number, fused, fast)
         dense = self.plain.launch(round.number, plain, self.island.read(list(plain), self.reads), leads=leads)
         parts, offered = kept.parts | dense.parts, kept.offered | dense.offered
-        copied = names if self.carry else fused if self.fused.aside else ()
+        then = fast if self.fused.aside else {}
         return Launched(
             {name: parts[name] for name in names} | self.buffers.parts(round.fragment),
             {name: offered[name] for name in names},
             kept.squares + dense.squares,
-            {name: self.copy(name, x) for name, x in self.island.pick(copied).items()},
+            {name: self.copy(name, x) for name, x in then.items()} if self.island.in_place else then,
         )
 
     def copy(self, name: str, x: Tensor) -> Tensor:
@@ -148,7 +149,5 @@ class Routes:
     def split(self, names: Iterable[str]) -> tuple[Tensors, Tensors]:
         """The slow weights that go through the two kernels, and the others."""
         slow = {name: self.slow[name] for name in names}
-        if not self.island.in_place:
-            return {}, slow
-        fused = {name: x for name, x in slow.items() if self.fused.takes(x, self.island.local(name))}
+        fused = {name: x for name, x in slow.items() if self.fused.takes(x, self.island.held(name))}
         return fused, {name: x for name, x in slow.items() if name not in fused}
