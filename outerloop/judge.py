@@ -36,9 +36,7 @@ class Judge:
         combined, refused = self.combine(received, like)
         if not self.measures:
             return Verdict(combined, refused, None)
-        decode = self.routes.payload.decode
-        sent = ([decode(message, name, x) for message in combined.messages] for name, x in like.items())
-        return Verdict(combined, refused, agreement(sent))
+        return Verdict(combined, refused, agreement(self.routes.sent(combined, like)))
 
     def combine(self, received: Sequence[Contribution], like: Tensors) -> tuple[Combined, tuple[str, ...]]:
         """All messages as one, and why some were left out. Raises BadMessage.

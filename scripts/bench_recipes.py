@@ -46,14 +46,15 @@ CASES = {
     "sparseloco_k64": ["recipe=sparseloco", INPROCESS, "compress.large.k=64"],
     "sparseloco_float32": ["recipe=sparseloco", INPROCESS, "compress=topk_fp16", *FLOAT32],
     "sparseloco_warm": ["recipe=sparseloco", INPROCESS, "compress.large.warmup_rounds=10"],
-    **{
-        f"sparseloco_late_{steps}": ["recipe=sparseloco", INPROCESS, f"schedule.delay={steps}", "merge_local=carry"]
-        for steps in (1, 2, 4)
-    },
     "sparseloco_local": ["recipe=sparseloco", INPROCESS, "feedback=local"],
     "decoupled_momentum": ["recipe=decoupled_momentum", INPROCESS],
     "muloco": ["recipe=muloco", INPROCESS],
     "outerloop": ["recipe=outerloop", INPROCESS],
+}
+CASES |= {
+    f"{name}_late_{steps}": [*CASES[name], f"schedule.delay={steps}", "merge_local=carry"]
+    for name in ("diloco_.7_.6", "sparseloco", "sparseloco_local", "outerloop")
+    for steps in (1, 2, 4)
 }
 
 Row = dict[str, Any]

@@ -6,7 +6,7 @@ import pytest
 import torch
 import toy
 from test_inheritance import loop_of
-from test_left_out import WithoutLate
+from test_left_out import WithoutLate, fused
 
 from outerloop import compatibility
 from outerloop.aggregate.agreement import agreement
@@ -54,6 +54,32 @@ def test_dense_agreement_is_that_of_gradient_diversity_over_all_tensors():
     flat = [torch.cat([a.flatten(), b.flatten()]).double() for a, b in zip(one, other, strict=True)]
     diversity = sum(float(x.square().sum()) for x in flat) / float(sum(flat).square().sum())
     assert agreement([one, other]) == pytest.approx((1 / diversity - 1) / 3, rel=1e-5)
+
+
+@pytest.mark.parametrize("recipe", ["sparseloco", "clipped", "local"])
+def test_agreement_on_kept_values_is_that_of_dense_tensors(recipe):
+    """What the kernels land is never made dense to be compared."""
+    told = []
+
+    def work(exchange):
+        net = toy.model()
+        loop = toy.outer(net, exchange, **fused(recipe))
+        loop.judge.measures, verdict = True, loop.judge.verdict
+
+        def both(received, like):
+            one = verdict(received, like)
+            decoded = ([loop.payload.decode(m, name, x) for m in one.combined.messages] for name, x in like.items())
+            told.append((one.agreement, agreement(decoded), len(one.combined.kept)))
+            return one
+
+        loop.judge.verdict = both
+        for step in range(6):
+            toy.inner_step(net, torch.optim.AdamW(net.parameters(), lr=0.01), exchange.rank, step)
+            loop.after_inner_step(4)
+
+    toy.run_workers(3, work)
+    for sparse, dense, kept in told:
+        assert kept and sparse == pytest.approx(dense, rel=1e-5)
 
 
 @pytest.mark.parametrize("threads", [2, 3])

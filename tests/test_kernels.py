@@ -202,7 +202,7 @@ def test_both_routes_through_a_round_come_to_the_same_bits(recipe, dtype):
         assert same(x, plain[name]) if recipe in toy_routes.EXACT else torch.allclose(x, plain[name], atol=1e-6), name
 
 
-@pytest.mark.parametrize("recipe", ["sparseloco", "clipped", "eight_bit", "momentum"])
+@pytest.mark.parametrize("recipe", ["sparseloco", "clipped", "local", "eight_bit", "momentum"])
 @pytest.mark.parametrize(("delay", "merge_local"), [(1, 0.0), (2, 0.5), (0, 0.5), (2, "carry")])
 def test_both_routes_come_to_the_same_bits_when_rounds_land_late(recipe, delay, merge_local):
     """Inner steps between launch and landing, and a part of the fast weights kept."""

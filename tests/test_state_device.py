@@ -29,6 +29,7 @@ def late():
 CASES = {
     "fused": lambda: fused("sparseloco"),
     "fused, nesterov": lambda: fused("nesterov"),
+    "fused, local": lambda: fused("local"),
     "fused, 8 bits": lambda: fused("eight_bit"),
     "fused, late": lambda: fused("sparseloco") | {"schedule": late()},
     "fused, carried": lambda: fused("sparseloco") | {"schedule": late(), "merge_local": "carry"},

@@ -14,6 +14,7 @@ from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
 from outerloop.feedback.ef import ErrorFeedback
+from outerloop.feedback.local import LocalError
 from outerloop.feedback.none import NoFeedback
 from outerloop.methods.outer_optimizer import OuterOptimizer
 from outerloop.schedule.every_h import EveryH
@@ -25,11 +26,12 @@ FUSED = {
     "clipped mean": (lambda p: SGD(p, lr=1.0), ErrorFeedback(beta=0.95), MedianClip(of=Mean())),
     "mean": (lambda p: SGD(p, lr=1.0), ErrorFeedback(beta=0.95), Mean()),
     "forgetful": (lambda p: SGD(p, lr=1.0), NoFeedback(), Senders()),
+    "local": (lambda p: SGD(p, lr=1.0), LocalError(beta=0.85), Senders()),
     "eight_bit": (lambda p: SGD(p, lr=1.0), ErrorFeedback(beta=0.95, bits=8), Senders()),
     "momentum": (lambda p: SGD(p, lr=0.7, momentum=0.9), ErrorFeedback(beta=0.5), Mean()),
     "nesterov": (lambda p: SGD(p, lr=0.7, momentum=0.9, nesterov=True), ErrorFeedback(beta=0.5), Mean()),
 }
-EXACT = ("sparseloco", "mean", "forgetful", "eight_bit", "clipped", "clipped mean")
+EXACT = ("sparseloco", "mean", "forgetful", "local", "eight_bit", "clipped", "clipped mean")
 """Those whose plain route rounds like the kernel; torch's own SGD fuses its products and sums."""
 
 

@@ -24,7 +24,7 @@ from outerloop.loop import STATE_DTYPES
 from outerloop.payload import Payload, schema_of
 from outerloop.plan.setting import Method
 from outerloop.protocols import Exchange
-from outerloop.routes.fused import Fused, codec_of
+from outerloop.routes.fused import Fused
 from outerloop.routes.plain import Plain
 from outerloop.types import Tensors, UserError
 
@@ -135,8 +135,9 @@ def inner_state(settings: DictConfig) -> Any:
 def in_flight(settings: DictConfig, x: Tensor, *, peers: int) -> float:
     """Bytes a parameter of what was offered, what all sent and what comes of it, while a round lands.
 
-    Through the two kernels: position and value of everything kept, of every peer, and with a delay a copy of the fast
-    weights. Else three times the fragment in float32: what was offered, what of it was sent, the mean.
+    Through the two kernels: position and value of everything kept, of every peer, with a delay a copy of the fast
+    weights, and what was not sent where it stays in them. Else three times the fragment in float32: what was offered,
+    what of it was sent, the mean.
     """
     schedule, compress = make(settings.schedule), make(settings.compress)
     plain = Plain(
@@ -146,12 +147,12 @@ def in_flight(settings: DictConfig, x: Tensor, *, peers: int) -> float:
         payload=Payload(compress, seed=0),
         peer="",
     )
-    aside = bool(schedule.delay or settings.merge_local)
-    if schedule.delay >= schedule.sync_every or not Fused(plain, aside=aside).takes(x, x):
+    fused = Fused(plain, aside=bool(schedule.delay or settings.merge_local))
+    if schedule.delay >= schedule.sync_every or not fused.takes(x, x):
         return 3 * FLOAT / schedule.fragments
-    topk = codec_of(compress, x)
-    kept = 2 * FLOAT * peers * topk.k / topk.chunk  # type: ignore[attr-defined]
-    return kept + FLOAT * aside / schedule.fragments
+    topk = fused.topk(x)
+    copies = fused.aside + (fused.local is not None)
+    return 2 * FLOAT * peers * topk.k / topk.chunk + FLOAT * copies / schedule.fragments
 
 
 def chosen(names: str) -> list[str]:

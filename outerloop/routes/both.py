@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -103,6 +103,13 @@ class Routes:
         norms = self.norms(messages, kept, like) if self.plain.aggregate.needs_norms else []
         mean, buffers = self.plain.combine(messages, dense, norms), self.buffers.combine(messages)
         return Combined(messages, mean, self.fused.clipped(kept, norms), buffers)
+
+    def sent(self, combined: Combined, like: Tensors) -> Iterator[list[Tensor]]:
+        """Of each tensor what all peers sent, in peer-name order, but for values that are zero at all of them."""
+        number = combined.messages[0].header.round
+        yield from self.fused.sent(number, combined.kept, like)
+        for name in combined.mean:
+            yield [self.payload.decode(message, name, like[name]) for message in combined.messages]
 
     def norms(self, messages: Sequence[wire.Message], kept: dict[str, Kept], like: Tensors) -> list[float]:
         """L2 norm of each message, over all tensors in the order of `like` whichever way they go. Raises BadMessage."""

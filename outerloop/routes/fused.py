@@ -1,11 +1,12 @@
 """Two kernels for the whole of a round, with nothing dense in between: `kernels.select` at launch, `kernels.land`.
 
-For what SparseLoCo and its relatives are made of: the top-k of pseudo-gradient plus residual, averaged over peers or
-senders, clipped to the median norm or not, SGD on the slow weights. Everything else goes the plain way. Which tensors
+For what SparseLoCo and its relatives are made of: the top-k of pseudo-gradient plus residual, or with what was not sent
+left in the fast weights, averaged over peers or senders, clipped to the median norm or not, SGD on the slow weights.
+Everything else goes the plain way. Which tensors
 come here is decided by settings and shapes alone, never by the machine, so all peers round alike.
 
 The landing kernel forms Δ = φ − θ once more, for the residual, of θ as it was at the launch. Where inner steps come in
-between, or the fast weights are merged and not replaced, the kernel works on a copy of that (`aside`), and the model is
+between, or the fast weights do not become the slow ones, the kernel works on a copy of that (`aside`), and the model is
 written afterwards.
 
 P peers, M kept values of a tensor.
@@ -13,6 +14,7 @@ P peers, M kept values of a tensor.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -27,11 +29,12 @@ from outerloop.aggregate.senders import Senders
 from outerloop.compress.by_size import BySize
 from outerloop.compress.topk import TopK
 from outerloop.feedback.ef import ErrorFeedback
+from outerloop.feedback.local import LocalError
 from outerloop.feedback.none import NoFeedback
 from outerloop.feedback.storage import EightBit
 from outerloop.kernels.eight_bit import BLOCK
 from outerloop.kernels.land import Landing, land
-from outerloop.kernels.select import select
+from outerloop.kernels.select import absolute, select
 from outerloop.methods.outer_optimizer import OuterOptimizer
 from outerloop.payload import Payload, blaming, on
 from outerloop.protocols import Aggregate, Compressor
@@ -56,11 +59,13 @@ class Kept:
 class Fused:
     """Takes tensors whose compressor is top-k and whose weights lie contiguous in float32 or bfloat16.
 
-    Takes none where the axes are others than the kernels compute: `fits` is False. `aside`: `land` gets copies.
+    Takes none where the axes are others than the kernels compute: `fits` is False. `aside`: `land` gets copies, be it
+    asked for or since what was not sent goes back into the fast weights.
     """
 
     def __init__(self, plain: Plain, *, aside: bool) -> None:
-        self.fits, self.aside = computed(plain), aside
+        self.local = plain.feedback if isinstance(plain.feedback, LocalError) else None
+        self.fits, self.aside = computed(plain), aside or self.local is not None
         self.method, self.payload, self.peer = cast(OuterOptimizer, plain.method), plain.payload, plain.peer
         self.by_senders = isinstance(inner_of(plain.aggregate), Senders)
         self.feedback = plain.feedback if isinstance(plain.feedback, ErrorFeedback) else None
@@ -96,6 +101,14 @@ class Fused:
     def combine(self, messages: list[wire.Message], like: Tensors) -> dict[str, Kept]:
         """Positions and values of all peers in name order. Raises BadMessage; changes nothing."""
         return {name: Kept(*decode_kept(self.payload, self.topk(x), messages, name, x)) for name, x in like.items()}
+
+    def sent(self, number: int, kept: dict[str, Kept], like: Tensors) -> Iterator[list[Tensor]]:
+        """Of each tensor what P peers sent, at the U coordinates that any of them chose: P times (U,) float32."""
+        for name, k in kept.items():
+            rows = self.topk(like[name]).rows_at(like[name].numel(), self.payload.moment(number, name))
+            chosen_PM = torch.stack([absolute(position_M, rows) for position_M in k.position])
+            chosen_U, place_PM = chosen_PM.unique(return_inverse=True)
+            yield list(k.value.new_zeros(len(k.value), len(chosen_U)).scatter_(1, place_PM, k.value))
 
     def squares_of(self, row: int, kept: dict[str, Kept], like: Tensors) -> dict[str, float]:
         """Σ x² of each tensor of the message in this row."""
@@ -134,6 +147,8 @@ class Fused:
             value = kept.value if kept.factor is None else kept.value * kept.factor
             sent = None if kept.factor is None or own < 0 else kept.value[own]
             total += float(land(x, fast[name], residual, scale, momentum, kept.position, value, sent, how))
+            if self.local and residual is not None:
+                self.local.unsent[name] = residual
         return total
 
     def topk(self, x: Tensor) -> TopK:
@@ -143,7 +158,12 @@ class Fused:
         return codec
 
     def residual(self, name: str, like: Tensor | None = None) -> tuple[Tensor | None, Tensor | None, float]:
-        """What is held for a tensor, zeros of the shape of `like` before the first landing; its scales; its decay."""
+        """What is held for a tensor, zeros of the shape of `like` before the first landing; its scales; its decay.
+
+        Of local feedback nothing is held, and what a landing finds out begins at zero.
+        """
+        if self.local and like is not None:
+            return torch.zeros_like(like), None, 0.0
         if self.feedback is None:
             return None, None, 0.0
         storage = self.feedback.residual
@@ -156,7 +176,7 @@ def computed(plain: Plain) -> bool:
     """Whether the kernels compute these axes."""
     method, feedback = plain.method, plain.feedback
     sgd = isinstance(method, OuterOptimizer) and method.is_plain_sgd()
-    held = isinstance(feedback, NoFeedback) or type(feedback) is ErrorFeedback
+    held = isinstance(feedback, NoFeedback | LocalError) or type(feedback) is ErrorFeedback
     return sgd and held and isinstance(inner_of(plain.aggregate), Mean | Senders)
 
 

@@ -16,7 +16,7 @@ from run_told import address_in
 from swarm.loopback import eventually, runs
 
 from outerloop import checkpoint
-from outerloop.swarm.memory import leader
+from outerloop.swarm.memory import Memory
 from outerloop.swarm.sealed import SEAL_BYTES
 
 SMALL = ["model=nano", "eval.sequences=16", "inner.seq_len=32", "inner.batch=4", "schedule.sync_every=2"]
@@ -148,9 +148,9 @@ FOUR = ["workers=4", "rounds=12", "eval.every=4", "checkpoint.every=2", "exchang
 
 def leading(run_dir: Path) -> int:
     """The worker that leads the round at hand, as worker 0 remembers."""
-    memory = msgpack.unpackb((run_dir / "workers/0/identity.rounds/agreement").read_bytes())
-    head, _ = memory["log"][-1]
-    return int(leader(memory["run"], head["number"] + 1, 0, tuple(head["roster"]))[:3])
+    content = (run_dir / "workers/0/identity.rounds/agreement").read_bytes()
+    told = msgpack.unpackb(content)
+    return int(Memory.from_bytes(content, run=told["run"], peer=told["peer"]).leader(0)[:3])
 
 
 @pytest.mark.parametrize("who", ["first", pytest.param("leader", marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
