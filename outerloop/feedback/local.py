@@ -44,8 +44,8 @@ class LocalError:
         self.unsent[name] = x - sent
 
     def begin(self, name: str, slow: Tensor) -> Tensor:
-        """φ -> φ − β (x − x̂)."""
-        return slow - self.unsent.pop(name) * self.beta if name in self.unsent else slow
+        """φ -> φ − β (x − x̂), in the memory of x − x̂: new pages cost more than the sum does."""
+        return self.unsent.pop(name).mul_(-self.beta).add_(slow) if name in self.unsent else slow
 
     def state_dict(self) -> dict[str, Any]:
         """Empty: the fast weights hold everything between two landings."""
