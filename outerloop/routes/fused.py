@@ -66,6 +66,7 @@ class Fused:
     def __init__(self, plain: Plain, *, aside: bool) -> None:
         self.local = plain.feedback if isinstance(plain.feedback, LocalError) else None
         self.fits, self.aside = computed(plain), aside or self.local is not None
+        self.unsent: Tensors = {}
         self.method, self.payload, self.peer = cast(OuterOptimizer, plain.method), plain.payload, plain.peer
         self.by_senders = isinstance(inner_of(plain.aggregate), Senders)
         self.feedback = plain.feedback if isinstance(plain.feedback, ErrorFeedback) else None
@@ -160,10 +161,12 @@ class Fused:
     def residual(self, name: str, like: Tensor | None = None) -> tuple[Tensor | None, Tensor | None, float]:
         """What is held for a tensor, zeros of the shape of `like` before the first landing; its scales; its decay.
 
-        Of local feedback nothing is held, and what a landing finds out begins at zero.
+        Of local feedback nothing is held: what a landing finds out begins at zero, in the memory of the last one.
         """
         if self.local and like is not None:
-            return torch.zeros_like(like), None, 0.0
+            if name not in self.unsent:
+                self.unsent[name] = torch.empty_like(like)
+            return self.unsent[name].zero_(), None, 0.0
         if self.feedback is None:
             return None, None, 0.0
         storage = self.feedback.residual
