@@ -2,8 +2,8 @@
 
 For what SparseLoCo and its relatives are made of: the top-k of pseudo-gradient plus residual, or with what was not sent
 left in the fast weights, averaged over peers or senders, clipped to the median norm or not, SGD on the slow weights.
-Everything else goes the plain way. Which tensors
-come here is decided by settings and shapes alone, never by the machine, so all peers round alike.
+Everything else goes the plain way. Which tensors come here is decided by settings and shapes alone, never by the
+machine, so all peers round alike.
 
 The landing kernel forms Δ = φ − θ once more, for the residual, of θ as it was at the launch. Where inner steps come in
 between, or the fast weights do not become the slow ones, the kernel works on a copy of that (`aside`), and the model is
@@ -60,13 +60,13 @@ class Fused:
     """Takes tensors whose compressor is top-k and whose weights lie contiguous in float32 or bfloat16.
 
     Takes none where the axes are others than the kernels compute: `fits` is False. `aside`: `land` gets copies, be it
-    asked for or since what was not sent goes back into the fast weights.
+    asked for or since what was not sent goes back into the fast weights, which takes `space` at each landing.
     """
 
     def __init__(self, plain: Plain, *, aside: bool) -> None:
         self.local = plain.feedback if isinstance(plain.feedback, LocalError) else None
         self.fits, self.aside = computed(plain), aside or self.local is not None
-        self.unsent: Tensors = {}
+        self.space: Tensors = {}
         self.method, self.payload, self.peer = cast(OuterOptimizer, plain.method), plain.payload, plain.peer
         self.by_senders = isinstance(inner_of(plain.aggregate), Senders)
         self.feedback = plain.feedback if isinstance(plain.feedback, ErrorFeedback) else None
@@ -164,9 +164,9 @@ class Fused:
         Of local feedback nothing is held: what a landing finds out begins at zero, in the memory of the last one.
         """
         if self.local and like is not None:
-            if name not in self.unsent:
-                self.unsent[name] = torch.empty_like(like)
-            return self.unsent[name].zero_(), None, 0.0
+            if name not in self.space:
+                self.space[name] = torch.empty_like(like)
+            return self.space[name].zero_(), None, 0.0
         if self.feedback is None:
             return None, None, 0.0
         storage = self.feedback.residual
