@@ -82,10 +82,14 @@ class Island:
 
     def layouts(self) -> dict[str, str]:
         """What lanes that meet must have in common, by name: shapes, and which shard of them is here."""
-        return {name: layout_of(p) for name, p in self.params.items()}
+        return {name: layout_of(p) + self.order_of(name) for name, p in self.params.items()}
+
+    def order_of(self, name: str) -> str:
+        """Of memory, where kernels do not write into it: others of this shape round otherwise, so they may not meet."""
+        return "" if self.held(name).is_contiguous() or not self.in_place else ", not contiguous"
 
     def read(self, names: Sequence[str], what: Literal["weights", "gradients"]) -> Tensors:
-        """Fast weights or gradients as float32 or wider; a view where the model's own precision allows it."""
+        """Fast weights or gradients as float32 or wider; a view where the model's precision and device allow it."""
         if what == "weights":
             return {name: widened(self.local(name)) for name in names}
         return {name: widened(self.brought(gradient_of(self.params[name]))) for name in names}
@@ -181,6 +185,13 @@ def copies_of(model: Module) -> dist.ProcessGroup | None:
     return mesh.get_group(copied[0]) if copied else None
 
 
+def shards_of(model: Module) -> dist.ProcessGroup | None:
+    """The processes that hold one copy of the model together, a shard each, this one included."""
+    mesh, placements = cut_of(model)
+    cuts = [i for i, placement in enumerate(placements) if not placement.is_replicate()]
+    return mesh.get_group(cuts[0]) if cuts else None
+
+
 def is_cut(model: Module) -> bool:
     """Whether the model is under `fully_shard`, be it with one process alone."""
     return cut_of(model)[0] is not None
@@ -213,11 +224,16 @@ def local_of(x: Tensor) -> Tensor:
 
 
 def whole(p: Any, *, of_gradient: bool) -> Tensor:
-    """A parameter or its gradient as a tensor of its own, of the global shape. A collective where it is sharded."""
+    """A parameter or its gradient as a contiguous tensor of its own, of the global shape. A collective where it is cut.
+
+    Where a process holds the whole, as a mesh of one does, `full_tensor` gives that, and not a copy.
+    """
     if of_gradient and p.grad is None:
         return torch.zeros(p.shape, dtype=p.dtype, device=p.device)
     x = p.grad if of_gradient else p.detach()
-    return x.full_tensor() if hasattr(x, "full_tensor") else x.clone()
+    full = x.full_tensor() if hasattr(x, "full_tensor") else x
+    gathered = full.numel() > local_of(x).numel()
+    return full.contiguous() if gathered else full.clone(memory_format=torch.contiguous_format)
 
 
 @torch.no_grad()
@@ -243,7 +259,7 @@ def shard_of(x: Tensor, p: Any) -> Tensor:
 
 
 def global_of(x: Tensor, p: Any) -> Tensor:
-    """A tensor of the shape of this process's part of p as one of the global shape, which shares its memory."""
+    """A tensor of the shape of this process's part of p as one of the global shape, on the device of p."""
     if not hasattr(p, "device_mesh"):
         return x
     of_shards = import_module("torch.distributed.tensor").DTensor.from_local
@@ -267,9 +283,9 @@ def gradient_of(p: Tensor) -> Tensor:
 
 
 def copied(x: Tensor, *, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """A copy on a device, page-locked where it stands for what is on a GPU: the way there and back is then direct."""
+    """A contiguous copy on a device, page-locked where it stands for what is on a GPU: the way back is then direct."""
     pinned = device.type == "cpu" and (x.is_cuda or x.is_pinned())
-    return torch.empty_like(x, dtype=dtype or x.dtype, device=device, pin_memory=pinned).copy_(x)
+    return torch.empty(x.shape, dtype=dtype or x.dtype, device=device, pin_memory=pinned).copy_(x)
 
 
 def widened(x: Tensor) -> Tensor:

@@ -129,6 +129,11 @@ class OuterLoop(Course):
         self.meetings = 0
 
     @property
+    def spare_bytes(self) -> int:
+        """What launches and landings keep of one round for the next, besides residual and momentum."""
+        return self.routes.spare_bytes
+
+    @property
     def slow_hash(self) -> int:
         """64-bit hash of all slow weights."""
         return self.replica.hash_of(self.slow)

@@ -3,7 +3,7 @@
     parameters        all of the model, in this rank's shards         gradients      of what is trained
     inner optimizer   its state                                       slow           slow weights φ
     residual          of the feedback                                 momentum       of the outer method
-    buffers           of the model
+    buffers           of the model                                spare          copies kept from round to round
 
 State that does not exist yet is estimated from a trial: the same optimizer, method and feedback on a parameter of 4,096
 values, once. What comes and goes within a round (the offered tensors, messages, one gathered parameter) is not counted.
@@ -40,7 +40,9 @@ class Memory:
 
     def __str__(self) -> str:
         shown = ", ".join(f"{part} {size / 1e6:,.1f}" for part, size in self.parts.items())
-        apart = f"; slow, residual and momentum on {self.state_device}" if self.state_device else ""
+        apart = (
+            f"; slow, residual and momentum on {self.state_device}" if self.state_device and self.parts["slow"] else ""
+        )
         return f"memory of this rank {self.total / 1e6:,.1f} MB: {shown}{apart}"
 
 
@@ -61,6 +63,7 @@ def estimate(outer: OuterLoop, optimizer: Optimizer | None) -> Memory:
             "slow": slow,
             "residual": round(slow * outer.residual_share),
             "momentum": round(slow * outer.momentum_share),
+            "spare": outer.spare_bytes,
             "buffers": bytes_of(outer.model.buffers()),
         },
         outer.island.state_device,
@@ -77,6 +80,7 @@ def measure(outer: OuterLoop, optimizer: Optimizer) -> Memory:
             "slow": bytes_of(outer.slow),
             "residual": bytes_of(outer.feedback.state_dict()),
             "momentum": bytes_of(outer.method.state_dict()),
+            "spare": bytes_of(outer.routes.spare),
             "buffers": bytes_of(outer.model.buffers()),
         },
         outer.island.state_device,

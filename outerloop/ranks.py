@@ -36,6 +36,36 @@ class Ranks:
         dist.broadcast(content, group=self.group, group_src=0)
         return content.cpu().numpy().tobytes()
 
+    def gather(self, data: bytes) -> list[bytes]:
+        """Every rank's bytes in their order, at the leader; nothing at the others."""
+        if self.leads:
+            return [data, *(self.taken(rank) for rank in range(1, self.size))]
+        self.give(data, 0)
+        return []
+
+    def deal(self, parts: Sequence[bytes]) -> bytes:
+        """To each rank its part; the leader has them all, and what the others come with has no meaning."""
+        if not self.leads:
+            return self.taken(0)
+        for rank in range(1, self.size):
+            self.give(parts[rank], rank)
+        return parts[0]
+
+    def give(self, data: bytes, rank: int) -> None:
+        """Bytes to one rank, which takes them."""
+        dist.send(torch.tensor([len(data)], device=self.device), group=self.group, group_dst=rank)
+        if data:
+            dist.send(tensor_of(data).to(self.device), group=self.group, group_dst=rank)
+
+    def taken(self, rank: int) -> bytes:
+        """What a rank gives."""
+        size = torch.empty(1, dtype=torch.int64, device=self.device)
+        dist.recv(size, group=self.group, group_src=rank)
+        content = torch.empty(int(size), dtype=torch.uint8, device=self.device)
+        if len(content):
+            dist.recv(content, group=self.group, group_src=rank)
+        return content.cpu().numpy().tobytes()
+
     def sum(self, values: Sequence[float]) -> list[float]:
         """Value by value over all ranks, in float64, at all."""
         if self.group is None:

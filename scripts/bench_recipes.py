@@ -46,6 +46,7 @@ CASES = {
     "sparseloco_k64": ["recipe=sparseloco", INPROCESS, "compress.large.k=64"],
     "sparseloco_float32": ["recipe=sparseloco", INPROCESS, "compress=topk_fp16", *FLOAT32],
     "sparseloco_warm": ["recipe=sparseloco", INPROCESS, "compress.large.warmup_rounds=10"],
+    "sparseloco_k64_warm": ["recipe=sparseloco", INPROCESS, "compress.large.k=64", "compress.large.warmup_rounds=10"],
     "sparseloco_local": ["recipe=sparseloco", INPROCESS, "feedback=local"],
     "decoupled_momentum": ["recipe=decoupled_momentum", INPROCESS],
     "muloco": ["recipe=muloco", INPROCESS],

@@ -78,6 +78,7 @@ def test_agreement_on_kept_values_is_that_of_dense_tensors(recipe):
             loop.after_inner_step(4)
 
     toy.run_workers(3, work)
+    assert told
     for sparse, dense, kept in told:
         assert kept and sparse == pytest.approx(dense, rel=1e-5)
 

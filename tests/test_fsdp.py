@@ -15,11 +15,14 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 import outerloop
+from outerloop.commands import own_loop
+from outerloop.exchange.bundled import Bundled
 from outerloop.exchange.distributed import Distributed
 from outerloop.exchange.distributed_gossip import DistributedGossip
 from outerloop.exchange.inprocess import InProcess
 from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.island import global_of, whole
+from outerloop.ranks import Ranks
 from outerloop.types import UserError
 
 STEPS, ROUNDS = 9, 3
@@ -40,6 +43,8 @@ shard is whole chunks; without chunks any size will do."""
 
 RECIPES = ["diloco", "sparseloco", "loco", "streaming", "noloco"]
 """Those that come out as whole replicas do."""
+BUNDLED = ["sparseloco", "noloco"]
+"""Those that also meet through the first rank of each island."""
 CUT = ["sparseloco, uneven", "loco, uneven"]
 """Those whose chunks no whole replica has."""
 
@@ -92,7 +97,7 @@ def refused(mesh, group):
         net = sharded.shard(Net(**EVEN), mesh["ranks"])
         outerloop.from_recipe("diloco", net, exchange=Distributed(group=group, timeout_s=30.0))
     with pytest.raises(UserError, match="cut into 2 shards"):
-        outerloop.from_recipe("diloco", net)
+        outerloop.from_recipe("diloco", net, "exchange=distributed")
     return str(said.value)
 
 
@@ -119,11 +124,11 @@ def gathered(mesh):
     return {"fast": fast, "slow": getattr(outer, "slow", {})}
 
 
-def in_lanes(mesh, names):
+def in_lanes(mesh, names, met=meeting):
     """One of 2 x 2 ranks in these runs."""
     kept, (island, part) = {}, mesh.get_coordinate()
     for name in names:
-        exchange = meeting(name, mesh["islands"].get_group())
+        exchange = met(name, mesh["islands"].get_group())
         net = sharded.shard(Net(**RUNS[name][0]), mesh["ranks"])
         outer = trained(net, name, exchange, island=island, parts=[part])
         kept[name] = {"slow": joined(outer, outer.slow), "fast": joined(outer, outer.island.pick(outer.slow))}
@@ -140,6 +145,11 @@ def lanes(rank):
     island, part = mesh.get_coordinate()
     kept = {"refused": refused(mesh, crossed[island ^ part])} | in_lanes(mesh, RECIPES)
     islands, own = mesh["islands"].get_group(), mesh["ranks"].get_group()
+
+    def through_the_first_rank(name, group):
+        return Bundled(None if part else meeting(name, group), ranks=Ranks(own))
+
+    kept["bundled"] = in_lanes(mesh, BUNDLED, through_the_first_rank)
     kept["gathered"] = gathered(mesh)
     kept["ddp"] = copied(mesh, islands, lambda net: DistributedDataParallel(net, process_group=own))
     return kept
@@ -151,7 +161,16 @@ def more_lanes(rank):
     kept = in_lanes(mesh, CUT)
     deep = init_device_mesh("cpu", (2, 2, 1), mesh_dim_names=("islands", "copies", "shards"))
     kept["hsdp"] = copied(deep, mesh["islands"].get_group(), lambda net: sharded.shard(net, deep["copies", "shards"]))
+    kept["alone"] = copies_of_shards()
     return kept
+
+
+def copies_of_shards():
+    """One island of two copies of two shards, whose only peer is itself."""
+    own_loop.joined = lambda *args, **settings: toy.alone()
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "shards"))
+    outer = trained(sharded.shard(Net(**ODD), mesh), "diloco", None, island=0, parts=[dist.get_rank() % 2])
+    return {"slow": joined(outer, outer.slow)}
 
 
 PAIRS = functools.partial(InProcessGossip, group=2, seed=0)
@@ -218,6 +237,20 @@ def test_gathered_islands_need_not_be_cut_alike(ran):
     follower = ran[1]["gathered"]
     assert follower["slow"] == {}
     assert all(torch.equal(x, ran[0]["gathered"]["fast"][name]) for name, x in follower["fast"].items())
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_lanes_that_meet_through_the_first_rank_are_those_that_meet_by_themselves(ran, name):
+    for told in ran:
+        for what in ("slow", "fast"):
+            assert all(torch.equal(x, told["bundled"][name][what][key]) for key, x in told[name][what].items())
+
+
+@pytest.mark.slow
+def test_copies_of_shards_are_one_peer(ran_longer):
+    alone = trained(Net(**ODD), "diloco", toy.alone(), island=0, parts=[0, 1])
+    for told in ran_longer:
+        torch.testing.assert_close(told["alone"]["slow"], alone.slow)
 
 
 def test_shards_are_uneven_and_one_is_empty(ran):

@@ -5,10 +5,11 @@ import json
 import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -173,15 +174,20 @@ def test_a_rank_that_follows_takes_its_shards_from_disk_and_the_position_from_it
     assert read == [tmp_path / "checkpoints/step-00000006/island-0"] and taken == [position]
 
 
+ALL_OF_TWO = [*LENGTH, "exchange.peers=2", "exchange.quorum=all", "exchange.grace_s=60"]
+"""Every round counts both islands."""
+MOST_OF_THREE = ["exchange.peers=3", "rounds=80", "schedule.sync_every=10", "checkpoint.every=40", "eval.every=40"]
+"""Rounds go on without the third island, and long enough for it to come back."""
+
+
 @contextmanager
 def launched(run_dir, *options):
-    """Torchrun with one island of two ranks of a swarm, in which every round counts both islands; it ends with this."""
+    """Torchrun with one island of two ranks of a swarm; it ends with this."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
-    swarm = ["exchange=swarm_gather", "exchange.peers=2", "exchange.quorum=all", "exchange.grace_s=60"]
     paths = f"{Path(__file__).parent.parent}:{Path(__file__).parent}"
-    with (run_dir.parent / f"{run_dir.name}.txt").open("w") as told:
+    with (run_dir.parent / f"{run_dir.name}.txt").open("a") as told:
         process = subprocess.Popen(
-            [*launcher, "-m", "outerloop", "train", *SMALL, *LENGTH, *swarm, *options, f"run_dir={run_dir}"],
+            [*launcher, "-m", "outerloop", "train", *SMALL, "exchange=swarm_gather", *options, f"run_dir={run_dir}"],
             stdout=told,
             stderr=told,
             env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
@@ -203,17 +209,61 @@ def invitation(first, told):
 
 
 @pytest.mark.slow
-def test_islands_of_two_kinds_meet_in_a_swarm(ran, tmp_path):
+@pytest.mark.parametrize("kinds", [("gathered", "replicated"), ("sharded", "sharded")])
+def test_islands_meet_in_a_swarm(ran, kinds, tmp_path):
     """Each is a torchrun of its own; they come to one model, that of two threads."""
     told = tmp_path / "one.txt"
-    with launched(tmp_path / "one", "recipe=diloco", "island=gathered") as first:
+    with launched(tmp_path / "one", "recipe=diloco", f"island={kinds[0]}", *ALL_OF_TWO) as first:
         address = invitation(first, told)
-        with launched(tmp_path / "other", "recipe=diloco", "island=replicated", address) as second:
+        with launched(tmp_path / "other", "recipe=diloco", f"island={kinds[1]}", *ALL_OF_TWO, address) as second:
             codes = [process.wait(LIMIT_S) for process in (first, second)]
     assert codes == [0, 0], told.read_text() + (tmp_path / "other.txt").read_text()
     one, other = (model_of(tmp_path / name) for name in ("one", "other"))
     assert all(torch.equal(x, other[name]) for name, x in one.items())
     torch.testing.assert_close(one, model_of(ran / "diloco"), rtol=1e-3, atol=1e-5)
+
+
+def rounds_in(run_dir):
+    """How many rounds an island has told of."""
+    return sum(row["event"] == "round" for row in rows_of(run_dir)) if (run_dir / "metrics.jsonl").exists() else 0
+
+
+def until(there, processes):
+    """Wait for something, while these processes live."""
+    ends_s = time.monotonic() + LIMIT_S
+    while not there():
+        assert time.monotonic() < ends_s and all(process.poll() is None for process in processes)
+        time.sleep(0.1)
+
+
+def ranks_of(launcher):
+    """The processes that torchrun has started."""
+    told = subprocess.run(["ps", "-o", "pid=", "--ppid", str(launcher.pid)], capture_output=True, text=True, check=True)
+    return [int(pid) for pid in told.stdout.split()]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(480)
+def test_a_sharded_island_that_was_killed_takes_over_the_state_of_the_others(tmp_path):
+    """All lanes of it, from other sharded islands; in the end all have one model."""
+    options = ["recipe=sparseloco", "island=sharded", *MOST_OF_THREE]
+    runs = [tmp_path / name for name in ("one", "two", "three")]
+    with ExitStack() as stack:
+        first = stack.enter_context(launched(runs[0], *options))
+        address = invitation(first, tmp_path / "one.txt")
+        second = stack.enter_context(launched(runs[1], *options, address))
+        with launched(runs[2], *options, address) as third:
+            until(lambda: rounds_in(runs[2]) > 3, [first, second, third])
+            for rank_of_third in ranks_of(third):
+                os.kill(rank_of_third, signal.SIGKILL)
+            assert third.wait(LIMIT_S) != 0
+        gone = rounds_in(runs[0])
+        until(lambda: rounds_in(runs[0]) > gone + 12, [first, second])
+        third = stack.enter_context(launched(runs[2], *options, address))
+        assert [process.wait(LIMIT_S) for process in (first, second, third)] == [0, 0, 0]
+    assert "taking over the state of the run" in (tmp_path / "three.txt").read_text()
+    one, *others = (model_of(run) for run in runs)
+    assert all(torch.equal(x, other[name]) for name, x in one.items() for other in others)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +272,7 @@ def test_islands_of_two_kinds_meet_in_a_swarm(ran, tmp_path):
         (["island=sharded", "island.ranks=3"], "island.ranks=3 must divide the 4 processes .* type island.ranks=4"),
         (["island=sharded", "island.ranks=0"], "island.ranks=0 must divide"),
         (["island.ranks=2"], "island.ranks=2 is for islands of several ranks: type island=sharded"),
-        (["island=sharded", "exchange=swarm_gather"], "type exchange=distributed, or island=gathered"),
+        (["island=sharded", "exchange=swarm_gather", "island.ranks=2"], "type island.ranks=4, or exchange=distributed"),
         (
             ["island=gathered", "exchange=swarm_gather", "island.ranks=2"],
             "type island.ranks=4, or exchange=distributed",

@@ -41,6 +41,9 @@ INNER = {
         ("sparseloco", "muon", ["feedback.bits=8"]),
         ("loco", "adamw", []),
         ("noloco", "adamw", []),
+        ("outerloop", "muon", []),
+        ("outerloop", "muon", ["schedule.delay=1"]),
+        ("sparseloco", "adamw", ["schedule.delay=1", "merge_local=carry"]),
     ],
 )
 def test_every_part_is_as_large_as_it_was_said_to_be(recipe, inner, options):
@@ -52,12 +55,13 @@ def test_every_part_is_as_large_as_it_was_said_to_be(recipe, inner, options):
     outerloop.attach(optimizer, outer)
     said = estimate(outer, optimizer)
     assert outer.inner_step == 0 and measure(outer, optimizer).parts["inner optimizer"] == 0
-    for _ in range(2):
+    for _ in range(4):
         optimizer.zero_grad()
         model(torch.randn(4, 128)).square().mean().backward()
         optimizer.step()
     real = measure(outer, optimizer)
-    assert real.parts["residual"] > 0 or recipe in ("diloco", "noloco")
+    assert real.parts["residual"] > 0 or recipe in ("diloco", "noloco", "outerloop")
+    assert (real.parts["spare"] > 0) == (recipe == "outerloop" or "schedule.delay=1" in options)
     for part, size in real.parts.items():
         assert math.isclose(said.parts[part], size, rel_tol=0.1, abs_tol=64), part
     assert math.isclose(said.total, real.total, rel_tol=0.1)
@@ -70,5 +74,5 @@ def test_parts_by_hand():
     said = estimate(outer, torch.optim.Adam(model.parameters()))
     one = 16384
     expected = {"parameters": one, "gradients": one, "inner optimizer": 2 * one + 4, "slow": one}
-    assert said.parts == expected | {"residual": 0, "momentum": one, "buffers": 0}
+    assert said.parts == expected | {"residual": 0, "momentum": one, "spare": 0, "buffers": 0}
     assert str(said).startswith("memory of this rank 0.1 MB: parameters 0.0, gradients 0.0, inner optimizer 0.0")

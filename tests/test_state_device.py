@@ -3,18 +3,23 @@
 import copy
 
 import pytest
+import ranks
 import torch
 import toy
 from test_left_out import WithoutLate, fused
 from torch import nn
 from torch._subclasses import FakeTensorMode
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import outerloop
 from outerloop.commands import config
 from outerloop.feedback.ef import ErrorFeedback
-from outerloop.island import Island
+from outerloop.gathered import Gathered
+from outerloop.island import Island, copied, local_of
 from outerloop.memory import estimate
 from outerloop.methods.noloco import NoLoCo
+from outerloop.ranks import Ranks
 from outerloop.schedule.every_h import EveryH
 from outerloop.schedule.streaming import Streaming
 from outerloop.types import UserError
@@ -61,12 +66,33 @@ def trained(parts, door, without=()):
         draw = torch.Generator().manual_seed(exchange.rank)
         for _ in range(12):
             for p in net.parameters():
-                p.grad = torch.randn(p.shape, generator=draw)
-                p.data -= 0.1 * p.grad
+                step = torch.randn(p.shape, generator=draw)
+                p.grad = step if not hasattr(p, "to_local") else None
+                local_of(p.detach()).sub_(0.1 * step)
             assert not any(report.failed for report in loop.after_inner_step(1))
         return [p.detach() for p in net.parameters()], list(loop.slow.values()), bool(loop.routes.split(loop.slow)[0])
 
     return toy.run_workers(2, work)
+
+
+def gathered_by_one(rank):
+    """By case whether an island of one rank, which `full_tensor` gives its own memory, has the slow weights of others.
+
+    Threads share the group, of which this process is the only one.
+    """
+    mesh = init_device_mesh("cpu", (1,))
+
+    def door(net):
+        return Gathered(fully_shard(net, mesh=mesh), Ranks(None))
+
+    cases = [case for case in CASES if case.startswith("fused")]
+    runs = {case: [trained(CASES[case](), each)[0][1] for each in (Island, door)] for case in cases}
+    return {case: all(map(torch.equal, alone, gathered)) for case, (alone, gathered) in runs.items()}
+
+
+def test_a_gathered_island_of_one_rank_copies_what_it_reads(tmp_path):
+    [told] = ranks.together(1, gathered_by_one, tmp_path)
+    assert told == dict.fromkeys(told, True) and "fused, carried" in told
 
 
 @pytest.mark.parametrize(
@@ -85,6 +111,41 @@ def test_what_is_read_shares_no_memory_with_the_model():
     for read in (away(net).pick, lambda names: away(net).read(names, "weights")):
         for name, x in read(["0.weight"]).items():
             assert torch.equal(x, net.get_parameter(name)) and x.data_ptr() != net.get_parameter(name).data_ptr()
+
+
+def test_what_is_carried_on_comes_to_the_gpu():
+    """`meta` would take a sum with what is on the CPU; a GPU does not."""
+    with FakeTensorMode():
+        net = nn.ParameterDict({"a": torch.empty(7, device="cuda")})
+        Island(net, state_device=CPU).add({"a": torch.empty(7)}, times=-1)
+
+
+@pytest.mark.parametrize("apart", [None, CPU])
+def test_what_a_leader_gathers_and_spreads(apart):
+    """Its own copies, on the device of the outer state, and back: fake tensors of a GPU, and an island of one rank."""
+    net = toy.model()
+    gathered = Gathered(net, Ranks(None))
+    for x in (*gathered.pick(["0.weight"]).values(), *gathered.read(["0.weight"], "weights").values()):
+        assert torch.equal(x, net[0].weight) and x.data_ptr() != net[0].weight.data_ptr()
+    with FakeTensorMode():
+        island = Gathered(nn.ParameterDict({"a": torch.empty(7, device="cuda")}), Ranks(None), state_device=apart)
+        [picked] = island.pick(["a"]).values()
+        assert picked.device == (apart or torch.device("cuda:0"))
+    spread, alone = [], Ranks(None)
+    alone.same = lambda x: spread.append(x.device.type) or x
+    Gathered(net.to("meta"), alone, state_device=CPU).write({"0.bias": torch.ones(7)}, merge_local=0.5)
+    assert spread == ["meta"]
+
+
+def test_copies_of_what_is_on_a_gpu_are_page_locked(monkeypatch):
+    """Without a GPU no memory can be; what torch is asked for shows it."""
+    asked, empty = [], torch.empty
+    with FakeTensorMode():
+        x = empty(7, device="cuda")
+        monkeypatch.setattr(torch, "empty", lambda *size, pin_memory, **how: asked.append(pin_memory) or empty(*size))
+        copied(x, device=CPU)
+        copied(empty(7), device=CPU)
+    assert asked == [True, False]
 
 
 def test_state_is_apart_only_where_the_model_is_elsewhere():

@@ -67,11 +67,14 @@ def of_all(config: DictConfig) -> dict[str, Any]:
     return {key: value for key, value in comparable(config).items() if key not in may_differ or key == together}
 
 
-def fingerprint(config: DictConfig) -> str:
-    """Hash of what must be equal on every machine of a run: everything but the place, the data and the local counts."""
+def fingerprint(config: DictConfig, *, lanes: int = 1) -> str:
+    """Hash of what must be equal on every machine of a run: everything but the place, the data and the local counts.
+
+    `lanes`: of how many shards each island's messages are.
+    """
     local = ("workers", "island", "data", "eval", "checkpoint")
     shared = {key: value for key, value in of_all(config).items() if key.split(".")[0] not in local}
-    shared |= {rule: config.exchange.get(rule) for rule in RULES}
+    shared |= {rule: config.exchange.get(rule) for rule in RULES} | ({"lanes": lanes} if lanes > 1 else {})
     return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]
 
 

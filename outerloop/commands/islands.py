@@ -35,11 +35,6 @@ def refuse_island(settings: DictConfig, ranks: int) -> None:
         return
     if settings.workers_as == "threads":
         raise UserError(f"island={kind} is of processes, which exchange=inprocess has not: type exchange=distributed")
-    if kind == "sharded" and settings.workers_as != "ranks":
-        raise UserError(
-            "island=sharded meets in lanes, an exchange for each rank, and a swarm has one an island: type"
-            " exchange=distributed, or island=gathered"
-        )
     for wanted, why, instead in refusals(settings, ranks):
         if wanted:
             raise UserError(f"{why}: type {instead}")

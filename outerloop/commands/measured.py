@@ -19,6 +19,7 @@ from torch import Tensor
 from outerloop import wire
 from outerloop.commands import config
 from outerloop.commands.build import make
+from outerloop.feedback.local import LocalError
 from outerloop.held import bytes_of, momentum_share, residual_share
 from outerloop.loop import STATE_DTYPES
 from outerloop.payload import Payload, schema_of
@@ -135,9 +136,9 @@ def inner_state(settings: DictConfig) -> Any:
 def in_flight(settings: DictConfig, x: Tensor, *, peers: int) -> float:
     """Bytes a parameter of what was offered, what all sent and what comes of it, while a round lands.
 
-    Through the two kernels: position and value of everything kept, of every peer, with a delay a copy of the fast
-    weights, and what was not sent where it stays in them. Else three times the fragment in float32: what was offered,
-    what of it was sent, the mean.
+    Through the two kernels: position and value of everything kept, of every peer; and of all fragments, with a delay a
+    copy of the fast weights, and what was not sent where it stays in them. Else three times the fragment in float32:
+    what was offered, what of it was sent, the mean.
     """
     schedule, compress = make(settings.schedule), make(settings.compress)
     plain = Plain(
@@ -147,12 +148,12 @@ def in_flight(settings: DictConfig, x: Tensor, *, peers: int) -> float:
         payload=Payload(compress, seed=0),
         peer="",
     )
-    fused = Fused(plain, aside=bool(schedule.delay or settings.merge_local))
-    if schedule.delay >= schedule.sync_every or not fused.takes(x, x):
+    fused = Fused(plain, aside=schedule.delay > 0 or settings.merge_local not in (0, "carry"))
+    if schedule.delay >= schedule.sync_every or not fused.takes(x, x.dtype):
         return 3 * FLOAT / schedule.fragments
     topk = fused.topk(x)
-    copies = fused.aside + (fused.local is not None)
-    return 2 * FLOAT * peers * topk.k / topk.chunk + FLOAT * copies / schedule.fragments
+    copies = fused.aside + isinstance(fused.feedback, LocalError)
+    return 2 * FLOAT * peers * topk.k / topk.chunk + FLOAT * copies
 
 
 def chosen(names: str) -> list[str]:

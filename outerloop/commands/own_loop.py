@@ -12,9 +12,10 @@ from torch.nn import Module
 from outerloop.commands import build, config, rundir
 from outerloop.commands.alike import begin_together
 from outerloop.commands.islands import for_one_process
+from outerloop.exchange.bundled import Bundled
 from outerloop.exchange.led import Led
 from outerloop.gathered import Follower, Gathered
-from outerloop.island import Island, copies_of, group_of, lanes_of, processes_of
+from outerloop.island import Island, copies_of, group_of, lanes_of, processes_of, shards_of
 from outerloop.loop import OuterLoop
 from outerloop.protocols import Exchange
 from outerloop.ranks import Ranks
@@ -36,8 +37,8 @@ def from_recipe(
     """The outer loop around a model on its device. Waits for the peers of the run.
 
     Of a model under `fully_shard` every process is a lane, which meets the one with the same shards of the other
-    islands: the exchange is that of the lane. The ranks of a DDP model, and the copies of a shard in HSDP, are one
-    peer, whose first rank sends.
+    islands: the exchange is that of the lane, or of a swarm, in which the first process speaks for all. The ranks of a
+    DDP model, and the copies of a shard in HSDP, are one peer, whose first rank sends.
 
     Args:
         recipe: name of a recipe, as in `outerloop train recipe=diloco`.
@@ -59,15 +60,18 @@ def from_recipe(
     if gathered:
         island = Gathered(plain, Ranks(group_of(plain)), state_device=build.state_device(settings))
         return led(settings, island, plain, exchange, Path(run_dir), state) if island.ranks.leads else following(island)
-    if exchange is None and (lanes := lanes_of(plain)) > 1:
+    copies, lanes = copies_of(plain), lanes_of(plain)
+    if exchange is None and lanes > 1 and settings.workers_as == "ranks":
         raise UserError(
             f"the model is cut into {lanes} shards, which meet in lanes: pass exchange=outerloop.Distributed(group="
-            "<the processes with the same shards, one of each island>), or gathered=True"
+            "<the processes with the same shards, one of each island>), or type exchange=swarm_gather"
         )
-    copies = copies_of(plain)
+
+    def own() -> Exchange:
+        return joined(settings, Path(run_dir), state, leads_others=copies is not None, lanes=lanes)
 
     def join() -> Exchange:
-        return exchange or joined(settings, Path(run_dir), state, leads_others=copies is not None)
+        return exchange or (Bundled.joining(own, ranks=Ranks(shards_of(plain))) if lanes > 1 else own())
 
     return begun(settings, plain, Led.joining(join, ranks=Ranks(copies)) if copies else join(), state)
 
@@ -110,10 +114,11 @@ def begun(
     return outer
 
 
-def joined(settings: Any, run_dir: Path, state: State | None, *, leads_others: bool) -> Exchange:
+def joined(settings: Any, run_dir: Path, state: State | None, *, leads_others: bool, lanes: int = 1) -> Exchange:
     """The exchange of these settings, once all peers are there. `run_dir` is its own until it has left.
 
     `state`: what this peer goes on from. `leads_others`: it speaks for processes that have no exchange of their own.
+    `lanes`: of how many shards its messages are.
     """
     if leads_others and settings.workers_as == "ranks":
         raise UserError(
@@ -131,7 +136,7 @@ def joined(settings: Any, run_dir: Path, state: State | None, *, leads_others: b
             settings.exchange,
             run=settings.exchange.run or "default",
             identity_path=str(rundir.identity_file(run_dir, 0)),
-            fingerprint=build.fingerprint(settings),
+            fingerprint=build.fingerprint(settings, lanes=lanes),
         )
         exchange.afterwards.push(held.pop_all())
     try:

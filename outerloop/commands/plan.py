@@ -70,7 +70,7 @@ def parser() -> Parser:
     out.add_argument("--tokens", type=float, metavar="N", help="of all peers, to the end (default: 20 a parameter)")
     out.add_argument("--up", metavar="RATE", help="what a peer's link carries away: 100mbit")
     out.add_argument("--down", metavar="RATE", help="... and to it (default: as --up)")
-    out.add_argument("--latency", default="50ms", metavar="TIME", help="one way, half of a ping (default: 50ms)")
+    out.add_argument("--latency", metavar="TIME", help="one way, half of a ping (default: 50ms)")
     out.add_argument("--probe", action="append", default=[], metavar="ADDR", help="measure links instead; repeatable")
     out.add_argument("--recipe", default="all", metavar="A,B", help="recipes to compare (default: all)")
     out.add_argument("--sync-every", type=int, metavar="H", help="inner steps a round (default: the recipe's)")
@@ -119,8 +119,8 @@ def fleet_of(options: argparse.Namespace) -> Fleet:
 def links(options: argparse.Namespace) -> Links:
     """As typed, or as measured. Raises UserError."""
     if options.probe:
-        if options.up or options.down:
-            raise UserError("plan: --probe measures what --up and --down would say: type --probe alone")
+        if options.up or options.down or options.latency:
+            raise UserError("plan: --probe measures what --up, --down and --latency would say: type --probe alone")
         from outerloop.commands.probing import probed  # with hivemind, which a plan does without
         from outerloop.swarm.daemon import check_addresses
 
@@ -133,7 +133,7 @@ def links(options: argparse.Namespace) -> Links:
         raise UserError("plan: --up or --probe is missing: type --up 100mbit")
     up = parse_bandwidth(options.up, "--up")
     down = parse_bandwidth(options.down, "--down") if options.down else up
-    return links_of(up, down, parse_seconds(options.latency, "--latency"))
+    return links_of(up, down, parse_seconds(options.latency or "50ms", "--latency"))
 
 
 def methods_of(options: argparse.Namespace) -> list[Method]:

@@ -61,7 +61,7 @@ def loaded(overrides: Sequence[str], *, processes: int) -> DictConfig:
     settings = config.load([*overrides, f"workers={processes}"])
     ranks = ranks_of(settings, processes)
     refuse_island(settings, ranks)
-    return settings if ranks == 1 else config.load([*overrides, f"workers={processes // ranks}"])
+    return config.load([*overrides, f"workers={processes // ranks}", f"island.ranks={ranks}"])
 
 
 def check_started(overrides: Sequence[str]) -> None:

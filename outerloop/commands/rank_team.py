@@ -25,6 +25,7 @@ from outerloop.commands.build import make
 from outerloop.commands.seat import Seat, taken
 from outerloop.commands.team import error_event, last_word
 from outerloop.commands.worker import Emit, also_shown, peer_of
+from outerloop.exchange.bundled import Bundled
 from outerloop.exchange.led import Led
 from outerloop.inner.worker import Event
 from outerloop.protocols import Exchange
@@ -129,12 +130,16 @@ def meeting(
 ) -> tuple[Exchange, Emit]:
     """What this rank meets other islands through, joined, and where its events go."""
     of_rank = partial(joined, config, seat, run_dir, join, emit)
-    if seat.kind in ("single", "sharded"):
+    in_swarm = config.workers_as != "ranks"
+    if seat.kind == "single" or (seat.kind == "sharded" and not in_swarm):
         return of_rank(), emit
-    led = Led.joining(of_rank, ranks=seat.ranks)
-    if led.exchange and config.workers_as != "ranks":
-        emit = also_shown(led.exchange, emit)
-    return (led.exchange if seat.kind == "gathered" and led.exchange else led), emit  # followers only learn its facts
+    spoken_for = Bundled if seat.kind == "sharded" else Led
+    exchange = spoken_for.joining(of_rank, ranks=seat.ranks)
+    if exchange.exchange and in_swarm:
+        emit = also_shown(exchange.exchange, emit)
+    if seat.kind == "gathered" and exchange.exchange:
+        return exchange.exchange, emit  # followers only learn its facts
+    return exchange, emit
 
 
 def joined(config: DictConfig, seat: Seat, run_dir: Path, join: Callable[[Exchange], None], emit: Emit) -> Any:
@@ -143,7 +148,7 @@ def joined(config: DictConfig, seat: Seat, run_dir: Path, join: Callable[[Exchan
     if config.workers_as == "ranks":
         exchange = make(config.exchange, group=seat.lane)
     else:
-        exchange = peer_of(config, run_dir, seat.island, list(config.exchange.initial_peers), emit)
+        exchange = peer_of(config, run_dir, seat.island, list(config.exchange.initial_peers), emit, lanes=seat.lanes)
     try:
         join(exchange)
     except BaseException:

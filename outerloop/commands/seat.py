@@ -50,6 +50,11 @@ class Seat:
         return self.mesh["islands"].get_group() if self.mesh else None
 
     @property
+    def lanes(self) -> int:
+        """How many ranks of an island have a message of their own."""
+        return self.ranks.size if self.kind == "sharded" else 1
+
+    @property
     def follows(self) -> bool:
         """Whether another rank holds the outer state of this one."""
         return self.kind == "gathered" and not self.ranks.leads

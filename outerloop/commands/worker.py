@@ -78,15 +78,17 @@ def joining(config: DictConfig, run_dir: Path, index: int, emit: Emit) -> Any:
     return peer_of(config, run_dir, index, initial_peers, emit)
 
 
-def peer_of(config: DictConfig, run_dir: Path, index: int, initial_peers: list[str], emit: Emit) -> Any:
-    """The exchange of a worker that is a peer of a swarm; its address is told."""
+def peer_of(
+    config: DictConfig, run_dir: Path, index: int, initial_peers: list[str], emit: Emit, *, lanes: int = 1
+) -> Any:
+    """The exchange of a worker that is a peer of a swarm, be it of many lanes; its address is told."""
     exchange = make(
         config.exchange,
         run=config.exchange.run or "default",
         worker=index,
         initial_peers=initial_peers,
         identity_path=str(identity_file(run_dir, index)),
-        fingerprint=fingerprint(config),
+        fingerprint=fingerprint(config, lanes=lanes),
         tell=lambda text: emit({"event": "status", "worker": index, "step": 0, "text": f"worker {index} {text}"}),
     )
     emit({"event": "address", "worker": index, "step": 0, "addresses": list(exchange.address)})

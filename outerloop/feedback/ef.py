@@ -47,6 +47,16 @@ class ErrorFeedback:
         """φ as it is: the inner steps begin from the slow weights."""
         return slow
 
+    def at_launch(self, name: str) -> tuple[Tensor | None, Tensor | None, float]:
+        """For the kernels: the residual as it is held, if there is one yet; its scales; its decay."""
+        return *self.residual.in_place(name), self.beta
+
+    def at_landing(self, name: str, like: Tensor) -> tuple[Tensor | None, Tensor | None, float]:
+        """The same, to be written to; zeros of the shape of `like` before the first landing."""
+        if self.residual.in_place(name)[0] is None:
+            self.residual.put_zeros(name, like)
+        return self.at_launch(name)
+
     def state_dict(self) -> dict[str, Any]:
         """The residual by parameter name."""
         return {"residual": self.residual.state_dict()}

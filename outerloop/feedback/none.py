@@ -23,6 +23,14 @@ class NoFeedback:
         """φ as it is: the inner steps begin from the slow weights."""
         return slow
 
+    def at_launch(self, name: str) -> tuple[None, None, float]:
+        """For the kernels: no residual, no scales, no decay."""
+        return None, None, 0.0
+
+    def at_landing(self, name: str, like: Tensor) -> tuple[None, None, float]:
+        """The same."""
+        return self.at_launch(name)
+
     def state_dict(self) -> dict[str, Any]:
         """Empty: nothing evolves."""
         return {}

@@ -26,6 +26,7 @@ class Following:
     """What such a rank has in place of an outer loop: it knows where the run stands, and holds nothing."""
 
     residual_share = momentum_share = 0.0
+    spare_bytes = 0
 
     def __init__(self, model: Module, island: Gathered, schedule: Schedule) -> None:
         self.model, self.island, self.schedule = model, island, schedule

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from outerloop import wire
 from outerloop.buffers import Buffers
+from outerloop.feedback.local import LocalError
+from outerloop.held import bytes_of
 from outerloop.island import Island
 from outerloop.payload import Payload, on
 from outerloop.protocols import Aggregate, Feedback, OuterMethod
@@ -70,6 +72,7 @@ class Routes:
         self.reads = method.reads
         self.copies: Tensors = {}
         self.plain = Plain(method=method, feedback=feedback, aggregate=aggregate, payload=payload, peer=peer)
+        self.local = isinstance(feedback, LocalError)
         self.fused = Fused(self.plain, aside=bool(delay or self.merge_local or not island.in_place))
         self.fused.fits &= delay < sync_every  # at a delay of H the slow weights have moved since the launch
 
@@ -137,7 +140,7 @@ class Routes:
         squares = self.plain.land(combined.mean, combined.messages, offered, self.slow, counted=counted)
         squares += self.fused.land(combined.kept, combined.messages, slow, begun, counted=counted)
         if counted:
-            self.write([*combined.mean, *(slow if aside else ())], carry=carry)
+            self.write([*combined.mean, *(slow if aside or self.local else ())], carry=carry)
         self.island.write({name: self.slow[name] - x for name, x in delta.items()}, merge_local=0.0)
         self.buffers.land(combined.buffers, counted=counted)
         return squares
@@ -156,5 +159,24 @@ class Routes:
     def split(self, names: Iterable[str]) -> tuple[Tensors, Tensors]:
         """The slow weights that go through the two kernels, and the others."""
         slow = {name: self.slow[name] for name in names}
-        fused = {name: x for name, x in slow.items() if self.fused.takes(x, self.island.held(name))}
+        fused = {name: x for name, x in slow.items() if self.takes(name, x)}
         return fused, {name: x for name, x in slow.items() if name not in fused}
+
+    def takes(self, name: str, slow: Tensor) -> bool:
+        """Whether a tensor goes through the kernels, which write into the model's memory where it is not copied."""
+        held = self.island.held(name)
+        return self.fused.takes(slow, held.dtype) and (held.is_contiguous() or not self.island.in_place)
+
+    @property
+    def spare(self) -> tuple[Tensors, Tensors]:
+        """What launches and landings keep of one round for the next, besides residual and momentum."""
+        feedback = self.plain.feedback
+        return self.copies, feedback.space if isinstance(feedback, LocalError) else {}
+
+    @property
+    def spare_bytes(self) -> int:
+        """What that will be."""
+        fused, _ = self.split(self.slow)
+        copied = self.slow if self.carry else fused if self.fused.aside else {}
+        copies = sum(self.island.held(name).nbytes for name in copied) if self.island.in_place else 0
+        return copies + (bytes_of(fused) if self.local else 0)

@@ -57,33 +57,31 @@ class Kept:
 
 
 class Fused:
-    """Takes tensors whose compressor is top-k and whose weights lie contiguous in float32 or bfloat16.
+    """Takes tensors whose compressor is top-k and whose weights are in float32 or bfloat16.
 
-    Takes none where the axes are others than the kernels compute: `fits` is False. `aside`: `land` gets copies, be it
-    asked for or since what was not sent goes back into the fast weights, which takes `space` at each landing.
+    Takes none where the axes are others than the kernels compute: `fits` is False. `aside`: `land` gets copies.
     """
 
     def __init__(self, plain: Plain, *, aside: bool) -> None:
-        self.local = plain.feedback if isinstance(plain.feedback, LocalError) else None
-        self.fits, self.aside = computed(plain), aside or self.local is not None
-        self.space: Tensors = {}
+        self.fits, self.aside = computed(plain), aside
         self.method, self.payload, self.peer = cast(OuterOptimizer, plain.method), plain.payload, plain.peer
         self.by_senders = isinstance(inner_of(plain.aggregate), Senders)
-        self.feedback = plain.feedback if isinstance(plain.feedback, ErrorFeedback) else None
-        eight_bit = self.feedback is not None and isinstance(self.feedback.residual, EightBit)
+        self.feedback = cast(ErrorFeedback | LocalError | NoFeedback, plain.feedback)
+        eight_bit = isinstance(getattr(self.feedback, "residual", None), EightBit)
         self.divisor = BLOCK if eight_bit else 1
 
-    def takes(self, slow: Tensor, fast: Tensor) -> bool:
-        """Whether a tensor goes this way; empty ones do not, nor those whose chunks cut the blocks of the residual."""
+    def takes(self, slow: Tensor, fast: torch.dtype) -> bool:
+        """Whether a tensor goes this way whose fast weights are of this dtype.
+
+        Empty ones do not, nor those whose chunks cut the blocks of the residual.
+        """
         codec = codec_of(self.payload.compress, slow)
         return (
             self.fits
             and isinstance(codec, TopK)
             and codec.chunk % self.divisor == 0
             and slow.dtype == torch.float32
-            and fast.dtype in (torch.float32, torch.bfloat16)
-            and slow.is_contiguous()
-            and fast.is_contiguous()
+            and fast in (torch.float32, torch.bfloat16)
             and slow.numel() > 0
         )
 
@@ -93,7 +91,7 @@ class Fused:
         for name, x in slow.items():
             topk, moment = self.topk(x), self.payload.moment(number, name)
             rows = topk.rows_at(x.numel(), moment)
-            position_M, value_M, squares = select(x, fast[name], *self.residual(name), rows.chunk, rows.k)
+            position_M, value_M, squares = select(x, fast[name], *self.feedback.at_launch(name), rows.chunk, rows.k)
             launched.parts[name] = topk.pack(position_M, finite(name, value_M), rows, moment)
             launched.offered[name] = x
             total += float(squares)
@@ -142,14 +140,12 @@ class Fused:
         for name, kept in combined.items():
             x = slow[name]
             rows = self.topk(x).rows_at(x.numel(), self.payload.moment(number, name))
-            residual, scale, beta = self.residual(name, like=x if counted else None)
+            residual, scale, beta = self.feedback.at_landing(name, x) if counted else self.feedback.at_launch(name)
             momentum = self.method.momentum_of(x) if step.momentum else None
             how = Landing(own, beta, rows.chunk, rows.k, self.by_senders, step.lr, step.momentum, step.nesterov)
             value = kept.value if kept.factor is None else kept.value * kept.factor
             sent = None if kept.factor is None or own < 0 else kept.value[own]
             total += float(land(x, fast[name], residual, scale, momentum, kept.position, value, sent, how))
-            if self.local and residual is not None:
-                self.local.unsent[name] = residual
         return total
 
     def topk(self, x: Tensor) -> TopK:
@@ -157,22 +153,6 @@ class Fused:
         codec = codec_of(self.payload.compress, x)
         assert isinstance(codec, TopK)
         return codec
-
-    def residual(self, name: str, like: Tensor | None = None) -> tuple[Tensor | None, Tensor | None, float]:
-        """What is held for a tensor, zeros of the shape of `like` before the first landing; its scales; its decay.
-
-        Of local feedback nothing is held: what a landing finds out begins at zero, in the memory of the last one.
-        """
-        if self.local and like is not None:
-            if name not in self.space:
-                self.space[name] = torch.empty_like(like)
-            return self.space[name].zero_(), None, 0.0
-        if self.feedback is None:
-            return None, None, 0.0
-        storage = self.feedback.residual
-        if like is not None and storage.in_place(name)[0] is None:
-            storage.put_zeros(name, like)
-        return *storage.in_place(name), self.feedback.beta
 
 
 def computed(plain: Plain) -> bool:

@@ -4,7 +4,8 @@
           -> has gone on without                it is ahead: its commits are fetched
           -> its payload                        pulled; refused when too large, not signed, or other bytes than said
 
-Who is refused has no payload in this round, and is asked anew in the next; `penalties` remember how it was.
+Who is refused has no payload in this round, and is asked anew in the next; `penalties` remember how it was. `gone` are
+those whom the last attempt of this round found no way to: nobody needs to wait for them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from outerloop.swarm.pulls import Pulls
 from outerloop.swarm.roster import id_of
 from outerloop.swarm.store import Store
 from outerloop.swarm.timeouts import RETRY_S
+from outerloop.swarm.timers import Event
 from outerloop.swarm.transport import Unreachable
 
 logger = logging.getLogger(__name__)
@@ -29,7 +31,7 @@ NETWORK_ERRORS = (BrokenStream, Unreachable, TimeoutError)
 
 
 class Asking:
-    """`ahead` is told of a peer that has gone on."""
+    """`ahead` is told of a peer that has gone on; `act` gets an event when somebody is out of reach."""
 
     def __init__(
         self,
@@ -39,22 +41,29 @@ class Asking:
         bulk: Bulk,
         *,
         ahead: Callable[[str], None],
+        act: Callable[[Event], None],
     ) -> None:
         self._payloads, self._pulls, self._store, self._bulk = payloads, pulls, store, bulk
         self.penalties = Penalties()
-        self._ahead = ahead
+        self.gone: set[str] = set()
+        self._ahead, self._act = ahead, act
 
     async def ask(self, number: int, peer: str) -> None:
         """Until its payload of this round is here or refused; the caller ends it with the round."""
         pause_s = RETRY_S[0]
+        self.gone.discard(peer)
         while True:
             try:
                 one = await self._payloads.ask(peer, number)
+                self.gone.discard(peer)
                 if one is None:
                     self._ahead(peer)
                 elif await self._get(number, one):
                     return
             except NETWORK_ERRORS as error:
+                if isinstance(error, Unreachable):
+                    self.gone.add(peer)
+                    self._act(lambda machine: [])  # and then a look at the round
                 logger.debug("round %d: %s does not tell its payload: %s", number, peer, error)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_S[1])

@@ -94,15 +94,12 @@ class Rounds:
             outrun=self._outcomes.outrun,
         )
         self._payloads = Payloads(transport, run=run, allowed=allowed)
-        self._asking = Asking(self._payloads, self._pulls, self._store, self.bulk, ahead=self._following.catch_up)
+        self._asking = Asking(
+            self._payloads, self._pulls, self._store, self.bulk, ahead=self._following.catch_up, act=self._happens
+        )
         self._post = Post(transport, run=run, names=names, receive=self._receive)
         self._reach = Reach(self._following.look_at)
-        self._timers = Timers(
-            self._happens,
-            grace_s=rules.grace_s,
-            deadline_s=rules.deadline_s,
-            moving_s=lambda: self.bulk.moving_s,
-        )
+        self._timers = Timers(self._happens, rules, moving_s=lambda: self.bulk.moving_s, gone=self._asking.gone)
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
         self._of_round: list[asyncio.Task[None]] = []

@@ -1,6 +1,7 @@
 """The timers of one round: grace, deadline, and the patience with the leader of each view.
 
-    grace      begins when as many payloads are here as are enough at its end: who is slower than most is waited for
+    grace      begins when as many payloads are here as are enough at its end: who is slower than most is waited for;
+               over at once when all that are missing are out of reach
     deadline   begins with the first payload
     patience   begins when a leader could have proposed, doubles from view to view; as long again as payloads of this
                round were on their way here, because they may take longer to the leader
@@ -12,11 +13,12 @@ inner steps take as long as they take.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 
 from outerloop.swarm.agreement import Agreement
 from outerloop.swarm.leading import candidates
 from outerloop.swarm.outputs import Output
+from outerloop.swarm.rules import Rules
 from outerloop.swarm.timeouts import LEAD_S
 
 Event = Callable[[Agreement], list[Output]]
@@ -24,16 +26,22 @@ LAST_DOUBLING = 3  # payloads go on coming from view to view, so that a view nee
 
 
 class Timers:
-    """`act` gets the event of each timer that is over; `moving_s`: seconds so far that payloads were on their way."""
+    """`act` gets the event of each timer that is over.
+
+    `moving_s`: seconds so far that payloads were on their way. `gone`: the peers that are out of reach just now.
+    """
 
     def __init__(
-        self, act: Callable[[Event], None], *, grace_s: float, deadline_s: float, moving_s: Callable[[], float]
+        self,
+        act: Callable[[Event], None],
+        rules: Rules,
+        *,
+        moving_s: Callable[[], float],
+        gone: Collection[str],
     ) -> None:
-        self._act = act
+        self._act, self._rules, self._gone = act, rules, gone
         self._moving_s = moving_s
         self._moved_before_s = 0.0
-        self._grace_s = grace_s
-        self._deadline_s = deadline_s
         self._running: dict[Hashable, asyncio.TimerHandle] = {}
 
     def clear(self) -> None:
@@ -46,11 +54,13 @@ class Timers:
     def look(self, machine: Agreement) -> None:
         """Start what begins now; what runs already goes on."""
         number, view = machine.number, machine.view
-        here, roster = len(candidates(machine.memory, machine.payloads)), len(machine.memory.roster)
+        present = {one.peer for one in candidates(machine.memory, machine.payloads)}
+        here, roster = len(present), len(machine.memory.roster)
         if here:
-            self._start("deadline", self._deadline_s, lambda m: m.deadline(number))
+            self._start("deadline", self._rules.deadline_s, lambda m: m.deadline(number))
         if here >= machine.closing.needed(roster, grace=True, deadline=False):
-            self._start("grace", self._grace_s, lambda m: m.grace(number))
+            nobody_else = set(machine.memory.roster) <= present.union(self._gone)
+            self._start(("grace", nobody_else), 0.0 if nobody_else else self._rules.grace_s, lambda m: m.grace(number))
         if machine.votes and awaits_its_leader(machine, here, roster):
             patience_s = LEAD_S * 2 ** min(view, LAST_DOUBLING) + self._moving_s() - self._moved_before_s
             self._start(("view", view), patience_s, lambda m: m.timeout(number, view))

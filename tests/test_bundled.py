@@ -1,0 +1,120 @@
+"""The lanes of an island that meet others through its first rank: each gets its own part, all are at one point."""
+
+import pytest
+import ranks
+import torch
+from torch import distributed as dist
+
+from outerloop import snapshot
+from outerloop.exchange.bundled import Bundled, bundle, parts_of
+from outerloop.ranks import Ranks
+from outerloop.types import Contribution, LeaderFailed, Outrun, ReplicasDiverged, Round, RoundFailed
+
+LANES = 3
+OTHERS = [f"theirs of {lane}".encode() for lane in range(LANES)]
+STATE = [b"state of %d" % lane for lane in range(LANES)]
+STRANGE = {
+    "nobody": b"",
+    "no bundle": b"\xff" * 40,
+    "one lane": b"a message",
+    "two lanes": bundle(OTHERS[:2]),
+    "four lanes": bundle([*OTHERS, b"more"]),
+    "floats": snapshot.pack([torch.ones(3) for _ in OTHERS]),
+    "words": snapshot.pack(["a", "b", "c"]),
+    "a table": snapshot.pack({"0": torch.zeros(1, dtype=torch.uint8)}),
+}
+"""What a peer may send instead of a bundle of three lanes."""
+
+
+class Swarm:
+    """The leader's exchange: another island answers each round, whose state is wanted after round 4."""
+
+    agrees = lockstep = tells_moving = True
+    waits_for_all = came_late = False
+    peer, rank, size, alive, bytes_sent = "one", 1, 2, 2, 5
+    given, offered = None, ()
+
+    def decided(self, round):
+        if round.number == 7:
+            raise Outrun(lambda most_bytes: (Round(9), bundle([b"%d" % (most_bytes > 60)] * LANES)))
+        return round.number == 3
+
+    def start(self, blob, round):
+        self.blob, self.round, self.offered = blob, round, [*self.offered, blob]
+        return self
+
+    def arrived(self):
+        return True
+
+    def wait(self, timeout_s):
+        if self.round.number == 6:
+            raise RoundFailed("the link is down")
+        sent = {"one": self.blob, "two": bundle(OTHERS)} | (STRANGE if self.round.number == 5 else {})
+        return [Contribution(peer, self.round, blob) for peer, blob in sent.items()]
+
+    def meet(self, blob, number, timeout_s):
+        return [Contribution("one", Round(number), blob), Contribution("two", Round(number), STRANGE["two lanes"])]
+
+    def landed(self, round, state):
+        if round.number == 4:
+            self.given = state()
+
+    def recovery(self, most_bytes):
+        return Round(8), bundle(STATE)
+
+
+def rounds_of(bundled, lane):
+    """A round that this island takes part in, one decided without it, one full of strange messages, one that fails."""
+    own = b"ours of %d" % lane
+    pending = bundled.start(own, Round(0))
+    assert pending.arrived() and not bundled.decided(Round(0)) and bundled.decided(Round(3))
+    assert pending.wait(1.0) == [Contribution("one", Round(0), own), Contribution("two", Round(0), OTHERS[lane])]
+    [left_out, _] = bundled.start(b"", Round(3)).wait(1.0)
+    assert left_out.blob == b""
+    told = {one.peer: one.blob for one in bundled.start(own, Round(5)).wait(1.0)}
+    assert told == {"one": own, "two": OTHERS[lane]} | dict.fromkeys(STRANGE, b"")
+    with pytest.raises(RoundFailed, match="the link is down"):
+        bundled.start(own, Round(6)).wait(1.0)
+    with pytest.raises(RoundFailed, match="two does not speak for 3 lanes"):
+        bundled.meet(own, 1, 1.0)
+    if lane == 0:
+        assert bundled.exchange.offered[:2] == [bundle([b"ours of %d" % one for one in range(LANES)]), b""]
+
+
+def states_of(bundled, lane):
+    """The island's state is wanted of one of two rounds; then the others' is taken, where they are and by one lane."""
+    bundled.landed(Round(3), lambda: pytest.fail("nobody wants it"))
+    bundled.landed(Round(4), lambda: STATE[lane])
+    if lane == 0:
+        assert parts_of(bundled.exchange.given, LANES) == STATE
+    with pytest.raises(Outrun) as outrun:
+        bundled.decided(Round(7))
+    assert outrun.value.state(20 + lane) == (Round(9), b"1")
+    assert bundled.recovery(20) == (Round(8), STATE[lane])
+    if lane == 1:
+        assert bundled.recovery(20) == (Round(8), STATE[lane])  # it differs from others' lane 1, and lands nothing
+    else:
+        with pytest.raises(Outrun) as outrun:
+            bundled.landed(Round(5), lambda: b"")
+        assert outrun.value.state(20) == (Round(8), STATE[lane])
+
+
+def lane_of_three(lane):
+    """All of it, and in the end lanes that are not where the others are."""
+    bundled = Bundled(Swarm() if lane == 0 else None, ranks=Ranks(dist.group.WORLD))
+    assert (bundled.peer, bundled.rank, bundled.size, bundled.alive) == ("one", 1, 2, 2)
+    assert bundled.bytes_sent == (0 if lane else 5)
+    rounds_of(bundled, lane)
+    states_of(bundled, lane)
+    with pytest.raises(LeaderFailed if lane else ReplicasDiverged, match=r"not at the same point: to begin .*number=1"):
+        bundled.start(b"", Round(1 + lane // 2))
+    return True
+
+
+def test_each_lane_gets_its_part_and_all_are_at_one_point(tmp_path):
+    assert ranks.together(LANES, lane_of_three, tmp_path) == [True] * LANES
+
+
+def test_equal_blobs_make_equal_bundles_and_one_blob_is_its_own():
+    assert bundle(OTHERS) == bundle(list(OTHERS)) and parts_of(bundle(OTHERS), LANES) == OTHERS
+    assert bundle([b"alone"]) == b"alone" and parts_of(b"alone", 1) == [b"alone"]
