@@ -11,7 +11,7 @@ then free, and a round's launch and landing are paid on the CPU, which copies of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from math import prod
@@ -24,10 +24,15 @@ from torch import distributed as dist
 from torch.nn import Module, Parameter
 from torch.nn.parallel import DistributedDataParallel
 
-from outerloop.types import Tensors, UserError
+from outerloop.types import Made, Tensors, UserError
 
 GROUPS: WeakKeyDictionary[Module, dist.ProcessGroup] = WeakKeyDictionary()
 """Of models whose meshes have no group for all their processes (HSDP): made once for each, not at every save."""
+
+
+def here(work: Callable[..., Made], *args: Any) -> Made:
+    """Do it in this thread."""
+    return work(*args)
 
 
 class Island:
@@ -36,21 +41,25 @@ class Island:
     Args:
         model: on its device.
         state_device: of the outer state, if that shall not lie with the model: "cpu".
+        compute: does work(*args) in the thread that computes for this model, and returns what that does.
 
     Raises:
         UserError: if the model has no trainable parameter.
     """
 
-    def __init__(self, model: Module, *, state_device: torch.device | None = None) -> None:
+    def __init__(
+        self, model: Module, *, state_device: torch.device | None = None, compute: Callable[..., Any] = here
+    ) -> None:
         model = unwrapped(model)
+        self.compute = compute
         cut_again(model)
         self.model, self.params = model, trainable(model)
         if not self.params:
             raise UserError(
                 f"{type(model).__name__} has no trainable parameter: set requires_grad on what should train"
             )
-        here = next(iter(self.params.values())).device
-        self.state_device = None if state_device == torch.device(here.type) else state_device
+        there = next(iter(self.params.values())).device
+        self.state_device = None if state_device == torch.device(there.type) else state_device
 
     def check_whole(self) -> None:
         """Raises UserError naming a trainable parameter that the model has got since, and nobody would exchange."""

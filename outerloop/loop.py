@@ -29,12 +29,12 @@ from outerloop.eager import first_mean, refreshed
 from outerloop.held import momentum_share, residual_share
 from outerloop.inheritance import Inheritance
 from outerloop.island import Island, unwrapped
-from outerloop.judge import Judge
+from outerloop.judge import Judge, Verdict
 from outerloop.meter import Meter
 from outerloop.payload import Payload, leader
 from outerloop.protocols import Aggregate, Choosing, Compressor, Evolving, Exchange, Feedback, OuterMethod, Schedule
 from outerloop.replica import Replica
-from outerloop.rounds import InFlight, RoundReport
+from outerloop.rounds import Arrival, InFlight, RoundReport
 from outerloop.routes.both import Routes
 from outerloop.types import Contribution, Outrun, Round, RoundFailed
 
@@ -166,12 +166,13 @@ class OuterLoop(Course):
         self.inheritance.take(content)
         self.go_on_from(round)
 
-    @torch.no_grad()
     def launch(self, round: Round) -> InFlight:
-        """Read, difference, feedback, compress, pack, hand to the exchange. Changes nothing that lasts.
+        """A round leaves, which changes nothing that lasts. Raises UserError for a model that has changed."""
+        return self.island.compute(self.offer, round)
 
-        Raises UserError for a model that has changed.
-        """
+    @torch.no_grad()
+    def offer(self, round: Round) -> InFlight:
+        """Read, difference, feedback, compress, pack, hand to the exchange."""
         began = time.perf_counter()
         self.island.check_whole()
         names = self.schedule.fragment(round.fragment, list(self.slow))
@@ -194,25 +195,33 @@ class OuterLoop(Course):
         offered = {name: self.slow[name] for name in self.schedule.fragment(round.fragment, list(self.slow))}
         return InFlight(round, offered, b"", self.exchange.start(b"", round), samples=0, launch_s=0.0, delta_norm=0.0)
 
-    @torch.no_grad()
     def land(self, round: Round) -> RoundReport:
         """Wait, then apply everything or nothing."""
         flight = self.in_flight.pop(round)
         began, moving_s = time.perf_counter(), self.exchange.moving_s
         try:
             received = flight.pending.wait(self.timeout_s)
-            waited_s = time.perf_counter() - began
-            moved_s = min(waited_s, self.exchange.moving_s - moving_s)
-            verdict = self.exchange.once(round, lambda: self.judge.verdict(received, flight.offered))
+            arrival = Arrival(received, began, time.perf_counter(), self.exchange.moving_s - moving_s)
+            verdict = self.island.compute(self.judged, flight, arrival)
         except (RoundFailed, wire.BadMessage) as reason:
             return flight.report(self.slow_hash, wait_s=time.perf_counter() - began, failed=str(reason))
-        combined = verdict.combined.to(self.replica.device)
+        return self.island.compute(self.apply, flight, arrival, verdict)
+
+    @torch.no_grad()
+    def judged(self, flight: InFlight, arrival: Arrival) -> Verdict:
+        """What all that came means, once for all workers of a process. Raises RoundFailed, BadMessage."""
+        return self.exchange.once(flight.round, lambda: self.judge.verdict(arrival.received, flight.offered))
+
+    @torch.no_grad()
+    def apply(self, flight: InFlight, arrival: Arrival, verdict: Verdict) -> RoundReport:
+        """Everything that a round changes."""
+        round, combined = flight.round, verdict.combined.to(self.replica.device)
         diverged = self.judge.diverged(combined.messages, self.replica.hash_of(flight.offered), round)
         if self.eager:
             now = self.in_flight[Round(round.number + 1, round.fragment)].offered
             combined = refreshed(combined, now=now, then=flight.offered)
         peers = tuple(m.header.peer for m in combined.messages)
-        own = [c.blob for c in received if c.peer == self.exchange.peer and c.peer in peers]
+        own = [c.blob for c in arrival.received if c.peer == self.exchange.peer and c.peer in peers]
         counted = own == [flight.blob]
         squares = self.routes.land(combined, flight.offered, flight.then, counted=counted)
         evolved = self.evolving.learn(round, verdict.agreement) if self.evolving else ""
@@ -220,11 +229,11 @@ class OuterLoop(Course):
         self.replica.rehash(flight.offered)
         self.samples -= flight.samples if counted else 0
         self.exchange.landed(round, self.inheritance.pack)
-        land_s = time.perf_counter() - began - waited_s
+        land_s = time.perf_counter() - arrival.at_s
         return flight.report(
             self.slow_hash,
-            wait_s=waited_s,
-            moved_s=moved_s,
+            wait_s=arrival.waited_s,
+            moved_s=min(arrival.waited_s, arrival.moving_s),
             peers=peers,
             diverged=diverged,
             refused=verdict.refused,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from outerloop.protocols import Pending
-from outerloop.types import Round, Tensors
+from outerloop.types import Contribution, Round, Tensors
 
 CHARTS = {
     "payload_bytes": "outer/payload_bytes",
@@ -61,6 +61,21 @@ class InFlight:
             blob=self.blob,
             **outcome,
         )
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """All that came in a round, from when to when it was waited for, and how long of that something moved. Seconds."""
+
+    received: list[Contribution]
+    began_s: float
+    at_s: float
+    moving_s: float
+
+    @property
+    def waited_s(self) -> float:
+        """As long as the landing stood still."""
+        return self.at_s - self.began_s
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,13 @@
 
 Both sides run in this process, in turn, `repeats` times; the figure is the ratio of the medians. Bare: one model, one
 optimizer, workers x rounds x H inner steps one after another. Loop: the workers as threads that take turns, rounds
-included. Options are those of `outerloop train`.
+included. The same thread computes for both. Options are those of `outerloop train`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import threading
 import time
@@ -22,15 +21,16 @@ from omegaconf import DictConfig
 from rows import show
 
 from outerloop.commands import build, config
+from outerloop.commands.team import OneThread
 from outerloop.exchange.inprocess import Hub
 from outerloop.inner.trainer import Trainer
 
 
-def trainers(settings: DictConfig, hub: Hub) -> list[Trainer]:
+def trainers(settings: DictConfig, hub: Hub, compute: OneThread) -> list[Trainer]:
     """One trainer a worker, each with its own exchange of the hub."""
     corpus = build.make(settings.data)
     return [
-        build.trainer_of(settings, corpus, build.make(settings.exchange, hub=hub, rank=rank), rank)
+        build.trainer_of(settings, corpus, build.make(settings.exchange, hub=hub, rank=rank), rank, compute=compute)
         for rank in range(hub.size)
     ]
 
@@ -57,6 +57,7 @@ def train(team: list[Trainer], steps: int) -> None:
     """This many inner steps of each worker, as threads that take turns."""
 
     def live(trainer: Trainer) -> None:
+        torch.set_num_threads(1)
         exchange = trainer.outer.exchange
         exchange.join()
         for _ in range(steps):
@@ -80,12 +81,13 @@ def main() -> None:
     parser.add_argument("options", nargs="*")
     args = parser.parse_intermixed_args()
     settings = config.load(["exchange=inprocess", "rounds=100000", f"workers={args.workers}", *args.options])
-    torch.set_num_threads(settings.threads or os.cpu_count() or 1)
-    team = trainers(settings, Hub(args.workers))
+    compute = OneThread(settings.threads or torch.get_num_threads())
+    torch.set_num_threads(1)
+    team = trainers(settings, Hub(args.workers), compute)
     steps = args.rounds * settings.schedule.sync_every
     train(team, settings.schedule.sync_every)  # both sides are compiled, in the thread that runs them
-    bare_s(team[0], 1)
-    rows = [(bare_s(team[0], steps * args.workers), loop_s(team, steps)) for _ in range(args.repeats)]
+    compute(bare_s, team[0], 1)
+    rows = [(compute(bare_s, team[0], steps * args.workers), loop_s(team, steps)) for _ in range(args.repeats)]
     bare, loop = (statistics.median(side) for side in zip(*rows, strict=True))
     row = {
         "recipe": settings.recipe,

@@ -18,7 +18,6 @@ import ranks
 import sharded
 import torch
 import torch.multiprocessing as processes
-from faults_machine import free_port
 from run_told import address_in, summary_of
 from safetensors.torch import load_file
 from torch import distributed as dist
@@ -52,14 +51,18 @@ def process(place, size, runs):
     """One process of torchrun, as it were, through several runs: (port, options) each."""
     for port, options in runs:
         os.environ |= {"RANK": str(place), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
         assert rank.train([*SMALL, *LENGTH, *options]) == 0
 
 
 def torchrun(size, *runs):
-    """These runs, one after another, in as many processes; they are forked from one that has imported everything."""
-    processes_of = [(free_port(), options) for options in runs]
-    processes.start_processes(process, (size, processes_of), nprocs=size, start_method="forkserver")
+    """These runs, one after another, in as many processes; they are forked from one that has imported everything.
+
+    Each run meets in a store that is here before it and after it, as torchrun's is, so that its port is nobody else's.
+    """
+    stores = [dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in runs]
+    places = [(store.port, options) for store, options in zip(stores, runs, strict=True)]
+    processes.start_processes(process, (size, places), nprocs=size, start_method="forkserver")
 
 
 def model_of(run_dir):
@@ -183,7 +186,7 @@ MOST_OF_THREE = ["exchange.peers=3", "rounds=80", "schedule.sync_every=10", "che
 @contextmanager
 def launched(run_dir, *options):
     """Torchrun with one island of two ranks of a swarm; it ends with this."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
     paths = f"{Path(__file__).parent.parent}:{Path(__file__).parent}"
     with (run_dir.parent / f"{run_dir.name}.txt").open("a") as told:
         process = subprocess.Popen(

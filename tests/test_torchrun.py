@@ -24,9 +24,10 @@ ROOT = Path(__file__).parent.parent
 
 def torchrun(size, *overrides, restarts=0):
     """The launcher, started."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={size}", f"--max-restarts={restarts}"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    sizes = [f"--nproc-per-node={size}", f"--max-restarts={restarts}"]
     return subprocess.Popen(
-        [*launcher, "-m", "outerloop", "train", *SMALL, *overrides],
+        [*launcher, *sizes, "-m", "outerloop", "train", *SMALL, *overrides],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -1,11 +1,13 @@
 """The inner trainer: accumulation, clipping, the learning rate by step, what the last step of a run leaves."""
 
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 
 from outerloop.commands import build, config
+from outerloop.commands.team import OneThread
 from outerloop.commands.train import train
 from outerloop.exchange.inprocess import Hub
 
@@ -74,6 +76,40 @@ def test_a_compiled_model_is_what_the_forward_pass_calls():
     trainer = trainer_of("inner.compile=true")
     assert trainer.forward is not trainer.model
     assert trainer.forward._orig_mod is trainer.model
+
+
+SEEN = []
+
+
+class Telling(torch.nn.Module):
+    """One layer that notes which thread calls it, and with how many cores."""
+
+    def __init__(self, vocab):
+        super().__init__()
+        self.layer = torch.nn.Embedding(vocab, vocab)
+
+    def forward(self, tokens):
+        SEEN.append((threading.get_ident(), torch.get_num_threads()))
+        return self.layer(tokens)
+
+
+def test_one_thread_computes_for_all_workers_of_a_process(tmp_path):
+    """Steps and evaluations; with as many cores as `threads` says, while the workers' own threads have one."""
+    SEEN.clear()
+    model = ["model=module", "model._target_=test_trainer.Telling", "+model.vocab=256"]
+    options = [*SMALL, *model, "workers=3", "threads=2", "rounds=2", "schedule.sync_every=2", "eval.sequences=6"]
+    train(config.load([*options, f"run_dir={tmp_path}/run"]))
+    assert len(SEEN) >= 3 * 2 * 2 + 3
+    assert {cores for _, cores in SEEN} == {2} and len({thread for thread, _ in SEEN}) == 1
+    assert threading.get_ident() not in dict(SEEN)
+
+
+def test_what_fails_in_the_computing_thread_fails_where_it_was_asked_for():
+    compute = OneThread(1)
+    with pytest.raises(ZeroDivisionError):
+        compute(divmod, 1, 0)
+    assert compute(divmod, 7, 2) == (3, 1)
+    compute.close()
 
 
 def test_gradients_do_not_outlive_their_step():

@@ -25,7 +25,7 @@ from outerloop.inner.data.corpus import Corpus
 from outerloop.inner.data.part import Part
 from outerloop.inner.following import Following
 from outerloop.inner.trainer import Trainer, autocast_of, pick_device
-from outerloop.island import Island
+from outerloop.island import Island, here
 from outerloop.loop import OuterLoop
 from outerloop.lr import warmup_cosine
 from outerloop.protocols import Evolving, Exchange, Schedule
@@ -117,12 +117,19 @@ def outer_of(
     )
 
 
-def trainer_of(config: DictConfig, corpus: Corpus, exchange: Exchange, index: int, seat: Seat = ALONE) -> Trainer:
+def trainer_of(
+    config: DictConfig,
+    corpus: Corpus,
+    exchange: Exchange,
+    index: int,
+    seat: Seat = ALONE,
+    compute: Callable[..., Any] = here,
+) -> Trainer:
     """The inner trainer of one local worker, its outer loop attached. The exchange has been joined."""
     inner, ranks = config.inner, seat.ranks
     model = model_of(config, corpus).to(pick_device(inner.device, index if seat is ALONE else LOCAL_RANK))
     forward: Any = torch.compile(model) if inner.compile else seat.wrap(model)  # one of the two at most
-    outer = outer_at(seat, config, model, exchange)
+    outer = outer_at(seat, config, model, exchange, compute)
     order = zlib.crc32(exchange.peer.encode()) if exchange.came_late else config.seed  # shares its text with a member
     # what is drawn while training differs by worker, and by rank of an island
     torch.manual_seed(config.seed + 1 + exchange.rank + exchange.size * ranks.rank)
@@ -147,11 +154,15 @@ def state_device(config: DictConfig) -> torch.device | None:
     return torch.device("cpu") if config.state_device == "cpu" else None
 
 
-def outer_at(seat: Seat, config: DictConfig, model: Module, exchange: Exchange) -> Any:
+def outer_at(seat: Seat, config: DictConfig, model: Module, exchange: Exchange, compute: Callable[..., Any]) -> Any:
     """The outer loop of this rank's island, or what stands in its place at a rank that follows another."""
-    island = Gathered(model, seat.ranks, state_device=state_device(config)) if seat.kind == "gathered" else None
-    if island and seat.follows:
-        return Following(model, island, make(config.schedule))
+    device = state_device(config)
+    if seat.kind != "gathered":
+        island = Island(model, state_device=device, compute=compute)
+    else:
+        island = Gathered(model, seat.ranks, state_device=device)
+        if seat.follows:
+            return Following(model, island, make(config.schedule))
     return outer_of(config, model, exchange, rounds=config.rounds, island=island)
 
 

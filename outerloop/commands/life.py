@@ -19,7 +19,7 @@ from outerloop.inner.following import follow
 from outerloop.inner.once import only_once
 from outerloop.inner.trainer import Trainer
 from outerloop.inner.worker import Event, Plan, Worker
-from outerloop.island import is_cut
+from outerloop.island import here, is_cut
 from outerloop.memory import estimate
 from outerloop.protocols import Exchange
 
@@ -43,10 +43,11 @@ def live(
     emit: Callable[[Event], None],
     check_stop: Callable[[], None],
     seat: Seat = ALONE,
+    compute: Callable[..., Any] = here,
 ) -> None:
     """One worker to its last event. The exchange has been joined."""
     corpus = make(config.data)
-    trainer = trainer_of(config, corpus, exchange, index, seat)
+    trainer = trainer_of(config, corpus, exchange, index, seat, compute)
     windows = corpus.validation(seq_len=config.inner.seq_len, sequences=config.eval.sequences)
     validation = seat.part_of(windows[index :: config.workers])
     plan = plan_of(config, index, run_dir, resume_step, ranks=seat.ranks.size)

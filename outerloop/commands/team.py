@@ -15,6 +15,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from outerloop.commands import life
 from outerloop.commands.build import make
 from outerloop.exchange.inprocess import Hub
 from outerloop.inner.worker import Event
-from outerloop.types import Deserted, LeaderFailed, ReplicasDiverged, RoundFailed, Stopped, UserError
+from outerloop.types import Deserted, LeaderFailed, Made, ReplicasDiverged, RoundFailed, Stopped, UserError
 
 LEAVE_S = 20
 """How long a worker process has to leave by itself before it is killed."""
@@ -72,23 +73,43 @@ def last_word(index: int, life: Callable[[], None]) -> Event:
     return {"event": "left", "worker": index, "step": 0}
 
 
+class OneThread:
+    """A thread that computes for all workers of a process, with so many cores.
+
+    Each thread that computes has a pool of OpenMP threads, and once all pools have more threads than there are cores
+    these sleep between any two operations.
+    """
+
+    def __init__(self, cores: int) -> None:
+        self.pool = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(cores,))
+
+    def __call__(self, work: Callable[..., Made], *args: Any) -> Made:
+        """What work(*args) returns, or raises, in that thread."""
+        return self.pool.submit(work, *args).result()
+
+    def close(self) -> None:
+        """End the thread, after what it is at."""
+        self.pool.shutdown()
+
+
 class ThreadTeam:
-    """Workers as threads that take turns (exchange=inprocess)."""
+    """Workers as threads that take turns (exchange=inprocess), and one thread that computes for whose turn it is."""
 
     def __init__(self, config: DictConfig, run_dir: Path, resume_step: int | None) -> None:
         self.config, self.run_dir, self.resume_step = config, run_dir, resume_step
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.hub = Hub(config.workers)
         self.threads = [threading.Thread(target=self.work, args=(i,), daemon=True) for i in range(config.workers)]
+        self.compute = OneThread(config.threads or torch.get_num_threads())
 
     def start(self) -> None:
-        """Begin; a thread computes with all cores, because only one computes at a time."""
-        torch.set_num_threads(self.config.threads or os.cpu_count() or 1)
+        """Begin."""
         for thread in self.threads:
             thread.start()
 
     def work(self, index: int) -> None:
         """One worker, until it has said its last word."""
+        torch.set_num_threads(1)
         self.events.put(last_word(index, partial(self.live, index)))
 
     def live(self, index: int) -> None:
@@ -103,6 +124,7 @@ class ThreadTeam:
                 exchange=exchange,
                 emit=self.events.put,
                 check_stop=self.hub.check_stop,
+                compute=self.compute,
             )
 
     def stop(self) -> None:
@@ -113,6 +135,7 @@ class ThreadTeam:
         """Until all have left."""
         for thread in self.threads:
             thread.join()
+        self.compute.close()
 
 
 class ProcessTeam:

@@ -50,7 +50,7 @@ def follow(trainer: Trainer, validation: Tensor, plan: Plan) -> None:
             trainer.outer.inner_step = order["inner_step"]
             trainer.step()
         elif order["do"] == "evaluate":
-            trainer.nats(validation, batch=plan.eval_batch)
+            trainer.nats(validation, plan.eval_batch)
         elif order["do"] == "save":
             save(trainer, {}, run_dir=plan.run_dir, step=order["step"], worker=plan.index)
         elif order["do"] == "load":

@@ -95,13 +95,17 @@ class Trainer:
         for p in self.params:
             p.grad = None
         windows = [self.stream.next().to(self.device) for _ in range(self.accumulate)]
-        [loss] = self.ranks.sum([sum(self.backward(window) for window in windows) / self.ranks.size])
-        lr = self.update()
+        loss, lr = self.outer.island.compute(self.train_on, windows)
         tokens = self.ranks.size * sum(window[:, 1:].numel() for window in windows)
         self.tokens += tokens
         computed = time.perf_counter()
         rounds = self.outer.after_inner_step(self.ranks.size * sum(len(window) for window in windows))
         return StepReport(loss, tokens, lr, rounds, computed - began, time.perf_counter() - computed)
+
+    def train_on(self, windows: list[Tensor]) -> tuple[float, float | None]:
+        """One step of the inner optimizer: the mean loss of these micro-batches before it, and its learning rate."""
+        [loss] = self.ranks.sum([sum(self.backward(window) for window in windows) / self.ranks.size])
+        return loss, self.update()
 
     def backward(self, window: Tensor) -> float:
         """Loss and gradient of one micro-batch, scaled so that the micro-batches of a step add up to their mean."""
@@ -132,10 +136,10 @@ class Trainer:
         """
         with self.outer.replica.weights(weights):
             self.outer.island.call("evaluate")
-            return self.nats(windows, batch=batch)
+            return self.outer.island.compute(self.nats, windows, batch)
 
     @torch.no_grad()
-    def nats(self, windows: Tensor, *, batch: int) -> float:
+    def nats(self, windows: Tensor, batch: int) -> float:
         """The same with the weights that the model has; all ranks call it."""
         self.model.eval()
         nats = 0.0
