@@ -172,7 +172,7 @@ class OuterLoop(Course):
 
     @torch.no_grad()
     def offer(self, round: Round) -> InFlight:
-        """Read, difference, feedback, compress, pack, hand to the exchange."""
+        """Read, difference, feedback, compress, pack, hand to the exchange. Raises UserError as `launch` does."""
         began = time.perf_counter()
         self.island.check_whole()
         names = self.schedule.fragment(round.fragment, list(self.slow))

@@ -114,6 +114,8 @@ def tried(optimizer: Optimizer, group: dict[str, Any], like: Tensor) -> float:
     stand_in = Parameter(like.new_zeros(shape))
     stand_in.grad = torch.zeros_like(stand_in)
     trial = copy.copy(optimizer)  # shares no hooks with the original
+    own = {name: value for name, value in vars(optimizer).items() if name not in vars(trial) and name != "step"}
+    vars(trial).update(own)  # what a class keeps beside its state; learning rate schedulers put a `step` there
     trial.param_groups, trial.state = [{**group, "params": [stand_in]}], defaultdict(dict)
     trial.step()
     return bytes_of(trial.state) / stand_in.nbytes

@@ -29,17 +29,24 @@ def mean_and_spread(outer: OuterLoop, lanes: Ranks = ALONE) -> tuple[Tensors, fl
     header = wire.Header(outer.inner_step, 0, 0, wire.schema_hash(schema), outer.slow_hash, peer=outer.exchange.peer)
     blob = wire.pack(header, {name: {"value": x} for name, x in outer.slow.items()})
     met = sorted(outer.meet(blob), key=lambda contribution: contribution.peer)
+    mean, variance = outer.island.compute(mean_and_variance, [one.blob for one in met], outer.slow)
+    variance, values = lanes.sum([variance, sum(x.numel() for x in mean.values())])
+    return mean, (variance / values) ** 0.5, len(met)
+
+
+@torch.no_grad()
+def mean_and_variance(blobs: list[bytes], like: Tensors) -> tuple[Tensors, float]:
+    """Of all peers' weights: the mean, and the sum over weights of the variance between peers. Raises RoundFailed."""
     try:
-        all_slow = [weights_of(contribution.blob, outer.slow) for contribution in met]
+        all_slow = [weights_of(blob, like) for blob in blobs]
     except wire.BadMessage as bad:
         raise RoundFailed(f"weights that do not fit: {bad}") from bad
     mean, variance = {}, 0.0
-    for name in outer.slow:
+    for name in like:
         stacked = torch.stack([slow[name] for slow in all_slow])
         mean[name] = stacked.mean(0)
         variance += float((stacked - mean[name]).square().mean(0).sum())
-    variance, values = lanes.sum([variance, sum(x.numel() for x in mean.values())])
-    return mean, (variance / values) ** 0.5, len(met)
+    return mean, variance
 
 
 def weights_of(blob: bytes, like: Tensors) -> Tensors:

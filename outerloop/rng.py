@@ -1,4 +1,4 @@
-"""The global random state of torch, whole: CPU and, where it is in use, the accelerator."""
+"""The global random state of torch, whole: CPU and, where they are in use, all accelerators."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 def get_state() -> dict[str, Tensor]:
-    """Device name -> generator state, uint8."""
+    """Kind of device -> generator state, uint8; of CUDA a row for each device."""
     states = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
-        states["cuda"] = torch.cuda.get_rng_state()
+        states["cuda"] = torch.stack(torch.cuda.get_rng_state_all())
     if torch.backends.mps.is_available():
         states["mps"] = torch.mps.get_rng_state()
     return states
@@ -20,6 +20,7 @@ def set_state(states: dict[str, Tensor]) -> None:
     """The inverse of `get_state`."""
     torch.set_rng_state(states["cpu"])
     if "cuda" in states:
-        torch.cuda.set_rng_state(states["cuda"])
+        for device, state in zip(range(torch.cuda.device_count()), states["cuda"], strict=False):
+            torch.cuda.set_rng_state(state, device)
     if "mps" in states:
         torch.mps.set_rng_state(states["mps"])

@@ -21,7 +21,7 @@ from omegaconf import DictConfig
 from rows import show
 
 from outerloop.commands import build, config
-from outerloop.commands.team import OneThread
+from outerloop.commands.team import OneThread, keep_to
 from outerloop.exchange.inprocess import Hub
 from outerloop.inner.trainer import Trainer
 
@@ -57,7 +57,7 @@ def train(team: list[Trainer], steps: int) -> None:
     """This many inner steps of each worker, as threads that take turns."""
 
     def live(trainer: Trainer) -> None:
-        torch.set_num_threads(1)
+        keep_to(1)
         exchange = trainer.outer.exchange
         exchange.join()
         for _ in range(steps):

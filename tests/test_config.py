@@ -48,6 +48,8 @@ def test_the_command_line_wins_over_the_recipe_and_that_over_the_axis():
         ("rounds=-1", "rounds=-1 must be at least 1"),
         ("rounds=many", "rounds is a whole number: type rounds=60"),
         ("rounds=2.5", "rounds is a whole number"),
+        ("threads=0", "threads=0 must be a whole number of at least 1, or null: type threads=1"),
+        ("threads=all", "threads=all must be a whole number"),
         ("rounds=null", "rounds=None must be at least 1: type rounds=60"),
         ("eval.sequences=3", "less than one a worker: type eval.sequences=4"),
         ("inner.lr=fast", "inner.lr is a number: type inner.lr="),

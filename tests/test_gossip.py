@@ -1,6 +1,7 @@
 """Gossip: random groups, the mean of all replicas is kept, their spread shrinks as predicted, one model comes out."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import toy
 from outerloop import wire
 from outerloop.exchange.inprocess import Hub
 from outerloop.exchange.inprocess_gossip import InProcessGossip
+from outerloop.island import here
 from outerloop.methods.noloco import NoLoCo
 from outerloop.payload import schema_of
 from outerloop.replicas import mean_and_spread
@@ -142,6 +144,7 @@ def test_threads_meet_in_their_groups():
 class Lane:
     """As much of an outer loop and of an island's ranks as a lane needs: it meets itself, all weights doubled."""
 
+    island = SimpleNamespace(compute=here)
     inner_step = slow_hash = 0
     peer = "a"
 

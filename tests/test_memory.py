@@ -26,7 +26,21 @@ def muon(model):
     return MuonWithAdamW(named, lr=1e-3, **settings)
 
 
+class Damped(torch.optim.SGD):
+    """It keeps something of its own beside its state."""
+
+    def __init__(self, params):
+        super().__init__(params, lr=0.1, momentum=0.9)
+        self.damping = 0.5
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["dampening"] = self.damping
+        return super().step(closure)
+
+
 INNER = {
+    "damped": lambda model: Damped(model.parameters()),
     "adamw": lambda model: torch.optim.AdamW([p for p in model.parameters() if p.requires_grad]),
     "sgd": lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
     "muon": muon,
@@ -38,6 +52,7 @@ INNER = {
     [
         ("diloco", "adamw", []),
         ("diloco", "sgd", ["state_dtype=float64"]),
+        ("diloco", "damped", []),
         ("sparseloco", "muon", ["feedback.bits=8"]),
         ("loco", "adamw", []),
         ("noloco", "adamw", []),

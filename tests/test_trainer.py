@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from outerloop.commands import build, config
+from outerloop.commands import build, config, team
 from outerloop.commands.team import OneThread
 from outerloop.commands.train import train
 from outerloop.exchange.inprocess import Hub
@@ -93,15 +93,26 @@ class Telling(torch.nn.Module):
         return self.layer(tokens)
 
 
-def test_one_thread_computes_for_all_workers_of_a_process(tmp_path):
-    """Steps and evaluations; with as many cores as `threads` says, while the workers' own threads have one."""
+def test_one_thread_computes_for_all_workers_of_a_process(tmp_path, monkeypatch):
+    """Steps, evaluations and rounds; with as many cores as `threads` says, while the workers' own threads have one."""
     SEEN.clear()
+    asked = []
+
+    class Told(OneThread):
+        def __call__(self, work, *args):
+            asked.append((work.__name__, threading.get_ident(), torch.get_num_threads()))
+            return super().__call__(work, *args)
+
+    monkeypatch.setattr(team, "OneThread", Told)
     model = ["model=module", "model._target_=test_trainer.Telling", "+model.vocab=256"]
     options = [*SMALL, *model, "workers=3", "threads=2", "rounds=2", "schedule.sync_every=2", "eval.sequences=6"]
     train(config.load([*options, f"run_dir={tmp_path}/run"]))
     assert len(SEEN) >= 3 * 2 * 2 + 3
     assert {cores for _, cores in SEEN} == {2} and len({thread for thread, _ in SEEN}) == 1
-    assert threading.get_ident() not in dict(SEEN)
+    by_workers = [ask for ask in asked if ask[1] != threading.get_ident()]
+    assert {name for name, _, _ in by_workers} == {"train_on", "nats", "offer", "judged", "apply"}
+    assert {cores for _, _, cores in by_workers} == {1} and len({thread for _, thread, _ in by_workers}) == 3
+    assert not {thread for _, thread, _ in asked} & dict(SEEN).keys()
 
 
 def test_what_fails_in_the_computing_thread_fails_where_it_was_asked_for():

@@ -78,6 +78,8 @@ def check(config: DictConfig, overrides: Sequence[str]) -> None:
         value = OmegaConf.select(config, key)
         if value is None or value < least:
             raise UserError(f"{key}={value} must be at least {least}: type {key}={OmegaConf.select(defaults, key)}")
+    if config.threads is not None and (type(config.threads) is not int or config.threads < 1):
+        raise UserError(f"threads={config.threads} must be a whole number of at least 1, or null: type threads=1")
     if config.eval.sequences < config.workers:
         raise UserError(
             f"eval.sequences={config.eval.sequences} is less than one a worker: type eval.sequences={config.workers}"

@@ -73,6 +73,12 @@ def last_word(index: int, life: Callable[[], None]) -> Event:
     return {"event": "left", "worker": index, "step": 0}
 
 
+def keep_to(cores: int) -> None:
+    """What this thread computes with, whatever others say: torch looks up the last that was said when it is asked."""
+    torch.set_num_threads(cores)
+    torch.get_num_threads()
+
+
 class OneThread:
     """A thread that computes for all workers of a process, with so many cores.
 
@@ -81,7 +87,8 @@ class OneThread:
     """
 
     def __init__(self, cores: int) -> None:
-        self.pool = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(cores,))
+        self.pool = ThreadPoolExecutor(1)
+        self(keep_to, cores)
 
     def __call__(self, work: Callable[..., Made], *args: Any) -> Made:
         """What work(*args) returns, or raises, in that thread."""
@@ -109,7 +116,7 @@ class ThreadTeam:
 
     def work(self, index: int) -> None:
         """One worker, until it has said its last word."""
-        torch.set_num_threads(1)
+        keep_to(1)
         self.events.put(last_word(index, partial(self.live, index)))
 
     def live(self, index: int) -> None:

@@ -9,6 +9,7 @@ so they stay equal without a word about weights.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Any
 
@@ -31,9 +32,19 @@ class Led(AtLeader):
             self.exchange.landed(round, state)
 
     def start(self, blob: bytes, round: Round) -> PendingAtLeader:
-        """Offered once, by the leader. Raises at all what it raises there."""
-        pending = PendingAtLeader(self, blob)
-        self.together(lambda exchange: pending.begin(exchange, round))
+        """Offered once, by the leader. Raises at all what it raises there; ReplicasDiverged or LeaderFailed."""
+        pending = PendingAtLeader(self)
+        digests = self.ranks.gather(hashlib.sha256(blob).digest())
+
+        def begin(exchange: Exchange) -> None:
+            if len(set(digests)) > 1:
+                raise ReplicasDiverged(
+                    f"the ranks of this island offer different messages in round {round.number}: they must hold equal"
+                    " weights and count equal samples"
+                )
+            pending.begin(exchange, blob, round)
+
+        self.together(begin)
         return pending
 
     def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
@@ -54,29 +65,22 @@ class Led(AtLeader):
 class PendingAtLeader:
     """One round under way at the leader."""
 
-    def __init__(self, led: Led, blob: bytes) -> None:
-        self.led, self.blob = led, blob
+    def __init__(self, led: Led) -> None:
+        self.led = led
         self.pending: Pending | None = None
 
-    def begin(self, exchange: Exchange, round: Round) -> None:
+    def begin(self, exchange: Exchange, blob: bytes, round: Round) -> None:
         """At the leader: the message leaves."""
-        self.pending = exchange.start(self.blob, round)
+        self.pending = exchange.start(blob, round)
 
     def wait(self, timeout_s: float) -> list[Contribution]:
-        """As the leader's exchange has it. Raises RoundFailed, Deserted, Outrun; ReplicasDiverged."""
+        """As the leader's exchange has it. Raises RoundFailed, Deserted, Outrun."""
 
         def waited(exchange: Exchange) -> list[Any]:
             assert self.pending is not None
             return listed(self.pending.wait(timeout_s))
 
-        contributions = unlisted(self.led.together(waited))
-        for one in contributions:
-            if self.blob and one.peer == self.led.peer and one.blob != self.blob:
-                raise ReplicasDiverged(
-                    f"this process offers another message in round {one.round.number} than the one that leads its"
-                    " island: the ranks of an island must hold equal weights and count equal samples"
-                )
-        return contributions
+        return unlisted(self.led.together(waited))
 
     def arrived(self) -> bool:
         """As the leader's exchange has it."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.commits import Participant
@@ -51,11 +52,9 @@ class Asking:
     async def ask(self, number: int, peer: str) -> None:
         """Until its payload of this round is here or refused; the caller ends it with the round."""
         pause_s = RETRY_S[0]
-        self.gone.discard(peer)
         while True:
             try:
-                one = await self._payloads.ask(peer, number)
-                self.gone.discard(peer)
+                one = await self._payloads.ask(peer, number, reached=partial(self.gone.discard, peer))
                 if one is None:
                     self._ahead(peer)
                 elif await self._get(number, one):

@@ -32,9 +32,13 @@ class Payloads:
     async def serve(self) -> None:
         await self._transport.serve(self._protocol, allowed=self._allowed, handler=self._tell)
 
-    async def ask(self, peer: str, number: int) -> Participant | None:
-        """What a peer has for a round; None: it has gone on without. Raises BrokenStream, Unreachable, TimeoutError."""
+    async def ask(self, peer: str, number: int, *, reached: Callable[[], None]) -> Participant | None:
+        """What a peer has for a round; None: it has gone on without. Tells as soon as it is in reach.
+
+        Raises BrokenStream, Unreachable, TimeoutError.
+        """
         async with self._transport.open_stream(id_of(peer), self._protocol) as stream:
+            reached()
             await stream.send_object({"number": number})
             told = await stream.receive_object(patience_s=POLL_S)
         try:

@@ -261,6 +261,7 @@ class Rounds:
         if machine.number != self._looked_at:
             self._looked_at = machine.number
             self._timers.clear()
+            self._asking.gone.clear()
             self._payloads.own.over(machine.number - 1)
             self._outcomes.forget()
             for task in self._of_round:

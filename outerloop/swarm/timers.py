@@ -3,8 +3,8 @@
     grace      begins when as many payloads are here as are enough at its end: who is slower than most is waited for;
                over at once when all that are missing are out of reach
     deadline   begins with the first payload
-    patience   begins when a leader could have proposed, doubles from view to view; as long again as payloads of this
-               round were on their way here, because they may take longer to the leader
+    patience   begins when a leader could have proposed, doubles from view to view; as long again as payloads
+               were on their way to or from here, because they may take longer to the leader
 
 All are counted from what this peer sees, never from a clock of others. A round in which nobody is ready yet has none:
 inner steps take as long as they take.

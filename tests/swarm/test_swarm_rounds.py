@@ -52,6 +52,22 @@ def test_a_dead_peer_costs_a_view_at_most_and_then_nothing(who: str) -> None:
     run(scene())
 
 
+def test_who_was_out_of_reach_for_a_moment_has_its_grace_again() -> None:
+    """A second of a broken link before anybody has a payload, and then two seconds later than the others."""
+
+    async def scene() -> None:
+        swarm = await Swarm("abcd", inner_s={"d": INNER_S + 2}).start()
+        await swarm.until("abcd", 1)
+        await asyncio.sleep(INNER_S / 2)
+        swarm.network.kill("d")
+        await asyncio.sleep(1)
+        swarm.network.cut.discard("d")
+        await swarm.until("abcd", 2)
+        assert swarm["a"].who(1) == "abcd"
+
+    run(scene())
+
+
 def test_a_frozen_peer_is_left_out_and_catches_up() -> None:
     async def scene() -> None:
         swarm = await Swarm("abcd").start()
