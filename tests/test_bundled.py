@@ -9,6 +9,7 @@ from outerloop import snapshot
 from outerloop.exchange.bundled import Bundled, bundle, parts_of
 from outerloop.ranks import Ranks
 from outerloop.types import Contribution, LeaderFailed, Outrun, ReplicasDiverged, Round, RoundFailed
+from outerloop.wire import BadMessage
 
 LANES = 3
 OTHERS = [f"theirs of {lane}".encode() for lane in range(LANES)]
@@ -81,6 +82,19 @@ def rounds_of(bundled, lane):
         assert bundled.exchange.offered[:2] == [bundle([b"ours of %d" % one for one in range(LANES)]), b""]
 
 
+def readings_of(bundled, lane):
+    """What one lane cannot read no lane lands."""
+    assert bundled.once(Round(0), lambda: lane) == lane
+
+    def read():
+        if lane == 1:
+            raise BadMessage("nothing of it is a number")
+        return lane
+
+    with pytest.raises(BadMessage if lane == 1 else RoundFailed, match="nothing of it is a number"):
+        bundled.once(Round(1), read)
+
+
 def states_of(bundled, lane):
     """The island's state is wanted of one of two rounds; then the others' is taken, where they are and by one lane."""
     bundled.landed(Round(3), lambda: pytest.fail("nobody wants it"))
@@ -105,6 +119,7 @@ def lane_of_three(lane):
     assert (bundled.peer, bundled.rank, bundled.size, bundled.alive) == ("one", 1, 2, 2)
     assert bundled.bytes_sent == (0 if lane else 5)
     rounds_of(bundled, lane)
+    readings_of(bundled, lane)
     states_of(bundled, lane)
     with pytest.raises(LeaderFailed if lane else ReplicasDiverged, match=r"not at the same point: to begin .*number=1"):
         bundled.start(b"", Round(1 + lane // 2))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from outerloop import snapshot
 from outerloop.exchange.at_leader import AtLeader, listed, unlisted
 from outerloop.protocols import Exchange, Pending
 from outerloop.ranks import tensor_of
-from outerloop.types import Contribution, Outrun, ReplicasDiverged, Round, RoundFailed
+from outerloop.types import Contribution, Made, Outrun, ReplicasDiverged, Round, RoundFailed
 
 RECOVERY = "the others' state"
 OVERHEAD_BYTES = 1 << 16
@@ -59,6 +59,21 @@ class Bundled(AtLeader):
         while wanted:
             self.ranks.gather(state())
             wanted = self.together(lambda _: False)
+
+    def once(self, round: Round, make: Callable[[], Made]) -> Made:
+        """Made by each lane of its own part, or by none: raises what it raises here, RoundFailed at the other lanes."""
+        made, failed = None, None
+        try:
+            made = make()
+        except Exception as error:
+            failed = error
+        own = f"{type(failed).__name__}: {failed}".encode() if failed else b""
+        told = self.asked(f"to have read {round}", own, lambda _, of_lanes: b"; ".join(filter(None, of_lanes)).decode())
+        if failed:
+            raise failed
+        if told:
+            raise RoundFailed(f"{round} cannot be read by all ranks of this island: {told}")
+        return cast(Made, made)
 
     def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
         """One message an island, of which each lane gets its part. Raises RoundFailed, also for what is no bundle."""
