@@ -1,10 +1,13 @@
-"""What the attached outer loop adds to an inner step between rounds, in microseconds: asked for are fewer than 20.
+"""What the attached outer loop adds to inner steps: between rounds (asked for are fewer than 20 us), and in a round.
 
     .venv/bin/python scripts/bench_attach.py [--json FILE]
 
 A model of 1M parameters in 16 tensors, and an optimizer whose step does nothing, so that what is left is the hook.
 Blocks of steps with the hook and without it take turns; the cost is the difference of their medians. For comparison,
 one step of AdamW on the same model.
+
+A round of 16.8M parameters that is under way for half a second, landing at once and 15 steps of 50 ms later: how long
+training stands still for its launch, for what is not here yet, and for its landing.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -21,9 +25,11 @@ from rows import show
 from torch import nn
 
 import outerloop
-from outerloop.exchange.inprocess import Hub, InProcess
+from outerloop.exchange.inprocess import Hub, InProcess, PendingRound
+from outerloop.types import Contribution, Round
 
 BLOCKS, STEPS = 200, 500
+ROUNDS, STEP_S, UNDER_WAY_S = 6, 0.05, 0.5
 RECIPES = ("diloco", "sparseloco", "streaming_diloco")
 
 
@@ -37,9 +43,21 @@ class Idle(torch.optim.Optimizer):
         pass
 
 
-def model() -> nn.Module:
-    """16 matrices, 256 x 256 each."""
-    return nn.Sequential(*(nn.Linear(256, 256, bias=False) for _ in range(16)))
+class SlowLink(InProcess):
+    """An exchange with oneself that takes UNDER_WAY_S."""
+
+    def start(self, blob: bytes, round: Round) -> PendingRound:
+        self.here_s = time.monotonic() + UNDER_WAY_S
+        return super().start(blob, round)
+
+    def wait(self, round: Round, partners: Sequence[int], timeout_s: float) -> list[Contribution]:
+        time.sleep(max(0.0, self.here_s - time.monotonic()))
+        return super().wait(round, partners, timeout_s)
+
+
+def model(width: int = 256) -> nn.Module:
+    """16 matrices, width x width each."""
+    return nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(16)))
 
 
 def us_per_step(step: Callable[[], None], steps: int) -> float:
@@ -65,6 +83,22 @@ def hook_us(recipe: str) -> tuple[float, float]:
     return statistics.median(bare), statistics.median(attached) - statistics.median(bare)
 
 
+def still_ms(recipe: str, delay: int) -> dict[str, float]:
+    """Medians of what training stands still for in a round."""
+    net, exchange = model(1024), SlowLink(hub=Hub(1), rank=0)
+    exchange.join()
+    options = ["schedule.sync_every=20", f"schedule.delay={delay}"]
+    outer, reports = outerloop.from_recipe(recipe, net, *options, exchange=exchange), []
+    while len(reports) < ROUNDS:
+        time.sleep(STEP_S)
+        with torch.no_grad():
+            for p in net.parameters():
+                p.add_(torch.randn_like(p), alpha=1e-3)
+        reports += outer.after_inner_step(1)
+    sides = {"launch_ms": "launch_s", "wait_ms": "wait_s", "land_ms": "land_s"}
+    return {name: 1e3 * statistics.median(getattr(one, side) for one in reports) for name, side in sides.items()}
+
+
 def adamw_us() -> float:
     """Median of one real step."""
     net = model()
@@ -87,6 +121,9 @@ def main() -> None:
         show(rows[-1])
     rows.append({"recipe": "fused AdamW, for comparison", "step_us": adamw_us()})
     show(rows[-1])
+    for recipe, delay in product(("diloco", "sparseloco"), (0, 15)):
+        rows.append({"recipe": recipe, "delay": delay, **still_ms(recipe, delay)})
+        show(rows[-1])
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n")
 
