@@ -4,6 +4,7 @@ Three thousand payloads here; twenty-four thousand others with: pytest -m slow -
 """
 
 import tracemalloc
+from types import SimpleNamespace
 
 import forged
 import hostile
@@ -19,6 +20,7 @@ from outerloop.compress.adaptive import Adaptive
 from outerloop.compress.identity import Identity
 from outerloop.compress.index.fixed import Fixed
 from outerloop.compress.topk import TopK
+from outerloop.island import here
 from outerloop.types import Contribution, Moment, Round, RoundFailed
 
 SHORT = settings(max_examples=160, derandomize=True, database=None)
@@ -147,6 +149,8 @@ def test_samples_of_64_bits_are_a_weight_like_any_other():
 
 class Meeting:
     """As much of an outer loop as a meeting of replicas needs; the other peer is not honest."""
+
+    island = SimpleNamespace(compute=here)
 
     def __init__(self, parts):
         self.slow, self.inner_step, self.slow_hash = {"w": torch.ones(3)}, 5, 0
