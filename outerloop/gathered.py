@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from outerloop.island import Island, shard_of, whole, widened
+from outerloop.cut import shard_of, whole
+from outerloop.island import Island, widened
 from outerloop.ranks import Ranks
 from outerloop.types import LeaderFailed, Tensors, UserError
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outerloop.island import local_of
+from outerloop.cut import local_of
 from outerloop.protocols import Feedback, OuterMethod
 
 SIDE = 64

@@ -25,10 +25,11 @@ from outerloop import compatibility, wire
 from outerloop.buffers import Buffers
 from outerloop.checkpoint import on_device
 from outerloop.course import Course
+from outerloop.cut import unwrapped
 from outerloop.eager import first_mean, refreshed
 from outerloop.held import momentum_share, residual_share
 from outerloop.inheritance import Inheritance
-from outerloop.island import Island, unwrapped
+from outerloop.island import Island
 from outerloop.judge import Judge, Verdict
 from outerloop.meter import Meter
 from outerloop.payload import Payload, leader

@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
+from outerloop.cut import local_of
 from outerloop.held import SIDE, bytes_of
-from outerloop.island import local_of
 from outerloop.loop import OuterLoop
 
 

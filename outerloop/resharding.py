@@ -29,8 +29,8 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from outerloop import snapshot
+from outerloop.cut import global_of, group_of, local_of
 from outerloop.feedback.storage import dense
-from outerloop.island import global_of, group_of, local_of
 from outerloop.loop import OuterLoop
 from outerloop.types import Tensors, UserError
 

@@ -11,7 +11,7 @@ ROOT = Path(outerloop.__file__).parent
 FLOORS = [
     {"types"},
     {"protocols"},
-    {"kernels", "rng", "lr", "pace", "dealing", "snapshot", "ranks"},
+    {"kernels", "rng", "lr", "pace", "dealing", "snapshot", "ranks", "cut"},
     {"compress", "feedback", "wire", "island", "schedule", "checkpoint", "swarm"},
     {
         "methods",

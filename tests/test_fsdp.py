@@ -16,12 +16,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 import outerloop
 from outerloop.commands import own_loop
+from outerloop.cut import global_of, whole
 from outerloop.exchange.bundled import Bundled
 from outerloop.exchange.distributed import Distributed
 from outerloop.exchange.distributed_gossip import DistributedGossip
 from outerloop.exchange.inprocess import InProcess
 from outerloop.exchange.inprocess_gossip import InProcessGossip
-from outerloop.island import global_of, whole
 from outerloop.ranks import Ranks
 from outerloop.types import UserError
 

@@ -9,7 +9,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import outerloop
-from outerloop import island
+from outerloop import cut
 from outerloop.types import UserError
 
 TEXT = b"the quick brown fox jumps over the lazy dog. " * 20
@@ -119,7 +119,7 @@ def refused(rank):
             with pytest.raises(UserError) as error:
                 outerloop.from_recipe("diloco", model, option, exchange=toy.alone())
             said.append(str(error.value))
-    return [island.processes_of(model) for model in models], said
+    return [cut.processes_of(model) for model in models], said
 
 
 def test_clocks_and_buffers_are_of_one_process(tmp_path):

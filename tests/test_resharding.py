@@ -17,9 +17,9 @@ from torch.distributed import checkpoint
 from torch.distributed.device_mesh import init_device_mesh
 
 import outerloop
-from outerloop import island, resharding
+from outerloop import cut, resharding
+from outerloop.cut import global_of, whole
 from outerloop.feedback.storage import EightBit, dense
-from outerloop.island import global_of, whole
 from outerloop.memory import estimate, measure
 from outerloop.types import UserError
 
@@ -163,15 +163,15 @@ def test_an_error_of_8_bits_goes_through_float32_and_back():
 def test_the_group_of_all_ranks_of_a_mesh_of_two_dimensions_is_made_once_for_a_model(monkeypatch):
     """Of HSDP: 2 copies of 2 shards. Two saves are of one group; a model that has gone keeps none."""
     mesh, made = SimpleNamespace(ndim=2, mesh=torch.tensor([[0, 1], [2, 3]])), []
-    monkeypatch.setattr(island, "cut_of", lambda model: (mesh, ()))
+    monkeypatch.setattr(cut, "cut_of", lambda model: (mesh, ()))
     monkeypatch.setattr(dist, "new_group", lambda ranks, **_: made.append(ranks) or object())
     net, other = Net(**EVEN), Net(**EVEN)
-    groups = [island.group_of(one) for one in (net, net, other)]
+    groups = [cut.group_of(one) for one in (net, net, other)]
     assert groups[0] is groups[1] is not groups[2] and made == [[0, 1, 2, 3]] * 2
-    before = len(island.GROUPS)
+    before = len(cut.GROUPS)
     del net
     gc.collect()
-    assert len(island.GROUPS) == before - 1
+    assert len(cut.GROUPS) == before - 1
 
 
 def test_a_folder_without_a_checkpoint_is_refused(tmp_path):

@@ -14,9 +14,10 @@ from torch.distributed.fsdp import fully_shard
 
 import outerloop
 from outerloop.commands import config
+from outerloop.cut import local_of
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.gathered import Gathered
-from outerloop.island import Island, copied, local_of
+from outerloop.island import Island, copied
 from outerloop.memory import estimate
 from outerloop.methods.noloco import NoLoCo
 from outerloop.ranks import Ranks

@@ -13,13 +13,14 @@ from torch.nn import Module
 from outerloop import checkpoint
 from outerloop.commands.build import make, model_of, next_launch, schedule_of, trainer_of
 from outerloop.commands.seat import ALONE, Seat
+from outerloop.cut import is_cut
 from outerloop.inner.data.corpus import Corpus
 from outerloop.inner.export import export_hf
 from outerloop.inner.following import follow
 from outerloop.inner.once import only_once
 from outerloop.inner.trainer import Trainer
 from outerloop.inner.worker import Event, Plan, Worker
-from outerloop.island import here, is_cut
+from outerloop.island import here
 from outerloop.memory import estimate
 from outerloop.protocols import Exchange
 

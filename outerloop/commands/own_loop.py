@@ -12,10 +12,11 @@ from torch.nn import Module
 from outerloop.commands import build, config, rundir
 from outerloop.commands.alike import begin_together
 from outerloop.commands.islands import for_one_process
+from outerloop.cut import copies_of, group_of, lanes_of, processes_of, shards_of
 from outerloop.exchange.bundled import Bundled
 from outerloop.exchange.led import Led
 from outerloop.gathered import Follower, Gathered
-from outerloop.island import Island, copies_of, group_of, lanes_of, processes_of, shards_of
+from outerloop.island import Island
 from outerloop.loop import OuterLoop
 from outerloop.protocols import Exchange
 from outerloop.ranks import Ranks

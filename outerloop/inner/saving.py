@@ -16,8 +16,8 @@ from types import ModuleType
 from typing import Any
 
 from outerloop import checkpoint
+from outerloop.cut import is_cut
 from outerloop.inner.trainer import Trainer
-from outerloop.island import is_cut
 
 State = dict[str, Any]
 
