@@ -40,12 +40,18 @@ from torch import Tensor
 
 from outerloop.kernels.select import offer, select
 
+REST = 0.03
+
 
 def medians(sides: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Seconds of each, run in turn, `repeats` times after one that warms up."""
+    """Seconds of each, run in turn, `repeats` times after one that warms up.
+
+    A rest before each: threads that torch woke for the one before stay busy for milliseconds, in wait of more.
+    """
     times: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(repeats + 1):
         for name, side in sides.items():
+            time.sleep(REST)
             began = time.perf_counter()
             side()
             if turn:

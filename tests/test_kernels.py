@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outerloop.kernels.eight_bit import BLOCK, to_eight_bit
+from outerloop.kernels.finite import all_finite, finite
 from outerloop.kernels.land import Landing, land
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.select import absolute, select
@@ -134,6 +135,19 @@ def test_what_is_not_finite_is_kept_and_so_seen(bad):
         assert not value[at].isfinite()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("n", [0, 1, 7, 4097, 200_003])
+def test_what_is_finite_is_told_from_what_is_not(n, dtype):
+    x = state("huge", n, torch.float32)[0].clamp(-6e4, 6e4).to(dtype)
+    assert all_finite(x)
+    for bad, at in itertools.product([float("nan"), float("inf"), float("-inf")], {0, n // 2, n - 1} if n else ()):
+        broken = x.clone()
+        broken[at] = bad
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            assert not all_finite(broken) and not all_finite(broken.view(1, -1)) and not definition(finite)(broken)
+
+
 def test_select_and_land_by_hand():
     """Two chunks of three, one value kept of each; two peers, one of them this one."""
     slow, fast = torch.tensor([1.0, 2, 3, 4, 5, 6]), torch.tensor([0.5, 2, 5, 4, 4, 6])
@@ -185,11 +199,11 @@ def test_the_operators_trace_whole():
         assert same(got, expected) and all(map(same, twins, tensors))
 
 
-@pytest.mark.parametrize("operator", [select, two_bit_encode], ids=["select", "two_bit_encode"])
-def test_torch_finds_the_operators_well_declared(operator):
-    x = torch.randn(200)
-    arguments = (x, None, None, None, 0.0, 64, 3) if operator is select else (x, 64)
-    torch.library.opcheck(operator.overload, arguments)
+@pytest.mark.parametrize(
+    ("operator", "more"), [(select, (None, None, None, 0.0, 64, 3)), (two_bit_encode, (64,)), (finite, ())]
+)
+def test_torch_finds_the_operators_well_declared(operator, more):
+    torch.library.opcheck(operator.overload, (torch.randn(200), *more))
 
 
 @pytest.mark.parametrize("recipe", toy_routes.FUSED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Size, Tensor
 
-from outerloop.kernels.reference import all_finite
+from outerloop.kernels.finite import all_finite
 from outerloop.types import Moment, Parts
 
 

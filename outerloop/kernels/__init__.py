@@ -9,7 +9,13 @@ from contextlib import suppress
 import torch
 
 try:
-    from outerloop.kernels import cpu_land, cpu_positions, cpu_select, cpu_two_bit  # noqa: F401  register themselves
+    from outerloop.kernels import (  # noqa: F401  register themselves
+        cpu_finite,
+        cpu_land,
+        cpu_positions,
+        cpu_select,
+        cpu_two_bit,
+    )
 except ImportError as missing:
     logging.getLogger(__name__).warning("no compiled loops, kernels run in plain torch: %s", missing)
 if torch.cuda.is_available():

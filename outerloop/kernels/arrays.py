@@ -32,6 +32,11 @@ def convert(source: Any, target: Any) -> None:
     raise NotImplementedError
 
 
+def float_row(source: Any, start: int, n: int, buffer: Any) -> Any:
+    """(n,) float32 to be read: values start .. start + n where they lie, or widened in a buffer. Compiled code only."""
+    raise NotImplementedError
+
+
 @intrinsic
 def prefetch(typing_context, array, index):
     """Ask for the cache line of array[index], to be there in the second-level cache when it is read."""
@@ -71,6 +76,20 @@ def convert_of(source, target):
     if source.dtype == target.dtype:
         return copy
     return widen if source.dtype == types.uint16 else narrow
+
+
+@overload(float_row)
+def float_row_of(source, start, n, buffer):
+    """By the type of the source."""
+
+    def here(source, start, n, buffer):
+        return source[start : start + n]
+
+    def widened(source, start, n, buffer):
+        convert(source[start : start + n], buffer)
+        return buffer[:n]
+
+    return here if source.dtype == types.float32 else widened
 
 
 @compiled

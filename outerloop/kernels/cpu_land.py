@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outerloop.kernels.arrays import LINE, array_of, convert, prefetch, sum_of_squares
+from outerloop.kernels.arrays import LINE, array_of, convert, float_row, prefetch, sum_of_squares
 from outerloop.kernels.compiled import compiled
 from outerloop.kernels.cpu_eight_bit import held_row, hold_row
 from outerloop.kernels.land import Landing, land
@@ -57,7 +57,7 @@ def land_rows(slow, fast, residual, scale, momentum, position, value, sent, how,
         row_slow, row_fast = slow[start : start + n], fast[start : start + n]
         if residual.size:
             held = held_row(residual, scale, start, n, buffer)
-            keep_row(row_slow, row_fast, held, beta, position[own, begin:end], sent[begin:end], other)
+            keep_row(row_slow, float_row(fast, start, n, other), held, beta, position[own, begin:end], sent[begin:end])
             hold_row(held, residual, scale, start)
         for peer in range(position.shape[0]):
             ask_ahead(slow, fast, residual, start + chunk, chunk, peer, position.shape[0])
@@ -86,11 +86,10 @@ def ask_ahead(slow, fast, residual, start, chunk, part, parts):
 
 
 @compiled
-def keep_row(slow, fast, residual, beta, position, value, other):
+def keep_row(slow, fast, residual, beta, position, value):
     """e ← (slow − fast) + e · β − own v."""
-    convert(fast, other)
     for i in range(slow.size):
-        residual[i] = (slow[i] - other[i]) + residual[i] * beta
+        residual[i] = (slow[i] - fast[i]) + residual[i] * beta
     for j in range(position.size):
         residual[np.uint32(position[j])] -= value[j]
 

@@ -11,6 +11,7 @@ import torch
 
 from outerloop.kernels import positions
 from outerloop.kernels.eight_bit import to_eight_bit
+from outerloop.kernels.finite import finite
 from outerloop.kernels.land import Landing, land
 from outerloop.kernels.select import select
 from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
@@ -23,6 +24,7 @@ def warm() -> None:
     for dtype, residual in itertools.product((torch.float32, torch.bfloat16), residuals):
         fast = slow.to(dtype)
         position_M, value_M, _ = select(slow, fast, *residual, 0.9, 256, 4)
+        finite(value_M)
         code, level_G2 = two_bit_encode(value_M, 4)
         two_bit_decode([code], [level_G2], len(value_M), 4)
         how = Landing(own=0, beta=0.9, chunk=256, k=4, by_senders=True, lr=1.0, mu=0.0, nesterov=False)

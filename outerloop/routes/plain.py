@@ -12,7 +12,7 @@ from torch import Tensor
 
 from outerloop import wire
 from outerloop.aggregate.lengths import sum_of_squares
-from outerloop.kernels.reference import all_finite
+from outerloop.kernels.finite import all_finite
 from outerloop.payload import Payload
 from outerloop.protocols import Aggregate, Feedback, OuterMethod
 from outerloop.types import Parts, Tensors
