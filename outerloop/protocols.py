@@ -66,12 +66,15 @@ class OuterMethod(Protocol):
 
     shared: bool
     """True when equal contributions keep the slow weights of all peers equal, bit for bit."""
-    sends: Literal["differences", "weights"]
-    """What `outgoing` is made of: differences may be sent sparse and with feedback, weights may not."""
     momentum: float
     """Share of the last outer step that is taken again, 0 without."""
     reads: Literal["weights", "gradients"]
     """What `outgoing` wants from the model: the fast weights, or (H = 1) the accumulated gradients."""
+
+    @property
+    def sends(self) -> Literal["differences", "weights"]:
+        """What `outgoing` is made of: differences may be sent sparse and with feedback, weights may not."""
+        ...
 
     def init(self, slow: Tensors) -> None:
         """Allocate state for these slow weights; they are updated in place from now on."""

@@ -26,6 +26,7 @@ from torch import nn
 
 import outerloop
 from outerloop.exchange.inprocess import Hub, InProcess, PendingRound
+from outerloop.rounds import RoundReport
 from outerloop.types import Contribution, Round
 
 BLOCKS, STEPS = 200, 500
@@ -39,7 +40,7 @@ class Idle(torch.optim.Optimizer):
     def __init__(self, params) -> None:
         super().__init__(params, {})
 
-    def step(self, closure=None) -> None:
+    def step(self, closure=None) -> None:  # type: ignore[override]
         pass
 
 
@@ -88,7 +89,8 @@ def still_ms(recipe: str, delay: int) -> dict[str, float]:
     net, exchange = model(1024), SlowLink(hub=Hub(1), rank=0)
     exchange.join()
     options = ["schedule.sync_every=20", f"schedule.delay={delay}"]
-    outer, reports = outerloop.from_recipe(recipe, net, *options, exchange=exchange), []
+    outer = outerloop.from_recipe(recipe, net, *options, exchange=exchange)
+    reports: list[RoundReport] = []
     while len(reports) < ROUNDS:
         time.sleep(STEP_S)
         with torch.no_grad():

@@ -26,13 +26,16 @@ from outerloop.exchange.inprocess import Hub
 from outerloop.inner.trainer import Trainer
 
 
-def trainers(settings: DictConfig, hub: Hub, compute: OneThread) -> list[Trainer]:
-    """One trainer a worker, each with its own exchange of the hub."""
-    corpus = build.make(settings.data)
-    return [
+def trainers(settings: DictConfig) -> tuple[list[Trainer], OneThread]:
+    """One trainer a worker, each with its own exchange of a hub, and the thread that computes for them."""
+    compute = OneThread(settings.threads or torch.get_num_threads())
+    torch.set_num_threads(1)
+    corpus, hub = build.make(settings.data), Hub(settings.workers)
+    team = [
         build.trainer_of(settings, corpus, build.make(settings.exchange, hub=hub, rank=rank), rank, compute=compute)
         for rank in range(hub.size)
     ]
+    return team, compute
 
 
 def bare_s(trainer: Trainer, steps: int) -> float:
@@ -81,9 +84,7 @@ def main() -> None:
     parser.add_argument("options", nargs="*")
     args = parser.parse_intermixed_args()
     settings = config.load(["exchange=inprocess", "rounds=100000", f"workers={args.workers}", *args.options])
-    compute = OneThread(settings.threads or torch.get_num_threads())
-    torch.set_num_threads(1)
-    team = trainers(settings, Hub(args.workers), compute)
+    team, compute = trainers(settings)
     steps = args.rounds * settings.schedule.sync_every
     train(team, settings.schedule.sync_every)  # both sides are compiled, in the thread that runs them
     compute(bare_s, team[0], 1)

@@ -140,6 +140,7 @@ def row_of(recipe: str, rate: str, args: argparse.Namespace, rounds: list[Row], 
     counted = [row for row in rounds if row["round"] > SKIPPED]
     settings = config.load([*COMMON, *options_of(recipe, args)])
     schedule = build.make(settings.schedule)
+    exchange: Any = get_class(settings.exchange._target_)
     seconds = {name: statistics.median(row[name] for row in counted) for name in SECONDS}
     spent = {name: sum(row[name] for row in counted) for name in SPENT}
     return {
@@ -149,7 +150,7 @@ def row_of(recipe: str, rate: str, args: argparse.Namespace, rounds: list[Row], 
         "delay_ms": 1e3 * args.link_delay,
         "params": summaries[0]["params"],
         "payload_bytes": statistics.median(row["payload_bytes"] for row in counted),
-        "exchange": "gather" if get_class(settings.exchange._target_).agrees else "gossip",
+        "exchange": "gather" if exchange.agrees else "gossip",
         "fragments": schedule.fragments,
         "sync_every": schedule.sync_every,
         "delay_steps": schedule.delay,

@@ -16,7 +16,6 @@ import torch
 from safetensors.torch import save_file
 
 from outerloop.commands import config
-from outerloop.exchange.inprocess import Hub
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.inner.trainer import Trainer
 
@@ -37,9 +36,9 @@ def main() -> None:
     parser.add_argument("options", nargs="*")
     args = parser.parse_intermixed_args()
     settings = config.load(["exchange=inprocess", "rounds=60", *args.options])
-    team = bench_loop.trainers(settings, Hub(settings.workers))
+    team, compute = bench_loop.trainers(settings)
     bench_loop.train(team, args.round * settings.schedule.sync_every - 1)
-    save_file(buffers(team[0]), args.file)
+    save_file(compute(buffers, team[0]), args.file)
     print(f"{args.file}: {sum(x.numel() for x in team[0].outer.slow.values())} values of round {args.round}")
 
 

@@ -21,9 +21,9 @@ def clause(path: Path) -> str:
     return textwrap.shorten(re.split(r"\. |\.$| \(arXiv", text)[0], 92, placeholder=" ...")
 
 
-def lines(folder: Path, depth: int = 0) -> list[str]:
-    """One line a file, folders first line from their __init__."""
-    out = []
+def lines(folder: Path, depth: int = 0) -> list[tuple[str, str]]:
+    """Name and clause of each file, folders first line from their __init__."""
+    out: list[tuple[str, str]] = []
     for path in sorted(folder.iterdir(), key=lambda p: (p.is_dir(), p.name)):
         if path.is_dir() and (path / "__init__.py").exists():
             out.append((f"{'  ' * depth}{path.name}/", clause(path / "__init__.py")))

@@ -34,7 +34,7 @@ class PacedAdamW(torch.optim.AdamW):
         fused: bool,
         step_s: float,
     ) -> None:
-        super().__init__(params, lr=lr, betas=tuple(betas), weight_decay=weight_decay, fused=fused)
+        super().__init__(params, lr=lr, betas=(betas[0], betas[1]), weight_decay=weight_decay, fused=fused)
         self.step_s = step_s
         self.began_s: float | None = None
         self.hook = register_module_forward_pre_hook(self.note)
@@ -44,7 +44,7 @@ class PacedAdamW(torch.optim.AdamW):
         if module.training and self.began_s is None:
             self.began_s = time.monotonic()
 
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One update, and a sleep."""
         loss = super().step(closure)
         now_s = time.monotonic()
