@@ -10,10 +10,10 @@ import logging
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future, TimeoutError
 from pathlib import Path
 
-from outerloop.exchange.swarm import SwarmExchange, SwarmPending
+from outerloop.exchange.swarm import SwarmExchange
+from outerloop.exchange.swarm_patience import PatientPending, state_from_others
 from outerloop.swarm.disk import Folder
 from outerloop.swarm.fields import BadMessage
 from outerloop.swarm.handover import Handover
@@ -24,8 +24,8 @@ from outerloop.swarm.presence import Presence
 from outerloop.swarm.roster import id_of
 from outerloop.swarm.rounds import Rounds
 from outerloop.swarm.rules import Quorum, Rules
-from outerloop.swarm.timeouts import CALL_S, LINGER_S, MEET_S, STATE_S, TELL_S
-from outerloop.types import FIRST, Contribution, Deserted, Outrun, Round, RoundFailed
+from outerloop.swarm.timeouts import CALL_S, LINGER_S, MEET_S, TELL_S
+from outerloop.types import FIRST, Contribution, Outrun, Round
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +54,7 @@ class SwarmGather(SwarmExchange):
     fingerprint       hash of all settings that must be equal on every peer
     max_blob_bytes    largest payload that is sent, or accepted from a peer
     max_mbit          what payloads and state may take of the way out, Mbit/s; None: no limit
+    patience_s        how long nobody may tell anything of the run to a peer that needs its state
     tell              told, in one line, what a round that takes long is waiting for
     """
 
@@ -85,6 +86,7 @@ class SwarmGather(SwarmExchange):
         fingerprint: str = "",
         max_blob_bytes: int = 1 << 30,
         max_mbit: float | None = None,
+        patience_s: float = 600.0,
         tell: Callable[[str], None] = logger.warning,
     ) -> None:
         rules = Rules(
@@ -112,7 +114,7 @@ class SwarmGather(SwarmExchange):
             remembers=self._remembers,
         )
         super().__init__(presence, max_blob_bytes=max_blob_bytes, tell=tell)
-        self._join_timeout_s = join_timeout_s
+        self._join_timeout_s, self._patience_s = join_timeout_s, patience_s
         self._fragments = fragments
         with self.appearing() as parts:
             self._rounds = Rounds(
@@ -180,11 +182,13 @@ class SwarmGather(SwarmExchange):
         place = self._place(round)
         self._node.spawn(self._handover.landed(place, state() if self._handover.wants(place) else None))
 
-    def start(self, blob: bytes, round: Round) -> _Pending:
+    def start(self, blob: bytes, round: Round) -> PatientPending:
         self._check_size(blob)
         place = self._place(round)
         gather = self._node.spawn(self._gather(place, blob, round))
-        pending = _Pending(gather, lambda: self._rounds.waits_for(place), self._tell, self.recovery)
+        pending = PatientPending(
+            gather, waits_for=lambda: self._rounds.waits_for(place), tell=self._tell, take_over=self.recovery
+        )
         self._follow(pending)
         return pending
 
@@ -210,7 +214,7 @@ class SwarmGather(SwarmExchange):
             self._rounds.go_on(memory)
 
     def recovery(self, at_most: int) -> tuple[Round, bytes]:
-        """The others' state, however long it takes to come: people see how far it is."""
+        """The others' state, however long it takes to come: people see how far it is. Raises Deserted."""
         told_s = time.monotonic()
 
         def progress(here: int, size: int) -> None:
@@ -223,7 +227,9 @@ class SwarmGather(SwarmExchange):
         work = self._handover.take_over(
             self._names().values(), sitting=self._members.sitting, at_most=at_most, progress=progress
         )
-        place, content = self._node.call(work, timeout_s=STATE_S)
+        place, content = state_from_others(
+            self._node.spawn(work), silent_s=self._handover.silent_s, patience_s=self._patience_s, tell=self._tell
+        )
         return Round(*divmod(place, self._fragments)), content
 
     def _names(self) -> dict[str, str]:
@@ -247,37 +253,3 @@ class SwarmGather(SwarmExchange):
 
     def _place(self, round: Round) -> int:
         return round.number * self._fragments + round.fragment
-
-
-class _Pending(SwarmPending):
-    """Waits with patience, and tells for what."""
-
-    def __init__(
-        self,
-        future: Future[list[Contribution]],
-        waits_for: Callable[[], str],
-        tell: Callable[[str], None],
-        take_over: Callable[[int], tuple[Round, bytes]],
-    ) -> None:
-        super().__init__(future)
-        self._waits_for = waits_for
-        self._tell = tell
-        self._take_over = take_over
-
-    def wait(self, timeout_s: float) -> list[Contribution]:
-        """Raises Deserted when the others do not decide the round in time, RoundFailed when this peer leaves."""
-        until_s, pause_s = time.monotonic() + timeout_s, TELL_S
-        try:
-            while True:
-                try:
-                    return self.future.result(min(pause_s, until_s - time.monotonic()))
-                except TimeoutError:
-                    reason = self._waits_for()
-                if time.monotonic() >= until_s:
-                    raise Deserted(f"no round for {timeout_s:g} s; {reason}")
-                self._tell(f"waiting: {reason}")
-                pause_s *= 2
-        except TooFar:
-            raise Outrun(self._take_over) from None
-        except CancelledError:
-            raise RoundFailed("the round was dropped: this peer is leaving") from None

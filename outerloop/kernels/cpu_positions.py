@@ -64,16 +64,17 @@ def rice_decode(bytes: list[Tensor], count: int, chunk: int, k: int) -> tuple[Te
     """As positions.rice_decode."""
     rows, shape = Rows(count, chunk, k), (count, chunk, k)
     code = positions.lane_rows(rows), positions.rice_bits(rows)
+    least, most, lanes = positions.rice_least_bytes(rows), positions.rice_most_bytes(rows), positions.lane_count(rows)
     position_PM = torch.empty(len(bytes), rows.kept, dtype=torch.int32)
 
     def reader(byte_B: Tensor, position_M: np.ndarray) -> Callable[[int, int], bool] | None:
-        size_R = positions.rice_lane_bytes(byte_B, rows)
-        if size_R is None:
+        byte, border = byte_B.contiguous().numpy(), np.empty(lanes + 1, np.int64)
+        if not least <= byte.size <= most or not rice_loops.find_lanes(byte, border):
             return None
-        return partial(rice_loops.read, byte_B.contiguous().numpy(), position_M, borders(size_R.numpy()), shape, *code)
+        return partial(rice_loops.read, byte, position_M, border, shape, *code)
 
     readers = map(reader, bytes, position_PM.numpy())
-    return position_PM, torch.tensor(all_of(readers, positions.lane_count(rows), rows))
+    return position_PM, torch.tensor(all_of(readers, lanes, rows))
 
 
 @positions.elias_fano_encode.kernel("CPU")

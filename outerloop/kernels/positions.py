@@ -88,9 +88,14 @@ def rice_most_bytes(rows: Rows) -> int:
     return 3 * lane_count(rows) + (rows.kept * (b + 1) + zeros) // 8
 
 
+def rice_least_bytes(rows: Rows) -> int:
+    """Bytes that every code of these rows has: the sizes in front."""
+    return 2 * lane_count(rows)
+
+
 def rice_lane_bytes(byte_B: Tensor, rows: Rows) -> Tensor | None:
     """What the front says of the lanes, (R,) int64; None unless that is all the bytes, and no more than can be."""
-    front = 2 * lane_count(rows)
+    front = rice_least_bytes(rows)
     if not front <= byte_B.numel() <= rice_most_bytes(rows):
         return None
     pair_R2 = byte_B[:front].view(-1, 2).long()

@@ -46,6 +46,18 @@ def write(position, byte, border, rows, lane_rows, b, first, stop):
 
 
 @compiled
+def find_lanes(byte, border):
+    """border[lane] = where it begins, and border[-1] = where the last one ends, by the sizes in front.
+
+    False when the bytes do not end there; nothing of them is read but the front, which is there.
+    """
+    border[0] = 2 * (border.size - 1)
+    for lane in range(border.size - 1):
+        border[lane + 1] = border[lane] + byte[2 * lane] + 256 * byte[2 * lane + 1]
+    return border[-1] == byte.size
+
+
+@compiled
 def read(byte, position, border, rows, lane_rows, b, first, stop):
     """The positions of lanes first .. stop. False when one of the lanes is not good."""
     for lane in range(first, stop):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
 
 from outerloop.swarm.ballots import Decided
@@ -54,6 +55,7 @@ class Handover:
         self._donor = Donor(transport, run=run, allowed=allowed, pace=pace)
         self._download = Download(transport, run=run, disk=disk)
         self.given, self.taken = self._donor.bulk, self._download.bulk
+        self._heard_s = 0.0
 
     async def serve(self) -> None:
         await self._donor.serve()
@@ -69,6 +71,10 @@ class Handover:
         if content is not None and head is not None:
             self._donor.hold(content, await asyncio.to_thread(Manifest.of, content, number=number, head=head))
 
+    def silent_s(self) -> float:
+        """Seconds since a peer last told something of the run to this one, which takes over its state."""
+        return time.monotonic() - self._heard_s
+
     async def take_over(
         self, peers: Iterable[str], *, sitting: str, at_most: int, progress: Progress
     ) -> tuple[int, bytes]:
@@ -76,13 +82,19 @@ class Handover:
 
         `peers`: names of those who may know of the run. Tries until it succeeds: the caller limits the time.
         """
+        self._heard_s = time.monotonic()
+
+        def arriving(here: int, size: int) -> None:
+            self._heard_s = time.monotonic()
+            progress(here, size)
+
         others = [peer for peer in peers if peer != self._own and id_of(peer) in self._trust.allow]
         notary = Keys(self._trust.signatures, sitting=sitting)
         while True:
             head = await self._newest(others, notary)
             number, donors = head.number + 1, [peer for peer in head.roster if peer != self._own]
             ids = list(map(id_of, donors))
-            getting = asyncio.create_task(self._download.get(number, ids, progress, at_most=at_most))
+            getting = asyncio.create_task(self._download.get(number, ids, arriving, at_most=at_most))
             try:
                 decided = await self._decided(head, donors, notary, getting)
                 await self._rounds.go_on_from(decided, run=sitting)
@@ -131,7 +143,10 @@ class Handover:
     async def _ask(self, peer: str, after: int | None) -> Sequence[Decided]:
         """What a peer knows, nothing when it does not answer."""
         try:
-            return await self._rounds.history.ask(peer, after) or ()
+            told = await self._rounds.history.ask(peer, after)
+            if told or after is not None:  # who knows of no commit at all tells nothing of the run
+                self._heard_s = time.monotonic()
+            return told or ()
         except (BrokenStream, Unreachable, TimeoutError) as error:
             logger.debug("%s does not tell its commits: %s", peer, error)
             return ()

@@ -85,7 +85,7 @@ def test_a_round_goes_on_without_a_late_member_which_lands_it_as_well(make: Make
 def test_a_minority_is_told_what_it_waits_for_and_gives_up_in_the_end(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outerloop.exchange.swarm_gather.TELL_S", 0.5)
+    monkeypatch.setattr("outerloop.exchange.swarm_patience.TELL_S", 0.5)
     said: list[str] = []
     one, two = make(peers=2), make(peers=2)
     together([one, two], SwarmGather.join)
@@ -113,6 +113,24 @@ def test_who_comes_back_is_in_the_same_sitting(make: Make, tmp_path: Path) -> No
     assert back.came_late and back.rank == 2 and not trio[0].came_late
     assert eventually(lambda: back.decided(Round(3)), limit_s=20)
     assert back.start(b"", Round(3)).wait(30) == pair[0].wait(30) and back.start(b"", Round(0)).wait(30) == first
+
+
+def test_who_comes_when_all_others_have_left_is_told_so_and_gives_up(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outerloop.exchange.swarm_patience.TELL_S", 0.5)
+    trio, said = [make(peers=3, grace_s=0.2) for _ in range(3)], list[str]()
+    together(trio, SwarmGather.join)
+    together(trio, lambda one: one.start(b"x", Round(0)).wait(30))
+    newcomer = make(peers=3, patience_s=2.0, tell=said.append)
+    newcomer.join()
+    together(trio, SwarmGather.abort)
+    with pytest.raises(Outrun) as far:
+        newcomer.decided(Round(0))
+    with pytest.raises(Deserted, match=r"no peer has told anything of the run for . s: the others may have finished"):
+        far.value.state(1 << 20)
+    waiting = [line for line in said if line.startswith("waiting: no peer has told anything of the run")]
+    assert 1 <= len(waiting) <= 3
 
 
 def test_a_newcomer_takes_over_the_state_and_is_counted_on(make: Make) -> None:
