@@ -22,11 +22,11 @@ TOGETHER = 4
 @two_bit_encode.kernel("CPU")
 def two_bit_encode_cpu(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
     """See `two_bit_encode`."""
-    code = torch.zeros(packed_bytes(x.numel(), 2), dtype=torch.uint8)
+    code = np.zeros(packed_bytes(x.numel(), 2), np.uint8)  # torch would wake its threads: see cpu_finite.py
     level = torch.empty(-(-x.numel() // group), 2, dtype=torch.bfloat16)
-    arrays = [array_of(x.contiguous()), group, code.numpy(), array_of(level)]
+    arrays = [array_of(x.contiguous()), group, code, array_of(level)]
     share(lambda a, b: encode_groups(*arrays, a, b), -(-len(level) // TOGETHER), values=x.numel())
-    return code, level
+    return torch.from_numpy(code), level
 
 
 @two_bit_decode.kernel("CPU")
