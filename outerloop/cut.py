@@ -14,7 +14,7 @@ from torch import distributed as dist
 from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 
-from outerloop.types import Tensors
+from outerloop.types import Tensors, UserError
 
 GROUPS: WeakKeyDictionary[Module, dist.ProcessGroup] = WeakKeyDictionary()
 """Of models whose meshes have no group for all their processes (HSDP): made once for each, not at every save."""
@@ -72,9 +72,14 @@ def copies_of(model: Module) -> dist.ProcessGroup | None:
 
 
 def shards_of(model: Module) -> dist.ProcessGroup | None:
-    """The processes that hold one copy of the model together, a shard each, this one included."""
+    """The processes that hold one copy of the model together, a shard each, this one included. Raises UserError."""
     mesh, placements = cut_of(model)
     cuts = [i for i, placement in enumerate(placements) if not placement.is_replicate()]
+    if len(cuts) > 1:
+        raise UserError(
+            f"the model is cut along {len(cuts)} dimensions of its mesh: in a swarm it may be cut along one, as by"
+            " fully_shard, be it with copies of the shards: type exchange=distributed, or shard it once"
+        )
     return mesh.get_group(cuts[0]) if cuts else None
 
 

@@ -87,8 +87,8 @@ class Island:
         return {name: layout_of(p) + self.order_of(name) for name, p in self.params.items()}
 
     def order_of(self, name: str) -> str:
-        """Of memory, where kernels do not write into it: others of this shape round otherwise, so they may not meet."""
-        return "" if self.held(name).is_contiguous() or not self.in_place else ", not contiguous"
+        """Of memory, where kernels do not take it: others of this shape round otherwise, so they may not meet."""
+        return "" if self.held(name).is_contiguous() else ", not contiguous"
 
     def read(self, names: Sequence[str], what: Literal["weights", "gradients"]) -> Tensors:
         """Fast weights or gradients as float32 or wider; a view where the model's precision and device allow it."""

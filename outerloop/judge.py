@@ -10,18 +10,18 @@ from outerloop import wire
 from outerloop.aggregate.agreement import agreement
 from outerloop.protocols import Exchange
 from outerloop.routes.both import Combined, Routes
-from outerloop.types import Contribution, Outrun, ReplicasDiverged, Round, Tensors
+from outerloop.types import Contribution, Outrun, Refusals, ReplicasDiverged, Round, Tensors
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """All messages of a round that can land as one, why others cannot, and how far payloads agree, -1 .. 1.
+    """All messages of a round that can land as one, those that cannot, and how far payloads agree, -1 .. 1.
 
     `agreement` is None where nobody goes by it, or nothing was sent to agree on.
     """
 
     combined: Combined
-    refused: tuple[str, ...]
+    refused: Refusals
     agreement: float | None
 
 
@@ -31,29 +31,31 @@ class Judge:
     def __init__(self, routes: Routes, exchange: Exchange, *, shared: bool, measures: bool) -> None:
         self.routes, self.exchange, self.shared, self.measures = routes, exchange, shared, measures
 
-    def verdict(self, received: Sequence[Contribution], like: Tensors) -> Verdict:
-        """Of all messages of a round. Raises BadMessage; changes nothing."""
-        combined, refused = self.combine(received, like)
+    def verdict(self, received: Sequence[Contribution], like: Tensors, refused: Refusals) -> Verdict:
+        """Of all messages of a round but those that are refused already. Raises BadMessage; changes nothing."""
+        combined, refused = self.combine(received, like, refused)
         if not self.measures:
             return Verdict(combined, refused, None)
         return Verdict(combined, refused, agreement(self.routes.sent(combined, like)))
 
-    def combine(self, received: Sequence[Contribution], like: Tensors) -> tuple[Combined, tuple[str, ...]]:
-        """All messages as one, and why some were left out. Raises BadMessage.
+    def combine(self, received: Sequence[Contribution], like: Tensors, refused: Refusals) -> tuple[Combined, Refusals]:
+        """All messages as one, and which were left out, why. Raises BadMessage.
 
         Where a round waits for everybody, one that cannot be landed fails it. Else it is left out: all peers have the
         same messages, and what one of them cannot decode the others cannot either.
         """
+        fit = [one for one in received if one.peer not in refused]
+        if not fit:
+            raise wire.BadMessage("; ".join(refused.values()))
         try:
-            return self.routes.combine(received, like), ()
+            return self.routes.combine(fit, like), refused
         except wire.BadMessage:
             if self.exchange.waits_for_all:
                 raise
-        refusals = {one: self.refusal(one, like) for one in received}
-        fit = [one for one, refusal in refusals.items() if not refusal]
-        if not fit:
-            raise wire.BadMessage("; ".join(refusals.values()))
-        return self.routes.combine(fit, like), tuple(filter(None, refusals.values()))
+        new = {one.peer: why for one in fit if (why := self.refusal(one, like))}
+        if not new:
+            raise
+        return self.combine(received, like, {**refused, **new})
 
     def refusal(self, contribution: Contribution, like: Tensors) -> str:
         """Why one message cannot be landed, or nothing."""

@@ -211,7 +211,9 @@ class OuterLoop(Course):
     @torch.no_grad()
     def judged(self, flight: InFlight, arrival: Arrival) -> Verdict:
         """What all that came means, once for all workers of a process. Raises RoundFailed, BadMessage."""
-        return self.exchange.once(flight.round, lambda: self.judge.verdict(arrival.received, flight.offered))
+        return self.exchange.once(
+            flight.round, lambda refused: self.judge.verdict(arrival.received, flight.offered, refused)
+        )
 
     @torch.no_grad()
     def apply(self, flight: InFlight, arrival: Arrival, verdict: Verdict) -> RoundReport:
@@ -237,7 +239,7 @@ class OuterLoop(Course):
             moved_s=min(arrival.waited_s, arrival.moving_s),
             peers=peers,
             diverged=diverged,
-            refused=verdict.refused,
+            refused=tuple(verdict.refused.values()),
             land_s=land_s,
             mean_norm=math.sqrt(squares),
             notes=tuple(filter(None, [evolved, self.learned(flight, land_s)])),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from torch import Size, Tensor
 
-from outerloop.types import Contribution, Cost, Due, Made, Moment, Parts, Round, Tensors
+from outerloop.types import Contribution, Cost, Due, Moment, Parts, Refusals, Round, Tensors
 
 
 class Compressor(Protocol):
@@ -168,6 +168,18 @@ class Pending(Protocol):
         ...
 
 
+class Reading(Protocol):
+    """What the messages of a round mean."""
+
+    @property
+    def refused(self) -> Refusals:
+        """Those that do not count."""
+        ...
+
+
+Read = TypeVar("Read", bound=Reading)
+
+
 class Exchange(Protocol):
     """AXIS exchange: whose bytes come back."""
 
@@ -232,10 +244,11 @@ class Exchange(Protocol):
         """Offer one wire message; returns at once. A round that is decided takes nothing in, but is handed out."""
         ...
 
-    def once(self, round: Round, make: Callable[[], Made]) -> Made:
-        """What `make` returns, made by one of the peers that share this process and get the same contributions.
+    def once(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
+        """What `read` makes of the messages of a round, without those that are refused elsewhere in this peer.
 
-        All of them get the same object, so nobody may change it.
+        Read by one of the peers that share this process and get the same contributions: all of them get the same
+        object, so nobody may change it. Raises what `read` raises.
         """
         ...
 

@@ -5,13 +5,16 @@ Letters used in shapes everywhere: N values in a tensor, C chunks, L chunk lengt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from torch import Tensor
 
 Made = TypeVar("Made")
+
+Refusals = Mapping[str, str]
+"""Peer -> its name, and why its message of a round does not count."""
 
 Tensors = dict[str, Tensor]
 """Parameter name -> plain local tensor; the same names in the same order on every peer."""

@@ -91,11 +91,13 @@ def still_ms(recipe: str, delay: int) -> dict[str, float]:
     options = ["schedule.sync_every=20", f"schedule.delay={delay}"]
     outer = outerloop.from_recipe(recipe, net, *options, exchange=exchange)
     reports: list[RoundReport] = []
+    noise = [1e-3 * torch.randn_like(p) for p in net.parameters()]
     while len(reports) < ROUNDS:
-        time.sleep(STEP_S)
+        began_s = time.monotonic()
         with torch.no_grad():
-            for p in net.parameters():
-                p.add_(torch.randn_like(p), alpha=1e-3)
+            for p, x in zip(net.parameters(), noise, strict=True):
+                p.add_(x)
+        time.sleep(max(0.0, began_s + STEP_S - time.monotonic()))
         reports += outer.after_inner_step(1)
     sides = {"launch_ms": "launch_s", "wait_ms": "wait_s", "land_ms": "land_s"}
     return {name: 1e3 * statistics.median(getattr(one, side) for one in reports) for name, side in sides.items()}

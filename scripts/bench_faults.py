@@ -51,6 +51,8 @@ def measured(folder: Path, args: argparse.Namespace, *, rounds: int, faults: lis
         joins=args.joins,
     )
     before = left_behind(folder)
+    if before["processes"]:
+        raise SystemExit(f"{before['processes']} processes name {folder} already: end them, or type another --runs")
     try:
         swarm.run()
         record = report([machine.rows for machine in swarm.machines], swarm.first_seen, swarm.events)

@@ -2,7 +2,7 @@
 
     .venv/bin/python scripts/bench_loop.py [--workers 8] [--rounds 4] [--repeats 5] [--json FILE] [option=value ...]
 
-Both sides run in this process, in turn, `repeats` times; the figure is the ratio of the medians. Bare: one model, one
+Both sides run in this process, in turn, `repeats` times; the figure is the median of their ratios. Bare: one model, one
 optimizer, workers x rounds x H inner steps one after another. Loop: the workers as threads that take turns, rounds
 included. The same thread computes for both. Options are those of `outerloop train`.
 """

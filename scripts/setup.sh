@@ -16,8 +16,8 @@ if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ] && [ -x "$venv/bin/outerlo
   exit 0
 fi
 
-"$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || {
-  echo "setup.sh: $("$python" --version) is too old, Python 3.10 or newer is needed: type PYTHON=python3.11 scripts/setup.sh" >&2
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+  echo "setup.sh: $("$python" --version) is too old, Python 3.11 or newer is needed: type PYTHON=python3.11 scripts/setup.sh" >&2
   exit 2
 }
 started=$SECONDS

@@ -1,12 +1,14 @@
 """The lanes of an island that meet others through its first rank: each gets its own part, all are at one point."""
 
+from typing import NamedTuple
+
 import pytest
 import ranks
 import torch
 from torch import distributed as dist
 
 from outerloop import snapshot
-from outerloop.exchange.bundled import Bundled, bundle, parts_of
+from outerloop.exchange.bundled import OVERHEAD_BYTES, Bundled, bundle, parts_of
 from outerloop.ranks import Ranks
 from outerloop.types import Contribution, LeaderFailed, Outrun, ReplicasDiverged, Round, RoundFailed
 from outerloop.wire import BadMessage
@@ -27,6 +29,13 @@ STRANGE = {
 """What a peer may send instead of a bundle of three lanes."""
 
 
+class Read(NamedTuple):
+    """What a lane makes of a round, and whom it refuses."""
+
+    lane: int
+    refused: dict
+
+
 class Swarm:
     """The leader's exchange: another island answers each round, whose state is wanted after round 4."""
 
@@ -37,7 +46,7 @@ class Swarm:
 
     def decided(self, round):
         if round.number == 7:
-            raise Outrun(lambda most_bytes: (Round(9), bundle([b"%d" % (most_bytes > 60)] * LANES)))
+            raise Outrun(lambda most_bytes: (Round(9), bundle([b"%d" % (most_bytes - OVERHEAD_BYTES)] * LANES)))
         return round.number == 3
 
     def start(self, blob, round):
@@ -61,6 +70,7 @@ class Swarm:
             self.given = state()
 
     def recovery(self, most_bytes):
+        assert most_bytes == OVERHEAD_BYTES + 20 * LANES
         return Round(8), bundle(STATE)
 
 
@@ -83,16 +93,20 @@ def rounds_of(bundled, lane):
 
 
 def readings_of(bundled, lane):
-    """What one lane cannot read no lane lands."""
-    assert bundled.once(Round(0), lambda: lane) == lane
+    """What one lane cannot read no lane lands, and whom one refuses no lane counts."""
+    assert bundled.once(Round(0), lambda refused: Read(lane, refused)) == Read(lane, {})
 
-    def read():
+    def read(refused):
         if lane == 1:
             raise BadMessage("nothing of it is a number")
-        return lane
+        return Read(lane, refused)
 
     with pytest.raises(BadMessage if lane == 1 else RoundFailed, match="nothing of it is a number"):
         bundled.once(Round(1), read)
+
+    own = {f"peer {lane}": f"peer {lane}: not for lane {lane}"} if lane else {}
+    both = {f"peer {one}": f"peer {one}: not for lane {one}" for one in (1, 2)}
+    assert bundled.once(Round(2), lambda refused: Read(lane, refused or own)) == Read(lane, both)
 
 
 def states_of(bundled, lane):
@@ -103,7 +117,7 @@ def states_of(bundled, lane):
         assert parts_of(bundled.exchange.given, LANES) == STATE
     with pytest.raises(Outrun) as outrun:
         bundled.decided(Round(7))
-    assert outrun.value.state(20 + lane) == (Round(9), b"1")
+    assert outrun.value.state(20 + lane) == (Round(9), b"63")  # 20 + 21 + 22
     assert bundled.recovery(20) == (Round(8), STATE[lane])
     if lane == 1:
         assert bundled.recovery(20) == (Round(8), STATE[lane])  # it differs from others' lane 1, and lands nothing

@@ -66,8 +66,8 @@ def test_agreement_on_kept_values_is_that_of_dense_tensors(recipe):
         loop = toy.outer(net, exchange, **fused(recipe))
         loop.judge.measures, verdict = True, loop.judge.verdict
 
-        def both(received, like):
-            one = verdict(received, like)
+        def both(received, like, refused):
+            one = verdict(received, like, refused)
             decoded = ([loop.payload.decode(m, name, x) for m in one.combined.messages] for name, x in like.items())
             told.append((one.agreement, agreement(decoded), len(one.combined.kept)))
             return one

@@ -43,8 +43,8 @@ class Decided:
     def landed(self, round, state):
         pass
 
-    def once(self, round, make):
-        return make()
+    def once(self, round, read):
+        return read({})
 
 
 def loop_of(kind, schedule=None, **options):

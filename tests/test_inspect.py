@@ -20,7 +20,8 @@ from outerloop.commands import main
 from outerloop.inner.export import export_hf
 from outerloop.inner.exported import shapes_of
 from outerloop.inner.models import llama
-from outerloop.inner.worker import Plan, keep_payload
+from outerloop.inner.saving import keep_payload
+from outerloop.inner.worker import Plan
 from outerloop.schedule.streaming import Streaming
 
 LLAMA = {

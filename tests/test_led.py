@@ -1,5 +1,7 @@
 """A leader that meets others for all ranks of its island: what happens to it happens to all."""
 
+from typing import NamedTuple
+
 import pytest
 import ranks
 from torch import distributed as dist
@@ -8,6 +10,7 @@ from outerloop.exchange.from_the_start import FromTheStart
 from outerloop.exchange.led import Led
 from outerloop.ranks import Ranks
 from outerloop.types import Contribution, LeaderFailed, Outrun, ReplicasDiverged, Round, RoundFailed
+from outerloop.wire import BadMessage
 
 
 class Shaky(FromTheStart):
@@ -23,6 +26,14 @@ class Shaky(FromTheStart):
         self.blob, self.round = blob, round
         return self
 
+    def once(self, round, read):
+        """Another lane refuses a peer."""
+        return read({"two": "two: cut short"})
+
+    def landed(self, round, state):
+        """Another lane needs the others' state."""
+        raise Outrun(lambda most_bytes: (round, b"state"[:most_bytes]))
+
     def wait(self, timeout_s):
         if self.round.number == 0:
             raise RoundFailed("the link is down")
@@ -30,6 +41,17 @@ class Shaky(FromTheStart):
             raise Outrun(lambda most_bytes: (Round(7, 1), b"state" * most_bytes))
         blob = b"of an earlier life" if self.round.number == 3 else self.blob
         return [Contribution("one", self.round, blob), Contribution("two", self.round, b"")]
+
+
+class Read(NamedTuple):
+    """What a rank makes of a round, and whom it refuses."""
+
+    rank: int
+    refused: dict
+
+
+def unreadable(refused):
+    raise BadMessage("nothing can be read")
 
 
 def told_by_the_leader(rank):
@@ -45,6 +67,12 @@ def told_by_the_leader(rank):
         Contribution("two", Round(2), b""),
     ]
     assert led.start(b"of this one", Round(3)).wait(1.0)[0] == Contribution("one", Round(3), b"of an earlier life")
+    assert led.once(Round(3), lambda refused: Read(rank, dict(refused))) == Read(rank, {"two": "two: cut short"})
+    with pytest.raises(RoundFailed, match="nothing can be read"):
+        led.once(Round(4), unreadable)
+    with pytest.raises(Outrun) as outrun:
+        led.landed(Round(3), lambda: b"")
+    assert outrun.value.state(1) == (Round(3), b"s")
     with pytest.raises(ReplicasDiverged if rank == 0 else LeaderFailed, match="different messages in round 4"):
         led.start(f"of {rank}".encode(), Round(4))
     return led.bytes_sent == (5 if rank == 0 else 0)

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from faults_machine import free_port
 from run_told import summary_of
+from torch import distributed as dist
 
 from outerloop import checkpoint
 from outerloop.commands import config, rank
@@ -42,9 +42,16 @@ def workers_of(launcher):
     return {int(line[5:]): pid for pid, lines in environments.items() for line in lines if line.startswith("RANK=")}
 
 
-def as_ranks(*overrides):
+@pytest.fixture
+def store():
+    """Where ranks meet, here before and after them as a launcher's is: its port is nobody else's."""
+    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+def as_ranks(store, *overrides):
     """The processes of a run that were started by hand, as another launcher would."""
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "PYTHONPATH": str(ROOT)}
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    where |= {"PYTHONPATH": str(ROOT)}
     return [
         subprocess.Popen(
             [sys.executable, "-m", "outerloop", "train", *SMALL, "exchange=distributed", *own],
@@ -74,8 +81,8 @@ def check_as_threads(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_ends_as_that_of_threads(tmp_path):
-    processes = as_ranks(*[[*SETTINGS, f"run_dir={tmp_path}/ranks"]] * 2)
+def test_a_run_ends_as_that_of_threads(tmp_path, store):
+    processes = as_ranks(store, *[[*SETTINGS, f"run_dir={tmp_path}/ranks"]] * 2)
     told = [process.communicate()[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], told
     check_as_threads(tmp_path)
@@ -94,9 +101,9 @@ def test_lost_and_restarted_a_run_ends_as_that_of_threads(tmp_path):
     check_as_threads(tmp_path)
 
 
-def test_processes_with_other_settings_are_told_by_rank_0_before_anything_is_written(tmp_path):
+def test_processes_with_other_settings_are_told_by_rank_0_before_anything_is_written(tmp_path, store):
     where = f"run_dir={tmp_path}/run"
-    first, second = as_ranks(["recipe=sparseloco", where], ["recipe=sparseloco", "schedule.sync_every=9", where])
+    first, second = as_ranks(store, ["recipe=sparseloco", where], ["recipe=sparseloco", "schedule.sync_every=9", where])
     told = first.communicate()[1]
     second.terminate()
     also_told = second.communicate()[1]

@@ -1,6 +1,6 @@
 """Foreign bytes: whatever a peer sends is refused as a BadMessage or decodes to finite tensors of the right shapes.
 
-Three thousand payloads here; twenty-four thousand others with: pytest -m slow -n 0 tests/test_wire_fuzz.py
+Four thousand payloads here; thirty-two thousand others with: pytest -m slow -n 0 tests/test_wire_fuzz.py
 """
 
 import tracemalloc

@@ -63,6 +63,18 @@ def test_different_weights_at_the_start_or_the_end_are_not_passed_over(call, kin
     assert [type(outcome) for outcome in outcomes(work)] == [kind, kind]
 
 
+def test_weights_in_another_order_of_memory_which_round_otherwise_are_refused():
+    def work(exchange):
+        worker = worker_of(exchange)
+        if exchange.rank:
+            p = next(p for p in worker.trainer.outer.island.params.values() if p.ndim == 2)
+            p.data = p.data.t().contiguous().t()
+        worker.begin_together()
+
+    for error in outcomes(work):
+        assert isinstance(error, UserError) and "hold their weights in other orders" in str(error)
+
+
 @pytest.mark.parametrize("call", ["begin_together", "finish"])
 def test_equal_peers_go_on(call):
     assert outcomes(lambda exchange: getattr(worker_of(exchange), call)()) == [None, None]

@@ -80,8 +80,8 @@ class Around:
     def __getattr__(self, name):
         return getattr(self.inner, name)
 
-    def once(self, round, make):
-        return make()
+    def once(self, round, read):
+        return read({})
 
 
 class Changed:

@@ -8,7 +8,7 @@ from typing import Any, Self
 from outerloop import snapshot
 from outerloop.protocols import Exchange
 from outerloop.ranks import Ranks, tensor_of
-from outerloop.types import FIRST, Contribution, Deserted, LeaderFailed, Made, Outrun, Round, RoundFailed, UserError
+from outerloop.types import FIRST, Contribution, Deserted, LeaderFailed, Outrun, Round, RoundFailed, UserError
 
 KNOWN = {error.__name__: error for error in (RoundFailed, Deserted, UserError)}
 """Errors that mean the same at all processes."""
@@ -65,10 +65,6 @@ class AtLeader:
 
     def join(self, first: Round = FIRST) -> None:
         """The leader has joined."""
-
-    def once(self, round: Round, make: Callable[[], Made]) -> Made:
-        """A process of its own: made here."""
-        return make()
 
     def counters(self) -> dict[str, float]:
         """The leader's."""

@@ -12,18 +12,19 @@ L lanes. A bundle of one lane is its blob.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from outerloop import snapshot
 from outerloop.exchange.at_leader import AtLeader, listed, unlisted
-from outerloop.protocols import Exchange, Pending
+from outerloop.protocols import Exchange, Pending, Read
 from outerloop.ranks import tensor_of
-from outerloop.types import Contribution, Made, Outrun, ReplicasDiverged, Round, RoundFailed
+from outerloop.types import Contribution, Outrun, Refusals, ReplicasDiverged, Round, RoundFailed
 
 RECOVERY = "the others' state"
 OVERHEAD_BYTES = 1 << 16
@@ -60,20 +61,30 @@ class Bundled(AtLeader):
             self.ranks.gather(state())
             wanted = self.together(lambda _: False)
 
-    def once(self, round: Round, make: Callable[[], Made]) -> Made:
-        """Made by each lane of its own part, or by none: raises what it raises here, RoundFailed at the other lanes."""
-        made, failed = None, None
+    def once(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
+        """Read by each lane, its own part; what one refuses no lane counts.
+
+        What one cannot read at all none lands: raises what it raises there, RoundFailed at the other lanes.
+        """
+        what: Read | None = None
+        failed: Exception | None = None
         try:
-            made = make()
+            what = read({})
         except Exception as error:
             failed = error
-        own = f"{type(failed).__name__}: {failed}".encode() if failed else b""
-        told = self.asked(f"to have read {round}", own, lambda _, of_lanes: b"; ".join(filter(None, of_lanes)).decode())
+        own = [f"{type(failed).__name__}: {failed}" if failed else "", dict(what.refused) if what else {}]
+
+        def joined(_: Exchange, of_lanes: Blobs) -> list[Any]:
+            failures, refusals = zip(*map(snapshot.unpack, of_lanes), strict=True)
+            return ["; ".join(filter(None, failures)), dict(ChainMap(*refusals))]
+
+        failures, refused = self.asked(f"to have read {round}", snapshot.pack(own), joined)
         if failed:
             raise failed
-        if told:
-            raise RoundFailed(f"{round} cannot be read by all ranks of this island: {told}")
-        return cast(Made, made)
+        if failures:
+            raise RoundFailed(f"{round} cannot be read by all ranks of this island: {failures}")
+        assert what is not None
+        return what if refused == what.refused else read(refused)
 
     def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
         """One message an island, of which each lane gets its part. Raises RoundFailed, also for what is no bundle."""

@@ -18,8 +18,9 @@ import torch
 from torch import distributed as dist
 
 from outerloop.exchange.from_the_start import FromTheStart
+from outerloop.protocols import Read
 from outerloop.ranks import tensor_of
-from outerloop.types import FIRST, Contribution, Made, Round, RoundFailed, UserError
+from outerloop.types import FIRST, Contribution, Refusals, Round, RoundFailed, UserError
 
 
 class Distributed(FromTheStart):
@@ -99,9 +100,9 @@ class Distributed(FromTheStart):
         dist.all_gather(messages, padded, group=self.group)
         return {rank: messages[rank][: int(size)].numpy().tobytes() for rank, size in enumerate(sizes)}
 
-    def once(self, round: Round, make: Callable[[], Made]) -> Made:
-        """A process of its own: made here."""
-        return make()
+    def once(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
+        """A process of its own: read here."""
+        return read({})
 
     def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
         """Everybody's bytes. Not counted: it is a look at the whole, not training."""

@@ -14,7 +14,8 @@ from typing import Any
 
 from outerloop import rng
 from outerloop.exchange.from_the_start import FromTheStart
-from outerloop.types import FIRST, Contribution, Made, Round, Stopped, UserError
+from outerloop.protocols import Read
+from outerloop.types import FIRST, Contribution, Refusals, Round, Stopped, UserError
 
 
 class Hub:
@@ -31,7 +32,7 @@ class Hub:
         self.changed = threading.Condition()
         self.holder: int | None = None
         self.messages: dict[Hashable, dict[int, bytes]] = defaultdict(dict)
-        self.made: dict[Round, tuple[Any, int]] = {}
+        self.read: dict[Round, tuple[Any, int]] = {}
         self.fetched: dict[Hashable, set[int]] = defaultdict(set)
         self.stop_reason = ""
 
@@ -113,14 +114,14 @@ class InProcess(FromTheStart):
         self.bytes_received += sum(len(blob) for rank, blob in messages.items() if rank != self.rank)
         return [Contribution(name_of(rank), round, blob) for rank, blob in messages.items()]
 
-    def once(self, round: Round, make: Callable[[], Made]) -> Made:
-        """Made by the first worker that asks, forgotten when the last one has it; each its own in gossip."""
+    def once(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
+        """Read by the first worker that asks, forgotten when the last one has it; each its own in gossip."""
         if not self.agrees:
-            return make()
-        made, takers = self.hub.made.pop(round, None) or (make(), 0)
+            return read({})
+        what, takers = self.hub.read.pop(round) if round in self.hub.read else (read({}), 0)
         if takers + 1 < self.size:
-            self.hub.made[round] = made, takers + 1
-        return made
+            self.hub.read[round] = what, takers + 1
+        return what
 
     def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
         """Everybody's bytes of one meeting. Not counted: it is a look at the whole, not training."""

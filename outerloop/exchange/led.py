@@ -14,9 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 from outerloop.exchange.at_leader import AtLeader, listed, unlisted
-from outerloop.protocols import Exchange, Pending
+from outerloop.protocols import Exchange, Pending, Read
 from outerloop.ranks import tensor_of
-from outerloop.types import Contribution, ReplicasDiverged, Round
+from outerloop.types import Contribution, Refusals, ReplicasDiverged, Round, RoundFailed
+from outerloop.wire import BadMessage
 
 
 class Led(AtLeader):
@@ -27,9 +28,22 @@ class Led(AtLeader):
         return self.together(lambda exchange: exchange.decided(round))
 
     def landed(self, round: Round, state: Callable[[], bytes]) -> None:
-        """The leader has a state to give."""
-        if self.exchange:
-            self.exchange.landed(round, state)
+        """The leader has a state to give. Raises Outrun at all."""
+        self.together(lambda exchange: exchange.landed(round, state))
+
+    def once(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
+        """As the leader reads it, which may be one of several lanes. Raises RoundFailed for what cannot be read."""
+        what: list[Read] = []
+
+        def at_leader(exchange: Exchange) -> dict[str, str]:
+            try:
+                what.append(exchange.once(round, read))
+            except BadMessage as bad:
+                raise RoundFailed(str(bad)) from bad
+            return dict(what[0].refused)
+
+        refused = self.together(at_leader)
+        return what[0] if what else read(refused)
 
     def start(self, blob: bytes, round: Round) -> PendingAtLeader:
         """Offered once, by the leader. Raises at all what it raises there; ReplicasDiverged or LeaderFailed."""

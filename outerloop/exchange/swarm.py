@@ -9,11 +9,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Protocol
 
+from outerloop.protocols import Read
 from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.presence import Presence
 from outerloop.swarm.status import Status
 from outerloop.swarm.timeouts import DHT_S
-from outerloop.types import Contribution, Made, Round, UserError
+from outerloop.types import Contribution, Refusals, Round, UserError
 
 
 class Part(Protocol):
@@ -98,9 +99,9 @@ class SwarmExchange(ABC):
         """Hash of what was last agreed on, in hex; empty where nothing is."""
         return ""
 
-    def once(self, round: Round, make: Callable[[], Made]) -> Made:
-        """A process of its own: made here."""
-        return make()
+    def once(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
+        """A process of its own: read here."""
+        return read({})
 
     def show(self, status: Status) -> None:
         """Let others see how this peer does, in its roster record; bytes and agreement are filled in here."""

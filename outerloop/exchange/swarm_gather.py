@@ -24,8 +24,8 @@ from outerloop.swarm.presence import Presence
 from outerloop.swarm.roster import id_of
 from outerloop.swarm.rounds import Rounds
 from outerloop.swarm.rules import Quorum, Rules
-from outerloop.swarm.timeouts import CALL_S, LINGER_S, MEET_S, TELL_S
-from outerloop.types import FIRST, Contribution, Outrun, Round
+from outerloop.swarm.timeouts import CALL_S, DONATE_S, LINGER_S, MEET_S, TELL_S
+from outerloop.types import FIRST, Contribution, Outrun, Round, UserError
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class SwarmGather(SwarmExchange):
     fingerprint       hash of all settings that must be equal on every peer
     max_blob_bytes    largest payload that is sent, or accepted from a peer
     max_mbit          what payloads and state may take of the way out, Mbit/s; None: no limit
-    patience_s        how long nobody may tell anything of the run to a peer that needs its state
+    patience_s        how long nobody may tell anything of the run to a peer that needs its state; DONATE_S at least
     tell              told, in one line, what a round that takes long is waiting for
     """
 
@@ -114,7 +114,11 @@ class SwarmGather(SwarmExchange):
             remembers=self._remembers,
         )
         super().__init__(presence, max_blob_bytes=max_blob_bytes, tell=tell)
-        self._join_timeout_s, self._patience_s = join_timeout_s, patience_s
+        if not (isinstance(patience_s, int | float) and patience_s > 0):
+            raise UserError(
+                f"exchange.patience_s={patience_s} must be more than 0 seconds: type exchange.patience_s=600"
+            )
+        self._join_timeout_s, self._patience_s = join_timeout_s, max(patience_s, DONATE_S)
         self._fragments = fragments
         with self.appearing() as parts:
             self._rounds = Rounds(
@@ -227,6 +231,7 @@ class SwarmGather(SwarmExchange):
         work = self._handover.take_over(
             self._names().values(), sitting=self._members.sitting, at_most=at_most, progress=progress
         )
+        self._handover.listen()
         place, content = state_from_others(
             self._node.spawn(work), silent_s=self._handover.silent_s, patience_s=self._patience_s, tell=self._tell
         )

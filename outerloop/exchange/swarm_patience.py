@@ -67,7 +67,7 @@ def state_from_others(
                 return getting.result(min(TELL_S, patience_s))
             except TimeoutError:
                 if getting.done():
-                    raise
+                    return getting.result()
             silent = silent_s()
             if silent > patience_s:
                 raise Deserted(f"no peer has told anything of the run for {silent:.0f} s: the others may have finished")

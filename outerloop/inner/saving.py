@@ -18,6 +18,7 @@ from typing import Any
 from outerloop import checkpoint
 from outerloop.cut import is_cut
 from outerloop.inner.trainer import Trainer
+from outerloop.rounds import RoundReport
 
 State = dict[str, Any]
 
@@ -70,3 +71,12 @@ def resharding() -> ModuleType:
 def shards_of(run_dir: Path, step: int, worker: int) -> Path:
     """The folder of an island's shards."""
     return checkpoint.generation(run_dir, step) / f"island-{worker}"
+
+
+def keep_payload(folder: Path, report: RoundReport, *, rounds: int) -> None:
+    """Write the message of a round, landed or failed, and remove those of all but the last `rounds` rounds."""
+    folder.mkdir(parents=True, exist_ok=True)
+    checkpoint.write_atomically(folder / f"{report.round.number:08d}-{report.round.fragment}.outl", report.blob)
+    for path in folder.glob("*.outl"):
+        if path.name < f"{max(0, report.round.number - rounds + 1):08d}":
+            path.unlink()

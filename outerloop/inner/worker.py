@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import Tensor
 
-from outerloop import checkpoint, rng
-from outerloop.inner.saving import load, save
+from outerloop import checkpoint, rng, wire
+from outerloop.inner.saving import keep_payload, load, save
 from outerloop.inner.spent import Spent
 from outerloop.inner.trainer import StepReport, Trainer
 from outerloop.protocols import Exchange
@@ -137,7 +137,7 @@ class Worker:
         if not self.exchange.lockstep:
             return
         states = self.meet()
-        rounds, hashes, steps = zip(*(state.split() for state in states.values()), strict=True)
+        rounds, hashes, steps, layouts = zip(*(state.split() for state in states.values()), strict=True)
         if len(set(rounds)) > 1:
             at = dict(zip(states, map(int, steps), strict=True))
             raise UserError(
@@ -146,11 +146,17 @@ class Worker:
             )
         if self.trainer.outer.shared and len(set(hashes)) > 1:
             raise UserError(f"the peers begin with different weights, {states}: start all in new run directories")
+        if len(set(layouts)) > 1:
+            raise UserError(
+                f"the peers hold their weights in other orders, {dict(zip(states, layouts, strict=True))}, and would"
+                " round otherwise: make the same model everywhere, with contiguous parameters"
+            )
 
     def meet(self) -> dict[str, str]:
-        """Peer -> its rounds under way, the hash of its slow weights and its inner step, as text."""
+        """Peer -> its rounds under way, the hashes of its slow weights and their layouts, its inner step, as text."""
         outer = self.trainer.outer
-        own = f"{','.join(map(str, outer.under_way))} {outer.slow_hash:016x} {self.step}".encode()
+        layouts = wire.name_hash(str(outer.island.layouts()))
+        own = f"{','.join(map(str, outer.under_way))} {outer.slow_hash:016x} {self.step} {layouts:016x}".encode()
         return {c.peer: c.blob.decode() for c in outer.meet(own)}
 
     def after_round(self, report: RoundReport, *, now: bool = True) -> None:
@@ -288,12 +294,3 @@ def of_all_lanes(report: RoundReport, ranks: Ranks) -> RoundReport:
     of_lane = [report.payload_bytes, report.delta_norm**2, report.mean_norm**2]
     payload_bytes, delta, mean = ranks.sum(of_lane)
     return replace(report, payload_bytes=int(payload_bytes), delta_norm=math.sqrt(delta), mean_norm=math.sqrt(mean))
-
-
-def keep_payload(folder: Path, report: RoundReport, *, rounds: int) -> None:
-    """Write the message of a round, landed or failed, and remove those of all but the last `rounds` rounds."""
-    folder.mkdir(parents=True, exist_ok=True)
-    checkpoint.write_atomically(folder / f"{report.round.number:08d}-{report.round.fragment}.outl", report.blob)
-    for path in folder.glob("*.outl"):
-        if path.name < f"{max(0, report.round.number - rounds + 1):08d}":
-            path.unlink()

@@ -163,9 +163,9 @@ class Routes:
         return fused, {name: x for name, x in slow.items() if name not in fused}
 
     def takes(self, name: str, slow: Tensor) -> bool:
-        """Whether a tensor goes through the kernels, which write into the model's memory where it is not copied."""
+        """Whether a tensor goes through the kernels, which take the model's memory as it lies; peers compare that."""
         held = self.island.held(name)
-        return self.fused.takes(slow, held.dtype) and (held.is_contiguous() or not self.island.in_place)
+        return self.fused.takes(slow, held.dtype) and held.is_contiguous()
 
     @property
     def spare(self) -> tuple[Tensors, Tensors]:

@@ -2,8 +2,8 @@
 
 For what SparseLoCo and its relatives are made of: the top-k of pseudo-gradient plus residual, or with what was not sent
 left in the fast weights, averaged over peers or senders, clipped to the median norm or not, SGD on the slow weights.
-Everything else goes the plain way. Which tensors come here is decided by settings and shapes alone, never by the
-machine, so all peers round alike.
+Everything else goes the plain way. Which tensors come here is decided by settings, shapes and the order of memory,
+which peers compare when they meet (Island.layouts), never by the machine, so all of them round alike.
 
 The landing kernel forms Δ = φ − θ once more, for the residual, of θ as it was at the launch. Where inner steps come in
 between, or the fast weights do not become the slow ones, the kernel works on a copy of that (`aside`), and the model is

@@ -55,7 +55,7 @@ class Handover:
         self._donor = Donor(transport, run=run, allowed=allowed, pace=pace)
         self._download = Download(transport, run=run, disk=disk)
         self.given, self.taken = self._donor.bulk, self._download.bulk
-        self._heard_s = 0.0
+        self._heard_s, self._received = time.monotonic(), 0
 
     async def serve(self) -> None:
         await self._donor.serve()
@@ -72,8 +72,14 @@ class Handover:
             self._donor.hold(content, await asyncio.to_thread(Manifest.of, content, number=number, head=head))
 
     def silent_s(self) -> float:
-        """Seconds since a peer last told something of the run to this one, which takes over its state."""
+        """Seconds since a peer last told or sent something of the run to this one, which takes over its state."""
+        if self.taken.bytes_received > self._received:
+            self._heard_s, self._received = time.monotonic(), self.taken.bytes_received
         return time.monotonic() - self._heard_s
+
+    def listen(self) -> None:
+        """Silence counts from now on."""
+        self._heard_s = time.monotonic()
 
     async def take_over(
         self, peers: Iterable[str], *, sitting: str, at_most: int, progress: Progress
@@ -82,19 +88,13 @@ class Handover:
 
         `peers`: names of those who may know of the run. Tries until it succeeds: the caller limits the time.
         """
-        self._heard_s = time.monotonic()
-
-        def arriving(here: int, size: int) -> None:
-            self._heard_s = time.monotonic()
-            progress(here, size)
-
         others = [peer for peer in peers if peer != self._own and id_of(peer) in self._trust.allow]
         notary = Keys(self._trust.signatures, sitting=sitting)
         while True:
             head = await self._newest(others, notary)
             number, donors = head.number + 1, [peer for peer in head.roster if peer != self._own]
             ids = list(map(id_of, donors))
-            getting = asyncio.create_task(self._download.get(number, ids, arriving, at_most=at_most))
+            getting = asyncio.create_task(self._download.get(number, ids, progress, at_most=at_most))
             try:
                 decided = await self._decided(head, donors, notary, getting)
                 await self._rounds.go_on_from(decided, run=sitting)
@@ -144,7 +144,7 @@ class Handover:
         """What a peer knows, nothing when it does not answer."""
         try:
             told = await self._rounds.history.ask(peer, after)
-            if told or after is not None:  # who knows of no commit at all tells nothing of the run
+            if told is not None:
                 self._heard_s = time.monotonic()
             return told or ()
         except (BrokenStream, Unreachable, TimeoutError) as error:

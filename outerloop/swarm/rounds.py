@@ -282,11 +282,11 @@ class Rounds:
         return [peer for peer in (*self.roster[ahead:], *self.roster[:ahead]) if peer != self._own]
 
     def _since(self, number: int | None) -> tuple[Decided, ...] | None:
-        if self._machine is None:
-            return ()  # nothing is known here yet, which is not that a log begins later
-        if number is not None:
-            return self._machine.commits_since(number)
-        return () if self._outcomes.too_far else tuple(one for one in self._machine.memory.log if one.accepts)
+        """What History is asked for; None of all commits: whoever has the run does not have it from here."""
+        if number is None:
+            there = self._machine and not self._outcomes.too_far
+            return tuple(one for one in self._agreement.memory.log if one.accepts) if there else None
+        return self._machine.commits_since(number) if self._machine else ()  # () is not that a log begins later
 
     def _holders(self, one: Participant, first: str = "") -> Iterable[str]:
         return [peer for peer in dict.fromkeys([first, one.peer, *self.roster]) if peer not in ("", self._own)]

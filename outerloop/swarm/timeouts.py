@@ -7,9 +7,6 @@ They are for the open internet: on one machine nothing here is ever reached unle
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 START_S = 12.0  # p2pd up and in touch with one initial peer, all attempts together
 BOOTSTRAP_S = 6.0  # p2pd is launched again for this long: an initial peer may be starting at this very moment
@@ -57,28 +54,5 @@ WATCH_S = 2.0  # pause between two looks of an observer at the roster
 LINGER_S = 10.0  # how long a finished peer stays for those that have not got everything yet
 
 
-@asynccontextmanager
-async def _limit(seconds: float | None) -> AsyncIterator[None]:
-    """`asyncio.timeout` for Python 3.10. Not `wait_for`, which can swallow a cancellation before Python 3.12."""
-    task, expired = asyncio.current_task(), False
-    assert task is not None
-
-    def expire() -> None:
-        nonlocal expired
-        expired = True
-        task.cancel()
-
-    timer = None if seconds is None else asyncio.get_running_loop().call_later(seconds, expire)
-    try:
-        yield
-    except asyncio.CancelledError:
-        if expired:
-            raise TimeoutError from None
-        raise
-    finally:
-        if timer is not None:
-            timer.cancel()
-
-
-limit = asyncio.timeout if sys.version_info >= (3, 11) else _limit
+limit = asyncio.timeout
 """`async with limit(seconds)`: TimeoutError when the block takes longer."""

@@ -119,6 +119,7 @@ def test_who_comes_when_all_others_have_left_is_told_so_and_gives_up(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("outerloop.exchange.swarm_patience.TELL_S", 0.5)
+    monkeypatch.setattr("outerloop.exchange.swarm_gather.DONATE_S", 0.0)
     trio, said = [make(peers=3, grace_s=0.2) for _ in range(3)], list[str]()
     together(trio, SwarmGather.join)
     together(trio, lambda one: one.start(b"x", Round(0)).wait(30))

@@ -13,7 +13,7 @@ from outerloop.swarm.holders import Unobtainable
 from outerloop.swarm.memory import ROUNDS_KEPT, Memory
 from outerloop.swarm.outcomes import Outcomes, TooFar
 from outerloop.swarm.store import Store
-from outerloop.swarm.timeouts import LEAD_S
+from outerloop.swarm.timeouts import GONE_AFTER_S, LEAD_S
 
 QUICK_S = 2.0  # a round of peers that are all well, beyond the inner steps
 
@@ -47,6 +47,20 @@ def test_a_dead_peer_costs_a_view_at_most_and_then_nothing(who: str) -> None:
         assert await swarm.until(rest, 5) < 3 * (INNER_S + QUICK_S)
         assert swarm[rest[0]].rounds.roster == tuple(swarm[letter].name for letter in rest)
         assert await swarm.until(rest, 7) < 2 * (INNER_S + QUICK_S)
+        swarm.agree()
+
+    run(scene())
+
+
+def test_who_dies_while_the_others_give_it_grace_costs_no_more_of_it() -> None:
+    async def scene() -> None:
+        swarm = await Swarm("abcd", inner_s={"d": INNER_S + 2}, grace_s=60.0).start()
+        await swarm.until("abcd", 1)
+        await asyncio.sleep(INNER_S + 1)
+        assert "d" not in swarm.leader("abcd"), "its view would come on top of it"
+        await swarm["d"].kill()
+        assert await swarm.until("abc", 2) < GONE_AFTER_S + QUICK_S
+        assert swarm["a"].who(1) == "abc"
         swarm.agree()
 
     run(scene())
