@@ -7,9 +7,8 @@
 
 Three properties hang on this order. A round that failed, or counted without this peer, is free: residual and progress
 move only at a landing that this peer's own payload was part of, and the next Δ carries what the round left behind.
-Replicas agree bit for bit: everyone sums the same bytes in the same order,
-and a 64-bit hash of the slow weights in each header shows when they do not. Nothing is lost: what was put in is what
-was sent plus what is held.
+Replicas agree bit for bit: everyone sums the same bytes in the same order, and a 64-bit hash of slow weights in each
+header shows when they do not. Nothing is lost: what was put in is what was sent plus what is held.
 """
 
 from __future__ import annotations
@@ -126,8 +125,7 @@ class OuterLoop(Course):
         self.inheritance = Inheritance(
             self.replica, self.buffers, method=method, payload=self.payload, evolving=self.evolving
         )
-        self.samples = 0
-        self.meetings = 0
+        self.samples = self.meetings = 0
 
     @property
     def spare_bytes(self) -> int:
@@ -211,9 +209,8 @@ class OuterLoop(Course):
     @torch.no_grad()
     def judged(self, flight: InFlight, arrival: Arrival) -> Verdict:
         """What all that came means, once for all workers of a process. Raises RoundFailed, BadMessage."""
-        return self.exchange.once(
-            flight.round, lambda refused: self.judge.verdict(arrival.received, flight.offered, refused)
-        )
+        received, offered = arrival.received, flight.offered
+        return self.exchange.once(flight.round, lambda refused: self.judge.verdict(received, offered, refused))
 
     @torch.no_grad()
     def apply(self, flight: InFlight, arrival: Arrival, verdict: Verdict) -> RoundReport:
