@@ -3,6 +3,7 @@
 import multiprocessing
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import NamedTuple
 
 import torch
 import torch.multiprocessing as processes
@@ -10,6 +11,13 @@ from torch import distributed as dist
 
 LIMIT_S = 120
 """Of one thing that the processes do together, a start included."""
+
+
+class Read(NamedTuple):
+    """What a rank makes of a round, and whom it refuses."""
+
+    rank: int
+    refused: dict
 
 
 def live(rank, size, work, folder):

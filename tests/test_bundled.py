@@ -1,10 +1,9 @@
 """The lanes of an island that meet others through its first rank: each gets its own part, all are at one point."""
 
-from typing import NamedTuple
-
 import pytest
 import ranks
 import torch
+from ranks import Read
 from torch import distributed as dist
 
 from outerloop import snapshot
@@ -27,13 +26,6 @@ STRANGE = {
     "a table": snapshot.pack({"0": torch.zeros(1, dtype=torch.uint8)}),
 }
 """What a peer may send instead of a bundle of three lanes."""
-
-
-class Read(NamedTuple):
-    """What a lane makes of a round, and whom it refuses."""
-
-    lane: int
-    refused: dict
 
 
 class Swarm:

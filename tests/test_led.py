@@ -1,9 +1,8 @@
 """A leader that meets others for all ranks of its island: what happens to it happens to all."""
 
-from typing import NamedTuple
-
 import pytest
 import ranks
+from ranks import Read
 from torch import distributed as dist
 
 from outerloop.exchange.from_the_start import FromTheStart
@@ -41,13 +40,6 @@ class Shaky(FromTheStart):
             raise Outrun(lambda most_bytes: (Round(7, 1), b"state" * most_bytes))
         blob = b"of an earlier life" if self.round.number == 3 else self.blob
         return [Contribution("one", self.round, blob), Contribution("two", self.round, b"")]
-
-
-class Read(NamedTuple):
-    """What a rank makes of a round, and whom it refuses."""
-
-    rank: int
-    refused: dict
 
 
 def unreadable(refused):

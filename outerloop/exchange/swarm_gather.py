@@ -54,7 +54,7 @@ class SwarmGather(SwarmExchange):
     fingerprint       hash of all settings that must be equal on every peer
     max_blob_bytes    largest payload that is sent, or accepted from a peer
     max_mbit          what payloads and state may take of the way out, Mbit/s; None: no limit
-    patience_s        how long nobody may tell anything of the run to a peer that needs its state; DONATE_S at least
+    patience_s        how long nobody may tell anything of the run to a peer that needs its state, 90 at least
     tell              told, in one line, what a round that takes long is waiting for
     """
 
