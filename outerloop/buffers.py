@@ -48,8 +48,8 @@ class Buffers:
         return {name: b.shape for name, b in self.mean.items() if fragment == RIDE_WITH}
 
     def parts(self, fragment: int) -> dict[str, Parts]:
-        """What travels beside a fragment, as it is now."""
-        return {name: {"value": self.model.get_buffer(name).detach()} for name in self.schema(fragment)}
+        """What travels beside a fragment: copies of it as it is now."""
+        return {name: {"value": self.model.get_buffer(name).detach().clone()} for name in self.schema(fragment)}
 
     def combine(self, messages: Sequence[wire.Message]) -> Tensors:
         """The mean of what all peers sent, in peer-name order. Raises BadMessage; changes nothing."""

@@ -2,6 +2,9 @@
 
     inner step  →  what others decided meanwhile lands  →  what is due leaves  →  what is due lands, or is here early
 
+A round may be made ready while inner steps go on. Nothing else happens to a run meanwhile: before a round leaves or
+lands, and before anybody looks at the state of the run, those that are leaving have left.
+
 Peers may land a round after other inner steps: the slow weights that a message is about are those of after the round
 before, which lands before the message leaves.
 
@@ -16,7 +19,7 @@ from itertools import count
 
 from outerloop.pace import Pace
 from outerloop.protocols import Exchange, Schedule
-from outerloop.rounds import InFlight, RoundReport
+from outerloop.rounds import InFlight, Leaving, RoundReport
 from outerloop.types import Round
 
 
@@ -34,6 +37,7 @@ class Course(ABC):
         self.pace = Pace(schedule.step_s)
         self.inner_step = 0
         self.in_flight: dict[Round, InFlight] = {}
+        self.leaving: dict[Round, Leaving] = {}
 
     @property
     def last_launch(self) -> int | None:
@@ -70,16 +74,23 @@ class Course(ABC):
 
     def advance(self) -> Iterator[RoundReport]:
         """What is due after the inner step that was counted last, as it lands."""
+        due = self.schedule.due(self.inner_step)
+        self.settle(at_once=bool(due.launch or due.land))
         missed = set()
         for report in self.catch_up():
             missed.add(report.round)
             yield report
-        due = self.schedule.due(self.inner_step)
+        if missed:
+            due = self.schedule.due(self.inner_step)
         for round in (one for one in due.launch if one not in missed):  # it may have been decided since
-            self.in_flight[round] = self.left_out(round) if self.exchange.decided(round) else self.launch(round)
-            self.launched(self.in_flight[round])
+            if self.exchange.decided(round):
+                self.in_flight[round] = self.left_out(round)
+            else:
+                self.depart(round)
+        if due.land:
+            self.settle()
         yield from (self.land(round) for round in due.land if round in self.in_flight)
-        early = sorted(self.in_flight) if self.schedule.early else []
+        early = sorted(self.in_flight) if self.schedule.early and not self.leaving else []
         yield from (self.land(round) for round in early if self.in_flight[round].pending.arrived())
 
     def catch_up(self) -> Iterator[RoundReport]:
@@ -91,17 +102,18 @@ class Course(ABC):
                 break
             self.inner_step = next(step for step in count(self.inner_step + 1) if self.schedule.due(step).launch)
 
+    def settle(self, *, at_once: bool = True) -> None:
+        """What was leaving is in flight; if not `at_once`, what has left by now. Raises what went wrong there."""
+        for round in [round for round, leaving in self.leaving.items() if at_once or leaving.ready.done()]:
+            self.in_flight[round] = self.leaving.pop(round).flight()
+
     @abstractmethod
-    def launch(self, round: Round) -> InFlight:
-        """A round leaves."""
+    def depart(self, round: Round) -> None:
+        """A round leaves: it is in flight now, or leaving."""
 
     @abstractmethod
     def left_out(self, round: Round) -> InFlight:
         """A round that was decided without a message of this peer."""
-
-    @abstractmethod
-    def launched(self, flight: InFlight) -> None:
-        """A round has left."""
 
     @abstractmethod
     def land(self, round: Round) -> RoundReport:

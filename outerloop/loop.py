@@ -25,6 +25,7 @@ from outerloop.buffers import Buffers
 from outerloop.checkpoint import on_device
 from outerloop.course import Course
 from outerloop.cut import unwrapped
+from outerloop.departures import Departures, is_concurrent
 from outerloop.eager import first_mean, refreshed
 from outerloop.held import momentum_share, residual_share
 from outerloop.inheritance import Inheritance
@@ -120,6 +121,10 @@ class OuterLoop(Course):
             delay=schedule.delay,
             sync_every=schedule.sync_every,
             merge_local=merge_local,
+            concurrent=(concurrent := is_concurrent(exchange, schedule, method)),
+        )
+        self.departures = Departures(
+            self.replica, self.routes, self.payload, exchange=exchange, schedule=schedule, concurrent=concurrent
         )
         self.judge = Judge(self.routes, exchange, shared=self.shared, measures=self.evolving is not None)
         self.inheritance = Inheritance(
@@ -162,32 +167,22 @@ class OuterLoop(Course):
 
     def take_over(self, round: Round, content: bytes) -> None:
         """Go on from the others' state as of a round."""
+        self.settle()
         self.inheritance.take(content)
         self.go_on_from(round)
 
-    def launch(self, round: Round) -> InFlight:
-        """A round leaves, which changes nothing that lasts. Raises UserError for a model that has changed."""
-        return self.island.compute(self.offer, round)
+    def depart(self, round: Round) -> None:
+        """It leaves, at once or while inner steps go on. Raises UserError for a model that has changed."""
+        if self.departures.thread:
+            self.leaving[round] = self.departures.meanwhile(round, self.samples, leads=self.leads(round))
+        else:
+            self.in_flight[round] = self.island.compute(self.launch, round)
+            if self.eager and not round.number:
+                self.begin_eagerly(self.in_flight[round])
 
-    @torch.no_grad()
-    def offer(self, round: Round) -> InFlight:
-        """Read, difference, feedback, compress, pack, hand to the exchange. Raises UserError as `launch` does."""
-        began = time.perf_counter()
-        self.island.check_whole()
-        names = self.schedule.fragment(round.fragment, list(self.slow))
-        launched = self.routes.launch(round, names, leads=self.leads(round))
-        header = wire.Header(
-            round=round.number,
-            fragment=round.fragment,
-            samples=self.samples,
-            schema=wire.schema_hash(self.payload.schema(round, launched.offered)),
-            slow=self.replica.hash_of(names),
-            peer=self.exchange.peer,
-        )
-        blob = wire.pack(header, launched.parts)
-        pending = self.exchange.start(blob, round)
-        took_s, delta_norm = time.perf_counter() - began, math.sqrt(launched.squares)
-        return InFlight(round, launched.offered, blob, pending, self.samples, took_s, delta_norm, launched.then)
+    def launch(self, round: Round) -> InFlight:
+        """On its way at once, which changes nothing that lasts. Raises UserError for a model that has changed."""
+        return self.departures.at_once(round, self.samples, leads=self.leads(round))
 
     def left_out(self, round: Round) -> InFlight:
         """A round that was decided without a message of this peer."""
@@ -248,10 +243,8 @@ class OuterLoop(Course):
         return self.choosing.learn(cost) if self.choosing and flight.blob else ""
 
     @torch.no_grad()
-    def launched(self, flight: InFlight) -> None:
+    def begin_eagerly(self, flight: InFlight) -> None:
         """The first eager update, when nothing has come back yet."""
-        if not self.eager or flight.round.number:
-            return
         self.method.update(self.slow, first_mean(flight.offered, self.exchange.size), {})
         self.routes.write(flight.offered)
         self.replica.rehash(flight.offered)
@@ -263,11 +256,13 @@ class OuterLoop(Course):
 
     def meet(self, blob: bytes) -> list[Contribution]:
         """Everybody's bytes, own included; all peers must call it equally often. Raises RoundFailed."""
+        self.settle()
         self.meetings += 1
         return self.exchange.meet(blob, self.meetings, self.timeout_s)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that evolves, rounds in flight included."""
+        self.settle()
         return {
             "slow": dict(self.slow),
             "method": self.method.state_dict(),
@@ -283,6 +278,7 @@ class OuterLoop(Course):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` returned; rounds that were in flight are offered to the exchange again."""
+        self.settle()
         state = on_device(state, self.replica.device)
         self.replica.load_slow(state["slow"])
         self.method.load_state_dict(state["method"])

@@ -199,6 +199,8 @@ class Exchange(Protocol):
     """True when all peers are in the same round at the same time, so that they can meet in the middle of a run."""
     tells_moving: bool
     """Whether `moving_s` leaves out waiting for who is late."""
+    concurrent: bool
+    """Whether `start` may come from another thread than all else, while inner steps are taken."""
     recovery: Callable[[int], tuple[Round, bytes]] | None
     """What `Outrun.state` is, for a replica that finds itself in the minority; None where that cannot be."""
 

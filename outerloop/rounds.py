@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from outerloop.protocols import Pending
@@ -26,7 +28,8 @@ SPENT = "compute_s", "communication_s", "others_s"
 class InFlight:
     """A launched round: what was offered to the compressor, the message that left, the exchange that carries it.
 
-    `then`: copies of the fast weights at the launch, where landing needs them.
+    `launch_s`: seconds that inner steps stood still for it. `then`: copies of the fast weights at the launch, where
+    landing needs them.
     """
 
     round: Round
@@ -61,6 +64,20 @@ class InFlight:
             blob=self.blob,
             **outcome,
         )
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """A round that is made ready while inner steps go on, which have stood still for `still_s` seconds so far."""
+
+    ready: Future[InFlight]
+    still_s: float
+
+    def flight(self) -> InFlight:
+        """The round once it is on its way. Raises what went wrong there."""
+        began_s = time.perf_counter()
+        flight = self.ready.result()
+        return replace(flight, launch_s=self.still_s + time.perf_counter() - began_s)
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,9 @@ class Idle(torch.optim.Optimizer):
 
 
 class SlowLink(InProcess):
-    """An exchange with oneself that takes UNDER_WAY_S."""
+    """An exchange with oneself that takes UNDER_WAY_S, and messages from any thread, like those over a network."""
+
+    concurrent = True
 
     def start(self, blob: bytes, round: Round) -> PendingRound:
         self.here_s = time.monotonic() + UNDER_WAY_S

@@ -21,9 +21,10 @@ from omegaconf import DictConfig
 from rows import show
 
 from outerloop.commands import build, config
-from outerloop.commands.team import OneThread, keep_to
+from outerloop.commands.team import OneThread
 from outerloop.exchange.inprocess import Hub
 from outerloop.inner.trainer import Trainer
+from outerloop.kernels.threads import keep_to
 
 
 def trainers(settings: DictConfig) -> tuple[list[Trainer], OneThread]:

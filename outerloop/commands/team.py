@@ -28,6 +28,7 @@ from outerloop.commands import life
 from outerloop.commands.build import make
 from outerloop.exchange.inprocess import Hub
 from outerloop.inner.worker import Event
+from outerloop.kernels.threads import keep_to
 from outerloop.types import Deserted, LeaderFailed, Made, ReplicasDiverged, RoundFailed, Stopped, UserError
 
 LEAVE_S = 20
@@ -71,12 +72,6 @@ def last_word(index: int, life: Callable[[], None]) -> Event:
     except Exception as error:
         return error_event(index, error)
     return {"event": "left", "worker": index, "step": 0}
-
-
-def keep_to(cores: int) -> None:
-    """What this thread computes with, whatever others say: torch looks up the last that was said when it is asked."""
-    torch.set_num_threads(cores)
-    torch.get_num_threads()
 
 
 class OneThread:

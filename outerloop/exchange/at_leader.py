@@ -17,12 +17,15 @@ KNOWN = {error.__name__: error for error in (RoundFailed, Deserted, UserError)}
 class AtLeader:
     """Part of an Exchange around that of the leader, which is the first of the processes.
 
-    A subclass says what `recovered` gives each of them.
+    A subclass says what `recovered` gives each of them. They begin a round together, in the thread of their inner
+    steps, whose collectives must come in the same order at all of them.
 
     Args:
         exchange: has been joined; not looked at but at the leader.
         ranks: the processes that speak through it.
     """
+
+    concurrent = False
 
     def __init__(self, exchange: Exchange | None, *, ranks: Ranks) -> None:
         self.ranks, self.exchange = ranks, exchange if ranks.leads else None

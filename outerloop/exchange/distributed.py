@@ -39,7 +39,7 @@ class Distributed(FromTheStart):
 
     agrees = True
     waits_for_all = True
-    lockstep = True
+    lockstep = concurrent = True
     tells_moving = False
 
     def __init__(self, *, group: dist.ProcessGroup | None = None, timeout_s: float = 600.0) -> None:

@@ -77,6 +77,7 @@ class InProcess(FromTheStart):
     agrees = True
     waits_for_all = True
     lockstep = tells_moving = True
+    concurrent = False
     moving_s = 0.0
 
     def __init__(self, *, hub: Hub, rank: int) -> None:

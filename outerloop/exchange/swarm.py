@@ -43,7 +43,7 @@ class SwarmExchange(ABC):
     tell             told, in one line, what this peer waits for
     """
 
-    tells_moving = True
+    tells_moving = concurrent = True
 
     def __init__(self, presence: Presence, *, max_blob_bytes: int, tell: Callable[[str], None]) -> None:
         self.peer = presence.name

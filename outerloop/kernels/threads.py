@@ -40,6 +40,12 @@ def share_all(loops: Sequence[Callable[[int, int], None]], rows: int, *, values:
         share(part, len(loops) * rows, values=len(loops) * values)
 
 
+def keep_to(cores: int) -> None:
+    """What this thread computes with, whatever others say: torch looks up the last that was said when it is asked."""
+    torch.set_num_threads(cores)
+    torch.get_num_threads()
+
+
 @cache
 def pool(threads: int) -> ThreadPoolExecutor:
     """The threads beside the caller's, kept for the life of the process."""

@@ -14,12 +14,20 @@ from outerloop import wire
 from outerloop.buffers import Buffers
 from outerloop.feedback.local import LocalError
 from outerloop.held import bytes_of
-from outerloop.island import Island
+from outerloop.island import Island, widened
 from outerloop.payload import Payload, on
 from outerloop.protocols import Aggregate, Feedback, OuterMethod
 from outerloop.routes.fused import Fused, Kept
 from outerloop.routes.plain import Launched, Plain
-from outerloop.types import Contribution, Round, Tensors
+from outerloop.types import Contribution, Parts, Round, Tensors
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a launch is made of: fast weights in the model's own precision, or gradients; and buffers."""
+
+    read: Tensors
+    buffers: dict[str, Parts]
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,7 @@ class Routes:
         peer: this peer's name.
         delay, sync_every: of the schedule, inner steps.
         merge_local: weight of the LOCAL value when a landed fragment is written back, 0 .. 1, or "carry".
+        concurrent: inner steps go on between `take` and `launch`.
     """
 
     def __init__(
@@ -65,7 +74,9 @@ class Routes:
         delay: int,
         sync_every: int,
         merge_local: float | Literal["carry"],
+        concurrent: bool,
     ) -> None:
+        self.concurrent = concurrent
         self.island, self.slow, self.buffers, self.payload = island, slow, buffers, payload
         self.carry = merge_local == "carry" and delay > 0
         self.merge_local = 0.0 if merge_local == "carry" else float(merge_local)
@@ -76,20 +87,41 @@ class Routes:
         self.fused = Fused(self.plain, aside=bool(delay or self.merge_local or not island.in_place))
         self.fused.fits &= delay < sync_every  # at a delay of H the slow weights have moved since the launch
 
-    def launch(self, round: Round, names: Sequence[str], *, leads: bool) -> Launched:
-        """Read, difference, feedback, compress; everything in the order of `names`. Changes nothing that lasts."""
-        fused, plain = self.split(names)
-        fast = self.island.pick(names if self.carry else fused)
-        kept = self.fused.launch(round.number, fused, fast)
-        dense = self.plain.launch(round.number, plain, self.island.read(list(plain), self.reads), leads=leads)
+    def take(self, fragment: int, names: Sequence[str]) -> Taken:
+        """These tensors of the model as it stands; copies of those that change before they are used for the last time.
+
+        The memory is that of the model, or of the last copies.
+        """
+        buffers = self.buffers.parts(fragment)
+        if self.reads == "gradients":
+            return Taken(self.island.read(names, "gradients"), buffers)
+        picked = self.island.pick(names)
+        copied = self.copied(names) if self.island.in_place else ()
+        return Taken(picked | {name: self.copy(name, picked[name]) for name in copied}, buffers)
+
+    def launch(self, round: Round, taken: Taken, *, leads: bool) -> Launched:
+        """Difference, feedback, compress; everything in the order of what was taken. Changes nothing that lasts."""
+        read = taken.read
+        fused, plain = self.split(read)
+        kept = self.fused.launch(round.number, fused, read)
+        dense = self.plain.launch(round.number, plain, {name: widened(read[name]) for name in plain}, leads=leads)
         parts, offered = kept.parts | dense.parts, kept.offered | dense.offered
-        then = fast if self.fused.aside else {}
         return Launched(
-            {name: parts[name] for name in names} | self.buffers.parts(round.fragment),
-            {name: offered[name] for name in names},
+            {name: parts[name] for name in read} | taken.buffers,
+            {name: offered[name] for name in read},
             kept.squares + dense.squares,
-            {name: self.copy(name, x) for name, x in then.items()} if self.island.in_place else then,
+            {name: read[name] for name in self.landing_needs(read)},
         )
+
+    def landing_needs(self, names: Iterable[str]) -> Iterable[str]:
+        """Of which tensors a landing needs the fast weights as they were at the launch."""
+        if self.carry:
+            return names
+        return self.split(names)[0] if self.fused.aside else ()
+
+    def copied(self, names: Iterable[str]) -> Iterable[str]:
+        """Which fast weights are copied at a launch where they are read in place."""
+        return names if self.concurrent else self.landing_needs(names)
 
     def copy(self, name: str, x: Tensor) -> Tensor:
         """x, into the memory of the last copy, which is used up by now: new pages cost more than copying does."""
@@ -176,7 +208,6 @@ class Routes:
     @property
     def spare_bytes(self) -> int:
         """What that will be."""
-        fused, _ = self.split(self.slow)
-        copied = self.slow if self.carry else fused if self.fused.aside else {}
-        copies = sum(self.island.held(name).nbytes for name in copied) if self.island.in_place else 0
-        return copies + (bytes_of(fused) if self.local else 0)
+        copied = self.copied(self.slow) if self.island.in_place and self.reads == "weights" else ()
+        copies = sum(self.island.held(name).nbytes for name in copied)
+        return copies + (bytes_of(self.split(self.slow)[0]) if self.local else 0)

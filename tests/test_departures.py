@@ -1,0 +1,197 @@
+"""Rounds that are made ready while inner steps go on leave as the same bytes as those that leave at once."""
+
+import copy
+import threading
+from concurrent.futures import Future
+
+import pytest
+import torch
+import toy
+from test_left_out import fused
+from torch import nn
+
+from outerloop import departures
+from outerloop.compress.uniform import Uniform
+from outerloop.exchange.inprocess import InProcess
+from outerloop.feedback.ef import ErrorFeedback
+from outerloop.feedback.loco import LoCo
+from outerloop.gathered import Gathered
+from outerloop.island import Island
+from outerloop.memory import estimate, measure
+from outerloop.methods.noloco import NoLoCo
+from outerloop.ranks import Ranks
+from outerloop.schedule.every_h import EveryH
+from outerloop.schedule.streaming import Streaming
+
+H, DELAY, STEPS = 4, 2, 18
+CASES = {
+    "fused": lambda: fused("sparseloco"),
+    "fused, nesterov": lambda: fused("nesterov"),
+    "fused, local": lambda: fused("local"),
+    "fused, 8 bits": lambda: fused("eight_bit"),
+    "fused, carried": lambda: fused("sparseloco") | {"merge_local": "carry"},
+    "diloco": lambda: {"method": toy.sgd(0.7, 0.9, True), "feedback": ErrorFeedback(beta=0.9)},
+    "loco": lambda: {"feedback": LoCo(beta=0.5, reset_every=3), "compress": Uniform(bits=4, chunk=16)},
+    "carried": lambda: {"merge_local": "carry"},
+    "merged": lambda: {"merge_local": 0.5},
+    "streaming": lambda: {"schedule": Streaming(sync_every=H, fragments=2, delay=1), "merge_local": 0.5},
+    "noloco": lambda: {"method": NoLoCo(alpha=0.5, beta=0.7, gamma=None, consensus="inside")},
+    "buffers": lambda: {"buffers": "averaged"},
+}
+
+
+class Last:
+    """The thread that makes rounds ready, as late as it can be: when somebody asks for what it makes."""
+
+    def __init__(self, *_):
+        pass
+
+    def submit(self, work, *args):
+        future = Future()
+        future.result = lambda: work(*args)
+        return future
+
+
+class Concurrent(InProcess):
+    concurrent = True
+
+
+def model(dtype):
+    """Rows that go through the kernels, vectors that may not, and statistics that every step changes."""
+    return nn.Sequential(*toy.model(width=20), nn.BatchNorm1d(3)).to(dtype)
+
+
+def drawn(net, draw):
+    """A step that nobody could guess."""
+    with torch.no_grad():
+        for x in (*net.parameters(), *(b for b in net.buffers() if b.is_floating_point())):
+            x += 0.1 * torch.randn(x.shape, generator=draw).to(x.dtype)
+
+
+def trained(parts, make=InProcess, *, dtype=torch.float32, door=Island, steps=STEPS):
+    """Of both workers: every message that left, and all that training and landing moved."""
+
+    def work(exchange):
+        net = model(dtype)
+        loop = toy.outer(
+            net, exchange, **{"schedule": EveryH(sync_every=H, delay=DELAY)} | copy.deepcopy(parts), island=door(net)
+        )
+        assert bool(loop.departures.thread) == (make is Concurrent)
+        draw, blobs = torch.Generator().manual_seed(exchange.rank), []
+        for _ in range(steps):
+            drawn(net, draw)
+            reports = loop.after_inner_step(1)
+            assert not any(report.failed for report in reports)
+            blobs += [report.blob for report in reports]
+        return blobs, net.state_dict(), dict(loop.slow), loop
+
+    return toy.run_workers(2, work, make)
+
+
+@pytest.mark.parametrize("as_late_as_can_be", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("case", CASES)
+def test_the_same_messages_and_the_same_model(case, dtype, as_late_as_can_be, monkeypatch):
+    if as_late_as_can_be:
+        monkeypatch.setattr(departures, "ThreadPoolExecutor", Last)
+    at_once = trained(CASES[case](), dtype=dtype)
+    meanwhile = trained(CASES[case](), Concurrent, dtype=dtype)
+    for one, other in zip(at_once, meanwhile, strict=True):
+        assert one[0] == other[0] and len(one[0]) >= 4
+        for ours, theirs in zip(one[1:3], other[1:3], strict=True):
+            assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_islands_that_read_copies_need_no_others(monkeypatch):
+    monkeypatch.setattr(departures, "ThreadPoolExecutor", Last)
+
+    def door(net):
+        return Gathered(net, Ranks(None))
+
+    at_once, meanwhile = (trained(CASES["fused"](), make, door=door) for make in (InProcess, Concurrent))
+    assert [one[0] for one in at_once] == [one[0] for one in meanwhile]
+    assert not meanwhile[0][3].routes.copies
+
+
+def test_inner_steps_go_on_meanwhile():
+    """The thread cannot end before the next inner step has begun, and the state of a run waits for it."""
+
+    def work(exchange):
+        gone_on, net = threading.Event(), toy.model()
+        loop = toy.outer(net, exchange, schedule=EveryH(sync_every=2, delay=1))
+        offer = loop.departures.offer
+        loop.departures.offer = lambda *args: gone_on.wait(30) and offer(*args)
+        for _ in range(2):
+            loop.after_inner_step(1)
+        [(round, leaving)] = loop.leaving.items()
+        assert not leaving.ready.done() and not loop.in_flight
+        gone_on.set()
+        assert [one["round"] for one in loop.state_dict()["in_flight"]] == [[round.number, round.fragment]]
+        assert not loop.leaving
+
+    toy.run_workers(1, work, Concurrent)
+
+
+def test_what_is_not_finite_is_told_before_it_could_land():
+    def work(exchange):
+        net = toy.model()
+        loop = toy.outer(net, exchange, schedule=EveryH(sync_every=3, delay=2))
+        with torch.no_grad():
+            net[1].bias[0] = torch.nan
+        with pytest.raises(FloatingPointError, match=r"1\.bias"):
+            for _ in range(5):
+                loop.after_inner_step(1)
+        assert not loop.leaving and not loop.in_flight
+
+    toy.run_workers(1, work, Concurrent)
+
+
+@pytest.mark.parametrize(
+    ("parts", "meanwhile"),
+    [
+        ({"schedule": EveryH(sync_every=3, delay=1)}, True),
+        ({"schedule": EveryH(sync_every=3)}, False),
+        ({"schedule": EveryH(sync_every=3, delay=3), "eager": True}, False),
+        ({"schedule": EveryH(sync_every=1), "method": toy.sgd(0.1, reads="gradients")}, False),
+    ],
+)
+def test_where_inner_steps_come_before_a_landing(parts, meanwhile):
+    def work(exchange):
+        return bool(toy.outer(toy.model(), exchange, **copy.deepcopy(parts)).departures.thread)
+
+    assert toy.run_workers(1, work, Concurrent) == [meanwhile]
+    assert toy.run_workers(1, work) == [False]
+
+
+@pytest.mark.parametrize("case", ["fused", "diloco", "carried"])
+def test_the_copies_are_in_the_estimate_of_memory(case):
+    def work(exchange):
+        net = model(torch.float32)
+        loop = toy.outer(net, exchange, schedule=EveryH(sync_every=H, delay=DELAY), **CASES[case]())
+        inner = torch.optim.SGD(net.parameters(), lr=0.1)
+        expected = estimate(loop, inner).parts["spare"]
+        for _ in range(H + DELAY):
+            loop.after_inner_step(1)
+        return expected, measure(loop, inner).parts["spare"], sum(p.nbytes for p in net.parameters())
+
+    [(expected, measured, of_model)] = toy.run_workers(1, work, Concurrent)
+    assert expected == measured == of_model
+
+
+def test_state_taken_over_while_a_round_is_leaving(monkeypatch):
+    """The round ends first, of the weights that it was begun with, and is dropped then."""
+    monkeypatch.setattr(departures, "ThreadPoolExecutor", Last)
+
+    def work(exchange):
+        net = toy.model()
+        loop = toy.outer(net, exchange, schedule=EveryH(sync_every=2, delay=1))
+        content, started = toy.outer(toy.model(seed=5), exchange).inheritance.pack(), []
+        start = exchange.start
+        exchange.start = lambda blob, round: started.append(loop.slow_hash) or start(blob, round)
+        for _ in range(2):
+            loop.after_inner_step(1)
+        before, [round] = loop.slow_hash, loop.leaving
+        loop.take_over(round, content)
+        assert started == [before] != [loop.slow_hash] and not loop.leaving and not loop.in_flight
+
+    toy.run_workers(1, work, Concurrent)
