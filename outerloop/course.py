@@ -2,8 +2,9 @@
 
     inner step  →  what others decided meanwhile lands  →  what is due leaves  →  what is due lands, or is here early
 
-A round may be made ready while inner steps go on. Nothing else happens to a run meanwhile: before a round leaves or
-lands, and before anybody looks at the state of the run, those that are leaving have left.
+A round may be made ready while inner steps go on. Nothing else happens to a run meanwhile: before another one leaves,
+before any lands, and before anybody looks at the state of the run, those that are leaving have left. Rounds that may
+land early have one inner step to leave, so that all ranks of an island ask after them at the same time.
 
 Peers may land a round after other inner steps: the slow weights that a message is about are those of after the round
 before, which lands before the message leaves.
@@ -75,7 +76,8 @@ class Course(ABC):
     def advance(self) -> Iterator[RoundReport]:
         """What is due after the inner step that was counted last, as it lands."""
         due = self.schedule.due(self.inner_step)
-        self.settle(at_once=bool(due.launch or due.land))
+        if due.launch or due.land or self.schedule.early:
+            self.settle()
         missed = set()
         for report in self.catch_up():
             missed.add(report.round)
@@ -102,9 +104,9 @@ class Course(ABC):
                 break
             self.inner_step = next(step for step in count(self.inner_step + 1) if self.schedule.due(step).launch)
 
-    def settle(self, *, at_once: bool = True) -> None:
-        """What was leaving is in flight; if not `at_once`, what has left by now. Raises what went wrong there."""
-        for round in [round for round, leaving in self.leaving.items() if at_once or leaving.ready.done()]:
+    def settle(self) -> None:
+        """What was leaving is in flight. Raises what went wrong there."""
+        for round in list(self.leaving):
             self.in_flight[round] = self.leaving.pop(round).flight()
 
     @abstractmethod

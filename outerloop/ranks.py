@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -16,19 +17,31 @@ class Ranks:
 
     Args:
         group: None: this process alone.
+        tag: of words from one process to one other, which do not mix with words of other tags.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None) -> None:
-        self.group = group
+    def __init__(self, group: dist.ProcessGroup | None, *, tag: int = 0) -> None:
+        self.group, self.tag = group, tag
         self.rank, self.size = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
         self.leads = self.rank == 0
         on_cpu = group is None or "cpu:" in dist.get_backend_config(group)
         self.device = torch.device("cpu") if on_cpu else torch.accelerator.current_accelerator()
 
+    @property
+    def threads(self) -> bool:
+        """Whether another thread may speak `apart`: over gloo; nccl has no tags."""
+        return self.device == torch.device("cpu")
+
+    def apart(self) -> Self:
+        """The same processes, for another thread: all words but sums go from one process to one other."""
+        return type(self)(self.group, tag=1)
+
     def spread(self, data: bytes) -> bytes:
         """The leader's bytes, at all; what the others come with has no meaning."""
         if self.group is None:
             return data
+        if self.tag:
+            return self.deal([data] * self.size)
         size = torch.tensor([len(data)], device=self.device)
         dist.broadcast(size, group=self.group, group_src=0)
         content = tensor_of(data) if self.leads else torch.empty(int(size), dtype=torch.uint8)
@@ -53,17 +66,17 @@ class Ranks:
 
     def give(self, data: bytes, rank: int) -> None:
         """Bytes to one rank, which takes them."""
-        dist.send(torch.tensor([len(data)], device=self.device), group=self.group, group_dst=rank)
+        dist.send(torch.tensor([len(data)], device=self.device), group=self.group, group_dst=rank, tag=self.tag)
         if data:
-            dist.send(tensor_of(data).to(self.device), group=self.group, group_dst=rank)
+            dist.send(tensor_of(data).to(self.device), group=self.group, group_dst=rank, tag=self.tag)
 
     def taken(self, rank: int) -> bytes:
         """What a rank gives."""
         size = torch.empty(1, dtype=torch.int64, device=self.device)
-        dist.recv(size, group=self.group, group_src=rank)
+        dist.recv(size, group=self.group, group_src=rank, tag=self.tag)
         content = torch.empty(int(size), dtype=torch.uint8, device=self.device)
         if len(content):
-            dist.recv(content, group=self.group, group_src=rank)
+            dist.recv(content, group=self.group, group_src=rank, tag=self.tag)
         return content.cpu().numpy().tobytes()
 
     def sum(self, values: Sequence[float]) -> list[float]:

@@ -31,7 +31,7 @@ STRANGE = {
 class Swarm:
     """The leader's exchange: another island answers each round, whose state is wanted after round 4."""
 
-    agrees = lockstep = tells_moving = True
+    agrees = lockstep = tells_moving = concurrent = True
     waits_for_all = came_late = False
     peer, rank, size, alive, bytes_sent = "one", 1, 2, 2, 5
     given, offered = None, ()

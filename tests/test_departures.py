@@ -41,7 +41,7 @@ CASES = {
 
 
 class Last:
-    """The thread that makes rounds ready, as late as it can be: when somebody asks for what it makes."""
+    """The thread that makes rounds ready, as late as can be: when somebody asks for what it makes."""
 
     def __init__(self, *_):
         pass

@@ -34,6 +34,7 @@ RUNS = {
     "loco": (EVEN, "loco", ["compress.chunk=32"]),
     "streaming": (EVEN, "streaming_diloco", ["compress.chunk=32", "schedule.sync_every=4", "rounds=2"]),
     "noloco": (ODD, "noloco", []),
+    "late": (EVEN, "sparseloco", [*CHUNKS, "schedule.delay=1", "merge_local=carry"]),
     "sparseloco, uneven": (ODD, "sparseloco", CHUNKS),
     "loco, uneven": (ODD, "loco", ["compress.chunk=32"]),
 }
@@ -41,9 +42,9 @@ RUNS = {
 shard is whole chunks; without chunks any size will do."""
 
 
-RECIPES = ["diloco", "sparseloco", "loco", "streaming", "noloco"]
+RECIPES = ["diloco", "sparseloco", "loco", "streaming", "noloco", "late"]
 """Those that come out as whole replicas do."""
-BUNDLED = ["sparseloco", "noloco"]
+BUNDLED = ["sparseloco", "noloco", "late"]
 """Those that also meet through the first rank of each island."""
 CUT = ["sparseloco, uneven", "loco, uneven"]
 """Those whose chunks no whole replica has."""

@@ -18,7 +18,7 @@ class Shaky(FromTheStart):
     In the fourth it still has what was offered before it came back.
     """
 
-    agrees = waits_for_all = lockstep = tells_moving = True
+    agrees = waits_for_all = lockstep = tells_moving = concurrent = True
     peer, rank, size, alive, bytes_sent = "one", 0, 1, 1, 5
 
     def start(self, blob, round):

@@ -23,7 +23,7 @@ def alone(rank):
 class Narrow(FromTheStart):
     """Takes no message at all, and is broken besides."""
 
-    agrees = waits_for_all = lockstep = tells_moving = True
+    agrees = waits_for_all = lockstep = tells_moving = concurrent = True
     peer, rank, size = "one", 0, 1
 
     def start(self, blob, round):

@@ -136,9 +136,9 @@ def inner_state(settings: DictConfig) -> Any:
 def in_flight(settings: DictConfig, x: Tensor, *, peers: int) -> float:
     """Bytes a parameter of what was offered, what all sent and what comes of it, while a round lands.
 
-    Through the two kernels: position and value of everything kept, of every peer; and of all fragments, with a delay a
-    copy of the fast weights, and what was not sent where it stays in them. Else three times the fragment in float32:
-    what was offered, what of it was sent, the mean.
+    Through the two kernels: position and value of everything kept, of every peer; and of all fragments what was not
+    sent where it stays in the fast weights, or their copy where they do not become the slow ones. Else three times the
+    fragment in float32: what was offered, what of it was sent, the mean. With a delay a copy of all fast weights.
     """
     schedule, compress = make(settings.schedule), make(settings.compress)
     plain = Plain(
@@ -148,9 +148,10 @@ def in_flight(settings: DictConfig, x: Tensor, *, peers: int) -> float:
         payload=Payload(compress, seed=0),
         peer="",
     )
-    fused = Fused(plain, aside=schedule.delay > 0 or settings.merge_local not in (0, "carry"))
+    late = 0 < schedule.delay < schedule.sync_every
+    fused = Fused(plain, aside=late or settings.merge_local not in (0, "carry"))
     if schedule.delay >= schedule.sync_every or not fused.takes(x, x.dtype):
-        return 3 * FLOAT / schedule.fragments
+        return 3 * FLOAT / schedule.fragments + FLOAT * late
     topk = fused.topk(x)
     copies = fused.aside + isinstance(fused.feedback, LocalError)
     return 2 * FLOAT * peers * topk.k / topk.chunk + FLOAT * copies

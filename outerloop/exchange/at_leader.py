@@ -17,24 +17,25 @@ KNOWN = {error.__name__: error for error in (RoundFailed, Deserted, UserError)}
 class AtLeader:
     """Part of an Exchange around that of the leader, which is the first of the processes.
 
-    A subclass says what `recovered` gives each of them. They begin a round together, in the thread of their inner
-    steps, whose collectives must come in the same order at all of them.
+    A subclass says what `recovered` gives each of them. They begin a round with words apart, so that another thread
+    than that of their inner steps may do it.
 
     Args:
         exchange: has been joined; not looked at but at the leader.
         ranks: the processes that speak through it.
     """
 
-    concurrent = False
-
     def __init__(self, exchange: Exchange | None, *, ranks: Ranks) -> None:
         self.ranks, self.exchange = ranks, exchange if ranks.leads else None
         self.outrun_by: Outrun | None = None
-        facts = ("agrees", "waits_for_all", "lockstep", "tells_moving", "peer", "rank", "size", "came_late")
+        facts = ["agrees", "waits_for_all", "lockstep", "tells_moving", "concurrent"]
+        facts += ["peer", "rank", "size", "came_late"]
         told = self.together(lambda x: [getattr(x, fact) for fact in facts] + [x.recovery is not None])
-        self.agrees, self.waits_for_all, self.lockstep, self.tells_moving = told[:4]
-        self.peer, self.rank, self.size, self.came_late = told[4:-1]
+        self.agrees, self.waits_for_all, self.lockstep, self.tells_moving, concurrent = told[:5]
+        self.peer, self.rank, self.size, self.came_late = told[5:-1]
         self.recovery: Callable[[int], tuple[Round, bytes]] | None = self.recovered if told[-1] else None
+        self.concurrent = concurrent and ranks.threads
+        self.beginning = ranks.apart() if self.concurrent else ranks
 
     @classmethod
     def joining(cls, join: Callable[[], Exchange], *, ranks: Ranks) -> Self:
@@ -94,23 +95,25 @@ class AtLeader:
         self.outrun_by = None
         return state(most_bytes)
 
-    def together(self, work: Callable[[Exchange], Any]) -> Any:
+    def together(self, work: Callable[[Exchange], Any], ranks: Ranks | None = None) -> Any:
         """What `work` gives at the leader (a tree of plain values and tensors), at all; or what it raises there.
 
-        Raises LeaderFailed at the others when that is none of KNOWN, and may be of the leader alone.
+        `ranks`: where another thread speaks, these apart. Raises LeaderFailed at the others when
+        that is none of KNOWN, and may be of the leader alone.
         """
+        ranks = ranks or self.ranks
         if self.exchange is None:
-            return self.heard(snapshot.unpack(self.ranks.spread(b"")))
+            return self.heard(snapshot.unpack(ranks.spread(b"")))
         try:
             value = work(self.exchange)
         except Outrun as outrun:
             self.outrun_by = outrun
-            tell_of(outrun, self.ranks)
+            tell_of(outrun, ranks)
             raise Outrun(self.recovered) from None
         except Exception as error:
-            tell_of(error, self.ranks)
+            tell_of(error, ranks)
             raise
-        self.ranks.spread(snapshot.pack({"raised": "", "value": value}))
+        ranks.spread(snapshot.pack({"raised": "", "value": value}))
         return value
 
     def heard(self, told: dict[str, Any]) -> Any:

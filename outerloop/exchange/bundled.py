@@ -23,7 +23,7 @@ from torch import Tensor
 from outerloop import snapshot
 from outerloop.exchange.at_leader import AtLeader, listed, unlisted
 from outerloop.protocols import Exchange, Pending, Read
-from outerloop.ranks import tensor_of
+from outerloop.ranks import Ranks, tensor_of
 from outerloop.types import Contribution, Outrun, Refusals, ReplicasDiverged, Round, RoundFailed
 
 RECOVERY = "the others' state"
@@ -42,7 +42,7 @@ class Bundled(AtLeader):
     def start(self, blob: bytes, round: Round) -> PendingBundle:
         """What all lanes offer, as one. Raises at all what the leader's exchange raises."""
         pending = PendingBundle(self, round)
-        self.asked(f"to begin {round}", blob, pending.begin)
+        self.asked(f"to begin {round}", blob, pending.begin, self.beginning)
         return pending
 
     def landed(self, round: Round, state: Callable[[], bytes]) -> None:
@@ -115,19 +115,20 @@ class Bundled(AtLeader):
             return self.recovered(most_bytes)
         return Round(number, fragment), self.ranks.deal(content)
 
-    def asked(self, what: str, blob: bytes, work: Callable[[Exchange, Blobs], Any]) -> Any:
-        """What `work` makes at the leader of the blobs of all lanes, at all. Raises what it raises.
+    def asked(self, what: str, blob: bytes, work: Callable[[Exchange, Blobs], Any], ranks: Ranks | None = None) -> Any:
+        """What `work` makes at the leader of the blobs of all lanes, at all. `ranks`: as in `together`.
 
-        Raises Outrun where other lanes need the others' state, and ReplicasDiverged or LeaderFailed where lanes are
-        not at the same point for any other reason.
+        Raises what it raises, Outrun where other lanes need the others' state, and ReplicasDiverged or LeaderFailed
+        where lanes are not at the same point for any other reason.
         """
-        came = [snapshot.unpack(one) for one in self.ranks.gather(snapshot.pack([what, tensor_of(blob)]))]
+        ranks = ranks or self.ranks
+        came = [snapshot.unpack(one) for one in ranks.gather(snapshot.pack([what, tensor_of(blob)]))]
 
         def at_leader(exchange: Exchange) -> Any:
             self.check_one({words for words, _ in came}, exchange)
             return work(exchange, [one.numpy().tobytes() for _, one in came])
 
-        return self.together(at_leader)
+        return self.together(at_leader, ranks)
 
     def check_one(self, questions: set[str], exchange: Exchange) -> None:
         """Raises as `asked` says if lanes have put different questions."""

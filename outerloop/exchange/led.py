@@ -48,7 +48,7 @@ class Led(AtLeader):
     def start(self, blob: bytes, round: Round) -> PendingAtLeader:
         """Offered once, by the leader. Raises at all what it raises there; ReplicasDiverged or LeaderFailed."""
         pending = PendingAtLeader(self)
-        digests = self.ranks.gather(hashlib.sha256(blob).digest())
+        digests = self.beginning.gather(hashlib.sha256(blob).digest())
 
         def begin(exchange: Exchange) -> None:
             if len(set(digests)) > 1:
@@ -58,7 +58,7 @@ class Led(AtLeader):
                 )
             pending.begin(exchange, blob, round)
 
-        self.together(begin)
+        self.together(begin, self.beginning)
         return pending
 
     def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
