@@ -132,6 +132,20 @@ def test_inner_steps_go_on_meanwhile():
     toy.run_workers(1, work, Concurrent)
 
 
+def test_a_round_that_may_land_early_has_one_inner_step_to_leave(monkeypatch):
+    monkeypatch.setattr(departures, "ThreadPoolExecutor", Last)
+
+    def work(exchange):
+        loop = toy.outer(toy.model(), exchange, schedule=EveryH(sync_every=8, delay=5, early=True))
+        landed = [len(loop.after_inner_step(1)) for _ in range(7)]
+        assert not any(landed) and not loop.leaving and not loop.in_flight
+        assert not loop.after_inner_step(1) and loop.leaving and not loop.in_flight
+        [report] = loop.after_inner_step(1)
+        assert not report.failed and not loop.leaving and not loop.in_flight
+
+    toy.run_workers(1, work, Concurrent)
+
+
 def test_what_is_not_finite_is_told_before_it_could_land():
     def work(exchange):
         net = toy.model()
