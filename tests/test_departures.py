@@ -12,7 +12,7 @@ from torch import nn
 
 from outerloop import departures
 from outerloop.compress.uniform import Uniform
-from outerloop.exchange.inprocess import InProcess
+from outerloop.exchange.inprocess import InProcess, PendingRound
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.feedback.loco import LoCo
 from outerloop.gathered import Gathered
@@ -134,6 +134,7 @@ def test_inner_steps_go_on_meanwhile():
 
 def test_a_round_that_may_land_early_has_one_inner_step_to_leave(monkeypatch):
     monkeypatch.setattr(departures, "ThreadPoolExecutor", Last)
+    monkeypatch.setattr(PendingRound, "arrived", lambda self: True)
 
     def work(exchange):
         loop = toy.outer(toy.model(), exchange, schedule=EveryH(sync_every=8, delay=5, early=True))

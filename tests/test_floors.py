@@ -28,7 +28,7 @@ FLOORS = [
         "meter",
     },
     {"routes", "inheritance"},
-    {"judge", "eager", "course"},
+    {"judge", "eager", "course", "departures"},
     {"loop"},
     {"replicas", "memory", "resharding"},
     {"inner", "report", "sinks", "plan"},
