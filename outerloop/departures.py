@@ -51,14 +51,9 @@ class Departures:
     ) -> None:
         self.replica, self.island, self.routes, self.payload = replica, replica.island, routes, payload
         self.exchange, self.schedule = exchange, schedule
-        on_gpu = self.device.type == "cuda"
-        cores = torch.get_num_threads() if on_gpu else 1  # inner steps on the CPU need all the others
+        self.device = next(iter(self.island.params.values())).device
+        cores = torch.get_num_threads() if self.device.type == "cuda" else 1  # inner steps need the others
         self.thread = ThreadPoolExecutor(1, "outerloop-launch", keep_to, (cores,)) if concurrent else None
-
-    @property
-    def device(self) -> torch.device:
-        """Of the model."""
-        return next(iter(self.island.params.values())).device
 
     def at_once(self, round: Round, samples: int, *, leads: bool) -> InFlight:
         """On its way. Raises UserError for a model that has changed, FloatingPointError for one that has diverged."""

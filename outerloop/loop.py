@@ -109,6 +109,7 @@ class OuterLoop(Course):
         self.residual_share = residual_share(feedback, STATE_DTYPES[state_dtype])
         self.momentum_share = momentum_share(method, STATE_DTYPES[state_dtype])
         self.method.init(self.slow)
+        concurrent = is_concurrent(exchange, schedule, method)
         self.routes = Routes(
             self.island,
             self.slow,
@@ -121,7 +122,7 @@ class OuterLoop(Course):
             delay=schedule.delay,
             sync_every=schedule.sync_every,
             merge_local=merge_local,
-            concurrent=(concurrent := is_concurrent(exchange, schedule, method)),
+            concurrent=concurrent,
         )
         self.departures = Departures(
             self.replica, self.routes, self.payload, exchange=exchange, schedule=schedule, concurrent=concurrent

@@ -41,7 +41,8 @@ if "$venv/bin/python" -c 'import triton' 2>/dev/null; then
 else
   cp constraints.txt "$constraints"
 fi
-pip install --constraint "$constraints" --editable '.[hf,wandb,trainer,lightning,sweep,test]'
+# Some packages come as sources without a pyproject.toml; pip 23.0 warns of each that it builds in the old way.
+pip install --use-pep517 --constraint "$constraints" --editable '.[hf,wandb,trainer,lightning,sweep,test]'
 "$venv/bin/python" -m outerloop.kernels.warm
 echo "$want" > "$stamp"
 echo "setup: done in $((SECONDS - started)) s"
