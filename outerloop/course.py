@@ -14,6 +14,7 @@ before, which lands before the message leaves.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import count
@@ -39,6 +40,7 @@ class Course(ABC):
         self.inner_step = 0
         self.in_flight: dict[Round, InFlight] = {}
         self.leaving: dict[Round, Leaving] = {}
+        self.announced = False
 
     @property
     def last_launch(self) -> int | None:
@@ -54,6 +56,17 @@ class Course(ABC):
     def under_way(self) -> list[int]:
         """Numbers of the rounds in flight, and of the one that leaves next."""
         return [round.number for round in (*sorted(self.in_flight), self.next_round)]
+
+    def before_update(self) -> float:
+        """The weights of the model are about to change. Returns the seconds that this took.
+
+        Who calls it before every change may set `announced`: a launch then reads them until they are about to change,
+        and inner steps do not stand still for the copy.
+        """
+        began_s = time.perf_counter()
+        for leaving in self.leaving.values():
+            leaving.until(leaving.copied)
+        return time.perf_counter() - began_s
 
     def go_on(self) -> Iterator[RoundReport]:
         """An inner step was taken: the run goes on by one, or by those that the clock has passed, none or several."""

@@ -1,7 +1,8 @@
 """How a round leaves: read the model, then difference, feedback, compress, pack, hand to the exchange.
 
     at once       inner steps stand still for all of it
-    concurrently  inner steps stand still for a copy of the fast weights; a thread does the rest of it meanwhile
+    concurrently  a thread copies the fast weights and does the rest of it meanwhile; inner steps stand still until the
+                  weights are copied, or go on until they are about to change, where that is announced
 
 What the thread reads besides (slow weights, residual, what was agreed on) changes at landings alone, and Course lets
 nothing land before it is done. So both ways make the same bytes.
@@ -58,22 +59,35 @@ class Departures:
     def at_once(self, round: Round, samples: int, *, leads: bool) -> InFlight:
         """On its way. Raises UserError for a model that has changed, FloatingPointError for one that has diverged."""
         began_s = time.perf_counter()
-        flight = self.offer(round, self.take(round), samples, leads)
+        flight = self.offer(round, self.copy(self.take(round)), samples, leads)
         return replace(flight, launch_s=time.perf_counter() - began_s)
 
-    def meanwhile(self, round: Round, samples: int, *, leads: bool) -> Leaving:
-        """Made ready by the thread. Raises UserError as above; the rest when it is asked for."""
+    def meanwhile(self, round: Round, samples: int, *, leads: bool, announced: bool) -> Leaving:
+        """Made ready by the thread; the weights will not change unannounced, or are copied by now.
+
+        Raises UserError as above; the rest when it is asked for.
+        """
         assert self.thread
         began_s = time.perf_counter()
         stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
-        ready = self.thread.submit(self.offer, round, self.take(round), samples, leads, stream)
-        return Leaving(ready, still_s=time.perf_counter() - began_s)
+        copied = self.thread.submit(self.copy, self.take(round), stream)
+        ready = self.thread.submit(lambda: self.offer(round, copied.result(), samples, leads, stream))
+        leaving = Leaving(copied, ready, still_s=time.perf_counter() - began_s)
+        if not announced:
+            leaving.until(copied)
+        return leaving
 
     @torch.no_grad()
     def take(self, round: Round) -> Taken:
         """What the round is made of."""
         self.island.check_whole()
         return self.routes.take(round.fragment, self.schedule.fragment(round.fragment, list(self.replica.slow)))
+
+    @torch.no_grad()
+    def copy(self, taken: Taken, stream: torch.cuda.Stream | None = None) -> Taken:
+        """The same, whatever inner steps change; on a GPU in the order of this stream."""
+        with torch.cuda.stream(stream):
+            return self.routes.copy(taken)
 
     @torch.no_grad()
     def offer(

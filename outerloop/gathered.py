@@ -117,8 +117,14 @@ class Gathered(Island):
 class Follower:
     """What a rank has that does not lead: attach it as one attaches an outer loop."""
 
+    announced = False
+
     def __init__(self, island: Gathered) -> None:
         self.island = island
+
+    def before_update(self) -> float:
+        """Nothing reads the weights meanwhile."""
+        return 0.0
 
     def after_inner_step(self, samples: int) -> list[Any]:
         """Serve the leader; there is never a report."""

@@ -175,7 +175,8 @@ class OuterLoop(Course):
     def depart(self, round: Round) -> None:
         """It leaves, at once or while inner steps go on. Raises UserError for a model that has changed."""
         if self.departures.thread:
-            self.leaving[round] = self.departures.meanwhile(round, self.samples, leads=self.leads(round))
+            leads, samples = self.leads(round), self.samples
+            self.leaving[round] = self.departures.meanwhile(round, samples, leads=leads, announced=self.announced)
         else:
             self.in_flight[round] = self.island.compute(self.launch, round)
             if self.eager and not round.number:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from outerloop.protocols import Pending
-from outerloop.types import Contribution, Round, Tensors
+from outerloop.types import Contribution, Made, Round, Tensors
 
 CHARTS = {
     "payload_bytes": "outer/payload_bytes",
@@ -66,18 +66,29 @@ class InFlight:
         )
 
 
-@dataclass(frozen=True)
+@dataclass
 class Leaving:
-    """A round that is made ready while inner steps go on, which have stood still for `still_s` seconds so far."""
+    """A round that is made ready while inner steps go on, which have stood still for `still_s` seconds so far.
 
+    `copied` is done when the model has been read, `ready` when the round is on its way.
+    """
+
+    copied: Future[Any]
     ready: Future[InFlight]
     still_s: float
 
+    def until(self, done: Future[Made]) -> Made:
+        """What comes of one of the two, which inner steps stand still for. Raises what went wrong there."""
+        began_s = time.perf_counter()
+        try:
+            return done.result()
+        finally:
+            self.still_s += time.perf_counter() - began_s
+
     def flight(self) -> InFlight:
         """The round once it is on its way. Raises what went wrong there."""
-        began_s = time.perf_counter()
-        flight = self.ready.result()
-        return replace(flight, launch_s=self.still_s + time.perf_counter() - began_s)
+        flight = self.until(self.ready)
+        return replace(flight, launch_s=self.still_s)
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ A model of 1M parameters in 16 tensors, and an optimizer whose step does nothing
 Blocks of steps with the hook and without it take turns; the cost is the difference of their medians. For comparison,
 one step of AdamW on the same model.
 
-A round of 16.8M parameters that is under way for half a second, landing at once and 15 steps of 50 ms later: how long
-training stands still for its launch, for what is not here yet, and for its landing.
+A round of 16.8M parameters that is under way for half a second, landing at once and 15 steps of 50 ms later, by an
+optimizer that is the sole writer or may not be: how long training stands still for its launch, for what is not here
+yet, and for its landing.
 """
 
 from __future__ import annotations
@@ -42,6 +43,19 @@ class Idle(torch.optim.Optimizer):
 
     def step(self, closure=None) -> None:  # type: ignore[override]
         pass
+
+
+class Noise(torch.optim.Optimizer):
+    """Adds the same to the weights in every step."""
+
+    def __init__(self, params) -> None:
+        super().__init__(params, {})
+        self.noise = [1e-3 * torch.randn_like(p) for group in self.param_groups for p in group["params"]]
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:  # type: ignore[override]
+        for p, x in zip(self.param_groups[0]["params"], self.noise, strict=True):
+            p.add_(x)
 
 
 class SlowLink(InProcess):
@@ -86,21 +100,17 @@ def hook_us(recipe: str) -> tuple[float, float]:
     return statistics.median(bare), statistics.median(attached) - statistics.median(bare)
 
 
-def still_ms(recipe: str, delay: int) -> dict[str, float]:
-    """Medians of what training stands still for in a round."""
+def still_ms(recipe: str, delay: int, sole_writer: bool) -> dict[str, float]:
+    """Medians of what training stands still for in a round; forward and backward are a sleep."""
     net, exchange = model(1024), SlowLink(hub=Hub(1), rank=0)
     exchange.join()
     options = ["schedule.sync_every=20", f"schedule.delay={delay}"]
     outer = outerloop.from_recipe(recipe, net, *options, exchange=exchange)
-    reports: list[RoundReport] = []
-    noise = [1e-3 * torch.randn_like(p) for p in net.parameters()]
-    while len(reports) < ROUNDS:
-        began_s = time.monotonic()
-        with torch.no_grad():
-            for p, x in zip(net.parameters(), noise, strict=True):
-                p.add_(x)
-        time.sleep(max(0.0, began_s + STEP_S - time.monotonic()))
-        reports += outer.after_inner_step(1)
+    optimizer, reports = Noise(net.parameters()), list[RoundReport]()
+    with outerloop.attach(optimizer, outer, on_round=reports.append, sole_writer=sole_writer):
+        while len(reports) < ROUNDS:
+            time.sleep(STEP_S)
+            optimizer.step()
     sides = {"launch_ms": "launch_s", "wait_ms": "wait_s", "land_ms": "land_s"}
     return {name: 1e3 * statistics.median(getattr(one, side) for one in reports) for name, side in sides.items()}
 
@@ -127,8 +137,9 @@ def main() -> None:
         show(rows[-1])
     rows.append({"recipe": "fused AdamW, for comparison", "step_us": adamw_us()})
     show(rows[-1])
-    for recipe, delay in product(("diloco", "sparseloco"), (0, 15)):
-        rows.append({"recipe": recipe, "delay": delay, **still_ms(recipe, delay)})
+    for recipe, (delay, sole_writer) in product(("diloco", "sparseloco"), ((0, False), (15, False), (15, True))):
+        still = still_ms(recipe, delay, sole_writer)
+        rows.append({"recipe": recipe, "delay": delay, "sole_writer": sole_writer, **still})
         show(rows[-1])
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n")

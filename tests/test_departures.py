@@ -3,13 +3,18 @@
 import copy
 import threading
 from concurrent.futures import Future
+from functools import cache
+from pathlib import Path
 
+import own_gpt
 import pytest
 import torch
 import toy
 from test_left_out import fused
+from test_trainer import trainer_of
 from torch import nn
 
+import outerloop
 from outerloop import departures
 from outerloop.compress.uniform import Uniform
 from outerloop.exchange.inprocess import InProcess, PendingRound
@@ -48,7 +53,7 @@ class Last:
 
     def submit(self, work, *args):
         future = Future()
-        future.result = lambda: work(*args)
+        future.result = cache(lambda: work(*args))
         return future
 
 
@@ -68,7 +73,7 @@ def drawn(net, draw):
             x += 0.1 * torch.randn(x.shape, generator=draw).to(x.dtype)
 
 
-def trained(parts, make=InProcess, *, dtype=torch.float32, door=Island, steps=STEPS):
+def trained(parts, make=InProcess, *, dtype=torch.float32, door=Island, announced=False):
     """Of both workers: every message that left, and all that training and landing moved."""
 
     def work(exchange):
@@ -76,9 +81,12 @@ def trained(parts, make=InProcess, *, dtype=torch.float32, door=Island, steps=ST
         loop = toy.outer(
             net, exchange, **{"schedule": EveryH(sync_every=H, delay=DELAY)} | copy.deepcopy(parts), island=door(net)
         )
+        loop.announced = announced
         assert bool(loop.departures.thread) == (make is Concurrent)
         draw, blobs = torch.Generator().manual_seed(exchange.rank), []
-        for _ in range(steps):
+        for _ in range(STEPS):
+            if announced:
+                loop.before_update()
             drawn(net, draw)
             reports = loop.after_inner_step(1)
             assert not any(report.failed for report in reports)
@@ -89,13 +97,14 @@ def trained(parts, make=InProcess, *, dtype=torch.float32, door=Island, steps=ST
 
 
 @pytest.mark.parametrize("as_late_as_can_be", [True, False])
+@pytest.mark.parametrize("announced", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("case", CASES)
-def test_the_same_messages_and_the_same_model(case, dtype, as_late_as_can_be, monkeypatch):
+def test_the_same_messages_and_the_same_model(case, dtype, announced, as_late_as_can_be, monkeypatch):
     if as_late_as_can_be:
         monkeypatch.setattr(departures, "ThreadPoolExecutor", Last)
     at_once = trained(CASES[case](), dtype=dtype)
-    meanwhile = trained(CASES[case](), Concurrent, dtype=dtype)
+    meanwhile = trained(CASES[case](), Concurrent, dtype=dtype, announced=announced)
     for one, other in zip(at_once, meanwhile, strict=True):
         assert one[0] == other[0] and len(one[0]) >= 4
         for ours, theirs in zip(one[1:3], other[1:3], strict=True):
@@ -130,6 +139,89 @@ def test_inner_steps_go_on_meanwhile():
         assert not loop.leaving
 
     toy.run_workers(1, work, Concurrent)
+
+
+def begun(net, exchange, copies_end, **attached):
+    """An attached loop after the step that launches, whose copy waits for an event; its optimizer."""
+    loop = toy.outer(net, exchange, schedule=EveryH(sync_every=2, delay=1))
+    copy_of = loop.departures.copy
+    loop.departures.copy = lambda *args: copies_end.wait(30) and copy_of(*args)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    hook = outerloop.attach(optimizer, loop, **attached)
+    for p in net.parameters():
+        p.grad = torch.ones_like(p)
+    for _ in range(2):
+        optimizer.step()
+    return loop, optimizer, hook
+
+
+@pytest.mark.parametrize("how", ["step", "remove"])
+def test_the_next_step_waits_for_the_copy(how):
+    """A sole writer comes back from the step that launches before the copy is made, and may read the weights."""
+
+    def work(exchange):
+        ends, net = threading.Event(), toy.model()
+        loop, optimizer, hook = begun(net, exchange, ends, sole_writer=True)
+        [leaving], then = loop.leaving.values(), [p.detach().clone() for p in net.parameters()]
+        assert not leaving.copied.done() and loop.announced
+        threading.Timer(0.2, ends.set).start()
+        optimizer.step() if how == "step" else hook.remove()
+        taken = leaving.copied.result()
+        assert all(torch.equal(x, y) for x, y in zip(taken.read.values(), then, strict=True))
+        assert loop.announced == (how == "step")
+
+    toy.run_workers(1, work, Concurrent)
+
+
+def test_else_the_copy_is_made_before_the_step_is_over():
+    def work(exchange):
+        ends = threading.Event()
+        threading.Timer(0.2, ends.set).start()
+        loop, _, _ = begun(toy.model(), exchange, ends)
+        [leaving] = loop.leaving.values()
+        assert leaving.copied.done() and leaving.still_s > 0.1 and not loop.announced
+
+    toy.run_workers(1, work, Concurrent)
+
+
+def test_a_loop_of_ones_own_learns_the_same_either_way(monkeypatch):
+    monkeypatch.setattr(departures, "ThreadPoolExecutor", Last)
+    text = Path(__file__).read_bytes()
+
+    def with_hook(**attached):
+        def work(exchange):
+            def add(model, optimizer):
+                options = ["schedule.sync_every=3", "schedule.delay=2"]
+                outer = outerloop.from_recipe("sparseloco", model, *options, exchange=exchange)
+                outerloop.attach(optimizer, outer, **attached)
+
+            return own_gpt.train(text, steps=12, add=add)
+
+        [(losses, model)] = toy.run_workers(1, work, Concurrent)
+        return losses, model.state_dict()
+
+    (losses, weights), (same, as_they) = with_hook(), with_hook(sole_writer=True)
+    assert losses == same and all(torch.equal(x, as_they[name]) for name, x in weights.items())
+
+
+def test_the_trainer_says_when_weights_change(monkeypatch):
+    """Steps, evaluations and a state of before: what leaves is of the weights after the step that it leaves after."""
+    monkeypatch.setattr(departures, "ThreadPoolExecutor", Last)
+
+    def trained(exchange):
+        trainer = trainer_of("inner.batch=2", "schedule.sync_every=3", "schedule.delay=2", exchange=exchange)
+        start, windows, blobs = copy.deepcopy(trainer.state_dict()), torch.randint(0, 256, (2, 17)), []
+        trainer.nats = lambda *_: [one.copied.result() for one in trainer.outer.leaving.values()]
+        for step in range(1, 10):
+            blobs += [report.blob for report in trainer.step().rounds]
+            if step == 6:
+                trainer.evaluate(windows, start["outer"]["slow"], batch=2)
+        left = [*trainer.outer.in_flight.values()] or [one.ready for one in trainer.outer.leaving.values()]
+        trainer.load_state_dict(start)
+        return blobs + [one.result().blob if isinstance(one, Future) else one.blob for one in left]
+
+    [at_once], [meanwhile] = (toy.run_workers(1, trained, make) for make in (InProcess, Concurrent))
+    assert at_once == meanwhile and len(at_once) == 3
 
 
 def test_a_round_that_may_land_early_has_one_inner_step_to_leave(monkeypatch):

@@ -15,10 +15,11 @@ README = Path(__file__).parent.parent / "README.md"
 SMALL = ["exchange=inprocess", "workers=1", "model=nano", "data=text", f"data.files=[{README}]", "inner.seq_len=16"]
 
 
-def trainer_of(*overrides):
+def trainer_of(*overrides, exchange=None):
     settings = config.load([*SMALL, *overrides])
-    exchange = build.make(settings.exchange, hub=Hub(1), rank=0)
-    exchange.join()
+    if exchange is None:
+        exchange = build.make(settings.exchange, hub=Hub(1), rank=0)
+        exchange.join()
     return build.trainer_of(settings, build.make(settings.data), exchange, 0)
 
 

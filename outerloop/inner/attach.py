@@ -31,6 +31,9 @@ class Attached:
         outer: told of every step; its rounds launch and land inside `optimizer.step`. A Follower takes part in them.
         samples: training samples (sequences) that a step stands for; they weigh in a sample-weighted mean only.
         on_round: told of every round that landed or failed.
+        sole_writer: nothing but this optimizer changes the weights from one of its steps to the next (no averaged
+            weights in their place to evaluate with, say), so that a launch with delay can be copied meanwhile; else
+            the step that it comes after takes as long as that copy.
 
     Raises:
         UserError: when the optimizer does not train a parameter that the model would exchange, or the model has got one
@@ -44,11 +47,18 @@ class Attached:
         *,
         samples: int = 1,
         on_round: Callable[[RoundReport], None] | None = None,
+        sole_writer: bool = False,
     ) -> None:
         outer.island.check_whole()
         check_covered(optimizer, outer)
         self.outer, self.samples, self.on_round = outer, samples, on_round
-        self.handle = optimizer.register_step_post_hook(self._stepped)
+        outer.announced = sole_writer
+        self.handles = [optimizer.register_step_post_hook(self._stepped)]
+        if sole_writer:
+            self.handles.append(optimizer.register_step_pre_hook(self._to_step))
+
+    def _to_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self.outer.before_update()
 
     def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         for report in self.outer.after_inner_step(self.samples):
@@ -61,7 +71,10 @@ class Attached:
 
     def remove(self) -> None:
         """The optimizer is as it was; the outer loop stays where it is."""
-        self.handle.remove()
+        self.outer.before_update()
+        self.outer.announced = False
+        for handle in self.handles:
+            handle.remove()
 
     def __enter__(self) -> Attached:
         return self

@@ -27,10 +27,15 @@ class Following:
 
     residual_share = momentum_share = 0.0
     spare_bytes = 0
+    announced = False
 
     def __init__(self, model: Module, island: Gathered, schedule: Schedule) -> None:
         self.model, self.island, self.schedule = model, island, schedule
         self.inner_step, self.slow = 0, Tensors()
+
+    def before_update(self) -> float:
+        """Nothing reads the weights meanwhile."""
+        return 0.0
 
     def after_inner_step(self, samples: int) -> list[Any]:
         """The leader's affair."""

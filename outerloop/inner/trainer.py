@@ -31,7 +31,7 @@ PRECISIONS = ("auto", "float32", "bfloat16")
 @dataclass(frozen=True)
 class StepReport:
     """One inner step: mean loss in nats a token, tokens trained on, the rounds that landed, the inner learning rate
-    (None without an inner optimizer), seconds of the step itself and of all that the outer loop did after it.
+    (None without an inner optimizer), seconds of the step itself and of all that it stood still for the outer loop.
 
     On an accelerator what `update` has queued may still run; it is waited for with what comes next.
     """
@@ -78,6 +78,7 @@ class Trainer:
         ranks: Ranks,
     ) -> None:
         self.model, self.stream, self.outer = model, stream, outer
+        outer.announced = True
         self.forward, self.ranks = forward, ranks
         self.params = list(outer.island.params.values())
         self.device = self.params[0].device
@@ -95,17 +96,20 @@ class Trainer:
         for p in self.params:
             p.grad = None
         windows = [self.stream.next().to(self.device) for _ in range(self.accumulate)]
-        loss, lr = self.outer.island.compute(self.train_on, windows)
+        loss, lr, still_s = self.outer.island.compute(self.train_on, windows)
         tokens = self.ranks.size * sum(window[:, 1:].numel() for window in windows)
         self.tokens += tokens
         computed = time.perf_counter()
         rounds = self.outer.after_inner_step(self.ranks.size * sum(len(window) for window in windows))
-        return StepReport(loss, tokens, lr, rounds, computed - began, time.perf_counter() - computed)
+        compute_s = computed - began - still_s
+        return StepReport(loss, tokens, lr, rounds, compute_s, time.perf_counter() - began - compute_s)
 
-    def train_on(self, windows: list[Tensor]) -> tuple[float, float | None]:
-        """One step of the inner optimizer: the mean loss of these micro-batches before it, and its learning rate."""
+    def train_on(self, windows: list[Tensor]) -> tuple[float, float | None, float]:
+        """One step of the inner optimizer: the mean loss of these micro-batches before it, its learning rate, and the
+        seconds that it waited for the outer loop to have read the weights."""
         [loss] = self.ranks.sum([sum(self.backward(window) for window in windows) / self.ranks.size])
-        return loss, self.update()
+        still_s = self.outer.before_update()
+        return loss, self.update(), still_s
 
     def backward(self, window: Tensor) -> float:
         """Loss and gradient of one micro-batch, scaled so that the micro-batches of a step add up to their mean."""
@@ -134,6 +138,7 @@ class Trainer:
 
         With several ranks each has windows of its own, all as many, and the sum is over those of all.
         """
+        self.outer.before_update()
         with self.outer.replica.weights(weights):
             self.outer.island.call("evaluate")
             return self.outer.island.compute(self.nats, windows, batch)
@@ -164,6 +169,7 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on exactly where `state_dict` was taken."""
+        self.outer.before_update()
         self.model.load_state_dict(state["model"])
         if self.optimizer:
             self.optimizer.load_state_dict(state["optimizer"])

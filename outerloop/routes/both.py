@@ -57,7 +57,7 @@ class Routes:
         peer: this peer's name.
         delay, sync_every: of the schedule, inner steps.
         merge_local: weight of the LOCAL value when a landed fragment is written back, 0 .. 1, or "carry".
-        concurrent: inner steps go on between `take` and `launch`.
+        concurrent: inner steps go on between `copy` and `launch`.
     """
 
     def __init__(
@@ -88,16 +88,21 @@ class Routes:
         self.fused.fits &= delay < sync_every  # at a delay of H the slow weights have moved since the launch
 
     def take(self, fragment: int, names: Sequence[str]) -> Taken:
-        """These tensors of the model as it stands; copies of those that change before they are used for the last time.
+        """These tensors of the model as it stands, in its own memory where it can be read there."""
+        weights = self.reads == "weights"
+        read = self.island.pick(names) if weights else self.island.read(names, "gradients")
+        return Taken(read, self.buffers.parts(fragment))
 
-        The memory is that of the model, or of the last copies.
+    def copy(self, taken: Taken) -> Taken:
+        """With copies of what changes before it is used for the last time, in the memory of the last copies.
+
+        That is used up by now, and new pages cost more than copying does.
         """
-        buffers = self.buffers.parts(fragment)
-        if self.reads == "gradients":
-            return Taken(self.island.read(names, "gradients"), buffers)
-        picked = self.island.pick(names)
-        copied = self.copied(names) if self.island.in_place else ()
-        return Taken(picked | {name: self.copy(name, picked[name]) for name in copied}, buffers)
+        copied = self.copied(taken.read)
+        for name in copied:
+            if name not in self.copies:
+                self.copies[name] = torch.empty_like(taken.read[name])
+        return Taken(taken.read | {name: self.copies[name].copy_(taken.read[name]) for name in copied}, taken.buffers)
 
     def launch(self, round: Round, taken: Taken, *, leads: bool) -> Launched:
         """Difference, feedback, compress; everything in the order of what was taken. Changes nothing that lasts."""
@@ -120,14 +125,10 @@ class Routes:
         return self.split(names)[0] if self.fused.aside else ()
 
     def copied(self, names: Iterable[str]) -> Iterable[str]:
-        """Which fast weights are copied at a launch where they are read in place."""
+        """What is copied at a launch: fast weights that are read in place."""
+        if self.reads == "gradients" or not self.island.in_place:
+            return ()
         return names if self.concurrent else self.landing_needs(names)
-
-    def copy(self, name: str, x: Tensor) -> Tensor:
-        """x, into the memory of the last copy, which is used up by now: new pages cost more than copying does."""
-        if name not in self.copies:
-            self.copies[name] = torch.empty_like(x)
-        return self.copies[name].copy_(x)
 
     def combine(self, received: Iterable[Contribution], like: Tensors) -> Combined:
         """What all peers sent, checked, decoded, and as one. Raises BadMessage; changes nothing."""
@@ -208,6 +209,5 @@ class Routes:
     @property
     def spare_bytes(self) -> int:
         """What that will be."""
-        copied = self.copied(self.slow) if self.island.in_place and self.reads == "weights" else ()
-        copies = sum(self.island.held(name).nbytes for name in copied)
+        copies = sum(self.island.held(name).nbytes for name in self.copied(self.slow))
         return copies + (bytes_of(self.split(self.slow)[0]) if self.local else 0)
