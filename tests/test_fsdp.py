@@ -61,7 +61,7 @@ def trained(net, name, exchange, *, island, parts, **options):
     with torch.no_grad():
         sharded.loss_of(net, island, 0, 0)  # a look before the start, which leaves the root module gathered
     outer = outerloop.from_recipe(RUNS[name][1], net, *options_of(name), exchange=exchange, **options)
-    outerloop.attach(optimizer, outer)
+    outerloop.attach(optimizer, outer, sole_writer=True)
     sharded.train(net, optimizer, island=island, parts=parts, steps=range(STEPS))
     return outer
 
