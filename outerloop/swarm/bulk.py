@@ -23,6 +23,7 @@ from outerloop.swarm.framing import END_MARK, PIECE_BYTES, BrokenStream, Stream,
 from outerloop.swarm.holders import Holders, Reputation, Unobtainable
 from outerloop.swarm.pace import LEAST_BYTES_PER_S, Pace
 from outerloop.swarm.partial import Partial
+from outerloop.swarm.room import Growing, Place
 from outerloop.swarm.timeouts import BUSY_S, STALL_S, limit
 from outerloop.swarm.transport import Request, Transport, Unreachable
 
@@ -108,9 +109,20 @@ class Bulk:
         bytes that are here and the length, at every step. Raises Unobtainable: more than `at_most` bytes, nobody has
         it, or not here after `timeout_s`.
         """
-        get = _Get(Partial(sha, length), Holders(holders, self.reputation, sha), progress)
+        room = Growing()
+        get = _Get(Partial(sha, length, room), Holders(holders, self.reputation, sha), progress)
         if not 0 <= length <= at_most:
             raise Unobtainable(f"{get.partial}: 0 to {at_most} bytes are allowed")
+        await self._finish(get, timeout_s)
+        return room.getvalue()
+
+    async def fill(self, place: memoryview, sha: bytes, holders: Sequence[str], *, timeout_s: float) -> None:
+        """As `get`, of a content of the place's length, which comes to lie there. Raises Unobtainable."""
+        partial = Partial(sha, len(place), Place(place))
+        await self._finish(_Get(partial, Holders(holders, self.reputation, sha), _ignore), timeout_s)
+
+    async def _finish(self, get: _Get, timeout_s: float) -> None:
+        """Until all is here and right."""
         try:
             async with limit(timeout_s):
                 while not await self._ask_one(get):
@@ -118,8 +130,7 @@ class Bulk:
         except TimeoutError as error:
             raise Unobtainable(f"{get.partial} after {timeout_s:g} s: {get.holders}") from error
         for holder in get.partial.liars():
-            self.reputation.blame(holder, sha)
-        return get.partial.content()
+            self.reputation.blame(holder, get.partial.sha)
 
     async def _ask_one(self, get: _Get) -> bool:
         """Ask one holder for what is missing; whether all is here and right."""
@@ -159,8 +170,8 @@ class Bulk:
                 return
             async for piece in stream.pieces(get.partial.length - len(get.partial)):
                 get.heard_s = asyncio.get_running_loop().time()
-                get.partial.add(piece)
                 self.bytes_received += len(piece)
+                await get.partial.add(piece)
                 get.progress(len(get.partial), get.partial.length)
 
     async def _give(self, remote: str, request: Request, stream: Stream) -> None:

@@ -20,7 +20,7 @@ class Disk(Protocol):
         """A content, which stays readable when it is removed meanwhile. Raises FileNotFoundError."""
         ...
 
-    async def write(self, name: str, content: bytes) -> None:
+    async def write(self, name: str, content: bytes | memoryview) -> None:
         """Returns when it is safe."""
         ...
 
@@ -47,13 +47,13 @@ class Folder:
             empty = os.fstat(file.fileno()).st_size == 0
             return b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
-    async def write(self, name: str, content: bytes) -> None:
+    async def write(self, name: str, content: bytes | memoryview) -> None:
         await asyncio.to_thread(self._write, name, content)
 
     def remove(self, name: str) -> None:
         (self._path / name).unlink(missing_ok=True)
 
-    def _write(self, name: str, content: bytes) -> None:
+    def _write(self, name: str, content: bytes | memoryview) -> None:
         temporary = self._path / f".{name}"
         with temporary.open("wb") as file:
             file.write(content)

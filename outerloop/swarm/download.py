@@ -19,7 +19,7 @@ from outerloop.swarm.donor import content_of, protocol_of
 from outerloop.swarm.fields import BadMessage, digest, whole
 from outerloop.swarm.framing import BrokenStream
 from outerloop.swarm.holders import Unobtainable
-from outerloop.swarm.manifest import CHUNK_BYTES, CONTEXT, Manifest, most_bytes
+from outerloop.swarm.manifest import CONTEXT, Manifest, cut, most_bytes
 from outerloop.swarm.timeouts import DONATE_S, PULL_S, limit
 from outerloop.swarm.transport import Transport, Unreachable
 
@@ -76,20 +76,19 @@ class Download:
         return right
 
     async def _chunks(self, manifest: Manifest, holders: list[str], progress: Progress) -> bytes:
-        """All of them, in order; equal ones (a state may have many zeros) come once."""
-        kept, content = self._keep_only(manifest), io.BytesIO()  # it gives its bytes away without a copy
-        turns, here = asyncio.Semaphore(TRANSFERS_AT_ONCE), 0
+        """All of them, each come to lie in its place; equal ones (a state may have many zeros) come once."""
+        kept, turns, here = self._keep_only(manifest), asyncio.Semaphore(TRANSFERS_AT_ONCE), 0
+        content = io.BytesIO(bytes(manifest.size_bytes))  # takes memory as it fills, and gives it away without a copy
+        chunks = cut(content.getbuffer())
 
         async def one(sha: bytes, places: list[int]) -> None:
             nonlocal here
-            first = places[0] % len(holders)  # every chunk asks another holder first
+            chunk, first = chunks[places[0]], places[0] % len(holders)  # every chunk asks another holder first
             async with turns:  # a chunk has PULL_S from its turn on, not from the beginning of all
-                chunk = self._read(sha) if sha.hex() in kept else None
-                if chunk is None:
-                    chunk = await self._fetch(sha, manifest.length_of(places[0]), holders[first:] + holders[:first])
-            for place in places:
-                content.seek(place * CHUNK_BYTES)
-                content.write(chunk)
+                if sha.hex() not in kept or not self._read(sha, chunk):
+                    await self._fetch(sha, chunk, holders[first:] + holders[:first])
+            for place in places[1:]:
+                chunks[place][:] = chunk
             here += len(chunk) * len(places)
             progress(here, manifest.size_bytes)
 
@@ -101,17 +100,20 @@ class Download:
                 task.cancel()
         for name in self._disk.names():
             self._disk.remove(name)
+        for chunk in chunks:
+            chunk.release()  # nobody writes there any more
         return content.getvalue()
 
-    def _read(self, sha: bytes) -> bytes | None:
-        """A chunk that came before, unless it is damaged."""
-        content = bytes(self._disk.read(sha.hex()))
-        return content if hashlib.sha256(content).digest() == sha else None
+    def _read(self, sha: bytes, chunk: memoryview) -> bool:
+        """Whether it came before and is not damaged: then it is in its place."""
+        found = bytes(self._disk.read(sha.hex()))
+        if right := len(found) == len(chunk) and hashlib.sha256(found).digest() == sha:
+            chunk[:] = found
+        return right
 
-    async def _fetch(self, sha: bytes, length: int, holders: list[str]) -> bytes:
-        content = await self.bulk.get(sha, length, holders, at_most=length, timeout_s=PULL_S)
-        await self._disk.write(sha.hex(), content)
-        return content
+    async def _fetch(self, sha: bytes, chunk: memoryview, holders: list[str]) -> None:
+        await self.bulk.fill(chunk, sha, holders, timeout_s=PULL_S)
+        await self._disk.write(sha.hex(), chunk)
 
     def _keep_only(self, manifest: Manifest) -> set[str]:
         """What is on disk of this state; chunks of an older one that never was complete go."""

@@ -17,6 +17,8 @@ from outerloop.swarm.contents import Contents
 from outerloop.swarm.framing import PIECE_BYTES, BrokenStream, Stream
 from outerloop.swarm.holders import Unobtainable
 from outerloop.swarm.pace import Pace, pace_of
+from outerloop.swarm.partial import Partial
+from outerloop.swarm.room import Growing
 from outerloop.swarm.timeouts import GONE_AFTER_S, STALL_S
 from outerloop.swarm.transport import Request
 from outerloop.types import UserError
@@ -438,3 +440,16 @@ def test_the_same_content_for_several_at_once_and_dropped_under_way() -> None:
             await a.get(content, ["b"])
 
     run(scene())
+
+
+def test_what_is_hashed_in_a_thread_keeps_no_room_from_growing() -> None:
+    content, room = some_bytes(10_000_000), Growing()
+
+    async def arrive() -> bool:
+        partial = Partial(sha_of(content), len(content), room)
+        partial.turn_to("b")
+        for start in range(0, len(content), 100_000):
+            await partial.add(content[start : start + 100_000])
+        return partial.right()
+
+    assert asyncio.run(arrive()) and room.getvalue() == content

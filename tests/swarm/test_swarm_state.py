@@ -12,7 +12,7 @@ from outerloop.swarm.donor import Donor
 from outerloop.swarm.download import Download
 from outerloop.swarm.fields import BadMessage
 from outerloop.swarm.holders import Unobtainable
-from outerloop.swarm.manifest import CHUNK_BYTES, Manifest
+from outerloop.swarm.manifest import CHUNK_BYTES, Manifest, cut
 from outerloop.swarm.timeouts import STATE_KEPT_S
 
 HEAD = b"h" * 32
@@ -205,8 +205,15 @@ def test_strangers_get_nothing_and_too_much_is_refused_before_it_comes():
 
 @pytest.mark.parametrize(
     "broken",
-    [b"", b"\xc1", b"\x90", Manifest(0, HEAD, 5, ()).to_bytes(), Manifest(0, b"short", 0, ()).to_bytes()],
-    ids=["empty", "no msgpack", "no fields", "no chunks", "no head"],
+    [
+        b"",
+        b"\xc1",
+        b"\x90",
+        Manifest(0, HEAD, 5, ()).to_bytes(),
+        Manifest(0, b"short", 0, ()).to_bytes(),
+        Manifest(0, HEAD, CHUNK_BYTES + 1, (HEAD, HEAD)).to_bytes(),
+    ],
+    ids=["empty", "no msgpack", "no fields", "no chunks", "no head", "one name for two lengths"],
 )
 def test_a_manifest_that_is_none_is_refused(broken):
     with pytest.raises(BadMessage):
@@ -216,4 +223,4 @@ def test_a_manifest_that_is_none_is_refused(broken):
 def test_a_manifest_comes_back():
     manifest = Manifest.of(state(2 * CHUNK_BYTES + 1), number=3, head=HEAD)
     assert Manifest.from_bytes(manifest.to_bytes()) == manifest and len(manifest.chunks) == 3
-    assert [manifest.length_of(i) for i in range(3)] == [CHUNK_BYTES, CHUNK_BYTES, 1]
+    assert list(map(len, cut(state(manifest.size_bytes)))) == [CHUNK_BYTES, CHUNK_BYTES, 1]

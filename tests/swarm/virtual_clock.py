@@ -1,14 +1,14 @@
 """An asyncio loop whose time jumps to the next timer as soon as nothing is ready: 30 s of waiting cost no real time.
 
-Only for code without threads and sockets: nothing from outside is waited for. Everything that happens is a function of
-the code and its seeds, so a failing run fails again.
+Only for code without sockets: nothing from outside is waited for, and what would go to a thread is done at once.
+Everything that happens is a function of the code and its seeds, so a failing run fails again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -36,6 +36,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._jump.now_s
+
+    def run_in_executor(self, executor: Any, work: Callable[..., T], *of: Any) -> asyncio.Future[T]:
+        done = self.create_future()
+        done.set_result(work(*of))
+        return done
 
     def _keep(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self.errors.append(context.get("exception") or RuntimeError(context["message"]))
