@@ -95,6 +95,6 @@ class Ranks:
         return x
 
 
-def tensor_of(data: bytes) -> Tensor:
+def tensor_of(data: bytes | memoryview) -> Tensor:
     """(n,) uint8, a copy."""
     return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)

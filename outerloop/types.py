@@ -79,11 +79,11 @@ class Due:
 
 @dataclass(frozen=True)
 class Contribution:
-    """What one peer put into a round. `blob` is one wire message; its header holds the peer's samples."""
+    """What one peer put into a round. `blob` is one wire message, or a view of it; its header holds the samples."""
 
     peer: str
     round: Round
-    blob: bytes
+    blob: bytes | memoryview
 
 
 @dataclass(frozen=True)

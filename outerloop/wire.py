@@ -114,7 +114,7 @@ def pack(header: Header, parts: Mapping[str, Parts]) -> bytes:
     return body + CHECKSUM.pack(xxhash.xxh3_64_intdigest(body))
 
 
-def unpack(blob: bytes, schema: Schema) -> Message:
+def unpack(blob: bytes | memoryview, schema: Schema) -> Message:
     """One message -> header and parts. Raises BadMessage with the reason when the bytes do not fit the schema."""
     if len(blob) > size_limit(schema):
         raise BadMessage(f"{len(blob)} bytes, more than the {size_limit(schema)} that the schema allows")
@@ -145,7 +145,7 @@ def bad_if_broken() -> Iterator[None]:
         raise BadMessage(f"cut short or garbled: {broken}") from broken
 
 
-def checked_body(blob: bytes) -> memoryview:
+def checked_body(blob: bytes | memoryview) -> memoryview:
     """Everything before the checksum, which must be right."""
     body = memoryview(blob)[: -CHECKSUM.size]
     if CHECKSUM.unpack(blob[-CHECKSUM.size :])[0] != xxhash.xxh3_64_intdigest(body):

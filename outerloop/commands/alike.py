@@ -38,7 +38,7 @@ def begin_together(outer: OuterLoop, settings: Settings) -> None:
 def told_by(one: Contribution) -> Any:
     """What a peer tells of its model. Raises UserError when that is none of it."""
     try:
-        told = json.loads(one.blob[:MOST_BYTES])
+        told = json.loads(bytes(one.blob[:MOST_BYTES]))
         rounds, slow = [int(number) for number in told["rounds"]], str(told["slow"])
         return {"settings": dict(told["settings"]), "shapes": dict(told["shapes"]), "rounds": rounds, "slow": slow}
     except (ValueError, KeyError, TypeError) as error:

@@ -132,7 +132,7 @@ def work(settings: DictConfig, world: Distributed, events: dist.Store) -> bool:
 
 def meet(settings: DictConfig, world: Distributed, own: Any) -> list[Any]:
     """What each rank says. Raises RoundFailed."""
-    return [json.loads(one.blob) for one in world.meet(json.dumps(own).encode(), 0, settings.round_timeout_s)]
+    return [json.loads(bytes(one.blob)) for one in world.meet(json.dumps(own).encode(), 0, settings.round_timeout_s)]
 
 
 def told(settings: DictConfig) -> dict[str, Any]:

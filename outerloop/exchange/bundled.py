@@ -140,7 +140,7 @@ class Bundled(AtLeader):
 
     def dealt(self, bundles: Sequence[Contribution]) -> list[Contribution]:
         """What the leader got, at each lane its part of it; nothing as the part of what is no bundle for L lanes."""
-        apart = [(one, parts_or_nothing(one.blob, self.ranks.size)) for one in bundles]
+        apart = [(one, parts_or_nothing(bytes(one.blob), self.ranks.size)) for one in bundles]
         lanes = range(self.ranks.size if self.ranks.leads else 0)
         of_lanes = [snapshot.pack(listed([replace(one, blob=blobs[lane]) for one, blobs in apart])) for lane in lanes]
         return unlisted(snapshot.unpack(self.ranks.deal(of_lanes)))

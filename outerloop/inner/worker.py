@@ -157,7 +157,7 @@ class Worker:
         outer = self.trainer.outer
         layouts = wire.name_hash(str(outer.island.layouts()))
         own = f"{','.join(map(str, outer.under_way))} {outer.slow_hash:016x} {self.step} {layouts:016x}".encode()
-        return {c.peer: c.blob.decode() for c in outer.meet(own)}
+        return {c.peer: bytes(c.blob).decode() for c in outer.meet(own)}
 
     def after_round(self, report: RoundReport, *, now: bool = True) -> None:
         """Account, and evaluate and save when it is time: after the last fragment of a round has landed.

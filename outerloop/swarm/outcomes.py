@@ -87,7 +87,7 @@ class Outcomes:
         await self.complete(commit)
         if self._missing(commit):
             raise TooFar
-        contents = [(one.peer, self._store.read(number, one)) for one in commit.participants]
+        contents = [(one.peer, self._store.take(number, one)) for one in commit.participants]
         self._landed = number
         self.forget()
         return contents

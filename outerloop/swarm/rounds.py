@@ -203,7 +203,7 @@ class Rounds:
         """
         return self._outcomes.decided(number)
 
-    async def outcome(self, number: int) -> list[tuple[str, bytes]]:
+    async def outcome(self, number: int) -> list[tuple[str, bytes | memoryview]]:
         """Who took part and with which payload, in the order of names, once all of it lies here. Raises TooFar."""
         watching = self._spawn(self._reach.watch(self._others))
         try:

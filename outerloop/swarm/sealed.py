@@ -51,10 +51,15 @@ def _seen(content: bytes) -> bytes:
     return hashlib.sha256(memoryview(content)[SEAL_BYTES:]).digest()
 
 
-async def unsealed(contents: Sequence[tuple[str, Buffer]]) -> list[tuple[str, bytes]]:
-    """Peers and their payloads, copied once."""
-    size = sum(len(content) for _, content in contents)
-    return await beside(size, lambda: [(peer, bytes(memoryview(one)[SEAL_BYTES:])) for peer, one in contents])
+async def unsealed(contents: Sequence[tuple[str, Buffer]]) -> list[tuple[str, bytes | memoryview]]:
+    """Peers and their payloads: a view of bytes, which nobody can change; a copy of what lies in a file."""
+    size = sum(len(content) for _, content in contents if not isinstance(content, bytes))
+    return await beside(size, lambda: [(peer, _payload(content)) for peer, content in contents])
+
+
+def _payload(content: Buffer) -> bytes | memoryview:
+    view = memoryview(content)[SEAL_BYTES:]
+    return view if isinstance(content, bytes) else bytes(view)
 
 
 async def beside(size: int, work: Callable[[], T]) -> T:

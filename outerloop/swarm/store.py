@@ -3,7 +3,8 @@
     <round>-<sha256>-<peer>.payload
 
 An accept says "its payloads can be had from me", so a payload is safe before anybody hears that it is held, and is
-found again after a crash.
+found again after a crash. Those of the newest round lie in memory as well until they are landed: just the bytes that
+were checked, and no copy of them.
 """
 
 from __future__ import annotations
@@ -18,17 +19,21 @@ logger = logging.getLogger(__name__)
 NAME = re.compile(r"(\d+)-([0-9a-f]{64})-(.+)\.payload")
 
 
+Key = tuple[int, Participant]
+
+
 class Store:
     """Round and participant -> content."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._files = {key: name for name in disk.names() if (key := _key(disk, name)) is not None}
+        self._newest: dict[Key, bytes] = {}
 
-    def __contains__(self, key: tuple[int, Participant]) -> bool:
+    def __contains__(self, key: Key) -> bool:
         return key in self._files
 
-    def since(self, number: int) -> list[tuple[int, Participant]]:
+    def since(self, number: int) -> list[Key]:
         """What is held of this round and later ones."""
         return sorted(key for key in self._files if key[0] >= number)
 
@@ -37,9 +42,12 @@ class Store:
         name = f"{number:012d}-{one.digest.hex()}-{one.peer}.payload"
         await self._disk.write(name, content)
         self._files[number, one] = name
+        self._keep(number, one, content)
 
-    def read(self, number: int, one: Participant) -> Buffer:
-        return self._disk.read(self._files[number, one])
+    def take(self, number: int, one: Participant) -> Buffer:
+        """A content to be landed: `bytes` if it still lies in memory, from where it is given away."""
+        found = self._newest.pop((number, one), None)
+        return self._disk.read(self._files[number, one]) if found is None else found
 
     def get(self, sha: bytes) -> Buffer | None:
         """The content with this sha256, of whatever round."""
@@ -50,15 +58,22 @@ class Store:
         """Remove what is of earlier rounds; a transfer under way still ends."""
         for key in [key for key in self._files if key[0] < number]:
             self._disk.remove(self._files.pop(key))
+            self._newest.pop(key, None)
 
     def clear(self) -> None:
         """Remove everything: it is of another chain."""
         for name in self._files.values():
             self._disk.remove(name)
-        self._files = {}
+        self._files, self._newest = {}, {}
+
+    def _keep(self, number: int, one: Participant, content: bytes) -> None:
+        """In memory, as long as nothing of a later round is there."""
+        newest = max([number, *(of for of, _ in self._newest)])
+        held = {**self._newest, (number, one): content}
+        self._newest = {key: content for key, content in held.items() if key[0] == newest}
 
 
-def _key(disk: Disk, name: str) -> tuple[int, Participant] | None:
+def _key(disk: Disk, name: str) -> Key | None:
     """What a file holds; a damaged one is removed."""
     found = NAME.fullmatch(name)
     if found is None:

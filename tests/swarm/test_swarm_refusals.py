@@ -133,13 +133,13 @@ def test_a_leader_cannot_pass_off_what_an_owner_did_not_offer_for_the_round(capl
         memory = swarm["a"].rounds._agreement.memory
         older = swarm["a"].rounds._outcomes._commits[memory.number - 1].participants[0]
         assert older.peer == "000-a"
-        liar.held[older.digest] = swarm["a"].rounds._store.read(memory.number - 1, older)
+        liar.held[older.digest] = swarm["a"].rounds._store.take(memory.number - 1, older)
         own = Participant("003-d", *liar.offer(liar.seal(b"d", memory.number)))
         lie = Commit(memory.number, memory.head.digest, 0, (older, own), memory.roster)
         for letter in HONEST:
             await liar.say(letter, Propose(Accepted(0, lie)))
         await swarm.until(HONEST, memory.number + 1, limit_s=2 * INNER_S + GRACE_S + 4 * LEAD_S)
-        assert f"000-a {memory.number} ".encode() in swarm["b"].landed[memory.number][0][1]
+        assert f"000-a {memory.number} ".encode() in bytes(swarm["b"].landed[memory.number][0][1])
         swarm.agree()
 
     run(scene())

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from outerloop.swarm.commits import Participant
 from outerloop.swarm.disk import Folder
+from outerloop.swarm.sealed import SEAL_BYTES, unsealed
 from outerloop.swarm.store import Store
 
 
@@ -17,10 +18,10 @@ def test_what_is_held_is_found_again_after_a_crash(tmp_path: Path) -> None:
     (tmp_path / "rounds" / ".half").write_bytes(b"written when the power went")
     for found in (store, Store(Folder(tmp_path / "rounds"))):
         assert found.since(3) == [(3, ours), (3, theirs), *found.since(4)] and found.since(4) == [(4, ours), (4, empty)]
-        assert bytes(found.read(3, theirs)) == b"theirs" and bytes(found.read(4, empty)) == b""
+        assert bytes(found.take(3, theirs)) == b"theirs" and bytes(found.take(4, empty)) == b""
         assert bytes(found.get(theirs.digest) or b"") == b"theirs" and found.get(bytes(32)) is None
     store.forget_before(4)
-    assert (3, theirs) not in store and store.get(theirs.digest) is None and bytes(store.read(4, ours)) == b"ours"
+    assert (3, theirs) not in store and store.get(theirs.digest) is None and bytes(store.take(4, ours)) == b"ours"
     store.clear()
     assert Store(Folder(tmp_path / "rounds")).since(0) == []
 
@@ -39,3 +40,22 @@ def test_what_is_being_given_away_outlives_its_time(tmp_path: Path) -> None:
     content = store.get(one.digest)
     store.forget_before(9)
     assert isinstance(content, mmap.mmap) and bytes(content) == b"content"
+
+
+def test_the_newest_round_lies_in_memory_until_it_is_landed(tmp_path: Path) -> None:
+    store, contents = Store(Folder(tmp_path)), [b"old", b"new", b"late"]
+    old, new, late = (Participant.of("a", content) for content in contents)
+    for number, one, content in zip((3, 4, 3), (old, new, late), contents, strict=True):
+        asyncio.run(store.put(number, one, content))
+    assert [type(store.take(*key)) for key in ((3, old), (3, late))] == [mmap.mmap] * 2
+    assert store.take(4, new) is contents[1] and bytes(store.take(4, new)) == b"new", "given away, and still on disk"
+
+
+def test_what_is_landed_is_the_bytes_that_came_or_a_copy(tmp_path: Path) -> None:
+    content, file = bytes(SEAL_BYTES) + b"payload", tmp_path / "content"
+    file.write_bytes(content)
+    mapped = Folder(tmp_path).read(file.name)
+    (_, view), (_, copied) = asyncio.run(unsealed([("a", content), ("b", mapped)]))
+    file.write_bytes(bytes(len(content)))
+    assert view == copied == b"payload" and type(copied) is bytes
+    assert isinstance(view, memoryview) and view.readonly and view.obj is content
