@@ -20,7 +20,7 @@ from outerloop.swarm.fields import BadMessage, digest, whole
 from outerloop.swarm.framing import BrokenStream
 from outerloop.swarm.holders import Unobtainable
 from outerloop.swarm.manifest import CONTEXT, Manifest, cut, most_bytes
-from outerloop.swarm.timeouts import DONATE_S, PULL_S, limit
+from outerloop.swarm.timeouts import CHUNK_S, DONATE_S, PULL_S, limit
 from outerloop.swarm.transport import Transport, Unreachable
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class Download:
         async def one(sha: bytes, places: list[int]) -> None:
             nonlocal here
             chunk, first = chunks[places[0]], places[0] % len(holders)  # every chunk asks another holder first
-            async with turns:  # a chunk has PULL_S from its turn on, not from the beginning of all
+            async with turns:  # a chunk has CHUNK_S from its turn on, not from the beginning of all
                 if sha.hex() not in kept or not self._read(sha, chunk):
                     await self._fetch(sha, chunk, holders[first:] + holders[:first])
             for place in places[1:]:
@@ -112,7 +112,7 @@ class Download:
         return right
 
     async def _fetch(self, sha: bytes, chunk: memoryview, holders: list[str]) -> None:
-        await self.bulk.fill(chunk, sha, holders, timeout_s=PULL_S)
+        await self.bulk.fill(chunk, sha, holders, timeout_s=CHUNK_S)
         await self._disk.write(sha.hex(), chunk)
 
     def _keep_only(self, manifest: Manifest) -> set[str]:

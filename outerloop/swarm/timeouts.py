@@ -32,6 +32,7 @@ GONE_TRIES = 3  # ... and when more than this many dials failed
 SEND_S = 10.0  # one ballot; the next view makes up for it
 POLL_S = 60.0  # asking a peer for its payload, which it may not have yet; then asked again
 PULL_S = 600.0  # one payload, over however slow a link: holders that stall are found sooner
+CHUNK_S = 1200.0  # 8 MiB of a state, while seven others share the link
 HISTORY_S = 30.0  # the commits that were missed
 LEAD_S = 5.0  # a leader that could propose and does not is given up after this; twice as long in each later view
 ASK_S = 5.0  # a peer that is not counted on asks this often to be

@@ -129,7 +129,7 @@ def test_a_broken_off_download_goes_on_where_it_was():
 
 
 def test_a_state_may_take_longer_than_a_chunk_and_than_a_copy_that_nobody_asks_for_stays(monkeypatch):
-    monkeypatch.setattr("outerloop.swarm.download.PULL_S", 60.0)
+    monkeypatch.setattr("outerloop.swarm.download.CHUNK_S", 60.0)
     monkeypatch.setattr("outerloop.swarm.donor.STATE_KEPT_S", 60.0)
 
     async def scene():
