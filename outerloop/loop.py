@@ -218,7 +218,7 @@ class OuterLoop(Course):
             now = self.in_flight[Round(round.number + 1, round.fragment)].offered
             combined = refreshed(combined, now=now, then=flight.offered)
         peers = tuple(m.header.peer for m in combined.messages)
-        own = [c.blob for c in arrival.received if c.peer == self.exchange.peer and c.peer in peers]
+        own = [bytes(c.blob) for c in arrival.received if c.peer == self.exchange.peer and c.peer in peers]
         counted = own == [flight.blob]
         squares = self.routes.land(combined, flight.offered, flight.then, counted=counted)
         evolved = self.evolving.learn(round, verdict.agreement) if self.evolving else ""
