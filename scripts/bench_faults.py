@@ -31,7 +31,7 @@ from pathlib import Path
 
 from faults_deck import KINDS
 from faults_machine import Machine, Row, left_behind
-from faults_report import compared, report
+from faults_report import compared, kill_costs_s, report
 from faults_swarm import Swarm
 
 SHOWN = ("minutes", "round_s_median", "round_s_longest", "fault_costs_s", "slow_hashes", "hashes_by_round_differ")
@@ -106,9 +106,9 @@ def main() -> None:
     args.json.write_text(json.dumps({"calm": calm}, indent=1) + "\n")
     fire = measured(folder / "fire", args, rounds=args.rounds, faults=args.faults) | {"seed": args.seed}
     args.json.write_text(json.dumps({"calm": calm, "fire": fire}, indent=1) + "\n")
-    fire |= compared(fire, calm)
+    fire |= compared(fire, calm) | {"kill_costs_s": kill_costs_s(fire)}
     args.json.write_text(json.dumps({"calm": calm, "fire": fire}, indent=1) + "\n")
-    for key in (*SHOWN, "loss", "calm_loss", "left_behind", "there_before", "socket_folders_of_killed"):
+    for key in (*SHOWN, "kill_costs_s", "loss", "calm_loss", "left_behind", "there_before", "socket_folders_of_killed"):
         print(f"{key}: {fire[key]}")
 
 

@@ -1,16 +1,26 @@
-"""The record of a run of bench_faults.py, from the rows of its machines, and two records beside each other."""
+"""The record of a run of bench_faults.py, from the rows of its machines, and two records beside each other.
+
+.venv/bin/python scripts/faults_report.py FILE    what kills cost, round by round, of a published record
+"""
 
 from __future__ import annotations
 
+import json
+import math
 import statistics
+import sys
+from bisect import bisect
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
-from faults_deck import KINDS
+from faults_deck import KINDS, MISBEHAVIOURS
 
 Row = dict[str, Any]
+OVER = ("thawed", "behaves again", "kill", "interrupt")
+"""Events after which a machine is neither frozen nor of no use to others."""
 
 
 def report(machines: Sequence[Sequence[Row]], first_seen: dict[int, float], events: list[Row]) -> Row:
@@ -46,6 +56,29 @@ def fault_costs_s(seconds: list[float], events: list[Row]) -> dict[str, list[flo
     for event, (start, end) in zip(faults, pairwise([*starts, len(seconds) - 1]), strict=True):
         costs[event["kind"]].append(round(seconds[end] - seconds[start] - (end - start) * usual, 2))
     return dict(costs)
+
+
+def kill_costs_s(record: Row) -> dict[str, list[float]]:
+    """Of every kill the longer of the two rounds that it fell into, less the median round: those "alone" and those
+    "beside" another machine that was frozen, or whose payloads were of no use, in one of these rounds."""
+    ends, spells = record["round_seen_s"], list(bad_spells(record["events"]))
+    costs: dict[str, list[float]] = {"alone": [], "beside": []}
+    for event in record["events"]:
+        if event["kind"] == "kill" and event["s"] < ends[-1]:
+            at = bisect(ends, event["s"])
+            rounds = ends[at - 1 : at + 2]
+            beside = any(began < rounds[-1] and over > rounds[0] for began, over in spells)
+            longest = max(b - a for a, b in pairwise(rounds))
+            costs["beside" if beside else "alone"].append(round(longest - record["round_s_median"], 2))
+    return costs
+
+
+def bad_spells(events: list[Row]) -> Iterator[tuple[float, float]]:
+    """From when to when each machine was frozen, or gave payloads that are of no use."""
+    for i, event in enumerate(events):
+        if event["kind"] in ("freeze", *MISBEHAVIOURS):
+            later = (one for one in events[i + 1 :] if one["machine"] == event["machine"])
+            yield event["s"], next((one["s"] for one in later if one["kind"] in OVER), math.inf)
 
 
 def differing(landed: list[Row]) -> list[int]:
@@ -89,3 +122,15 @@ def compared(fire: Row, calm: Row) -> Row:
     """The losses of two runs at equal contributed payloads."""
     at = min(fire["contributed"][-1], calm["contributed"][-1])
     return {"loss": loss_at(fire, at), "calm_loss": loss_at(calm, at), "compared_at": at}
+
+
+def main() -> None:
+    """How many kills, their median and longest cost."""
+    for name in sys.argv[1:]:
+        for where, costs in kill_costs_s(json.loads(Path(name).read_text())["fire"]).items():
+            if costs:
+                print(f"{name}: {len(costs)} {where}, {statistics.median(costs):.1f} s, at most {max(costs):.1f}")
+
+
+if __name__ == "__main__":
+    main()

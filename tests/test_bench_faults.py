@@ -188,6 +188,22 @@ def test_a_fault_costs_all_the_time_until_the_next_one():
     assert (record["round_s_median"], record["round_s_longest"]) == (2, 10)
 
 
+def test_a_kill_costs_the_longer_of_its_two_rounds_alone_or_beside_others():
+    """Rounds of 2 s. One kill makes its own round last 3, one the next one 6 while another machine is frozen, one comes
+    when that one is back, and one too late to be in a round."""
+    kinds = {
+        4.5: ("kill", 0),
+        9.5: ("freeze", 1),
+        12.5: ("kill", 2),
+        19.5: ("thawed", 1),
+        24.0: ("kill", 1),
+        30: ("kill", 0),
+    }
+    events = [{"s": s, "kind": kind, "machine": machine} for s, (kind, machine) in kinds.items()]
+    record = {"round_seen_s": [0, 2, 4, 7, 9, 11, 13, 19, 21, 23, 25, 27], "round_s_median": 2, "events": events}
+    assert faults_report.kill_costs_s(record) == {"alone": [1, 0], "beside": [4]}
+
+
 def test_losses_are_compared_at_equal_payloads():
     """Three payloads a round against two: after 12 of them, between the evaluations after rounds 5 and 10."""
     fire = {"contributed": [2 * n for n in range(1, 11)], "losses": [{0: 9.0, 5: 3.0, 10: 2.0}, {5: 3.0}]}

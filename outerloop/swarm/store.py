@@ -17,8 +17,6 @@ from outerloop.swarm.disk import Buffer, Disk
 
 logger = logging.getLogger(__name__)
 NAME = re.compile(r"(\d+)-([0-9a-f]{64})-(.+)\.payload")
-
-
 Key = tuple[int, Participant]
 
 
