@@ -28,7 +28,17 @@ class AtLeader:
     def __init__(self, exchange: Exchange | None, *, ranks: Ranks) -> None:
         self.ranks, self.exchange = ranks, exchange if ranks.leads else None
         self.outrun_by: Outrun | None = None
-        facts = "agrees waits_for_all lockstep tells_moving concurrent peer rank size came_late".split()
+        facts = [
+            "agrees",
+            "waits_for_all",
+            "lockstep",
+            "tells_moving",
+            "concurrent",
+            "peer",
+            "rank",
+            "size",
+            "came_late",
+        ]
         told = self.together(lambda x: [getattr(x, fact) for fact in facts] + [x.recovery is not None])
         self.agrees, self.waits_for_all, self.lockstep, self.tells_moving, concurrent = told[:5]
         self.peer, self.rank, self.size, self.came_late = told[5:-1]
