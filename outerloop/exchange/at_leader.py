@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, Self
 
 from outerloop import snapshot
@@ -28,18 +29,10 @@ class AtLeader:
     def __init__(self, exchange: Exchange | None, *, ranks: Ranks) -> None:
         self.ranks, self.exchange = ranks, exchange if ranks.leads else None
         self.outrun_by: Outrun | None = None
-        facts = [
-            "agrees",
-            "waits_for_all",
-            "lockstep",
-            "tells_moving",
-            "concurrent",
-            "peer",
-            "rank",
-            "size",
-            "came_late",
-        ]
-        told = self.together(lambda x: [getattr(x, fact) for fact in facts] + [x.recovery is not None])
+        facts = attrgetter(
+            "agrees", "waits_for_all", "lockstep", "tells_moving", "concurrent", "peer", "rank", "size", "came_late"
+        )
+        told = self.together(lambda x: [*facts(x), x.recovery is not None])
         self.agrees, self.waits_for_all, self.lockstep, self.tells_moving, concurrent = told[:5]
         self.peer, self.rank, self.size, self.came_late = told[5:-1]
         self.recovery: Callable[[int], tuple[Round, bytes]] | None = self.recovered if told[-1] else None
