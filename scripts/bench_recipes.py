@@ -54,7 +54,7 @@ CASES = {
 }
 CASES |= {
     f"{name}_late_{steps}": [*CASES[name], f"schedule.delay={steps}", "merge_local=carry"]
-    for name in ("diloco_.7_.6", "sparseloco", "sparseloco_local", "outerloop")
+    for name in ("diloco_.7_.6", "sparseloco", "sparseloco_warm", "sparseloco_local", "outerloop")
     for steps in (1, 2, 4)
 }
 
