@@ -93,6 +93,18 @@ def float_row_of(source, start, n, buffer):
 
 
 @compiled
+def ask_for(inputs, start, stop):
+    """Ask for values start .. stop, those that there are, of (slow, fast, residual); the latter two may be NOTHING."""
+    slow, fast, residual = inputs
+    for i in range(start, min(stop, slow.size), LINE):
+        prefetch(slow, i)
+        if fast.size:
+            prefetch(fast, i)
+        if residual.size:
+            prefetch(residual, i)
+
+
+@compiled
 def sum_of_squares(x, n):
     """Σ x² of the first n, in 64 float32 sums side by side: they fill vectors, and are exact enough for a metric."""
     lanes = np.zeros(64, np.float32)

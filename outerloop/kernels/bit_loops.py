@@ -57,22 +57,6 @@ def store8(typing, byte, i, word):
     return types.void(byte, types.int64, types.uint64), generate
 
 
-@intrinsic
-def reaching(typing, size, i, bound):
-    """Of the 64 int32 in size[i : i + 64], bit j of a uint64: whether size[i + j] >= bound."""
-
-    def generate(context, builder, signature, args):
-        array = context.make_array(signature.args[0])(context, builder, args[0])
-        block = ir.VectorType(ir.IntType(32), 64)
-        values = builder.load(builder.bitcast(builder.gep(array.data, [args[1]]), block.as_pointer()), align=4)
-        bounds = builder.insert_element(ir.Constant(block, ir.Undefined), args[2], ir.IntType(32)(0))
-        everywhere = ir.Constant(ir.VectorType(ir.IntType(32), 64), [0] * 64)
-        bounds = builder.shuffle_vector(bounds, ir.Constant(block, ir.Undefined), everywhere)
-        return builder.bitcast(builder.icmp_signed(">=", values, bounds), ir.IntType(64))
-
-    return types.uint64(size, types.int64, types.int32), generate
-
-
 @compiled
 def low_bits(word, bits):
     """The lowest bits, less than 64, of a uint64."""

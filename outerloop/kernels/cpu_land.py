@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outerloop.kernels.arrays import LINE, array_of, convert, float_row, prefetch, sum_of_squares
+from outerloop.kernels.arrays import array_of, ask_for, convert, float_row, sum_of_squares
 from outerloop.kernels.compiled import compiled
 from outerloop.kernels.cpu_eight_bit import held_row, hold_row
 from outerloop.kernels.land import Landing, land
@@ -49,9 +49,10 @@ def land_rows(slow, fast, residual, scale, momentum, position, value, sent, how,
     chunk, own, beta, lr, mu = how.chunk, how.own, np.float32(how.beta), np.float32(how.lr), np.float32(how.mu)
     total, senders, other = np.zeros(chunk, np.float32), np.zeros(chunk, np.float32), np.empty(chunk, np.float32)
     buffer = np.empty(chunk, np.float32)
-    peers = 0 if how.by_senders else position.shape[0]
+    sent_by, inputs = position.shape[0], (slow, fast, residual)
+    peers = 0 if how.by_senders else sent_by
     for row in range(first, last):
-        start, begin = row * chunk, row * how.k
+        start, begin, ahead = row * chunk, row * how.k, row * chunk + chunk
         n = min(chunk, slow.size - start)
         end = begin + (how.k * n + chunk - 1) // chunk
         row_slow, row_fast = slow[start : start + n], fast[start : start + n]
@@ -59,30 +60,18 @@ def land_rows(slow, fast, residual, scale, momentum, position, value, sent, how,
             held = held_row(residual, scale, start, n, buffer)
             keep_row(row_slow, float_row(fast, start, n, other), held, beta, position[own, begin:end], sent[begin:end])
             hold_row(held, residual, scale, start)
-        for peer in range(position.shape[0]):
-            ask_ahead(slow, fast, residual, start + chunk, chunk, peer, position.shape[0])
+        for peer in range(sent_by):  # their sums are in the cache, so that the next chunk can come
+            ask_for(inputs, ahead + chunk * peer // sent_by, ahead + chunk * (peer + 1) // sent_by)
             add_sent(position, value, peer, begin, end, total, senders)
         if momentum.size:
             row_momentum = momentum[start : start + n]
             squares[row] = momentum_row(row_slow, row_momentum, total, senders, peers, lr, mu, how.nesterov)
         else:
             square = 0.0
-            for peer in range(position.shape[0]):
+            for peer in range(sent_by):
                 square += sent_row(row_slow, position, peer, begin, end, total, senders, peers, lr)
             squares[row] = square
         convert(row_slow, row_fast)
-
-
-@compiled
-def ask_ahead(slow, fast, residual, start, chunk, part, parts):
-    """Ask for one of `parts` parts of the next chunk, while sums that are in the cache already are added to."""
-    lines = (min(chunk, slow.size - start) + LINE - 1) // LINE
-    for line in range(lines * part // parts, lines * (part + 1) // parts):
-        i = start + line * LINE
-        prefetch(slow, i)
-        prefetch(fast, i)
-        if residual.size:
-            prefetch(residual, i)
 
 
 @compiled
