@@ -41,12 +41,20 @@ def read_three(slow, fast, residual, first, last, out):
 
 @njit(nogil=True)
 def write_three(slow, fast, residual, first, last):
-    """The bytes of a landing."""
-    for i in range(first, last):
-        x = slow[i]
-        residual[i] = (x - fast[i]) + residual[i]
-        slow[i] = x
-        fast[i] = x
+    """The bytes of a landing, a chunk at a time.
+
+    One loop over all three takes twice as long, and four times where they lie a multiple of 4 KiB apart: then what it
+    loads looks to the machine like what it has just stored.
+    """
+    for start in range(first, last, CHUNK):
+        stop = min(start + CHUNK, last)
+        x, y, z = slow[start:stop], fast[start:stop], residual[start:stop]
+        for i in range(x.size):
+            z[i] = (x[i] - y[i]) + z[i]
+        for i in range(x.size):
+            x[i] = x[i] + np.float32(0)
+        for i in range(x.size):
+            y[i] = x[i]
 
 
 class Piece:

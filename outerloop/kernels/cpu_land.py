@@ -1,7 +1,7 @@
-"""`land` for the CPU: one sweep, a chunk at a time in the first-level cache.
+"""`land` for the CPU: one sweep, a chunk at a time in the second-level cache.
 
-Payloads are scattered into one chunk of sums; without momentum only coordinates that somebody sent move, so nothing
-else of the slow weights is computed, and the fast weights are a copy.
+Payloads are scattered into one chunk of sums, each beside the number of peers that it is of; without momentum only
+coordinates that somebody sent move, so nothing else of the slow weights is computed, and the fast weights are a copy.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outerloop.kernels.arrays import array_of, ask_for, convert, float_row, sum_of_squares
+from outerloop.kernels.arrays import array_of, convert, float_row, sum_of_squares
 from outerloop.kernels.compiled import compiled
 from outerloop.kernels.cpu_eight_bit import held_row, hold_row
 from outerloop.kernels.land import Landing, land
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.threads import share
+from outerloop.kernels.vectors import add_counted
 
 
 @land.kernel("CPU")
@@ -47,12 +48,10 @@ def land_cpu(
 def land_rows(slow, fast, residual, scale, momentum, position, value, sent, how, first, last, squares):
     """Chunks first .. last."""
     chunk, own, beta, lr, mu = how.chunk, how.own, np.float32(how.beta), np.float32(how.lr), np.float32(how.mu)
-    total, senders, other = np.zeros(chunk, np.float32), np.zeros(chunk, np.float32), np.empty(chunk, np.float32)
-    buffer = np.empty(chunk, np.float32)
-    sent_by, inputs = position.shape[0], (slow, fast, residual)
-    peers = 0 if how.by_senders else sent_by
+    sums, buffer, other = np.zeros(2 * chunk, np.float32), np.empty(chunk, np.float32), np.empty(chunk, np.float32)
+    peers = 0 if how.by_senders else position.shape[0]
     for row in range(first, last):
-        start, begin, ahead = row * chunk, row * how.k, row * chunk + chunk
+        start, begin = row * chunk, row * how.k
         n = min(chunk, slow.size - start)
         end = begin + (how.k * n + chunk - 1) // chunk
         row_slow, row_fast = slow[start : start + n], fast[start : start + n]
@@ -60,16 +59,15 @@ def land_rows(slow, fast, residual, scale, momentum, position, value, sent, how,
             held = held_row(residual, scale, start, n, buffer)
             keep_row(row_slow, float_row(fast, start, n, other), held, beta, position[own, begin:end], sent[begin:end])
             hold_row(held, residual, scale, start)
-        for peer in range(sent_by):  # their sums are in the cache, so that the next chunk can come
-            ask_for(inputs, ahead + chunk * peer // sent_by, ahead + chunk * (peer + 1) // sent_by)
-            add_sent(position, value, peer, begin, end, total, senders)
+        for peer in range(position.shape[0]):
+            add_sent(position, value, peer, begin, end, sums)
         if momentum.size:
             row_momentum = momentum[start : start + n]
-            squares[row] = momentum_row(row_slow, row_momentum, total, senders, peers, lr, mu, how.nesterov)
+            squares[row] = momentum_row(row_slow, row_momentum, sums, peers, lr, mu, how.nesterov, other)
         else:
             square = 0.0
-            for peer in range(sent_by):
-                square += sent_row(row_slow, position, peer, begin, end, total, senders, peers, lr)
+            for peer in range(position.shape[0]):
+                square += sent_row(row_slow, position, peer, begin, end, sums, peers, lr)
             squares[row] = square
         convert(row_slow, row_fast)
 
@@ -84,38 +82,39 @@ def keep_row(slow, fast, residual, beta, position, value):
 
 
 @compiled
-def add_sent(position, value, peer, begin, end, total, senders):
-    """One peer's kept values of one chunk into the sums."""
+def add_sent(position, value, peer, begin, end, sums):
+    """One peer's kept values of one chunk into the sums, and the number of those that are not 0."""
     for j in range(begin, end):
-        i = np.uint32(position[peer, j])
-        total[i] += value[peer, j]
-        senders[i] += np.float32(value[peer, j] != 0)
+        add_counted(sums, np.uint32(position[peer, j]), value[peer, j])
 
 
 @compiled
-def sent_row(slow, position, peer, begin, end, total, senders, peers, lr):
+def mean_of(sums, i, peers):
+    """Of one coordinate: over `peers`, or if that is 0 over those that sent it."""
+    return sums[2 * i] / (np.float32(peers) if peers else max(sums[2 * i + 1], np.float32(1)))
+
+
+@compiled
+def sent_row(slow, position, peer, begin, end, sums, peers, lr):
     """slow ← slow − ḡ · η where this peer sent; sums go back to zero, so no coordinate is taken twice. Σ ḡ²."""
     square = 0.0
     for j in range(begin, end):
         i = np.uint32(position[peer, j])
-        mean = total[i] / (np.float32(peers) if peers else max(senders[i], np.float32(1)))
+        mean = mean_of(sums, i, peers)
         slow[i] = slow[i] - mean * lr
         square += np.float64(mean) * np.float64(mean)
-        total[i] = 0.0
-        senders[i] = 0.0
+        sums[2 * i] = sums[2 * i + 1] = 0.0
     return square
 
 
 @compiled
-def momentum_row(slow, momentum, total, senders, peers, lr, mu, nesterov):
-    """b ← b · μ + ḡ, and the step along it; sums go back to zero. Σ ḡ²."""
+def momentum_row(slow, momentum, sums, peers, lr, mu, nesterov, mean):
+    """b ← b · μ + ḡ, and the step along it; sums go back to zero, `mean` is a buffer. Σ ḡ²."""
     for i in range(slow.size):
-        total[i] = total[i] / (np.float32(peers) if peers else max(senders[i], np.float32(1)))
-        b = momentum[i] * mu + total[i]
+        mean[i] = mean_of(sums, i, peers)
+        b = momentum[i] * mu + mean[i]
         momentum[i] = b
-        step = total[i] + b * mu if nesterov else b
+        step = mean[i] + b * mu if nesterov else b
         slow[i] = slow[i] - step * lr
-    square = sum_of_squares(total, slow.size)
-    total[: slow.size] = 0.0
-    senders[: slow.size] = 0.0
-    return square
+    sums[: 2 * slow.size] = 0.0
+    return sum_of_squares(mean, slow.size)

@@ -1,4 +1,4 @@
-"""What compiled loops do to 64 values at a time, as vectors of the machine: no store between two steps that need none.
+"""What compiled loops do to several values at a time, as vectors of the machine: no store that could wait.
 
 A float32 of a magnitude is compared as the integer that its bits are: the order is the same, and NaN is above all.
 """
@@ -12,16 +12,17 @@ from numba import types
 from numba.extending import intrinsic
 
 WORD = 64
-"""Values in a vector here; the machine's own are shorter and take turns."""
+"""Values in most vectors here; the machine's own are shorter and take turns."""
 TOGETHER = 4
 """Vectors whose sums and maxima stay in registers."""
 
+PAIR = ir.VectorType(ir.FloatType(), 2)
 FLOATS, INTS = ir.VectorType(ir.FloatType(), WORD), ir.VectorType(ir.IntType(32), WORD)
 MAGNITUDE = ir.Constant(INTS, [0x7FFFFFFF] * WORD)
 
 
 def place(context: Any, builder: Any, kind: Any, array: Any, index: Any, vector: Any) -> Any:
-    """Where array[index : index + 64] lies."""
+    """Where the vector that begins at array[index] lies."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [index]), vector.as_pointer())
 
@@ -67,6 +68,22 @@ def offering(vectors: int) -> Any:
 
 
 offer_one, offer_together = offering(1), offering(TOGETHER)
+
+
+@intrinsic
+def add_counted(typing, sums, i, value):
+    """sums[2i] += value; sums[2i + 1] += 1 unless the value is 0. One load and one store."""
+
+    def generate(context, builder, signature, args):
+        index, value = builder.shl(args[1], ir.IntType(64)(1)), args[2]
+        one = builder.uitofp(builder.fcmp_unordered("!=", value, ir.FloatType()(0.0)), ir.FloatType())
+        added = builder.insert_element(ir.Constant(PAIR, ir.Undefined), value, ir.IntType(32)(0))
+        added = builder.insert_element(added, one, ir.IntType(32)(1))
+        pair = place(context, builder, signature.args[0], args[0], index, PAIR)
+        builder.store(builder.fadd(builder.load(pair, align=4), added), pair, align=4)
+        return context.get_dummy_value()
+
+    return types.void(sums, types.int64, types.float32), generate
 
 
 @intrinsic
