@@ -1,24 +1,38 @@
-"""Compiled loops on several cores: torch's number of threads, each a contiguous share of the rows.
+"""Compiled loops on several cores, as many as torch has threads: each takes a share of the rows, or whole tensors.
 
 The loops release the GIL and every row's result depends on that row alone, so the number of threads changes nothing.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
+from typing import TypeVar
 
 import torch
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 GRAIN = 1 << 16
 """Values below which a second thread costs more than it saves."""
 
 
+class Here(threading.local):
+    """alone: in this thread a loop is not shared, because others work on tensors of their own."""
+
+    alone = False
+
+
+HERE = Here()
+
+
 def share(loop: Callable[[int, int], None], rows: int, *, values: int) -> None:
     """Call loop(start, stop) so that 0 .. rows is covered once; `values` is how many values the rows hold."""
-    threads = min(torch.get_num_threads(), rows, max(1, values // GRAIN))
+    threads = 1 if HERE.alone else min(torch.get_num_threads(), rows, max(1, values // GRAIN))
     if threads <= 1:
         return loop(0, rows)
     borders = [rows * i // threads for i in range(threads + 1)]
@@ -38,6 +52,48 @@ def share_all(loops: Sequence[Callable[[int, int], None]], rows: int, *, values:
 
     if rows:
         share(part, len(loops) * rows, values=len(loops) * values)
+
+
+def across(work: Callable[[Item], Result], items: Sequence[Item], values: Sequence[int]) -> list[Result]:
+    """work(item) of all, in their order. Each thread does whole items, which so stay in the cache of its core.
+
+    values: how many each item has. Those that would keep one thread busy after the others are done first, one by one,
+    with what `share` makes of them. Raises what the first item that failed raised.
+    """
+    threads = 1 if HERE.alone else torch.get_num_threads()
+    if threads == 1:
+        return [work(item) for item in items]
+    results: dict[int, Result] = {}
+    failed: dict[int, Exception] = {}
+    order, large = sorted(range(len(items)), key=lambda i: -values[i]), sum(values) / (2 * threads)
+    small, grad = iter([i for i in order if values[i] <= large]), torch.is_grad_enabled()
+
+    def do(i: int) -> None:
+        try:
+            results[i] = work(items[i])
+        except Exception as error:
+            failed[i] = error
+
+    def some() -> None:
+        HERE.alone = True
+        try:
+            with torch.set_grad_enabled(grad):
+                for i in small:  # taking the next one is a step that the GIL lets no other thread into
+                    do(i)
+        finally:
+            HERE.alone = False
+
+    for i in order:
+        if values[i] > large:
+            do(i)
+    others = [pool(threads).submit(some) for _ in range(min(threads - 1, sum(values) // GRAIN))]
+    some()
+    for other in others:
+        if not other.cancel():  # that has not even begun
+            other.result()
+    if failed:
+        raise failed[min(failed)]
+    return [results[i] for i in range(len(items))]
 
 
 def keep_to(cores: int) -> None:

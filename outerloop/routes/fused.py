@@ -14,9 +14,9 @@ P peers, M kept values of a tensor.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -35,11 +35,14 @@ from outerloop.feedback.storage import EightBit
 from outerloop.kernels.eight_bit import BLOCK
 from outerloop.kernels.land import Landing, land
 from outerloop.kernels.select import absolute, select
+from outerloop.kernels.threads import across
 from outerloop.methods.outer_optimizer import OuterOptimizer
 from outerloop.payload import Payload, blaming, on
 from outerloop.protocols import Aggregate, Compressor
 from outerloop.routes.plain import Launched, Plain, finite
-from outerloop.types import Tensors
+from outerloop.types import Parts, Tensors
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -87,19 +90,25 @@ class Fused:
 
     def launch(self, number: int, slow: Tensors, fast: Tensors) -> Launched:
         """Difference, feedback, selection in one pass; then the code of what was kept. Changes nothing that lasts."""
-        launched, total = Launched({}, {}, 0.0), 0.0
-        for name, x in slow.items():
+
+        def one(name: str) -> tuple[Parts, float]:
+            x = slow[name]
             topk, moment = self.topk(x), self.payload.moment(number, name)
             rows = topk.rows_at(x.numel(), moment)
             position_M, value_M, squares = select(x, fast[name], *self.feedback.at_launch(name), rows.chunk, rows.k)
-            launched.parts[name] = topk.pack(position_M, finite(name, value_M), rows, moment)
-            launched.offered[name] = x
-            total += float(squares)
-        return Launched(launched.parts, launched.offered, total)
+            return topk.pack(position_M, finite(name, value_M), rows, moment), float(squares)
+
+        parts = of_each(one, slow)
+        squares = sum(squares for _, squares in parts.values())
+        return Launched({name: part for name, (part, _) in parts.items()}, dict(slow), squares)
 
     def combine(self, messages: list[wire.Message], like: Tensors) -> dict[str, Kept]:
         """Positions and values of all peers in name order. Raises BadMessage; changes nothing."""
-        return {name: Kept(*decode_kept(self.payload, self.topk(x), messages, name, x)) for name, x in like.items()}
+
+        def one(name: str) -> Kept:
+            return Kept(*decode_kept(self.payload, self.topk(like[name]), messages, name, like[name]))
+
+        return of_each(one, like)
 
     def sent(self, number: int, kept: dict[str, Kept], like: Tensors) -> Iterator[list[Tensor]]:
         """Of each tensor what P peers sent, at the U coordinates that any of them chose: P times (U,) float32."""
@@ -136,23 +145,33 @@ class Fused:
         senders, number = [m.header.peer for m in messages], messages[0].header.round
         own = senders.index(self.peer) if counted else -1
         step = self.method.sgd_step(next(iter(combined)))
-        total = 0.0
-        for name, kept in combined.items():
-            x = slow[name]
+        at = self.feedback.at_landing if counted else lambda name, like: self.feedback.at_launch(name)
+        held = {name: at(name, slow[name]) for name in combined}  # what is not there yet is made in the order of names
+        momentum = {name: self.method.momentum_of(slow[name]) if step.momentum else None for name in combined}
+
+        def one(name: str) -> float:
+            x, kept, (residual, scale, beta) = slow[name], combined[name], held[name]
             rows = self.topk(x).rows_at(x.numel(), self.payload.moment(number, name))
-            residual, scale, beta = self.feedback.at_landing(name, x) if counted else self.feedback.at_launch(name)
-            momentum = self.method.momentum_of(x) if step.momentum else None
             how = Landing(own, beta, rows.chunk, rows.k, self.by_senders, step.lr, step.momentum, step.nesterov)
             value = kept.value if kept.factor is None else kept.value * kept.factor
             sent = None if kept.factor is None or own < 0 else kept.value[own]
-            total += float(land(x, fast[name], residual, scale, momentum, kept.position, value, sent, how))
-        return total
+            return float(land(x, fast[name], residual, scale, momentum[name], kept.position, value, sent, how))
+
+        return sum(of_each(one, {name: slow[name] for name in combined}).values())
 
     def topk(self, x: Tensor) -> TopK:
         """The compressor of a tensor that this route takes."""
         codec = codec_of(self.payload.compress, x)
         assert isinstance(codec, TopK)
         return codec
+
+
+def of_each(work: Callable[[str], T], like: Tensors) -> dict[str, T]:
+    """work(name) of all of these tensors; on CPUs each thread takes some, on a GPU the kernels follow each other."""
+    names = list(like)
+    if all(x.is_cpu for x in like.values()):
+        return dict(zip(names, across(work, names, [x.numel() for x in like.values()]), strict=True))
+    return {name: work(name) for name in names}
 
 
 def computed(plain: Plain) -> bool:
