@@ -67,7 +67,7 @@ def test_the_first_item_that_fails_is_told_of(count):
         return i
 
     for _ in range(20):
-        with pytest.raises(ValueError, match="item 3$"):
+        with pytest.raises(ValueError, match=r"item 3$"):
             across(work, range(40), [GRAIN + i for i in range(40)])  # the thirtieth is begun before the third
     assert shares(8 * GRAIN) == min(count, 8)
 
