@@ -1,14 +1,14 @@
 """The record of a run of bench_faults.py, from the rows of its machines, and two records beside each other.
 
-.venv/bin/python scripts/faults_report.py FILE    what kills cost, round by round, of a published record
+.venv/bin/python scripts/faults_report.py FILE...    what kills cost, round by round, of published records
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import statistics
-import sys
 from bisect import bisect
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -64,8 +64,8 @@ def kill_costs_s(record: Row) -> dict[str, list[float]]:
     ends, spells = record["round_seen_s"], list(bad_spells(record["events"]))
     costs: dict[str, list[float]] = {"alone": [], "beside": []}
     for event in record["events"]:
-        if event["kind"] == "kill" and event["s"] < ends[-1]:
-            at = bisect(ends, event["s"])
+        at = bisect(ends, event["s"])
+        if event["kind"] == "kill" and 0 < at < len(ends):
             rounds = ends[at - 1 : at + 2]
             beside = any(began < rounds[-1] and over > rounds[0] for began, over in spells)
             longest = max(b - a for a, b in pairwise(rounds))
@@ -126,7 +126,9 @@ def compared(fire: Row, calm: Row) -> Row:
 
 def main() -> None:
     """How many kills, their median and longest cost."""
-    for name in sys.argv[1:]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", metavar="FILE")
+    for name in parser.parse_args().files:
         for where, costs in kill_costs_s(json.loads(Path(name).read_text())["fire"]).items():
             if costs:
                 print(f"{name}: {len(costs)} {where}, {statistics.median(costs):.1f} s, at most {max(costs):.1f}")

@@ -37,17 +37,22 @@ def float_row(source: Any, start: int, n: int, buffer: Any) -> Any:
     raise NotImplementedError
 
 
+def place(context: Any, builder: Any, kind: Any, array: Any, index: Any, what: Any) -> Any:
+    """For an intrinsic: the pointer to what begins at array[index]; `kind` is the array's numba type, `what` LLVM's."""
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [index]), what.as_pointer())
+
+
 @intrinsic
 def prefetch(typing_context, array, index):
     """Ask for the cache line of array[index], to be there in the second-level cache when it is read."""
 
     def generate(context, builder, signature, args):
-        byte_pointer, i32 = ir.IntType(8).as_pointer(), ir.IntType(32)
-        data = context.make_array(signature.args[0])(context, builder, args[0]).data
-        address = builder.bitcast(builder.gep(data, [args[1]]), byte_pointer)
-        kind = ir.FunctionType(ir.VoidType(), [byte_pointer, i32, i32, i32])
+        byte, i32 = ir.IntType(8), ir.IntType(32)
+        address = place(context, builder, signature.args[0], args[0], args[1], byte)
+        kind = ir.FunctionType(ir.VoidType(), [address.type, i32, i32, i32])
         read, keep, is_data = i32(0), i32(2), i32(1)
-        call = builder.module.declare_intrinsic("llvm.prefetch", [byte_pointer], kind)
+        call = builder.module.declare_intrinsic("llvm.prefetch", [address.type], kind)
         builder.call(call, [address, read, keep, is_data])
         return context.get_dummy_value()
 

@@ -13,6 +13,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from outerloop.kernels.arrays import place
 from outerloop.kernels.compiled import compiled
 
 ONE = np.uint64(1)
@@ -30,18 +31,12 @@ def trailing_zeros(typing, word):
     return types.int64(types.uint64), generate
 
 
-def address(context, builder, signature, args):
-    """Where byte[i] lies, as the place of a uint64."""
-    array = context.make_array(signature.args[0])(context, builder, args[0])
-    return builder.bitcast(builder.gep(array.data, [args[1]]), ir.IntType(64).as_pointer())
-
-
 @intrinsic
 def load8(typing, byte, i):
     """The uint64 in byte[i : i + 8]."""
 
     def generate(context, builder, signature, args):
-        return builder.load(address(context, builder, signature, args), align=1)
+        return builder.load(place(context, builder, signature.args[0], args[0], args[1], ir.IntType(64)), align=1)
 
     return types.uint64(byte, types.int64), generate
 
@@ -51,7 +46,7 @@ def store8(typing, byte, i, word):
     """byte[i : i + 8] = word."""
 
     def generate(context, builder, signature, args):
-        builder.store(args[2], address(context, builder, signature, args), align=1)
+        builder.store(args[2], place(context, builder, signature.args[0], args[0], args[1], ir.IntType(64)), align=1)
         return context.get_dummy_value()
 
     return types.void(byte, types.int64, types.uint64), generate

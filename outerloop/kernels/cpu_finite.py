@@ -13,6 +13,7 @@ from torch import Tensor
 from outerloop.kernels.compiled import compiled
 from outerloop.kernels.finite import finite
 from outerloop.kernels.threads import share
+from outerloop.kernels.vectors import MAGNITUDE
 
 INFINITE = 0x7F800000
 """The bits of float32's infinity; a NaN's are above it."""
@@ -33,5 +34,5 @@ def largest(bits, first, last):
     """The largest of bits[first : last] without their signs."""
     top = np.int32(0)
     for i in range(first, last):
-        top = max(top, bits[i] & np.int32(0x7FFFFFFF))
+        top = max(top, bits[i] & np.int32(MAGNITUDE))
     return top

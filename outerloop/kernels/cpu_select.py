@@ -18,12 +18,10 @@ from outerloop.kernels.cpu_eight_bit import held_row
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.select import select
 from outerloop.kernels.threads import share
-from outerloop.kernels.vectors import TOGETHER, WORD, offer_one, offer_together, reaching
+from outerloop.kernels.vectors import MAGNITUDE, TOGETHER, WORD, offer_one, offer_together, reaching
 
 SPAN = 16 * WORD
 """Values whose largest magnitudes are found together: groups of 16, side by side."""
-MAGNITUDE = 0x7FFFFFFF
-"""The bits of a float32 but for its sign."""
 
 
 @select.kernel("CPU")
@@ -42,7 +40,7 @@ def select_cpu(
 
 @compiled
 def select_rows(slow, fast, residual, scale, beta, chunk, k, first, last, position, value, squares):
-    """Chunks first .. last. While a chunk is computed with, the next one is asked for: 1.5 times the whole speed."""
+    """Chunks first .. last. While a chunk is computed with, the next one is asked for: 1.1 to 1.4 times the speed."""
     x, buffer = np.empty(chunk, np.float32), np.empty((2, chunk), np.float32)
     zero, nothing = np.zeros(chunk, np.float32), np.full(chunk, np.float32(-0.0))  # x − 0 is x, and x + (−0) is x
     bits, best = x.view(np.int32), np.empty(chunk, np.int32)

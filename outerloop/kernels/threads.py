@@ -57,16 +57,17 @@ def share_all(loops: Sequence[Callable[[int, int], None]], rows: int, *, values:
 def across(work: Callable[[Item], Result], items: Sequence[Item], values: Sequence[int]) -> list[Result]:
     """work(item) of all, in their order. Each thread does whole items, which so stay in the cache of its core.
 
-    values: how many each item has. Those that would keep one thread busy after the others are done first, one by one,
-    with what `share` makes of them. Raises what the first item that failed raised.
+    values: how many each item has. Those that would keep one thread busy after the others come first, one by one, and
+    their loops are shared. Raises what the first item that failed raised, once all are done.
     """
     threads = 1 if HERE.alone else torch.get_num_threads()
     if threads == 1:
         return [work(item) for item in items]
     results: dict[int, Result] = {}
     failed: dict[int, Exception] = {}
-    order, large = sorted(range(len(items)), key=lambda i: -values[i]), sum(values) / (2 * threads)
-    small, grad = iter([i for i in order if values[i] <= large]), torch.is_grad_enabled()
+    order, grad = sorted(range(len(items)), key=lambda i: -values[i]), torch.is_grad_enabled()
+    large = sum(2 * threads * n > sum(values) for n in values)
+    small = iter(order[large:])
 
     def do(i: int) -> None:
         try:
@@ -83,14 +84,15 @@ def across(work: Callable[[Item], Result], items: Sequence[Item], values: Sequen
         finally:
             HERE.alone = False
 
-    for i in order:
-        if values[i] > large:
-            do(i)
+    for i in order[:large]:
+        do(i)
     others = [pool(threads).submit(some) for _ in range(min(threads - 1, sum(values) // GRAIN))]
-    some()
-    for other in others:
-        if not other.cancel():  # that has not even begun
-            other.result()
+    try:
+        some()
+    finally:  # nobody works on tensors behind the back of one who was interrupted
+        for other in others:
+            if not other.cancel():  # that has not even begun
+                other.result()
     if failed:
         raise failed[min(failed)]
     return [results[i] for i in range(len(items))]

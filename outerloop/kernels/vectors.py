@@ -11,20 +11,19 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from outerloop.kernels.arrays import place
+
 WORD = 64
 """Values in most vectors here; the machine's own are shorter and take turns."""
 TOGETHER = 4
 """Vectors whose sums and maxima stay in registers."""
 
+MAGNITUDE = 0x7FFFFFFF
+"""The bits of a float32 but for its sign."""
+
 PAIR = ir.VectorType(ir.FloatType(), 2)
 FLOATS, INTS = ir.VectorType(ir.FloatType(), WORD), ir.VectorType(ir.IntType(32), WORD)
-MAGNITUDE = ir.Constant(INTS, [0x7FFFFFFF] * WORD)
-
-
-def place(context: Any, builder: Any, kind: Any, array: Any, index: Any, vector: Any) -> Any:
-    """Where the vector that begins at array[index] lies."""
-    data = context.make_array(kind)(context, builder, array).data
-    return builder.bitcast(builder.gep(data, [index]), vector.as_pointer())
+MAGNITUDES = ir.Constant(INTS, [MAGNITUDE] * WORD)
 
 
 def everywhere(builder: Any, value: Any, vector: Any) -> Any:
@@ -56,7 +55,7 @@ def offering(vectors: int) -> Any:
                 squares = builder.fadd(squares, builder.fmul(difference, difference))
                 offered = builder.fadd(difference, builder.fmul(load(2, here), decay))
                 builder.store(offered, at(5, here), align=4)
-                size = builder.and_(builder.bitcast(offered, INTS), MAGNITUDE)
+                size = builder.and_(builder.bitcast(offered, INTS), MAGNITUDES)
                 largest = builder.select(builder.icmp_signed(">", size, largest), size, largest)
             builder.store(squares, at(6, zero), align=4)
             builder.store(largest, at(7, args[8], INTS), align=4)
@@ -92,7 +91,7 @@ def reaching(typing, bits, i, bound):
 
     def generate(context, builder, signature, args):
         values = builder.load(place(context, builder, signature.args[0], args[0], args[1], INTS), align=4)
-        reached = builder.icmp_signed(">=", builder.and_(values, MAGNITUDE), everywhere(builder, args[2], INTS))
+        reached = builder.icmp_signed(">=", builder.and_(values, MAGNITUDES), everywhere(builder, args[2], INTS))
         return builder.bitcast(reached, ir.IntType(WORD))
 
     return types.uint64(bits, types.int64, types.int32), generate

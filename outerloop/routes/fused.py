@@ -145,9 +145,10 @@ class Fused:
         senders, number = [m.header.peer for m in messages], messages[0].header.round
         own = senders.index(self.peer) if counted else -1
         step = self.method.sgd_step(next(iter(combined)))
-        at = self.feedback.at_landing if counted else lambda name, like: self.feedback.at_launch(name)
-        held = {name: at(name, slow[name]) for name in combined}  # what is not there yet is made in the order of names
-        momentum = {name: self.method.momentum_of(slow[name]) if step.momentum else None for name in combined}
+        feedback, like = self.feedback, {name: slow[name] for name in combined}
+        # Made here, not by the threads: what is not there yet comes to be in the order of names.
+        held = {name: feedback.at_landing(name, x) if counted else feedback.at_launch(name) for name, x in like.items()}
+        momentum = {name: self.method.momentum_of(x) if step.momentum else None for name, x in like.items()}
 
         def one(name: str) -> float:
             x, kept, (residual, scale, beta) = slow[name], combined[name], held[name]
@@ -157,7 +158,7 @@ class Fused:
             sent = None if kept.factor is None or own < 0 else kept.value[own]
             return float(land(x, fast[name], residual, scale, momentum[name], kept.position, value, sent, how))
 
-        return sum(of_each(one, {name: slow[name] for name in combined}).values())
+        return sum(of_each(one, like).values())
 
     def topk(self, x: Tensor) -> TopK:
         """The compressor of a tensor that this route takes."""
