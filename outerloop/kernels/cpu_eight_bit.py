@@ -13,6 +13,7 @@ from numba.extending import overload
 
 from outerloop.kernels.compiled import compiled
 from outerloop.kernels.eight_bit import BLOCK, TOP
+from outerloop.kernels.vectors import MAGNITUDE
 
 TINY = np.finfo(np.float32).tiny
 
@@ -65,7 +66,7 @@ def hold_block(x, code, scale):
     """The codes of a block, and its scale (1,)."""
     bits, size = x.view(np.int32), np.int32(0)
     for i in range(x.size):  # as integers: for the sake of NaN the largest of floats is sought one by one
-        size = max(size, bits[i] & np.int32(0x7FFFFFFF))
+        size = max(size, bits[i] & np.int32(MAGNITUDE))
     scale.view(np.int32)[0] = size
     scale[0] /= np.float32(TOP)
     by = max(scale[0], TINY)

@@ -66,7 +66,8 @@ def across(work: Callable[[Item], Result], items: Sequence[Item], values: Sequen
     results: dict[int, Result] = {}
     failed: dict[int, Exception] = {}
     order, grad = sorted(range(len(items)), key=lambda i: -values[i]), torch.is_grad_enabled()
-    large = sum(2 * threads * n > sum(values) for n in values)
+    total = sum(values)
+    large = sum(2 * threads * n > total for n in values)
     small = iter(order[large:])
 
     def do(i: int) -> None:
@@ -86,7 +87,7 @@ def across(work: Callable[[Item], Result], items: Sequence[Item], values: Sequen
 
     for i in order[:large]:
         do(i)
-    others = [pool(threads).submit(some) for _ in range(min(threads - 1, sum(values) // GRAIN))]
+    others = [pool(threads).submit(some) for _ in range(min(threads - 1, total // GRAIN))]
     try:
         some()
     finally:  # nobody works on tensors behind the back of one who was interrupted
