@@ -53,6 +53,6 @@ def draw_bytes(axes: Axes, rows: list[Row], summary: Row) -> None:
         so_far.append(total)
     axes.plot(numbers, [4 * summary["params"] * n / 1e6 for n in numbers], "--", color="gray", label="float32")
     axes.plot(numbers, so_far, color="tab:green", label=f"{summary['bits_per_param_per_round']:.3f} bits a parameter")
-    axes.set(xlabel="outer rounds", ylabel="payload of one worker [MB]", yscale="log")
+    axes.set(xlabel="outer rounds", ylabel="payloads of one worker, each counted once [MB]", yscale="log")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
