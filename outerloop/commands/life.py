@@ -11,6 +11,7 @@ from torch import distributed as dist
 from torch.nn import Module
 
 from outerloop import checkpoint
+from outerloop.commands import cores
 from outerloop.commands.build import make, model_of, next_launch, schedule_of, trainer_of
 from outerloop.commands.seat import ALONE, Seat
 from outerloop.cut import is_cut
@@ -49,6 +50,9 @@ def live(
     """One worker to its last event. The exchange has been joined."""
     corpus = make(config.data)
     trainer = trainer_of(config, corpus, exchange, index, seat, compute)
+    if config.threads is None and trainer.device.type == "cpu":
+        params = sum(p.numel() for p in trainer.params)
+        compute(cores.fit, params, config.inner.batch * config.inner.seq_len // seat.ranks.size)
     windows = corpus.validation(seq_len=config.inner.seq_len, sequences=config.eval.sequences)
     validation = seat.part_of(windows[index :: config.workers])
     plan = plan_of(config, index, run_dir, resume_step, ranks=seat.ranks.size)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import signal
 import sys
 
-import outerloop
+import outerloop.commands.passive  # before anything that loads torch
+
+# isort: split
 from outerloop.commands import config
 from outerloop.types import UserError
 

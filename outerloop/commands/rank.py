@@ -23,7 +23,7 @@ import torch
 from omegaconf import DictConfig
 from torch import distributed as dist
 
-from outerloop.commands import config
+from outerloop.commands import config, cores
 from outerloop.commands.alike import refuse_different
 from outerloop.commands.islands import ranks_of, refuse_island
 from outerloop.commands.rank_team import RankTeam, live, send
@@ -43,7 +43,7 @@ def train(overrides: Sequence[str]) -> int:
     """One worker of the run, and in rank 0 all that is to be seen of it. Exit code. Raises UserError, WorkerCrashed."""
     check_started(overrides)
     settings = loaded(overrides, processes=int(os.environ["WORLD_SIZE"]))
-    torch.set_num_threads(settings.threads or max(1, (os.cpu_count() or 1) // ranks_here()))
+    torch.set_num_threads(settings.threads or cores.share(ranks_here()))
     store, rank, size = next(dist.rendezvous("env://"))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = dist.PrefixStore(f"attempt {attempt}", store)  # torchrun may keep it, and what was in it, over a restart

@@ -21,10 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
 from omegaconf import DictConfig
 
-from outerloop.commands import life
+from outerloop.commands import cores, life
 from outerloop.commands.build import make
 from outerloop.exchange.inprocess import Hub
 from outerloop.inner.worker import Event
@@ -102,7 +101,7 @@ class ThreadTeam:
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.hub = Hub(config.workers)
         self.threads = [threading.Thread(target=self.work, args=(i,), daemon=True) for i in range(config.workers)]
-        self.compute = OneThread(config.threads or torch.get_num_threads())
+        self.compute = OneThread(config.threads or cores.share_here(1))
 
     def start(self) -> None:
         """Begin."""
@@ -164,7 +163,7 @@ class ProcessTeam:
 
     def spawn(self, index: int) -> subprocess.Popen[str]:
         """One worker process; what it prints beside events goes to its log."""
-        threads = self.config.threads or max(1, (os.cpu_count() or 1) // self.config.workers)
+        threads = self.config.threads or cores.share_here(self.config.workers)
         folder = self.run_dir / "workers" / str(index)
         folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "outerloop", "worker", str(self.run_dir), str(index), str(self.resume_step)]

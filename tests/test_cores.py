@@ -1,0 +1,105 @@
+"""How many threads a worker computes with, and that they sleep while they wait."""
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from outerloop.commands import cores
+from outerloop.commands.team import ThreadTeam
+
+
+@pytest.fixture
+def eight_cores(monkeypatch, tmp_path):
+    """A machine of eight cores without a cgroup's quota."""
+    monkeypatch.setattr(cores.os, "sched_getaffinity", lambda process: set(range(8)))
+    monkeypatch.setattr(cores.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(cores, "CGROUP", tmp_path)
+    return tmp_path
+
+
+def sweep_of(monkeypatch, **launcher):
+    """As inside a job of a hydra sweep with this launcher."""
+    monkeypatch.setattr(cores.HydraConfig, "initialized", lambda: True)
+    monkeypatch.setattr(cores.HydraConfig, "get", lambda: SimpleNamespace(launcher=launcher))
+
+
+def test_cores_are_shared_out_among_the_processes_of_a_run(eight_cores):
+    assert [cores.share(n) for n in (1, 2, 3, 8, 20)] == [8, 4, 2, 1, 1]
+
+
+@pytest.mark.parametrize(("n_jobs", "share"), [(1, 8), (2, 4), (4, 2), (16, 1), (-1, 1), (-5, 2)])
+def test_cores_are_shared_out_among_the_jobs_of_a_sweep(eight_cores, monkeypatch, n_jobs, share):
+    sweep_of(monkeypatch, n_jobs=n_jobs)
+    assert cores.share(1) == share
+
+
+def test_a_launcher_without_jobs_trains_one_run_at_a_time(eight_cores, monkeypatch):
+    sweep_of(monkeypatch)
+    assert cores.share(1) == 8
+
+
+@pytest.mark.parametrize(
+    ("files", "usable"),
+    [
+        ({"cpu.max": "max 100000"}, 8),
+        ({"cpu.max": "200000 100000"}, 2),
+        ({"cpu.max": "150000 100000"}, 2),
+        ({"cpu.max": "1600000 100000"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"}, 3),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+        ({"cpu.max": "nonsense"}, 8),
+    ],
+)
+def test_a_containers_quota_counts(eight_cores, files, usable):
+    for name, text in files.items():
+        (eight_cores / name).parent.mkdir(exist_ok=True)
+        (eight_cores / name).write_text(text + "\n")
+    assert cores.usable() == usable
+
+
+@pytest.mark.parametrize(
+    ("params", "tokens", "threads"),
+    [(467_808, 8 * 128, 1), (885_888, 8 * 128, 2), (100_000_000, 8 * 1024, 2048), (10, 1, 1)],
+)
+def test_small_models_get_one_thread(params, tokens, threads):
+    assert cores.suited(params, tokens) == threads
+
+
+def test_fit_only_lowers():
+    torch.set_num_threads(3)
+    cores.fit(100_000_000, 8192)
+    assert torch.get_num_threads() == 3
+    cores.fit(885_888, 1024)
+    assert torch.get_num_threads() == 2
+    cores.fit(467_808, 1024)
+    assert torch.get_num_threads() == 1
+
+
+def test_workers_as_threads_share_with_the_other_jobs(eight_cores, monkeypatch, tmp_path):
+    torch.set_num_threads(6)
+    sweep_of(monkeypatch, n_jobs=2)
+    for asked, got in [(None, 4), (7, 7)]:
+        team = ThreadTeam(SimpleNamespace(workers=2, threads=asked), tmp_path, None)
+        assert team.compute(torch.get_num_threads) == got
+        team.compute.close()
+
+
+@pytest.mark.parametrize(("asked", "policy"), [(None, "passive"), ("active", "active")])
+def test_the_command_line_says_how_threads_wait_before_torch_is_loaded(asked, policy):
+    program = """
+import os, sys
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch" and "torch" not in sys.modules:
+            print(os.environ.get("OMP_WAIT_POLICY"))
+sys.meta_path.insert(0, Watch())
+import outerloop.commands.main
+"""
+    env = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
+    env |= {"OMP_WAIT_POLICY": asked} if asked else {}
+    ran = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == [policy]
