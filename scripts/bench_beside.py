@@ -1,0 +1,103 @@
+"""Measure what a run takes beside other programs on the same cores: two runs, four runs, and a busy loop at nice 10.
+
+    .venv/bin/python scripts/bench_beside.py --json FILE [--pairs 5] [--model nano] [--python OTHER/.venv/bin/python]
+
+A pair is one run alone and then the same run beside the others; the ratio is the longest of these / the one alone, of
+whole processes, start included. A FILE that is there already is continued. `--python` is the interpreter of another
+checkout, to compare with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rows import Row, show
+
+OPTIONS = ["recipe=sparseloco", "exchange=inprocess", "workers=2", "rounds=6", "eval.every=0", "eval.sequences=16"]
+CASES = {"alone": (1, 0), "two": (2, 0), "four": (4, 0), "busy loop": (1, 1)}
+"""Name -> how many runs at a time, and how many busy loops at nice 10 beside them."""
+LIMITS = {"two": 2.2, "four": 4.5, "busy loop": 1.3}
+"""Asked ratios to a run alone."""
+
+
+def main() -> None:
+    """Measure the pairs that FILE lacks, then print the medians."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--model", default="nano")
+    parser.add_argument("--python", default=sys.executable)
+    args = parser.parse_args()
+    rows: list[Row] = json.loads(args.json.read_text()) if args.json.exists() else []
+    for pair in range(args.pairs):
+        for case in LIMITS:
+            if not any((row["case"], row["pair"], row["model"]) == (case, pair, args.model) for row in rows):
+                rows.append(measured(case, pair, args.model, args.python))
+                show(rows[-1])
+                args.json.write_text(json.dumps(rows, indent=1) + "\n")
+    for case, limit in LIMITS.items():
+        ratios = [row["ratio"] for row in rows if (row["case"], row["model"]) == (case, args.model)]
+        print(f"{args.model} {case}: median {statistics.median(ratios):.2f} of {len(ratios)} pairs, asked {limit}")
+
+
+def measured(case: str, pair: int, model: str, python: str) -> Row:
+    """Return one pair: seconds of a run alone, and of the slowest of those beside each other."""
+    alone_s, beside_s = (seconds(*CASES[name], model, python) for name in ("alone", case))
+    return {
+        "case": case,
+        "pair": pair,
+        "model": model,
+        "alone_s": round(alone_s, 2),
+        "beside_s": round(beside_s, 2),
+        "ratio": round(beside_s / alone_s, 3),
+    }
+
+
+def seconds(runs: int, loops: int, model: str, python: str) -> float:
+    """Return what the slowest of so many runs takes that begin at the same time, beside so many busy loops."""
+    folder = Path(tempfile.mkdtemp(prefix="outerloop-beside-"))
+    try:
+        with busy(loops):
+            began = time.monotonic()
+            processes = [start(python, [f"model={model}", f"run_dir={folder / str(run)}"]) for run in range(runs)]
+            codes = [process.wait() for process in processes]
+            took_s = time.monotonic() - began
+    finally:
+        shutil.rmtree(folder)
+    if any(codes):
+        raise SystemExit(f"a run ended with exit code {max(codes)}")
+    return took_s
+
+
+def start(python: str, options: list[str]) -> subprocess.Popen[bytes]:
+    """Start one run with the number of threads that it chooses itself."""
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("OMP_", "GOMP_"))}
+    command = [python, "-m", "outerloop", "train", *OPTIONS, *options]
+    return subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL)
+
+
+@contextmanager
+def busy(loops: int) -> Iterator[None]:
+    """Keep so many busy loops running at nice 10."""
+    processes = [subprocess.Popen(["nice", "-n", "10", sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+if __name__ == "__main__":
+    main()
