@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.nn import Module
 
 from outerloop import wire
+from outerloop.aggregate.mean import total
+from outerloop.portable import divided
 from outerloop.types import Parts, Tensors, UserError
 
 KINDS = ("local", "averaged")
@@ -84,4 +86,4 @@ def value_of(message: wire.Message, name: str, like: Tensor) -> Tensor:
 
 def mean_of(sent: list[Tensor]) -> Tensor:
     """The mean of P tensors: equal ones stay what they are, bit for bit."""
-    return (torch.stack(sent).double().sum(0) / len(sent)).to(sent[0].dtype)
+    return divided(total([x.double() for x in sent]), len(sent)).to(sent[0].dtype)

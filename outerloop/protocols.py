@@ -66,6 +66,8 @@ class OuterMethod(Protocol):
 
     shared: bool
     """True when equal contributions keep the slow weights of all peers equal, bit for bit."""
+    portable: bool
+    """True when `update` gives the same bits on every machine; else replicas stay equal on equal hardware alone."""
     momentum: float
     """Share of the last outer step that is taken again, 0 without."""
     reads: Literal["weights", "gradients"]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 
 from outerloop import wire
+from outerloop.aggregate.mean import total
 from outerloop.compress.identity import Identity
 from outerloop.loop import OuterLoop
 from outerloop.payload import Payload, schema_of
+from outerloop.portable import divided
 from outerloop.ranks import Ranks
 from outerloop.types import RoundFailed, Tensors
 
@@ -43,9 +45,9 @@ def mean_and_variance(blobs: list[bytes], like: Tensors) -> tuple[Tensors, float
         raise RoundFailed(f"weights that do not fit: {bad}") from bad
     mean, variance = {}, 0.0
     for name in like:
-        stacked = torch.stack([slow[name] for slow in all_slow])
-        mean[name] = stacked.mean(0)
-        variance += float((stacked - mean[name]).square().mean(0).sum())
+        each = [slow[name] for slow in all_slow]
+        mean[name] = divided(total(each), len(each))
+        variance += float((torch.stack(each) - mean[name]).square().mean(0).sum())
     return mean, variance
 
 

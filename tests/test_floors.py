@@ -10,13 +10,12 @@ import outerloop
 ROOT = Path(outerloop.__file__).parent
 FLOORS = [
     {"types"},
-    {"protocols"},
+    {"protocols", "portable"},
     {"kernels", "rng", "lr", "pace", "dealing", "snapshot", "ranks", "cut"},
-    {"compress", "feedback", "wire", "island", "schedule", "checkpoint", "swarm"},
+    {"aggregate", "compress", "feedback", "wire", "island", "schedule", "checkpoint", "swarm"},
     {
         "methods",
         "exchange",
-        "aggregate",
         "payload",
         "rounds",
         "compatibility",

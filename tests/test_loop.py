@@ -112,7 +112,10 @@ def test_keeping_everything_unquantized_equals_uncompressed():
 
 
 def test_gradients_and_an_outer_adamw_are_data_parallel_training():
-    """Bit for bit AdamW on the mean of both workers' gradients, three steps."""
+    """AdamW on the mean of both workers' gradients, three steps, to the roundings that torch's own step saves.
+
+    torch adds products with one rounding where the machine can; the replicas round each (methods/exact_adamw.py).
+    """
     method = {"method": toy.OuterOptimizer(optimizer=lambda p: torch.optim.AdamW(p, lr=0.01), reads="gradients")}
 
     def work(exchange):
@@ -134,7 +137,9 @@ def test_gradients_and_an_outer_adamw_are_data_parallel_training():
         for p, a, b in zip(net.parameters(), *grads, strict=True):
             p.grad = (a + b) / 2
         adamw.step()
-    assert equal(weights(replicas[0]), weights(net)) and equal(weights(replicas[1]), weights(net))
+    assert equal(weights(replicas[0]), weights(replicas[1]))
+    for name, p in net.named_parameters():
+        assert torch.allclose(replicas[0].get_parameter(name), p, atol=1.2e-7, rtol=0), name
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])

@@ -31,8 +31,6 @@ FUSED = {
     "momentum": (lambda p: SGD(p, lr=0.7, momentum=0.9), ErrorFeedback(beta=0.5), Mean()),
     "nesterov": (lambda p: SGD(p, lr=0.7, momentum=0.9, nesterov=True), ErrorFeedback(beta=0.5), Mean()),
 }
-EXACT = ("sparseloco", "mean", "forgetful", "local", "eight_bit", "clipped", "clipped mean")
-"""Those whose plain route rounds like the kernel; torch's own SGD fuses its products and sums."""
 
 
 def topk(recipe):

@@ -13,6 +13,7 @@ The sums are those of lengths.py, which no number of threads and no GPU changes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from outerloop.aggregate.lengths import sum_of_squares
 from outerloop.aggregate.mean import total
+from outerloop.portable import exact_sum
 
 
 def agreement(fragment: Iterable[Sequence[Tensor]]) -> float | None:
@@ -37,6 +39,6 @@ def sums_of(sent: Sequence[Tensor]) -> tuple[float, float]:
     count = torch.zeros(sent[0].shape, dtype=torch.int64, device=sent[0].device)
     for x in sent:
         count += x != 0
-    roots = [max(0, c - 1) ** 0.5 for c in range(len(sent) + 1)]
+    roots = [math.sqrt(max(0, c - 1)) for c in range(len(sent) + 1)]
     weight = torch.tensor(roots, dtype=sent[0].dtype, device=sent[0].device)[count]
-    return squares(total(sent)) - sum(map(squares, sent)), sum(squares(x * weight) for x in sent)
+    return squares(total(sent)) - exact_sum(map(squares, sent)), exact_sum(squares(x * weight) for x in sent)

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from outerloop.portable import divided
+
 
 class Mean:
     """1/P of the sum."""
@@ -19,7 +21,7 @@ class Mean:
 
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
         """P tensors of one shape -> their mean."""
-        return total(sent).div_(len(sent))
+        return divided(total(sent), len(sent))
 
 
 def total(sent: Sequence[Tensor]) -> Tensor:

@@ -3,17 +3,20 @@
     ḡ = (1/P) Σ_p ‖Δ̂_p‖ · m / ‖m‖,   m = (1/P) Σ_p Δ̂_p
 
 Averaging shortens: the more the workers disagree, the shorter their mean. RDA keeps the direction of the mean and the
-length of a single step.
+length of a single step. Norms are those of lengths.py, and the mean is stretched in float64 and rounded once, so that
+all machines get the same bits.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
+from outerloop.aggregate.lengths import sum_of_squares
 from outerloop.aggregate.mean import total
+from outerloop.portable import divided, exact_sum
 
 
 class RDA:
@@ -23,7 +26,12 @@ class RDA:
 
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
         """P tensors of one shape -> one of the same."""
-        mean = total(sent).div_(len(sent))
-        length = torch.stack([x.norm() for x in sent]).mean()
-        short = mean.norm()
-        return mean * torch.where(short > 0, length / short, 0.0)
+        mean = divided(total(sent), len(sent))
+        short = norm(mean)
+        factor = exact_sum(map(norm, sent)) / len(sent) / short if short else 0.0
+        return (mean.double() * factor).to(mean.dtype)
+
+
+def norm(x: Tensor) -> float:
+    """Return the L2 norm of one tensor."""
+    return math.sqrt(sum_of_squares(x, of=x.numel()))

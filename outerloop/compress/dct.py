@@ -24,6 +24,7 @@ import torch
 from torch import Size, Tensor
 
 from outerloop.kernels.rows import split_rows
+from outerloop.portable import cosine
 from outerloop.protocols import Compressor
 from outerloop.types import Moment, Parts, UserError
 
@@ -96,7 +97,9 @@ def combine(x_CK: Tensor, weight_KL: Tensor) -> Tensor:
 
 @cache
 def basis(length: int) -> Tensor:
-    """s_k cos(π (2n + 1) k / 2L) at [k, n], float64, to nine decimals: there all math libraries agree."""
-    cosine = [[math.cos(math.pi * (2 * n + 1) * k / (2 * length)) for n in range(length)] for k in range(length)]
-    rows = [[round(math.sqrt((2 if k else 1) / length) * c, 9) for c in cosine[k]] for k in range(length)]
-    return torch.tensor(rows, dtype=torch.float64)
+    """s_k cos(π (2n + 1) k / 2L) at [k, n], float64, the same bits with every math library."""
+    turn = 4 * length
+    cosines = torch.tensor([cosine(angle / (2 * length)) for angle in range(2 * length + 1)], dtype=torch.float64)
+    angle_LL = torch.arange(length)[:, None] * (2 * torch.arange(length) + 1) % turn
+    scale_L = torch.tensor([math.sqrt((2 if k else 1) / length) for k in range(length)], dtype=torch.float64)
+    return scale_L[:, None] * cosines[torch.minimum(angle_LL, turn - angle_LL)]

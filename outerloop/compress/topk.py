@@ -20,6 +20,7 @@ from outerloop.compress.index import Index
 from outerloop.compress.together import decode_all
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.select import absolute, select
+from outerloop.portable import geometric
 from outerloop.protocols import Compressor
 from outerloop.types import Moment, Parts, UserError
 
@@ -53,7 +54,7 @@ class TopK:
         """Kept of a whole chunk in this round: chunk · (k / chunk)^(round / warmup_rounds), then k."""
         if number >= self.warmup_rounds:
             return self.k
-        return round(self.chunk * (self.k / self.chunk) ** (number / self.warmup_rounds))
+        return geometric(self.chunk, self.k, number, self.warmup_rounds)
 
     def rows_at(self, count: int, moment: Moment) -> Rows:
         """How a tensor of `count` values is cut in this round."""

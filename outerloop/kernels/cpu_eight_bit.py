@@ -71,4 +71,5 @@ def hold_block(x, code, scale):
     scale[0] /= np.float32(TOP)
     by = max(scale[0], TINY)
     for i in range(x.size):
-        code[i] = np.int8(np.rint(x[i] / by))
+        ratio = np.rint(x[i] / by)
+        code[i] = np.int8(ratio if ratio == ratio else np.float32(0))  # NaN is not equal to itself

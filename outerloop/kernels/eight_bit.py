@@ -3,6 +3,7 @@
     scale = max |x| / 127 of 256 consecutive values;  code = round(x / scale), half to even;  x̂ = code · scale
 
 No code is beyond ± 127: the quotient's error is far from a half. Where a scale would be denormal the codes are smaller.
+NaN becomes code 0: what a NaN is as an integer would depend on the machine.
 
 A tensor is cut as it lies in memory; the last block is filled up with zeros.
 N values, B blocks, L values a block.
@@ -29,7 +30,7 @@ def to_eight_bit(x: Tensor) -> tuple[Tensor, Tensor]:
     size_B1 = x_BL.abs().amax(1, keepdim=True)
     scale_B1 = size_B1 / torch.full_like(size_B1, TOP)
     ratio_BL = x_BL / scale_B1.clamp(min=torch.finfo(torch.float32).tiny)
-    return ratio_BL.round_().to(torch.int8), scale_B1
+    return ratio_BL.round_().nan_to_num_(nan=0.0).to(torch.int8), scale_B1
 
 
 def from_eight_bit(code_BL: Tensor, scale_B1: Tensor, shape: Size) -> Tensor:

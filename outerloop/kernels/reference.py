@@ -5,6 +5,8 @@ C chunks, L chunk length, K kept per chunk, M values in all, G groups.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -165,7 +167,7 @@ def fp4_rows(x_GL: Tensor) -> tuple[Tensor, Tensor]:
 
 def fp4_rows_decode(code_GL: Tensor, scale_G: Tensor) -> Tensor:
     """The inverse lookup, (G, L) float32."""
-    size_8 = torch.tensor([0.0, *(2.0**e for e in range(-6, 1))], device=code_GL.device)
+    size_8 = torch.tensor([0.0, *(math.ldexp(1.0, e) for e in range(-6, 1))], device=code_GL.device)
     level_16 = torch.cat([size_8, -size_8])
     return level_16[code_GL.long()] * scale_G.float()[:, None]
 

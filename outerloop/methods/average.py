@@ -20,6 +20,7 @@ class Average:
     sends: Literal["differences"] = "differences"
     momentum = 0.0
     shared = False
+    portable = True
 
     def __init__(self) -> None:
         self.sent: Tensors = {}

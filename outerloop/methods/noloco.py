@@ -36,6 +36,7 @@ class NoLoCo:
     reads: Literal["weights"] = "weights"
     sends: Literal["weights"] = "weights"
     shared = False
+    portable = True
 
     def __init__(self, *, alpha: float, beta: float, gamma: float | None, consensus: str) -> None:
         if consensus not in ("inside", "outside"):
@@ -68,15 +69,15 @@ class NoLoCo:
         for name, m in mean.items():
             phi, delta = slow[name], self.delta[name]
             if self.weights_only:
-                delta.mul_(self.alpha).add_(m - phi, alpha=self.beta)
+                delta.mul_(self.alpha).add_((m - phi) * self.beta)
                 phi.add_(delta)
                 continue
-            pull = m[1] - phi
-            delta.mul_(self.alpha).add_(m[0] - m[1], alpha=self.beta)
+            pull = (m[1] - phi) * self.gamma
+            delta.mul_(self.alpha).add_((m[0] - m[1]) * self.beta)
             if self.inside:
-                phi.add_(delta.add_(pull, alpha=self.gamma))
+                phi.add_(delta.add_(pull))
             else:
-                phi.add_(delta).add_(pull, alpha=self.gamma)
+                phi.add_(delta).add_(pull)
 
     def state_dict(self) -> dict[str, Any]:
         """δ by parameter."""

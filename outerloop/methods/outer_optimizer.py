@@ -1,14 +1,19 @@
-"""Any torch optimizer as the outer optimizer.
+"""Any torch optimizer as the outer optimizer; the steps of SGD and AdamW are equal bit for bit on every machine.
 
     ḡ = aggregate_p Δ̂_p;   φ ← optimizer(φ, ḡ)          Δ = φ − θ  (reads = "weights"),  or ∇ (reads = "gradients")
 
 DiLoCo (arXiv 2311.08105): SGD with Nesterov momentum, η .7, μ .9:   b ← μ b + ḡ;  φ ← φ − η (ḡ + μ b).
 SparseLoCo (arXiv 2508.15706): plain SGD, η 1. Plain averaging (LocalSGD): the same.
 DDP: reads = "gradients", H = 1, AdamW: the averaged gradient of one step, and no inner optimizer.
+
+SGD and AdamW are computed by exact_sgd.py and exact_adamw.py, in torch's own state, so that checkpoints of either fit.
+Every other optimizer takes torch's own step, whose last bits depend on the machine: its replicas stay equal on equal
+hardware alone (`portable` is False).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,8 +22,18 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from outerloop.aggregate.lengths import sum_of_squares
 from outerloop.methods.differences import Differences
+from outerloop.methods.exact_adamw import adamw
+from outerloop.methods.exact_sgd import sgd
+from outerloop.portable import exact_sum
 from outerloop.types import Tensors, UserError
+
+Rule = Callable[[Tensor, Tensor, dict[str, Any], dict[str, Any]], None]
+"""Slow weights, their gradient, torch's state of them, torch's settings of them: moves the first in place."""
+RULES: dict[type[Optimizer], Rule] = {torch.optim.SGD: sgd, torch.optim.AdamW: adamw}
+NOT_IN_RULES = ("maximize", "amsgrad")
+"""Settings of these optimizers that the rules do not compute."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +71,10 @@ class OuterOptimizer(Differences):
         super().__init__(reads)
         self.make, self.clip_norm = optimizer, clip_norm
         self.factors = {"lr": lr_factor, "momentum": momentum_factor}
-        self.momentum = float(optimizer([torch.zeros(1)]).defaults.get("momentum", 0.0))
+        probe = optimizer([torch.zeros(1)])
+        self.momentum = float(probe.defaults.get("momentum", 0.0))
+        self.rule = rule_of(probe)
+        self.portable = self.rule is not None
         self.rounds: dict[str, int] = {}
 
     def init(self, slow: Tensors) -> None:
@@ -77,8 +95,18 @@ class OuterOptimizer(Differences):
         for name, x in slow.items():
             x.grad = mean[name].to(x.dtype) if name in mean else None
         self.set_factors(self.updates(next(iter(mean))))
-        self.optimizer.step()
+        self.step()
         self.optimizer.zero_grad(set_to_none=True)
+
+    def step(self) -> None:
+        """Move the slow weights that have a gradient: by this optimizer's rule, or as torch does."""
+        if self.rule is None:
+            self.optimizer.step()
+            return
+        for group in self.optimizer.param_groups:
+            for x in group["params"]:
+                if x.grad is not None:
+                    self.rule(x, x.grad, self.optimizer.state[x], group)
 
     def is_plain_sgd(self) -> bool:
         """Whether `sgd_step` and `momentum_of` say all that an update does."""
@@ -122,7 +150,17 @@ class OuterOptimizer(Differences):
         self.rounds = dict(state["rounds"])
 
 
-def clip_factor(tensors: Tensors, longest: float) -> Tensor:
-    """What shortens tensors to a global L2 norm of `longest`; 1 if they are no longer than that."""
-    norm = torch.nn.utils.get_total_norm(tensors.values())
-    return (longest / (norm + 1e-6)).clamp(max=1.0)
+def rule_of(optimizer: Optimizer) -> Rule | None:
+    """Return the rule that computes this optimizer's step, or None where torch's own step is taken."""
+    if any(group.get(setting) for group in optimizer.param_groups for setting in NOT_IN_RULES):
+        return None
+    return RULES.get(type(optimizer))
+
+
+def clip_factor(tensors: Tensors, max_norm: float) -> float:
+    """Return the factor that shortens tensors to a global L2 norm of `max_norm`; 1 where they are no longer than that.
+
+    The same bits on every machine.
+    """
+    norm = math.sqrt(exact_sum(sum_of_squares(x, of=x.numel()) for x in tensors.values()))
+    return min(1.0, max_norm / (norm + 1e-6))

@@ -1,6 +1,6 @@
 """The sign of the mean (DeMo, arXiv 2411.19870): every coordinate moves by the same length.
 
-    φ ← φ − η (sign(ḡ) + λ φ)
+    φ ← φ · (1 − η λ) − sign(ḡ) · η
 
 DeMo: reads = "gradients", H = 1, with feedback β = .999 and a DCT top-k compressor in front.
 """
@@ -28,6 +28,7 @@ class Sign(Differences):
     """
 
     momentum = 0.0
+    portable = True
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class Sign(Differences):
         """One step for the parameters that `mean` names."""
         for name, m in mean.items():
             lr = self.lr * (self.lr_factor(self.rounds[name]) if self.lr_factor else 1.0)
-            slow[name].mul_(1 - lr * self.weight_decay).sub_(m.sign(), alpha=lr)
+            slow[name].mul_(1 - lr * self.weight_decay).sub_(m.sign().to(slow[name].dtype) * lr)
             self.rounds[name] += 1
 
     def state_dict(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from outerloop.feedback.local import LocalError
 from outerloop.held import bytes_of
 from outerloop.island import Island, widened
 from outerloop.payload import Payload, on
+from outerloop.portable import exact_sum
 from outerloop.protocols import Aggregate, Feedback, OuterMethod
 from outerloop.routes.fused import Fused, Kept
 from outerloop.routes.plain import Launched, Plain
@@ -154,7 +155,7 @@ class Routes:
             self.plain.squares_of(message, dense) | self.fused.squares_of(row, kept, like)
             for row, message in enumerate(messages)
         ]
-        return [math.sqrt(sum(one[name] for name in like)) for one in squares]
+        return [math.sqrt(exact_sum(one[name] for name in like)) for one in squares]
 
     def land(self, combined: Combined, offered: Tensors, then: Tensors, *, counted: bool) -> float:
         """Residual, slow and fast weights move; returns Σ ḡ². `then` is used up.

@@ -1,0 +1,39 @@
+"""One step of torch.optim.AdamW (arXiv 1711.05101), each operation rounded on its own: the same bits on every machine.
+
+    x ← x · (1 − η λ)                                            λ: decoupled weight decay
+    m ← m + (g − m) · (1 − β₁);   v ← v · β₂ + (g · g) · (1 − β₂)
+    x ← x − (m · η / (1 − β₁ᵗ)) / (√v / √(1 − β₂ᵗ) + ε)          t: steps of x so far, this one included
+
+torch's own step computes these with `lerp`, `addcmul`, `addcdiv` and the C library's pow, whose last bits depend on the
+machine. Numbers that all of x shares, such as η / (1 − β₁ᵗ), are computed in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outerloop.portable import divided, power
+
+
+def adamw(x: Tensor, g: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+    """Update x (any shape) in place, and its moments.
+
+    Args:
+        x: slow weights.
+        g: their gradient, of the shape and dtype of x.
+        state: torch's state of x: "step", "exp_avg" (m) and "exp_avg_sq" (v), all missing before the first step.
+        group: torch's settings of x.
+    """
+    if not state:
+        state |= {"step": torch.zeros(()), "exp_avg": torch.zeros_like(x), "exp_avg_sq": torch.zeros_like(x)}
+    state["step"] += 1
+    (beta1, beta2), lr, m, v = group["betas"], group["lr"], state["exp_avg"], state["exp_avg_sq"]
+    bias1, bias2 = (1 - power(beta, int(state["step"])) for beta in (beta1, beta2))
+    x.mul_(1 - lr * group["weight_decay"])
+    m.add_((g - m) * (1 - beta1))
+    v.mul_(beta2).add_((g * g) * (1 - beta2))
+    x.sub_(m * (lr / bias1) / (divided(v.sqrt(), math.sqrt(bias2)) + group["eps"]))
