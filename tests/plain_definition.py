@@ -248,7 +248,7 @@ class Definition:
                 assert float((after["held"][name] - expected).abs().max()) <= 1.01 * half_step + 1e-6, (name, round)
 
     def check_fast(self, run, round, x, own):
-        """carry: φ + what was gained since the launch; else merge_local of the local value; gradients are those at φ."""
+        """carry: φ + what was gained since the launch; else merge_local of the local value; gradients: φ."""
         before, after, _ = run["landed"][round]
         merge, then = self.point["merge_local"], run["launched"][round]["fast"]
         merge = 0.0 if self.loop.method.reads == "gradients" else merge
