@@ -34,16 +34,29 @@ PEERS, ROUNDS, SEED, GOSSIP_SEED = 3, 3, 5, 2
 
 
 def drawn(rng, **fixed):
-    """One point. What never goes together is drawn seldom, or most draws would be refused."""
+    """One point. What never goes together is drawn in one of five alone, or most points would be refused."""
     point = {axis: rng.choice(CHOICES[axis]) for axis in AXES} | {flag: rng.choice(FLAGS[flag]) for flag in FLAGS}
     point |= fixed
-    if rng.random() < 0.8:
-        gossips = not made("method", point["method"]).shared and rng.random() < 0.5
-        fitting = [name for name in CHOICES["exchange"] if exchange_class(name).agrees != gossips]
-        point |= {"exchange": rng.choice(fitting)} if "exchange" not in fixed else {}
-        point["delay"] = "H" if point["eager"] else 0 if point["reads"] == "gradients" else point["delay"]
-        point["early"] &= point["delay"] in (1, 2)
-    return point
+    return point | fitting(rng, point) | fixed if rng.random() < 0.8 else point
+
+
+def fitting(rng, point):
+    """Other choices for some axes and flags of a point, so that it has a chance."""
+    method, weights = made("method", point["method"]), rng.random() < 0.5
+    plain = method.sends != "differences" or point["eager"]
+    changed = {"exchange": [e for e in CHOICES["exchange"] if exchange_class(e).agrees == (method.shared or weights)]}
+    if plain:
+        changed["feedback"] = [f for f in CHOICES["feedback"] if not made("feedback", f).remembers]
+        changed["aggregate"] = [a for a in CHOICES["aggregate"] if made("aggregate", a).linear]
+    if point["eager"]:
+        changed |= {
+            "merge_local": [0.0],
+            "exchange": ["inprocess", "distributed"],
+            "schedule": ["every_h", "every_seconds"],
+        }
+    delay = "H" if point["eager"] else 0 if point["reads"] == "gradients" else point["delay"]
+    early = point["early"] and delay in (1, 2)
+    return {name: rng.choice(choices) for name, choices in changed.items()} | {"delay": delay, "early": early}
 
 
 @cache

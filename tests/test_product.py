@@ -41,7 +41,7 @@ def says_why(point, why):
 @pytest.mark.parametrize("compress", product.CHOICES["compress"])
 def test_what_is_accepted_is_its_definition(compress, clock):
     for method in product.CHOICES["method"]:
-        point, refused = product.accepted(0, 12, compress=compress, method=method)
+        point, refused = product.accepted(0, 8, compress=compress, method=method)
         for other, why in refused:
             says_why(other, why)
         if refused:
@@ -88,8 +88,8 @@ def test_what_they_change_is_its_definition(change, clock):
 
 @pytest.mark.parametrize(("axis", "choice"), OTHERS)
 def test_every_choice_works_with_something(axis, choice):
-    point, _ = product.accepted(0, 200, **{axis: choice})
-    assert point, f"{axis}={choice} is refused in 200 points"
+    point, _ = product.accepted(0, 1000, **{axis: choice})
+    assert point, f"{axis}={choice} is refused in 1000 points"
 
 
 @pytest.mark.slow
