@@ -10,6 +10,7 @@ Peers may land a round after other inner steps: the slow weights that a message 
 before, which lands before the message leaves.
 
 `inner_step` is where the run stands, not how many steps this peer took: who was away skips those of that time.
+`waiting` are the training samples of this peer that no counted message stands for yet, by fragment.
 """
 
 from __future__ import annotations
@@ -38,9 +39,23 @@ class Course(ABC):
         self.rounds = rounds
         self.pace = Pace(schedule.step_s)
         self.inner_step = 0
+        self.waiting = [0] * schedule.fragments
         self.in_flight: dict[Round, InFlight] = {}
         self.leaving: dict[Round, Leaving] = {}
         self.announced = False
+
+    @property
+    def samples(self) -> int:
+        """Training samples that no counted message stands for yet, of the fragment that has most of them."""
+        return max(self.waiting)
+
+    def samples_of(self, round: Round) -> int:
+        """Training samples behind a round that leaves: since the last landing of its fragment, without those in flight.
+
+        Two rounds of a fragment are in flight where one lands after the next has left (a delay of H).
+        """
+        others = sum(other.samples for other in self.in_flight.values() if other.round.fragment == round.fragment)
+        return self.waiting[round.fragment] - others
 
     @property
     def last_launch(self) -> int | None:

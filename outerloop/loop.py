@@ -89,6 +89,7 @@ class OuterLoop(Course):
             method=method,
             compress=compress,
             feedback=feedback,
+            aggregate=aggregate,
             exchange=exchange,
             schedule=schedule,
             eager=eager,
@@ -131,7 +132,7 @@ class OuterLoop(Course):
         self.inheritance = Inheritance(
             self.replica, self.buffers, method=method, payload=self.payload, evolving=self.evolving
         )
-        self.samples = self.meetings = 0
+        self.meetings = 0
 
     @property
     def spare_bytes(self) -> int:
@@ -148,7 +149,7 @@ class OuterLoop(Course):
 
         Takes over the others' state when this peer was away for too long. Raises ReplicasDiverged.
         """
-        self.samples += samples
+        self.waiting = [waiting + samples for waiting in self.waiting]
         reports = []
         with self.meter.between_steps(), self.island.at_work():
             try:
@@ -175,7 +176,7 @@ class OuterLoop(Course):
     def depart(self, round: Round) -> None:
         """It leaves, at once or while inner steps go on. Raises UserError for a model that has changed."""
         if self.departures.thread:
-            leads, samples = self.leads(round), self.samples
+            leads, samples = self.leads(round), self.samples_of(round)
             self.leaving[round] = self.departures.meanwhile(round, samples, leads=leads, announced=self.announced)
         else:
             self.in_flight[round] = self.island.compute(self.launch, round)
@@ -184,7 +185,7 @@ class OuterLoop(Course):
 
     def launch(self, round: Round) -> InFlight:
         """On its way at once, which changes nothing that lasts. Raises UserError for a model that has changed."""
-        return self.departures.at_once(round, self.samples, leads=self.leads(round))
+        return self.departures.at_once(round, self.samples_of(round), leads=self.leads(round))
 
     def left_out(self, round: Round) -> InFlight:
         """A round that was decided without a message of this peer."""
@@ -224,7 +225,7 @@ class OuterLoop(Course):
         evolved = self.evolving.learn(round, verdict.agreement) if self.evolving else ""
         self.payload.landed(combined.messages, flight.offered)
         self.replica.rehash(flight.offered)
-        self.samples -= flight.samples if counted else 0
+        self.waiting[round.fragment] -= flight.samples if counted else 0
         self.exchange.landed(round, self.inheritance.pack)
         land_s = time.perf_counter() - arrival.at_s
         return flight.report(
@@ -274,7 +275,7 @@ class OuterLoop(Course):
             "schedule": self.evolving.state_dict() if self.evolving else {},
             "buffers": self.buffers.state_dict(),
             "inner_step": self.inner_step,
-            "samples": self.samples,
+            "samples": list(self.waiting),
             "in_flight": [flight.state_dict() for flight in self.in_flight.values()],
         }
 
@@ -291,7 +292,7 @@ class OuterLoop(Course):
         if self.evolving:
             self.evolving.load_state_dict(state["schedule"])
         self.buffers.load_state_dict(state["buffers"])
-        self.inner_step, self.samples = state["inner_step"], state["samples"]
+        self.inner_step, self.waiting = state["inner_step"], list(state["samples"])
         for saved in state["in_flight"]:
             round = Round(*saved.pop("round"))
             pending = self.exchange.start(saved["blob"], round)

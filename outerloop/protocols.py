@@ -74,8 +74,13 @@ class OuterMethod(Protocol):
     """What `outgoing` wants from the model: the fast weights, or (H = 1) the accumulated gradients."""
 
     @property
-    def sends(self) -> Literal["differences", "weights"]:
-        """What `outgoing` is made of: differences may be sent sparse and with feedback, weights may not."""
+    def sends(self) -> Literal["differences", "weights", "some weights"]:
+        """What `outgoing` is made of.
+
+        differences: pseudo-gradients or gradients, which may be sent sparse and with feedback.
+        weights: all of them, neither sparse nor with feedback.
+        some weights: a part may be left out, the same at all peers; no feedback.
+        """
         ...
 
     def init(self, slow: Tensors) -> None:
@@ -104,6 +109,9 @@ class Aggregate(Protocol):
 
     needs_norms: bool
     """True when `norms` shall be computed (one more decoding of every payload)."""
+    linear: bool
+    """True when the result is the plain mean of what was sent: each of P peers counts 1/P in every value, so that one
+    peer's part can be replaced afterwards, and a mean of weights is one."""
 
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
         """P tensors of one shape in peer-name order -> one new tensor.

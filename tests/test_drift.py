@@ -10,6 +10,7 @@ from test_left_out import WithoutLate, fused
 
 from outerloop import compatibility
 from outerloop.aggregate.agreement import agreement
+from outerloop.aggregate.mean import Mean
 from outerloop.commands import build, config
 from outerloop.compress.identity import Identity
 from outerloop.compress.index.rice import Rice
@@ -148,7 +149,7 @@ def test_gossip_and_weights_and_gradients_are_refused():
     def refused(method, exchange=toy.InProcess):
         with pytest.raises(UserError) as error:
             compatibility.refuse(
-                method=method, compress=Identity(), feedback=NoFeedback(), exchange=exchange,
+                method=method, compress=Identity(), feedback=NoFeedback(), aggregate=Mean(), exchange=exchange,
                 schedule=adaptive(sync_every=1, sync_min=1), eager=False, merge_local=0.0,
             )  # fmt: skip
         assert "\n" not in str(error.value)

@@ -18,6 +18,7 @@ class Mean:
     """1/P of the sum."""
 
     needs_norms = False
+    linear = True
 
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
         """P tensors of one shape -> their mean."""

@@ -26,6 +26,7 @@ class MedianClip:
     """
 
     needs_norms = True
+    linear = False
 
     def __init__(self, *, of: Aggregate) -> None:
         self.of = of

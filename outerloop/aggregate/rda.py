@@ -23,6 +23,7 @@ class RDA:
     """The mean, stretched to the mean norm; zero where the mean is zero."""
 
     needs_norms = False
+    linear = False
 
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
         """P tensors of one shape -> one of the same."""

@@ -21,6 +21,7 @@ class Senders:
     """The sum over the number of senders, 0 where nobody sent."""
 
     needs_norms = False
+    linear = False
 
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
         """P tensors of one shape -> one of the same."""

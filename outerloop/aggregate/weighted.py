@@ -1,6 +1,6 @@
 """The mean by training samples: a worker that did half the work counts half.
 
-    ḡ = Σ_p (n_p / Σ_q n_q) Δ̂_p          n_p: samples since peer p's last landing
+    ḡ = Σ_p (n_p / Σ_q n_q) Δ̂_p          n_p: samples of peer p since this fragment's last landing
 
 Shares are taken before they meet the tensors: a product with any 64-bit count stays finite.
 """
@@ -18,6 +18,7 @@ class Weighted:
     """Sample-weighted mean; the plain mean when nobody has samples."""
 
     needs_norms = False
+    linear = False
 
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
         """P tensors of one shape -> one of the same."""

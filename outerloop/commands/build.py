@@ -201,13 +201,12 @@ def next_launch(schedule: Schedule, inner_step: int) -> Round:
 
 def check_parts(config: DictConfig) -> None:
     """Make everything that is cheap to make, so that a mistake is answered before anything is written or started."""
-    make(config.aggregate)
     if allow := config.exchange.get("allow"):
         from outerloop.swarm.trust import AllowList  # with hivemind, which runs without a list may do without
 
         AllowList(allow)
     compatibility.refuse(
-        **{axis: make(config[axis]) for axis in ("method", "compress", "feedback", "schedule")},
+        **{axis: make(config[axis]) for axis in ("method", "compress", "feedback", "aggregate", "schedule")},
         exchange=cast(Exchange, get_class(config.exchange._target_)),  # what it says of itself, all of its kind say
         eager=config.eager,
         merge_local=config.merge_local,

@@ -4,6 +4,7 @@
 
 Where a coordinate was sent, every worker ends with the mean; where it was not, θ̂ is zero everywhere and each keeps its
 own. With nothing left out it is LocalSGD. Slow weights differ from worker to worker, their mean moves only by training.
+A worker whose payload did not count keeps its φ, and with it its progress φ − θ.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ class Average:
     """Parameter averaging through a linear codec; nothing evolves beside the weights."""
 
     reads: Literal["weights"] = "weights"
-    sends: Literal["differences"] = "differences"
+    sends: Literal["some weights"] = "some weights"
     momentum = 0.0
     shared = False
     portable = True
@@ -30,18 +31,17 @@ class Average:
 
     def outgoing(self, slow: Tensors, read: Tensors) -> Tensors:
         """θ, remembered until the round lands."""
-        self.sent = {name: fast.clone() for name, fast in read.items()}
-        return self.sent
+        sent = {name: fast.clone() for name, fast in read.items()}
+        self.sent |= sent  # a fragment may leave while another one is in flight
+        return sent
 
     def update(self, slow: Tensors, mean: Tensors, own: Tensors) -> None:
-        """φ ← θ + mean − own, for the parameters that `mean` names."""
-        for name, m in mean.items():
-            slow[name].copy_(self.sent[name])
-            if name in own:
-                slow[name].add_(m - own[name])
+        """φ ← θ + (mean − own), for the parameters that both name; the others do not move."""
+        for name, sent in own.items():
+            slow[name].copy_(self.sent[name]).add_(mean[name] - sent)
 
     def state_dict(self) -> dict[str, Any]:
-        """θ of the round in flight."""
+        """θ of the last launch of every parameter."""
         return {"sent": dict(self.sent)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
