@@ -18,6 +18,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from outerloop import compatibility
+from outerloop.commands.config import stepped_inside
 from outerloop.commands.rundir import comparable
 from outerloop.commands.seat import ALONE, LOCAL_RANK, Seat
 from outerloop.gathered import Gathered
@@ -140,7 +141,7 @@ def trainer_of(
         ranks=ranks,
         stream=Part(stream, rank=ranks.rank, ranks=ranks.size) if ranks.size > 1 else stream,
         outer=outer,
-        optimizer=checked_optimizer(config) if inner.optimizer else None,
+        optimizer=checked_optimizer(config) if stepped_inside(config) else None,
         lr_factor=lr_factor_of(config, outer.schedule),
         warmup_steps=inner.warmup_steps,
         accumulate=inner.accumulate,
