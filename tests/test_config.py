@@ -90,6 +90,12 @@ def test_bad_parts_are_answered_before_anything_starts(override, said):
     assert "\n" not in str(error.value)
 
 
+def test_more_fragments_than_layers_are_answered_before_anything_starts():
+    streaming = config.load(["recipe=streaming_diloco", "model=nano", "schedule.fragments=7"])
+    with pytest.raises(UserError, match="more than the model's 4 layers: type schedule.fragments=4"):
+        build.check_parts(streaming)
+
+
 def test_a_run_dir_of_another_configuration_is_refused_untouched(tmp_path):
     rundir.open_run(config.load([f"run_dir={tmp_path}/a", "seed=1"])).close()
     before = (tmp_path / "a/config.yaml").read_bytes()

@@ -26,7 +26,7 @@ from outerloop.inner.data.corpus import Corpus
 from outerloop.inner.data.part import Part
 from outerloop.inner.following import Following
 from outerloop.inner.trainer import Trainer, autocast_of, pick_device
-from outerloop.island import Island, here
+from outerloop.island import Island, here, trainable
 from outerloop.loop import OuterLoop
 from outerloop.lr import warmup_cosine
 from outerloop.protocols import Evolving, Exchange, Schedule
@@ -221,7 +221,8 @@ def check_parts(config: DictConfig) -> None:
     corpus.stream(rank=peers - 1, size=peers, batch=1, seq_len=config.inner.seq_len, seed=config.seed)
     check_validation(config, corpus, dist.get_world_size() if dist.is_initialized() else config.workers)
     with torch.device("meta"):
-        model_of(config, corpus)
+        model = model_of(config, corpus)
+    compatibility.refuse_fragments(make(config.schedule), list(trainable(model)))
 
 
 def check_validation(config: DictConfig, corpus: Corpus, processes: int) -> None:
