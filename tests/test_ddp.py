@@ -65,7 +65,7 @@ def joint(settings):
 
 
 def orthogonal(x, coefficients, steps, eps):
-    """The Newton-Schulz iteration of torch's Muon in float64; in its bfloat16 a rounding grows to percents of a step."""
+    """The Newton-Schulz iteration of torch's Muon in float64: its bfloat16 turns a rounding into percents of a step."""
     a, b, c = coefficients
     y = x.double() / x.double().norm().clamp(min=eps)
     for _ in range(steps):

@@ -94,7 +94,7 @@ def check(config: DictConfig, overrides: Sequence[str]) -> None:
 
 
 def check_who_steps(config: DictConfig) -> None:
-    """The inner optimizer steps inside each worker or, where gradients are sent, outside on their mean. Raises UserError."""
+    """Check that one optimizer steps: in each worker, or on the mean of the gradients. Raises UserError."""
     inner, outer = config.inner.optimizer, config.method.get("optimizer", "none")
     if config.method.get("reads") != "gradients":
         if not inner:

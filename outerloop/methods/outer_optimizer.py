@@ -4,8 +4,8 @@
 
 DiLoCo (arXiv 2311.08105): SGD with Nesterov momentum, η .7, μ .9:   b ← μ b + ḡ;  φ ← φ − η (ḡ + μ b).
 SparseLoCo (arXiv 2508.15706): plain SGD, η 1. Plain averaging (LocalSGD): the same.
-DDP: reads = "gradients", H = 1: the averaged gradient of one step goes through the optimizer that would else step inside
-(AdamW, Muon), and no worker steps on its own.
+DDP: reads = "gradients", H = 1: the averaged gradient of one step goes through AdamW, Muon or another inner optimizer,
+and no worker steps on its own.
 """
 
 from __future__ import annotations
