@@ -8,7 +8,7 @@ tensor.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -65,6 +65,12 @@ def refuse(
     )
     for reason in reasons:
         raise UserError(reason)
+
+
+def refuse_fragments(schedule: Schedule, names: Sequence[str]) -> None:
+    """Check that a schedule can cut a model with these parameter names. Raises UserError."""
+    for index in range(schedule.fragments):
+        schedule.fragment(index, names)
 
 
 def of_method(

@@ -107,6 +107,7 @@ class OuterLoop(Course):
         self.shared = exchange.agrees and method.shared and not eager
         self.replica = Replica(model, dtype=STATE_DTYPES[state_dtype], island=island)
         self.island, self.slow = self.replica.island, self.replica.slow
+        compatibility.refuse_fragments(schedule, list(self.slow))
         self.residual_share = residual_share(feedback, STATE_DTYPES[state_dtype])
         self.momentum_share = momentum_share(method, STATE_DTYPES[state_dtype])
         self.method.init(self.slow)

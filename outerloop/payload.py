@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from outerloop import wire
-from outerloop.protocols import Compressor
+from outerloop.compress.by_size import codec_of
+from outerloop.kernels.finite import all_finite
+from outerloop.protocols import Compressor, Transforming
 from outerloop.types import Contribution, Moment, Parts, Round
 
 LONGEST_REASON = 300
@@ -51,9 +53,26 @@ class Payload:
 
     def decode(self, message: wire.Message, name: str, like: Tensor) -> Tensor:
         """One tensor of one message, dense, on the device of `like`. Raises BadMessage naming peer and tensor."""
+        return self.read(message, name, like, self.compress.decode)
+
+    def contribution(self, message: wire.Message, name: str, like: Tensor) -> Tensor:
+        """Return one tensor of one message as it is aggregated, in the shape and on the device of `like`.
+
+        That is what `decode` returns, or the coefficients of it where its compressor transforms. Raises BadMessage.
+        """
+        codec = codec_of(self.compress, like.shape)
+        return self.read(message, name, like, codec.coefficients if isinstance(codec, Transforming) else codec.decode)
+
+    def values(self, aggregate: Tensor) -> Tensor:
+        """Return the values that an aggregate of contributions stands for; what is not finite stays as it is."""
+        codec = codec_of(self.compress, aggregate.shape)
+        return codec.inverse(aggregate) if isinstance(codec, Transforming) and all_finite(aggregate) else aggregate
+
+    def read(self, message: wire.Message, name: str, like: Tensor, decode: Callable[..., Tensor]) -> Tensor:
+        """Apply one of the compressor's ways to decode. Raises BadMessage naming peer and tensor."""
         with blaming(message, name):
             moment = self.moment(message.header.round, name)
-            return checked(self.compress.decode(on(like.device, message.parts[name]), like.shape, moment), like)
+            return checked(decode(on(like.device, message.parts[name]), like.shape, moment), like)
 
     def moment(self, number: int, name: str) -> Moment:
         """What compressors may know and draw from: equal on all peers, another seed for every round and tensor."""

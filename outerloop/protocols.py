@@ -26,6 +26,22 @@ class Compressor(Protocol):
 
 
 @runtime_checkable
+class Transforming(Protocol):
+    """A compressor whose parts are coefficients of an orthonormal transform: peers are aggregated as coefficients.
+
+    decode(parts, shape, moment) = inverse(coefficients(parts, shape, moment))
+    """
+
+    def coefficients(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
+        """Return the coefficients, float32 of `shape`, 0 where none was sent. Raises ValueError as `decode` does."""
+        ...
+
+    def inverse(self, coefficients: Tensor) -> Tensor:
+        """Transform finite coefficients back to values of the same shape, float32."""
+        ...
+
+
+@runtime_checkable
 class Choosing(Protocol):
     """A compressor that goes by what rounds cost this peer alone; its parts tell the others how to read them."""
 

@@ -57,7 +57,7 @@ def test_the_command_line_wins_over_the_recipe_and_that_over_the_axis():
         ("merge_local=keep", "merge_local is a number: type merge_local=0.0"),
         ("merge_local=2", "merge_local=2 must be 0 .. 1, or carry: type merge_local=0.5"),
         ("state_dtype=float8", "state_dtype=float8 is not one of float32, float64"),
-        ("method=ddp", "type inner=gradients schedule.sync_every=1"),
+        ("method=ddp", "type schedule=every_h schedule.sync_every=1"),
         ("inner=gradients", "type inner=adamw"),
         ("rounds", "'rounds' is not an option"),
         ("rounds=[", "options look like"),
@@ -88,6 +88,12 @@ def test_bad_parts_are_answered_before_anything_starts(override, said):
     with pytest.raises(UserError, match=said) as error:
         build.check_parts(config.load([override]))
     assert "\n" not in str(error.value)
+
+
+def test_more_fragments_than_layers_are_answered_before_anything_starts():
+    streaming = config.load(["recipe=streaming_diloco", "model=nano", "schedule.fragments=7"])
+    with pytest.raises(UserError, match=r"more than the model's 4 layers: type schedule\.fragments=4"):
+        build.check_parts(streaming)
 
 
 def test_a_run_dir_of_another_configuration_is_refused_untouched(tmp_path):

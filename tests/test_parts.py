@@ -134,6 +134,56 @@ def test_fragments_are_strided_and_cover_everything_once(fragments):
     assert all(f"layers.{i}.w" in parts[i % fragments] for i in range(5))
 
 
+@pytest.mark.parametrize(
+    ("numbers", "fragments", "homes"),
+    [
+        ((0, 2), 2, [0, 1]),
+        ((0, 2, 4, 6), 2, [0, 1, 0, 1]),
+        ((0, 2, 4, 6), 4, [0, 1, 2, 3]),
+        ((3, 10, 4), 3, [0, 2, 1]),
+    ],
+)
+def test_layers_are_dealt_by_their_order_whatever_their_numbers(numbers, fragments, homes):
+    """nn.Sequential counts activations too: its layers with weights are 0, 2, 4, ..."""
+    names = [f"{number}.{part}" for number in numbers for part in ("weight", "bias")]
+    schedule = Streaming(sync_every=8, fragments=fragments, delay=0)
+    parts = [schedule.fragment(p, names) for p in range(fragments)]
+    assert all(f"{number}.bias" in parts[home] for number, home in zip(numbers, homes, strict=True))
+    assert sorted(name for part in parts for name in part) == sorted(names)
+
+
+def stacked(activation):
+    """Two layers with weights, numbered 0 and 2."""
+    return torch.nn.Sequential(torch.nn.Linear(7, 7), activation, torch.nn.Linear(7, 3))
+
+
+def test_a_sequential_with_activations_streams():
+    """Both fragments land, each with one of the two layers."""
+
+    def work(exchange):
+        torch.manual_seed(0)
+        net = stacked(torch.nn.Tanh())
+        loop = toy.outer(net, exchange, schedule=Streaming(sync_every=4, fragments=2, delay=0))
+        optimizer, landed = torch.optim.SGD(net.parameters(), lr=0.1), []
+        for step in range(4):
+            toy.inner_step(net, optimizer, exchange.rank, step)
+            landed += [report.round.fragment for report in loop.after_inner_step(1) if not report.failed]
+        return landed, loop.slow_hash
+
+    (landed, slow), other = toy.run_workers(2, work)
+    assert landed == [0, 1] and (landed, slow) == other
+
+
+@pytest.mark.parametrize(("fragments", "most"), [(3, 2), (2, 1), (4, 0)])
+def test_more_fragments_than_layers_are_refused_before_the_first_step(fragments, most):
+    """Of two layers, of one, of a model without numbered layers; nothing has been trained yet."""
+    layer = torch.nn.Linear(7, 7)
+    net = {2: stacked(torch.nn.Tanh()), 1: torch.nn.Sequential(layer), 0: layer}[most]
+    said = f"fragments={fragments} is more than the model's {most} layers: type schedule.fragments={max(1, most)}$"
+    with pytest.raises(UserError, match=said):
+        toy.outer(net, toy.alone(), schedule=Streaming(sync_every=12, fragments=fragments, delay=0))
+
+
 def test_streaming_steps_by_hand():
     """H 6, P 2, delay 1: fragment 0 leaves at 3, 9, ..., fragment 1 at 6, 12, ...; each lands a step later."""
     schedule = Streaming(sync_every=6, fragments=2, delay=1)

@@ -1,8 +1,15 @@
-"""Each coordinate divided by how many peers sent it. For sparse payloads; with dense ones it equals the mean.
+"""Each coordinate divided by how many peers sent it. For sparse payloads; of dense ones without zeros it is the mean.
 
     ḡ_i = Σ_p Δ̂_p,i / |{p : Δ̂_p,i ≠ 0}|
 
-What the SparseLoCo authors' code computes (arXiv 2508.15706). Selections of different workers are almost disjoint
+What the SparseLoCo authors' code computes (arXiv 2508.15706), but for a value of exactly 0: here it counts as not sent,
+there whatever was sent counts. Of [.4] and [0] the result is .4, and theirs .2. Top-k keeps zeros only of chunks with
+fewer than k other values, two-bit and sign codecs decode to 0 only where a whole group is 0.
+
+Payloads of DCT coefficients are aggregated as such: each coefficient over the peers that sent it, as the code of DeMo's
+authors has it (arXiv 2411.19870).
+
+Selections of different workers are almost disjoint
 (93-95 % with four workers), so against 1/P this is a step nearly P times as long, and it decides whether SparseLoCo
 beats DiLoCo.
 """
@@ -18,7 +25,7 @@ from outerloop.aggregate.mean import total
 
 
 class Senders:
-    """The sum over the number of senders, 0 where nobody sent."""
+    """The sum over the number of values that are not 0; 0 where there is none."""
 
     needs_norms = False
     linear = False

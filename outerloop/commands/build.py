@@ -18,6 +18,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from outerloop import compatibility
+from outerloop.commands.config import stepped_inside
 from outerloop.commands.rundir import comparable
 from outerloop.commands.seat import ALONE, LOCAL_RANK, Seat
 from outerloop.gathered import Gathered
@@ -25,7 +26,7 @@ from outerloop.inner.data.corpus import Corpus
 from outerloop.inner.data.part import Part
 from outerloop.inner.following import Following
 from outerloop.inner.trainer import Trainer, autocast_of, pick_device
-from outerloop.island import Island, here
+from outerloop.island import Island, here, trainable
 from outerloop.loop import OuterLoop
 from outerloop.lr import warmup_cosine
 from outerloop.protocols import Evolving, Exchange, Schedule
@@ -140,7 +141,7 @@ def trainer_of(
         ranks=ranks,
         stream=Part(stream, rank=ranks.rank, ranks=ranks.size) if ranks.size > 1 else stream,
         outer=outer,
-        optimizer=checked_optimizer(config) if inner.optimizer else None,
+        optimizer=checked_optimizer(config) if stepped_inside(config) else None,
         lr_factor=lr_factor_of(config, outer.schedule),
         warmup_steps=inner.warmup_steps,
         accumulate=inner.accumulate,
@@ -219,7 +220,8 @@ def check_parts(config: DictConfig) -> None:
     corpus.stream(rank=peers - 1, size=peers, batch=1, seq_len=config.inner.seq_len, seed=config.seed)
     check_validation(config, corpus, dist.get_world_size() if dist.is_initialized() else config.workers)
     with torch.device("meta"):
-        model_of(config, corpus)
+        model = model_of(config, corpus)
+    compatibility.refuse_fragments(make(config.schedule), list(trainable(model)))
 
 
 def check_validation(config: DictConfig, corpus: Corpus, processes: int) -> None:

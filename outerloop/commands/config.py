@@ -90,10 +90,27 @@ def check(config: DictConfig, overrides: Sequence[str]) -> None:
         raise UserError(f"state_dtype={config.state_dtype} is not one of float32, float64: type state_dtype=float32")
     if config.state_device not in ("model", "cpu"):
         raise UserError(f"state_device={config.state_device} is not one of model, cpu: type state_device=model")
-    if config.method.get("reads") == "gradients" and (config.inner.optimizer or config.schedule.sync_every != 1):
-        raise UserError("method=ddp takes the gradient of every step: type inner=gradients schedule.sync_every=1")
-    if config.method.get("reads") != "gradients" and not config.inner.optimizer:
-        raise UserError("inner=gradients moves no weights, so there is no pseudo-gradient: type inner=adamw")
+    check_who_steps(config)
+
+
+def check_who_steps(config: DictConfig) -> None:
+    """Check that one optimizer steps: in each worker, or on the mean of the gradients. Raises UserError."""
+    inner, outer = config.inner.optimizer, config.method.get("optimizer", "none")
+    if config.method.get("reads") != "gradients":
+        if not inner:
+            raise UserError("inner=gradients moves no weights, so there is no pseudo-gradient: type inner=adamw")
+        return
+    if config.schedule.sync_every != 1:
+        raise UserError("this method takes the gradient of every step: type schedule=every_h schedule.sync_every=1")
+    if not outer:
+        raise UserError("method=ddp steps with the inner optimizer, and inner=gradients has none: type inner=adamw")
+    if inner and inner != outer:
+        raise UserError("this method steps with the gradients itself, without an inner optimizer: type inner=gradients")
+
+
+def stepped_inside(config: DictConfig) -> DictConfig | None:
+    """Return the optimizer that each worker steps with on its own; None where the gradients themselves are sent."""
+    return None if config.method.get("reads") == "gradients" else config.inner.optimizer
 
 
 def explain(overrides: Sequence[str], error: Exception) -> str:

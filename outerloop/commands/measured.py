@@ -124,7 +124,7 @@ def memory_of(settings: DictConfig, *, peers: int) -> dict[str, float]:
 
 def inner_state(settings: DictConfig) -> Any:
     """Of the inner optimizer after one step; none where the gradients themselves are sent."""
-    if not settings.inner.optimizer:
+    if not config.stepped_inside(settings):
         return None
     weight = torch.nn.Parameter(weights(SIDE)[NAME])
     weight.grad = torch.ones_like(weight)

@@ -43,7 +43,8 @@ def from_recipe(
 
     Args:
         recipe: name of a recipe, as in `outerloop train recipe=diloco`.
-        model: its trainable parameters are exchanged; all peers begin with equal ones. Compiled or not is all one.
+        model: its trainable parameters are exchanged; all peers begin with equal ones. Compiled or not is all one. Of
+            bfloat16 parameters each round also exchanges their rounding, 2 to 3 % of one inner step's norm.
         options: "key=value" as on the command line ("exchange.peers=4", "schedule.sync_every=30"); those of the inner
             trainer, the data and the model have no meaning here.
         exchange: one that has been joined, in place of that of the options.

@@ -32,3 +32,8 @@ class BySize:
     def decode(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
         """Parts -> float32 of `shape`. Raises ValueError as the chosen compressor does."""
         return self.of(shape).decode(parts, shape, moment)
+
+
+def codec_of(compress: Compressor, shape: Size) -> Compressor:
+    """Return the compressor that a tensor of this shape meets in the end."""
+    return compress.of(shape) if isinstance(compress, BySize) else compress

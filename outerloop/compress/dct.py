@@ -55,7 +55,15 @@ class Dct:
 
     def decode(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
         """Parts -> float32 of `shape`. Raises ValueError as `of` does."""
-        return self.by_chunk(idct_rows, self.of.decode(parts, shape, moment))
+        return self.inverse(self.coefficients(parts, shape, moment))
+
+    def coefficients(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
+        """Return what `of` decodes to, float32 of `shape`. Raises ValueError as `of` does."""
+        return self.of.decode(parts, shape, moment)
+
+    def inverse(self, coefficients: Tensor) -> Tensor:
+        """Transform coefficients back to values, float32 of the same shape."""
+        return self.by_chunk(idct_rows, coefficients)
 
     def by_chunk(self, transform: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """Every chunk transformed, float32, clamped to its range; the shape of x."""

@@ -1,6 +1,6 @@
 """The landing pass: all payloads to their mean; residual, momentum, slow and fast weights in one sweep.
 
-    ḡ = Σ_p v_p / P, or over the number of peers that sent the coordinate ("senders")
+    ḡ = Σ_p v_p / P, or over the number of peers whose value of the coordinate is not 0 ("senders")
     e ← (slow − fast) + e · β − own v                                           error feedback; own v as it was sent
     b ← b · μ + ḡ;   slow ← slow − (ḡ + b · μ) · η   (nesterov), − b · η        torch's SGD; without momentum − ḡ · η
     fast ← slow
@@ -31,7 +31,7 @@ class Landing(NamedTuple):
     own: the row of this peer among the payloads, or -1: then the residual stays as it is.
     beta: decay of the residual.
     chunk, k: `k` kept of every `chunk` values, as `Rows`.
-    by_senders: divide by the number of peers that sent a coordinate instead of by all.
+    by_senders: divide by the number of peers whose value is not 0 instead of by all; 0 counts as not sent.
     lr, mu, nesterov: η, μ and the kind of torch's SGD.
     """
 

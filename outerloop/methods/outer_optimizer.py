@@ -4,7 +4,8 @@
 
 DiLoCo (arXiv 2311.08105): SGD with Nesterov momentum, η .7, μ .9:   b ← μ b + ḡ;  φ ← φ − η (ḡ + μ b).
 SparseLoCo (arXiv 2508.15706): plain SGD, η 1. Plain averaging (LocalSGD): the same.
-DDP: reads = "gradients", H = 1, AdamW: the averaged gradient of one step, and no inner optimizer.
+DDP: reads = "gradients", H = 1: the averaged gradient of one step goes through AdamW, Muon or another inner optimizer,
+and no worker steps on its own.
 
 SGD and AdamW are computed by exact_sgd.py and exact_adamw.py, in torch's own state, so that checkpoints of either fit.
 Every other optimizer takes torch's own step, whose last bits depend on the machine: its replicas stay equal on equal
@@ -49,7 +50,7 @@ class OuterOptimizer(Differences):
     """The pseudo-gradient in `.grad`, one step of a torch optimizer on the slow weights.
 
     Args:
-        optimizer: list of tensors -> torch optimizer over them.
+        optimizer: list of (name, tensor) pairs -> torch optimizer over them; Muon goes by the names.
         reads: "weights" for pseudo-gradients, "gradients" for the gradient of a single step.
         lr_factor: round (from 0) -> factor of the optimizer's learning rate; None keeps it constant.
         momentum_factor: the same of its momentum.
@@ -62,7 +63,7 @@ class OuterOptimizer(Differences):
     def __init__(
         self,
         *,
-        optimizer: Callable[[list[Tensor]], Optimizer],
+        optimizer: Callable[[list[tuple[str, Tensor]]], Optimizer],
         reads: Literal["weights", "gradients"] = "weights",
         lr_factor: Callable[[int], float] | None = None,
         momentum_factor: Callable[[int], float] | None = None,
@@ -71,7 +72,7 @@ class OuterOptimizer(Differences):
         super().__init__(reads)
         self.make, self.clip_norm = optimizer, clip_norm
         self.factors = {"lr": lr_factor, "momentum": momentum_factor}
-        probe = optimizer([torch.zeros(1)])
+        probe = self.probe()
         self.momentum = float(probe.defaults.get("momentum", 0.0))
         self.rule = rule_of(probe)
         self.portable = self.rule is not None
@@ -79,7 +80,7 @@ class OuterOptimizer(Differences):
 
     def init(self, slow: Tensors) -> None:
         """Build the optimizer over these tensors, which it updates in place."""
-        self.optimizer = self.make(list(slow.values()))
+        self.optimizer = self.make(list(slow.items()))
         for key, factor in self.factors.items():
             if factor is not None and key not in self.optimizer.defaults:
                 raise UserError(f"method.{key}_factor is set, but {type(self.optimizer).__name__} has no {key}")
@@ -108,9 +109,13 @@ class OuterOptimizer(Differences):
                 if x.grad is not None:
                     self.rule(x, x.grad, self.optimizer.state[x], group)
 
+    def probe(self) -> Optimizer:
+        """Return the optimizer over one small matrix, to read its settings from."""
+        return self.make([("layers.0.weight", torch.zeros(1, 1))])
+
     def is_plain_sgd(self) -> bool:
         """Whether `sgd_step` and `momentum_of` say all that an update does."""
-        probe = self.make([torch.zeros(1)])
+        probe = self.probe()
         extras = ("weight_decay", "dampening", "maximize")
         plain = type(probe) is torch.optim.SGD and not any(probe.defaults[extra] for extra in extras)
         return plain and self.reads == "weights" and self.clip_norm is None

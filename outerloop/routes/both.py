@@ -146,7 +146,7 @@ class Routes:
         number = combined.messages[0].header.round
         yield from self.fused.sent(number, combined.kept, like)
         for name in combined.mean:
-            yield [self.payload.decode(message, name, like[name]) for message in combined.messages]
+            yield self.plain.contributions(combined.messages, name, like[name])
 
     def norms(self, messages: Sequence[wire.Message], kept: dict[str, Kept], like: Tensors) -> list[float]:
         """L2 norm of each message, over all tensors in the order of `like` whichever way they go. Raises BadMessage."""

@@ -26,7 +26,7 @@ from outerloop.aggregate.lengths import sum_of_squares
 from outerloop.aggregate.mean import Mean
 from outerloop.aggregate.median_clip import MedianClip, factors_of
 from outerloop.aggregate.senders import Senders
-from outerloop.compress.by_size import BySize
+from outerloop.compress.by_size import codec_of
 from outerloop.compress.topk import TopK
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.feedback.local import LocalError
@@ -38,7 +38,7 @@ from outerloop.kernels.select import absolute, select
 from outerloop.kernels.threads import across
 from outerloop.methods.outer_optimizer import OuterOptimizer
 from outerloop.payload import Payload, blaming, on
-from outerloop.protocols import Aggregate, Compressor
+from outerloop.protocols import Aggregate
 from outerloop.routes.plain import Launched, Plain, finite
 from outerloop.types import Parts, Tensors
 
@@ -78,7 +78,7 @@ class Fused:
 
         Empty ones do not, nor those whose chunks cut the blocks of the residual.
         """
-        codec = codec_of(self.payload.compress, slow)
+        codec = codec_of(self.payload.compress, slow.shape)
         return (
             self.fits
             and isinstance(codec, TopK)
@@ -162,7 +162,7 @@ class Fused:
 
     def topk(self, x: Tensor) -> TopK:
         """The compressor of a tensor that this route takes."""
-        codec = codec_of(self.payload.compress, x)
+        codec = codec_of(self.payload.compress, x.shape)
         assert isinstance(codec, TopK)
         return codec
 
@@ -186,11 +186,6 @@ def computed(plain: Plain) -> bool:
 def inner_of(aggregate: Aggregate) -> Aggregate:
     """What is done with contributions once they are clipped, if they are."""
     return aggregate.of if isinstance(aggregate, MedianClip) else aggregate
-
-
-def codec_of(compress: Compressor, x: Tensor) -> Compressor:
-    """The compressor that a tensor of this shape meets in the end."""
-    return compress.of(x.shape) if isinstance(compress, BySize) else compress
 
 
 def decode_kept(

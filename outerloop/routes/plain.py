@@ -1,11 +1,13 @@
 """Any axes: dense tensors from one to the next.
 
 x = feedback(outgoing(φ, θ))  →  compress;      ḡ = aggregate of all that came back;  e ← x − x̂;  φ ← method(φ, ḡ)
+
+Norms, agreement and aggregate are of one kind: of values, or of the coefficients of an orthonormal transform.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -47,13 +49,18 @@ class Plain:
     def combine(self, messages: list[wire.Message], like: Tensors, norms: list[float]) -> Tensors:
         """ḡ: decode and aggregate, peer by peer in name order. Raises BadMessage; changes nothing.
 
+        Payloads of coefficients (DCT) are aggregated as coefficients, and the aggregate alone is transformed back.
         `norms`: of each whole message, if the aggregate needs them.
         """
         samples = [m.header.samples for m in messages]
         return {
-            name: self.aggregate([self.payload.decode(m, name, x) for m in messages], samples, norms)
+            name: self.payload.values(self.aggregate(self.contributions(messages, name, x), samples, norms))
             for name, x in like.items()
         }
+
+    def contributions(self, messages: Sequence[wire.Message], name: str, like: Tensor) -> list[Tensor]:
+        """Return what each message holds of one tensor, as it is aggregated. Raises BadMessage."""
+        return [self.payload.contribution(message, name, like) for message in messages]
 
     def land(
         self, mean: Tensors, messages: list[wire.Message], offered: Tensors, slow: Tensors, *, counted: bool
@@ -68,8 +75,10 @@ class Plain:
         return squares(mean)
 
     def squares_of(self, message: wire.Message, like: Tensors) -> dict[str, float]:
-        """Σ x² of each tensor of one decoded message. Raises BadMessage."""
-        return {name: sum_of_squares(self.payload.decode(message, name, x), of=x.numel()) for name, x in like.items()}
+        """Σ x² of each tensor of one message, as it is aggregated. Raises BadMessage."""
+        return {
+            name: sum_of_squares(self.payload.contribution(message, name, x), of=x.numel()) for name, x in like.items()
+        }
 
 
 def finite(name: str, x: Tensor) -> Tensor:

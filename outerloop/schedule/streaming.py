@@ -2,15 +2,17 @@
 
     fragment p leaves after steps  r H + ⌊(p + 1) H / P⌋,  r = 0, 1, ...,  and lands τ steps later
 
-The peak bandwidth falls by P and the exchange hides behind τ inner steps. Layers are dealt out strided: layer l belongs
-to fragment l mod P, so that every fragment holds early and late layers; what stands before the first layer goes with
-the first fragment, what stands after the last layer with the last.
+The peak bandwidth falls by P and the exchange hides behind τ inner steps. Layers are dealt out strided: the l-th layer
+(l = 0, 1, ... in the order of their numbers, which may have gaps, as in nn.Sequential) belongs to fragment l mod P, so
+that every fragment holds early and late layers; what stands before the first layer goes with the first fragment, what
+stands after the last layer with the last.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import cast
 
 from outerloop.types import Due, Round, UserError
 
@@ -25,7 +27,7 @@ class Streaming:
         early: land as soon as the bytes are in, after τ steps at the latest; for τ above 0.
 
     Raises:
-        UserError: if a setting is out of range, or the model has fewer layers than fragments.
+        UserError: if a setting is out of range.
     """
 
     step_s = 0.0
@@ -61,14 +63,14 @@ class Streaming:
         )
 
     def fragment(self, index: int, names: Sequence[str]) -> list[str]:
-        """The parameters of fragment `index`, in model order."""
-        homes = strided(names, self.fragments)
-        if len(set(homes.values())) < self.fragments:
-            layers = len({layer_of(name) for name in names} - {None})
+        """Return the parameters of fragment `index`, in model order. Raises UserError where P exceeds the layers."""
+        layers = len(ranks_of(names))
+        if self.fragments > max(1, layers):
             raise UserError(
                 f"schedule.fragments={self.fragments} is more than the model's {layers} layers:"
                 f" type schedule.fragments={max(1, layers)}"
             )
+        homes = strided(names, self.fragments)
         return [name for name in names if homes[name] == index]
 
     def inner_steps(self, rounds: int) -> int:
@@ -77,14 +79,20 @@ class Streaming:
 
 
 def strided(names: Sequence[str], fragments: int) -> dict[str, int]:
-    """Parameter name -> its fragment."""
+    """Return the fragment of each parameter, by name."""
     homes: dict[str, int] = {}
-    seen_a_layer = False
+    ranks, seen_a_layer = ranks_of(names), False
     for name in names:
         layer = layer_of(name)
         seen_a_layer = seen_a_layer or layer is not None
-        homes[name] = layer % fragments if layer is not None else (fragments - 1 if seen_a_layer else 0)
+        homes[name] = ranks[layer] % fragments if layer is not None else (fragments - 1 if seen_a_layer else 0)
     return homes
+
+
+def ranks_of(names: Sequence[str]) -> dict[int, int]:
+    """Return the rank of each layer number that occurs in these parameter names: {0: 0, 2: 1, 4: 2}."""
+    numbers = {layer_of(name) for name in names} - {None}
+    return {number: rank for rank, number in enumerate(sorted(cast(set[int], numbers)))}
 
 
 def layer_of(name: str) -> int | None:
