@@ -9,9 +9,11 @@ from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.types import IntervalSweep, Override
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from outerloop.commands import config
+from outerloop.commands.added import is_about_hydra
 from outerloop.commands.train import WorkerCrashed, train
 from outerloop.types import UserError
 
@@ -28,7 +30,8 @@ def multirun(arguments: list[str]) -> int:
         settings = config.load(combination)
         if settings.workers_as == "ranks" or settings.island.kind != "single":
             raise UserError("torchrun starts one run: leave out -m, or type exchange=inprocess island=single")
-    sys.argv = ["outerloop", *arguments]
+    flags = [a for a in arguments if a not in overrides]
+    sys.argv = ["outerloop", *flags, *overrides]  # as argparse wants them, wherever -m stood
     hydra.main(version_base="1.3", config_path=str(config.config_dir()), config_name="train")(job)()
     for line in died:
         print(line, file=sys.stderr)
@@ -36,13 +39,21 @@ def multirun(arguments: list[str]) -> int:
 
 
 def combinations(overrides: list[str]) -> Iterator[list[str]]:
-    """Every choice of the sweeps among the overrides; hydra's own settings and open intervals are left to hydra."""
-    options = [
-        [f"{o.key_or_group}={value}" for value in o.sweep_string_iterator()] if o.is_sweep_override() else [text]
-        for text, o in zip(overrides, config.parsed(overrides), strict=True)
-        if not o.key_or_group.startswith("hydra") and not o.is_interval_sweep()
-    ]
+    """Every choice of the sweeps among the overrides; of an open interval its start.
+
+    Hydra's own settings are left to hydra, but for the search path, where choices may come from.
+    """
+    read = zip(overrides, config.parsed(overrides), strict=True)
+    options = [choices(text, o) for text, o in read if o.key_or_group == "hydra.searchpath" or not is_about_hydra(o)]
     return (list(chosen) for chosen in itertools.product(*options))
+
+
+def choices(text: str, override: Override) -> list[str]:
+    """Return one override as it is in each run of the sweep."""
+    name, value = text.partition("=")[0], override.value()
+    if isinstance(value, IntervalSweep):
+        return [f"{name}={value.start}"]
+    return [f"{name}={one}" for one in override.sweep_string_iterator()] if override.is_sweep_override() else [text]
 
 
 def job(settings: DictConfig) -> float:
