@@ -49,7 +49,7 @@ def test_a_recipe_of_ones_own_is_one_of_the_recipes(mine, monkeypatch, capsys):
 def test_a_mistake_beside_a_recipe_of_ones_own_is_answered_as_ever(mine):
     with pytest.raises(UserError, match=r"recipe is one of .*loco, mine, muloco.*: type recipe=mine"):
         config.load([mine, "recipe=mino"])
-    with pytest.raises(UserError, match="schedule has sync_every, delay, early: type schedule.sync_every"):
+    with pytest.raises(UserError, match=r"schedule has sync_every, delay, early: type schedule\.sync_every"):
         config.load([mine, "recipe=mine", "schedule.sync_evry=3"])
     with pytest.raises(UserError, match="rounds is a whole number"):
         config.load([mine, "recipe=mine", "rounds=many"])

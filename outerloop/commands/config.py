@@ -106,7 +106,7 @@ def refuse_missing(config: DictConfig) -> None:
 
 
 def chosen(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides that say which files make up the configuration: choices of groups, and where else they lie."""
+    """Return the overrides that say which files make up the configuration: choices, and where else to look."""
     known = [*groups(overrides), "hydra.searchpath"]
     return [text for text, o in zip(overrides, parsed(overrides), strict=True) if o.key_or_group in known]
 
