@@ -113,8 +113,8 @@ class RoundReport:
     `moved_s`: of `wait_s`, while payloads were on their way; the rest is waiting for others: for those that compute
     longer, the grace for those that do not come, the agreement on who takes part.
     `blob` is the message that left this peer, which the repr leaves out. `diverged`: those of `peers` whose slow
-    weights were not those of most; `refused` says whose messages could not be landed, and why; `notes` what is done otherwise
-    from now on, and why.
+    weights were not those of most; `refused` says whose messages could not be landed, and why; `notes` what is done
+    otherwise from now on, and why.
     """
 
     round: Round

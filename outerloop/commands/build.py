@@ -18,6 +18,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from outerloop import compatibility
+from outerloop.checkpoint import opened
 from outerloop.commands.rundir import comparable
 from outerloop.commands.seat import ALONE, LOCAL_RANK, Seat
 from outerloop.gathered import Gathered
@@ -190,7 +191,7 @@ def schedule_of(config: DictConfig, saved_outer: Callable[[], dict[str, Any] | N
     """The schedule where a run begins, or as it is in the state of an outer loop, which is asked for if it matters."""
     schedule = make(config.schedule)
     if isinstance(schedule, Evolving) and (state := saved_outer()):
-        schedule.load_state_dict(state["schedule"])
+        schedule.load_state_dict(opened(state)["schedule"])
     return schedule
 
 
