@@ -220,7 +220,18 @@ def check_parts(config: DictConfig) -> None:
     peers = config.exchange.get("peers", config.workers)
     corpus.stream(rank=peers - 1, size=peers, batch=1, seq_len=config.inner.seq_len, seed=config.seed)
     check_validation(config, corpus, dist.get_world_size() if dist.is_initialized() else config.workers)
-    with torch.device("meta"):
+    check_model(config, corpus)
+
+
+def check_model(config: DictConfig, corpus: Corpus) -> None:
+    """Make the model without memory for its weights; where its factory cannot (`from_pretrained`), once for real.
+
+    Raises UserError.
+    """
+    try:
+        with torch.device("meta"):
+            model_of(config, corpus)
+    except UserError:
         model_of(config, corpus)
 
 
