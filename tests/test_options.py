@@ -126,6 +126,14 @@ def test_every_run_of_a_sweep_has_the_options_that_are_added():
     assert runs == [[f"+model.width={width}", "seed=0", "+x=2.0"] for width in (128, 256)]
 
 
+@pytest.mark.parametrize("arguments", [["--help"], [], ["runs/a", "first", "None"]])
+def test_a_worker_started_by_hand_is_told_what_it_is(arguments, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["outerloop", "worker", *arguments])
+    assert main.main() == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "outerloop worker RUN_DIR INDEX STEP is started by outerloop train" in said
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
