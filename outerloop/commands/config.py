@@ -113,9 +113,9 @@ def chosen(overrides: Sequence[str]) -> list[str]:
 
 def check(config: DictConfig, overrides: Sequence[str]) -> None:
     """The rules that no single part can see. Raises UserError."""
-    defaults = composed(chosen(overrides))
+    defaults, choices = composed(chosen(overrides)), groups(overrides)
     for override in parsed(overrides):
-        if not added.is_about_hydra(override) and override.key_or_group not in groups(overrides):
+        if not added.is_about_hydra(override) and override.key_or_group not in choices:
             check_known(config, defaults, override)
         check_type(override, OmegaConf.select(defaults, override.key_or_group))
     for key in POSITIVE + NOT_NEGATIVE:
