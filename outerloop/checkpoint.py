@@ -72,6 +72,21 @@ def on_device(state: Any, device: torch.device) -> Any:
     return state
 
 
+def whole_parts(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of an outer loop with every part but the slow weights as a tuple of one.
+
+    torch.distributed.checkpoint loads what the state that it loads into has keys for, and a new outer loop has no
+    residual, no momentum and no rounds in flight. A tuple is one value to it, saved and loaded whole.
+    """
+    as_it_is = ("slow", "inner_step", "samples")
+    return {key: part if key in as_it_is else (part,) for key, part in state.items()}
+
+
+def opened(state: dict[str, Any]) -> dict[str, Any]:
+    """Return what was given to `whole_parts`; a state that was never given to it, as it is."""
+    return {key: part[0] if isinstance(part, tuple) else part for key, part in state.items()}
+
+
 def newest_good(run_dir: Path, workers: int) -> tuple[int | None, list[str]]:
     """The newest step whose files are all right (None: there is none), and a line for each damaged one passed over."""
     passed_over: list[str] = []

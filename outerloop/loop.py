@@ -22,7 +22,7 @@ from torch.nn import Module
 
 from outerloop import compatibility, wire
 from outerloop.buffers import Buffers
-from outerloop.checkpoint import on_device
+from outerloop.checkpoint import on_device, opened, whole_parts
 from outerloop.course import Course
 from outerloop.cut import unwrapped
 from outerloop.departures import Departures, is_concurrent
@@ -265,7 +265,11 @@ class OuterLoop(Course):
         return self.exchange.meet(blob, self.meetings, self.timeout_s)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that evolves, rounds in flight included."""
+        """Return what `evolved` does, as torch.save and torch.distributed.checkpoint take it whole."""
+        return whole_parts(self.evolved())
+
+    def evolved(self) -> dict[str, Any]:
+        """Return everything that evolves, rounds in flight included: the state of each part under its name."""
         self.settle()
         return {
             "slow": dict(self.slow),
@@ -281,9 +285,9 @@ class OuterLoop(Course):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned; rounds that were in flight are offered to the exchange again."""
+        """Take over what `state_dict` or `evolved` returned; rounds in flight are offered to the exchange again."""
         self.settle()
-        state = on_device(state, self.replica.device)
+        state = on_device(opened(state), self.replica.device)
         self.replica.load_slow(state["slow"])
         self.method.load_state_dict(state["method"])
         self.feedback.load_state_dict(state["feedback"])
@@ -293,7 +297,8 @@ class OuterLoop(Course):
         if self.evolving:
             self.evolving.load_state_dict(state["schedule"])
         self.buffers.load_state_dict(state["buffers"])
-        self.inner_step, self.waiting = state["inner_step"], list(state["samples"])
+        self.inner_step, samples, self.in_flight = state["inner_step"], state["samples"], {}
+        self.waiting = list(samples) if isinstance(samples, list) else [samples] * len(self.waiting)  # older: one number
         for saved in state["in_flight"]:
             round = Round(*saved.pop("round"))
             pending = self.exchange.start(saved["blob"], round)

@@ -48,7 +48,7 @@ def save(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> N
         optimizer: the inner one; None where there is none.
     """
     shards: Tensors = {}
-    lasting = {key: part for key, part in outer.state_dict().items() if key not in OF_A_ROUND}
+    lasting = {key: part for key, part in outer.evolved().items() if key not in OF_A_ROUND}
     tree = parted(lasting, outer, shards)
     rest = torch.frombuffer(bytearray(snapshot.pack(tree)), dtype=torch.uint8)
     write(folder, inner_state(optimizer, outer.model) | {"outer": shards, "rest": rest}, outer.model)

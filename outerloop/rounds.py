@@ -29,17 +29,17 @@ class InFlight:
     """A launched round: what was offered to the compressor, the message that left, the exchange that carries it.
 
     `launch_s`: seconds that inner steps stood still for it. `then`: copies of the fast weights at the launch, where
-    landing needs them.
+    landing needs them. Tensors and message are left out of the repr.
     """
 
     round: Round
-    offered: Tensors
-    blob: bytes
+    offered: Tensors = field(repr=False)
+    blob: bytes = field(repr=False)
     pending: Pending
     samples: int
     launch_s: float
     delta_norm: float
-    then: Tensors = field(default_factory=dict)
+    then: Tensors = field(default_factory=dict, repr=False)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the exchange, which is started anew from the same message."""
@@ -95,7 +95,7 @@ class Leaving:
 class Arrival:
     """All that came in a round, from when to when it was waited for, and how long of that something moved. Seconds."""
 
-    received: list[Contribution]
+    received: list[Contribution] = field(repr=False)
     began_s: float
     at_s: float
     moving_s: float
@@ -112,8 +112,9 @@ class RoundReport:
 
     `moved_s`: of `wait_s`, while payloads were on their way; the rest is waiting for others: for those that compute
     longer, the grace for those that do not come, the agreement on who takes part.
-    `blob` is the message that left this peer. `diverged`: those of `peers` whose slow weights were not those of most;
-    `refused` says whose messages could not be landed, and why; `notes` what is done otherwise from now on, and why.
+    `blob` is the message that left this peer, which the repr leaves out. `diverged`: those of `peers` whose slow
+    weights were not those of most; `refused` says whose messages could not be landed, and why; `notes` what is done
+    otherwise from now on, and why.
     """
 
     round: Round
@@ -131,7 +132,7 @@ class RoundReport:
     mean_norm: float = 0.0
     moved_s: float = 0.0
     failed: str = ""
-    blob: bytes = b""
+    blob: bytes = field(default=b"", repr=False)
 
     @property
     def others_s(self) -> float:

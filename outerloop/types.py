@@ -6,7 +6,7 @@ Letters used in shapes everywhere: N values in a tensor, C chunks, L chunk lengt
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from torch import Tensor
@@ -83,7 +83,7 @@ class Contribution:
 
     peer: str
     round: Round
-    blob: bytes | memoryview
+    blob: bytes | memoryview = field(repr=False)
 
 
 @dataclass(frozen=True)

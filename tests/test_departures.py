@@ -135,7 +135,7 @@ def test_inner_steps_go_on_meanwhile():
         [(round, leaving)] = loop.leaving.items()
         assert not leaving.ready.done() and not loop.in_flight
         gone_on.set()
-        assert [one["round"] for one in loop.state_dict()["in_flight"]] == [[round.number, round.fragment]]
+        assert [one["round"] for one in loop.evolved()["in_flight"]] == [[round.number, round.fragment]]
         assert not loop.leaving
 
     toy.run_workers(1, work, Concurrent)

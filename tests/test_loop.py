@@ -193,9 +193,9 @@ def test_a_failed_round_changes_nothing(parts):
         reports = []
         for step in range(9):
             toy.inner_step(net, inner, exchange.rank, step)
-            before, fast = copy.deepcopy(loop.state_dict()), weights(net)
+            before, fast = copy.deepcopy(loop.evolved()), weights(net)
             reports += loop.after_inner_step(4)
-        after = loop.state_dict()
+        after = loop.evolved()
         assert reports[2].failed and after["inner_step"] == 9 and after["samples"] == [12]
         assert equal(after["slow"], before["slow"]) and equal(weights(net), fast)
         assert equal(after["feedback"].get("residual", {}), before["feedback"].get("residual", {}))

@@ -10,7 +10,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import outerloop
 from outerloop import cut
-from outerloop.types import UserError
+from outerloop.rounds import Arrival, InFlight
+from outerloop.types import Contribution, UserError
 
 TEXT = b"the quick brown fox jumps over the lazy dog. " * 20
 
@@ -147,3 +148,38 @@ def test_explicit_counting_is_the_hook():
     explicit, hooked = (toy.run_workers(2, lambda exchange, hook=hook: live(exchange, hook)) for hook in (False, True))
     for (one, samples), (other, other_samples) in zip(explicit, hooked, strict=True):
         assert toy.same_weights(one, other) and samples == other_samples == 4
+
+
+def test_the_optimizer_that_accelerate_has_prepared():
+    """Its wrapper has no hooks: steps count once for all micro-batches, and not when the wrapper leaves them out."""
+    accelerate = pytest.importorskip("accelerate")
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
+    plain = toy.model()
+    model, optimizer = accelerator.prepare(plain, torch.optim.SGD(plain.parameters(), lr=0.1))
+    outer, rounds = toy.outer(plain, toy.alone(), h=2), []
+    attached = outerloop.attach(optimizer, outer, on_round=rounds.append)
+    for step in range(8):
+        with accelerator.accumulate(model):
+            x, y = toy.batch(0, step)
+            accelerator.backward(((model(x) - y) ** 2).mean())
+            optimizer.step()
+            optimizer.zero_grad()
+    assert outer.inner_step == 4 and [report.round.number for report in rounds] == [0, 1]
+    attached.remove()
+
+
+def test_what_is_told_of_a_round_is_one_short_line():
+    """The repr of a report, and of what a round is made of on its way, leaves out payloads and tensors."""
+    told = []
+    own_gpt.train(TEXT, steps=3, add=lambda model, optimizer: outerloop.attach(
+        optimizer,
+        outerloop.from_recipe("diloco", model, "schedule.sync_every=2", "schedule.delay=1", exchange=toy.alone()),
+        on_round=told.append,
+    ))  # fmt: skip
+    [report] = told
+    assert len(report.blob) > 10_000 and len(repr(report)) < 1000 and "payload_bytes=" in repr(report)
+    contribution = Contribution("a", report.round, report.blob)
+    weights = {"w": torch.zeros(999)}
+    flight = InFlight(report.round, weights, report.blob, None, samples=1, launch_s=0.0, delta_norm=0.0, then=weights)
+    arrival = Arrival([contribution], 0.0, 1.0, 0.5)
+    assert all(len(repr(one)) < 300 and "tensor(" not in repr(one) for one in (contribution, flight, arrival))

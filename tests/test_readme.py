@@ -45,7 +45,7 @@ def small(arguments, run_dir):
     recipe = next((a.removeprefix("recipe=") for a in arguments if a.startswith("recipe=")), "")
     fixed = {"ddp": "schedule", "demo": "schedule", "sparta": "schedule", "noloco": "exchange"}.get(recipe, "-")
     shrunk = {key: value for key, value in SMALL.items() if not key.startswith(fixed)}
-    kept = [argument for argument in arguments if argument.split("=")[0] not in shrunk]
+    kept = [argument for argument in arguments if argument.split("=")[0] not in (*shrunk, "run_dir")]
     where = f"hydra.sweep.dir={run_dir}" if "-m" in kept else f"run_dir={run_dir}"
     return [*kept, *(f"{key}={value}" for key, value in shrunk.items()), where]
 
@@ -94,7 +94,8 @@ def test_what_examples_that_are_not_run_take_of_ours_is_there():
 
 def test_inspect_commands_run(tmp_path, monkeypatch, capsys):
     """On what a small run keeps: the last round of its first worker is the one that the README names."""
-    monkeypatch.setattr(sys, "argv", ["outerloop", "train", *small(["keep_payload_rounds=1"], tmp_path / "runs/first")])
+    [first] = [arguments for arguments in TRAIN if "run_dir=runs/first" in arguments]
+    monkeypatch.setattr(sys, "argv", ["outerloop", "train", *small(first, tmp_path / "runs/first")])
     assert main.main() == 0
     monkeypatch.chdir(tmp_path)
     for arguments in INSPECT:
@@ -141,6 +142,13 @@ def test_the_examples_of_other_trainers_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "README.md", "exec"), there := {"__name__": "__main__"})
     assert there["trainer"].state.global_step == 2 if name == "HFCallback" else there["trainer"].global_step == 2
+
+
+def test_every_run_that_is_named_is_made_by_a_command():
+    """What is in it, too, as far as other tests run the commands that use it; `runs/<time>` is a default's name."""
+    made = {word.removeprefix("run_dir=") for words in TRAIN + LINES for word in words if word.startswith("run_dir=")}
+    named = set(re.findall(r"\bruns/[a-z]\w*", README))
+    assert named and named == made
 
 
 def test_every_recipe_has_its_command():

@@ -147,4 +147,4 @@ def states_after(exchange, parts, steps, saved=None):
     for step in steps:
         inner_step(net, inner, exchange.rank, step)
         loop.after_inner_step(1)
-    return copy.deepcopy([net.state_dict(), loop.state_dict()])
+    return copy.deepcopy([net.state_dict(), loop.evolved()])

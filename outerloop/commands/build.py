@@ -18,6 +18,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from outerloop import compatibility
+from outerloop.checkpoint import opened
 from outerloop.commands.config import stepped_inside
 from outerloop.commands.rundir import comparable
 from outerloop.commands.seat import ALONE, LOCAL_RANK, Seat
@@ -191,7 +192,7 @@ def schedule_of(config: DictConfig, saved_outer: Callable[[], dict[str, Any] | N
     """The schedule where a run begins, or as it is in the state of an outer loop, which is asked for if it matters."""
     schedule = make(config.schedule)
     if isinstance(schedule, Evolving) and (state := saved_outer()):
-        schedule.load_state_dict(state["schedule"])
+        schedule.load_state_dict(opened(state)["schedule"])
     return schedule
 
 
@@ -219,9 +220,19 @@ def check_parts(config: DictConfig) -> None:
     peers = config.exchange.get("peers", config.workers)
     corpus.stream(rank=peers - 1, size=peers, batch=1, seq_len=config.inner.seq_len, seed=config.seed)
     check_validation(config, corpus, dist.get_world_size() if dist.is_initialized() else config.workers)
-    with torch.device("meta"):
-        model = model_of(config, corpus)
-    compatibility.refuse_fragments(make(config.schedule), list(trainable(model)))
+    compatibility.refuse_fragments(make(config.schedule), list(trainable(trial_model(config, corpus))))
+
+
+def trial_model(config: DictConfig, corpus: Corpus) -> Module:
+    """Return the model without memory for its weights, or, where its factory cannot (`from_pretrained`), for real.
+
+    Raises UserError.
+    """
+    try:
+        with torch.device("meta"):
+            return model_of(config, corpus)
+    except UserError:
+        return model_of(config, corpus)
 
 
 def check_validation(config: DictConfig, corpus: Corpus, processes: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 import outerloop
+from outerloop.commands import added
 from outerloop.types import UserError
 
 POSITIVE = (
@@ -42,19 +44,40 @@ def config_dir() -> Path:
     return next(path for path in (package / "configs", package.parent / "configs") if path.is_dir())
 
 
-def groups() -> dict[str, list[str]]:
-    """Config group -> its choices."""
-    return {
-        folder.name: sorted(file.stem for file in folder.glob("*.yaml"))
-        for folder in sorted(config_dir().iterdir())
-        if folder.is_dir()
-    }
+def groups(overrides: Sequence[str] = ()) -> dict[str, list[str]]:
+    """Config group -> its choices, with those in the folders of `hydra.searchpath`, if it is among the overrides."""
+    choices: dict[str, set[str]] = {}
+    for place in [config_dir(), *search_path(overrides)]:
+        for folder in (path for path in place.iterdir() if path.is_dir()):
+            choices.setdefault(folder.name, set()).update(file.stem for file in folder.glob("*.yaml"))
+    return {group: sorted(names) for group, names in sorted(choices.items()) if names}
+
+
+def search_path(overrides: Sequence[str]) -> list[Path]:
+    """Return the folders of `hydra.searchpath` (file://FOLDER or pkg://PACKAGE). Raises UserError for one not there."""
+    entries = [o.value() for o in parsed(overrides) if o.key_or_group == "hydra.searchpath"]
+    return [folder_of(str(entry)) for several in entries if isinstance(several, list) for entry in several]
+
+
+def folder_of(entry: str) -> Path:
+    """Return the folder that one entry of the search path names. Raises UserError."""
+    try:
+        package = entry.removeprefix("pkg://")
+        folder = Path(str(files(package)) if package != entry else entry.removeprefix("file://"))
+    except ImportError:
+        folder = Path(entry)
+    if not folder.is_dir():
+        raise UserError(f"hydra.searchpath={entry} is no folder: type 'hydra.searchpath=[file://FOLDER]'")
+    return folder
 
 
 def load(overrides: Sequence[str]) -> DictConfig:
     """Overrides (key=value) -> the checked configuration. Raises UserError in one line."""
+    search_path(overrides)
+    refuse_sweep(overrides)
     try:
         config = composed(overrides)
+        refuse_missing(config)
         OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(explain(overrides, error)) from error
@@ -68,10 +91,32 @@ def composed(overrides: Sequence[str]) -> DictConfig:
         return compose("train", overrides=list(overrides))
 
 
+def refuse_sweep(overrides: Sequence[str]) -> None:
+    """Raises UserError for several values where there is one run."""
+    for override in parsed(overrides):
+        if override.is_sweep_override():
+            raise UserError(f"{override.input_line} is a sweep, one run for each value: type outerloop train -m")
+
+
+def refuse_missing(config: DictConfig) -> None:
+    """Raises UserError for an option that has no value until somebody types one."""
+    for key in sorted(OmegaConf.missing_keys(config)):
+        wanted = "the dotted path of a class or function" if key.endswith("_target_") else "a value"
+        raise UserError(f"{key} is not set, and needs {wanted}: type {key}=...")
+
+
+def chosen(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides that say which files make up the configuration: choices, and where else to look."""
+    known = [*groups(overrides), "hydra.searchpath"]
+    return [text for text, o in zip(overrides, parsed(overrides), strict=True) if o.key_or_group in known]
+
+
 def check(config: DictConfig, overrides: Sequence[str]) -> None:
     """The rules that no single part can see. Raises UserError."""
-    defaults = composed([o for o in overrides if o.split("=")[0] in groups()])
+    defaults, choices = composed(chosen(overrides)), groups(overrides)
     for override in parsed(overrides):
+        if not added.is_about_hydra(override) and override.key_or_group not in choices:
+            check_known(config, defaults, override)
         check_type(override, OmegaConf.select(defaults, override.key_or_group))
     for key in POSITIVE + NOT_NEGATIVE:
         least = 1 if key in POSITIVE else 0
@@ -115,19 +160,31 @@ def stepped_inside(config: DictConfig) -> DictConfig | None:
 
 def explain(overrides: Sequence[str], error: Exception) -> str:
     """The first override at fault, and what is allowed in its place; else the error's own first line."""
-    choices = groups()
+    choices = groups(overrides)
     for override in parsed(overrides):
         key, value = override.key_or_group, str(override.value())
         if key in choices and value not in choices[key]:
             return (
                 f"{key}={value}: {key} is one of {', '.join(choices[key])}{suggestion(key + '=', value, choices[key])}"
             )
-    base = composed([o for o in overrides if o.split("=")[0] in choices])
+    said = str(error).strip().splitlines()[0]
+    try:
+        base = composed(chosen(overrides))
+    except (HydraException, OmegaConfBaseException):
+        return said
     for override in parsed(overrides):
         key = override.key_or_group
-        if key not in choices and not override.is_add() and OmegaConf.select(base, key, default=error) is error:
+        known = key in choices or override.is_add() or added.is_about_hydra(override)
+        if not known and OmegaConf.select(base, key, default=error) is error:
             return unknown(base, key)
-    return str(error).strip().splitlines()[0]
+    return said
+
+
+def check_known(config: DictConfig, base: DictConfig, override: Override) -> None:
+    """Raises UserError for an option added with + that nobody would read."""
+    adds = override.is_add() or override.is_force_add()
+    if adds and not added.is_read(config, base, override.key_or_group):
+        raise UserError(unknown(base, override.key_or_group))
 
 
 def unknown(base: DictConfig, key: str) -> str:

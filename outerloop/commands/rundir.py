@@ -16,7 +16,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from outerloop import checkpoint
 from outerloop.commands.alike import first_difference, shown
-from outerloop.report.runs import flat
+from outerloop.report.runs import DIED, flat
 from outerloop.types import UserError
 
 MAY_DIFFER = (
@@ -70,6 +70,7 @@ def open_run(config: DictConfig) -> RunDir:
     lock = locked(path)
     if (path / "summary.json").exists():
         return RunDir(path, None, True, [], lock)
+    (path / DIED).unlink(missing_ok=True)
     checkpoint.write_atomically(path / "config.yaml", OmegaConf.to_yaml(config, resolve=True).encode())
     step, damaged = checkpoint.newest_good(path, config.workers) if resumed else (None, [])
     notes = [f"{line}: passed over" for line in damaged]
@@ -84,8 +85,11 @@ def identity_file(path: Path, index: int) -> Path:
 
 
 def may_come_first(path: Path) -> bool:
-    """Whether this may lie in the folder of a run that has not begun: keys do, when doctor showed their ids."""
-    return path.is_dir() or path.name == "identity.key"
+    """Whether this may lie in the folder of a run that has not begun.
+
+    Keys do, when doctor showed their ids, and what a job of a sweep says that died before it.
+    """
+    return path.is_dir() or path.name in ("identity.key", DIED)
 
 
 def locked(path: Path) -> IO[str]:

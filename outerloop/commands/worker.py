@@ -24,13 +24,18 @@ from outerloop.commands.rundir import identity_file
 from outerloop.commands.team import error_event
 from outerloop.inner.worker import Event
 from outerloop.sinks.shown import Shown
-from outerloop.types import Stopped
+from outerloop.types import Stopped, UserError
 
 Emit = Callable[[Event], None]
 
 
 def main(arguments: list[str]) -> int:
-    """Run one worker until it is done, stopped or broken. Exit code 0, also when stopped; 1 when broken."""
+    """Run one worker until it is done, stopped or broken. Exit code 0, also when stopped; 1 when broken.
+
+    Raises UserError for anything but the three arguments.
+    """
+    if len(arguments) != 3 or not arguments[1].isdigit():
+        raise UserError("outerloop worker RUN_DIR INDEX STEP is started by outerloop train: type outerloop train")
     events = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever a library prints belongs to the log
 

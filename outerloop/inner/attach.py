@@ -27,7 +27,8 @@ class Attached:
     """A hook on `optimizer.step`, until `remove` or the end of a `with` block.
 
     Args:
-        optimizer: of all trainable parameters of the model that `outer` was made for, and of others if need be.
+        optimizer: of all trainable parameters of the model that `outer` was made for, and of others if need be;
+            also as `accelerator.prepare` returns it.
         outer: told of every step; its rounds launch and land inside `optimizer.step`. A Follower takes part in them.
         samples: training samples (sequences) that a step stands for; they weigh in a sample-weighted mean only.
         on_round: told of every round that landed or failed.
@@ -49,6 +50,7 @@ class Attached:
         on_round: Callable[[RoundReport], None] | None = None,
         sole_writer: bool = False,
     ) -> None:
+        optimizer = with_hooks(optimizer)
         outer.island.check_whole()
         check_covered(optimizer, outer)
         self.outer, self.samples, self.on_round = outer, samples, on_round
@@ -81,6 +83,14 @@ class Attached:
 
     def __exit__(self, *error: object) -> None:
         self.remove()
+
+
+def with_hooks(optimizer: Any) -> Optimizer:
+    """Return the optimizer that takes the steps.
+
+    Accelerate's wrapper has no hooks; it calls the step of the optimizer inside it when gradients are complete.
+    """
+    return optimizer if hasattr(optimizer, "_optimizer_step_post_hooks") else optimizer.optimizer
 
 
 def check_covered(optimizer: Optimizer, outer: OuterLoop | Follower) -> None:

@@ -41,7 +41,7 @@ class Following:
         """The leader's affair."""
         return []
 
-    def state_dict(self) -> dict[str, Any]:
+    def evolved(self) -> dict[str, Any]:
         """Nothing."""
         return {}
 

@@ -51,10 +51,9 @@ class HFCallback(TrainerCallback):
         """
         refuse_many(args.world_size)
         self.outer = self.make(kwargs["model"], saved(args, state) if state.global_step else None)
-        optimizer = kwargs["optimizer"].optimizer  # accelerate's wrapper has no hooks, and steps when it should
         samples = args.train_batch_size * args.gradient_accumulation_steps
         try:
-            self.attached = Attached(optimizer, self.outer, samples=samples, on_round=self.rounds.append)
+            self.attached = Attached(kwargs["optimizer"], self.outer, samples=samples, on_round=self.rounds.append)
         except UserError:
             self.outer.exchange.abort()
             raise

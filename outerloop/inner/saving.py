@@ -34,7 +34,7 @@ def save(trainer: Trainer, rest: State, *, run_dir: Path, step: int, worker: int
         state = trainer.position()
     else:
         resharding().save_inner(folder, trainer.optimizer, trainer.model)
-        state = trainer.position() | {"outer": outer.state_dict()}
+        state = trainer.position() | {"outer": outer.evolved()}
     if trainer.ranks.leads:
         shards = folder if is_cut(trainer.model) else None
         checkpoint.save(run_dir, step, worker, {"trainer": state, **rest}, shards=shards)

@@ -160,7 +160,7 @@ class Trainer:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict() if self.optimizer else None,
             **self.position(),
-            "outer": self.outer.state_dict(),
+            "outer": self.outer.evolved(),
         }
 
     def position(self) -> dict[str, Any]:

@@ -28,6 +28,10 @@ FIELDS = {
 """Event -> the numbers that its row must have."""
 RESULTS = ("val_loss", "bits_per_param_per_round", "bytes_sent_per_worker", "tokens", "wait_s", "wall_s")
 """The numbers of summary.json that are averaged over seeds."""
+DIED = "died.json"
+"""What a job of a sweep leaves when it could not train to its end: {"why": one line, "settings": its configuration}."""
+SWEEP = "multirun.yaml"
+"""What hydra leaves in the folder of a sweep, beside one numbered folder a run."""
 FRESH_S = 120
 """A metrics.jsonl written to this recently may belong to a run under way."""
 
@@ -106,8 +110,12 @@ def runs_under(folder: Path) -> list[Path]:
 
 
 def is_run(folder: Path, files: Sequence[str]) -> bool:
-    """Whether a run was started here: rows, or a config.yaml that names a recipe."""
-    return "metrics.jsonl" in files or ("config.yaml" in files and "recipe" in read_settings(folder))
+    """Whether a run was started here: rows, a config.yaml that names a recipe, or a place in a sweep."""
+    if "metrics.jsonl" in files or DIED in files:
+        return True
+    if "config.yaml" in files:
+        return "recipe" in read_settings(folder)
+    return folder.name.isdigit() and (folder.parent / SWEEP).exists()
 
 
 def read(path: Path) -> Run:
@@ -127,7 +135,7 @@ def read(path: Path) -> Run:
         last_round=last_round,
         last_train_loss=train_losses[-1] if train_losses else None,
         damaged_lines=damaged_lines,
-        why="" if finished else why_unfinished(path, settings, trace, last_round),
+        why="" if finished else read_died(path).get("why") or why_unfinished(path, settings, trace, last_round),
         trace=trace,
     )
 
@@ -135,7 +143,8 @@ def read(path: Path) -> Run:
 def why_unfinished(path: Path, settings: Row, trace: str, last_round: int) -> str:
     """One line."""
     if not settings:
-        return "config.yaml is missing or damaged"
+        begun = (path / "config.yaml").exists() or (path / "metrics.jsonl").exists()
+        return "config.yaml is missing or damaged" if begun else "ended without a word before it began to train"
     if trace:
         return trace.strip().splitlines()[-1]
     metrics = path / "metrics.jsonl"
@@ -155,12 +164,21 @@ def last_error(rows: list[Row]) -> str:
 
 
 def read_settings(path: Path) -> Row:
-    """config.yaml with dotted keys; empty when there is none or it is damaged."""
+    """config.yaml with dotted keys, else those of `DIED`; empty when there is none or it is damaged."""
     try:
         settings = yaml.safe_load((path / "config.yaml").read_text())
     except (OSError, ValueError, yaml.YAMLError):
-        return {}
+        settings = read_died(path).get("settings")
     return flat(settings) if isinstance(settings, dict) else {}
+
+
+def read_died(path: Path) -> Row:
+    """What a job that died has left; empty when it has left nothing, or the file is damaged."""
+    try:
+        left = json.loads((path / DIED).read_text())
+    except (OSError, ValueError):
+        return {}
+    return left if isinstance(left, dict) else {}
 
 
 def flat(node: Any, prefix: str = "") -> Row:

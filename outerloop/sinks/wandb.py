@@ -18,10 +18,14 @@ NAMES = {
     "validation": {"val_loss": "val/loss"},
 }
 """Event -> name of a field -> name of its chart."""
+STEP = "inner_step"
+"""Name of the horizontal axis. Wandb's own step only rises, and drops what comes with a lower one."""
 
 
 class Wandb:
-    """The first worker's steps and rounds, and every validation, against inner steps.
+    """The first worker's steps and rounds, and every validation, against inner steps, in whatever order they come.
+
+    A validation comes when the slowest worker has told its share, after later steps of the first worker.
 
     Args:
         project, entity, name: of the wandb run.
@@ -45,6 +49,8 @@ class Wandb:
                 id=id_of(run_dir),
                 resume="allow",
             )
+            for charts in sorted({chart.partition("/")[0] for names in NAMES.values() for chart in names.values()}):
+                self.run.define_metric(f"{charts}/*", step_metric=STEP)
         except Exception as error:
             self.give_up(error)
 
@@ -55,7 +61,7 @@ class Wandb:
         if self.run is None or not values or row.get("worker", 0):
             return
         try:
-            self.run.log(values, step=row["step"])
+            self.run.log(values | {STEP: row["step"]})
         except Exception as error:
             self.give_up(error)
 

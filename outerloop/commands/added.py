@@ -1,0 +1,57 @@
+"""Options that are added with `+`: accepted where a constructor takes them, refused where nobody would read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from inspect import Parameter, signature
+from pydoc import ErrorDuringImport, locate
+from typing import Any, cast
+
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig, OmegaConf
+
+SPECIAL = ("_target_", "_partial_", "_args_", "_convert_", "_recursive_")
+"""Keys beside `_target_` that hydra reads itself."""
+
+
+def is_about_hydra(override: Override) -> bool:
+    """Return whether an override is hydra's own: its launcher, its folders, its search path."""
+    return override.key_or_group == "hydra" or override.key_or_group.startswith(("hydra.", "hydra/"))
+
+
+def is_read(config: DictConfig, base: DictConfig, key: str) -> bool:
+    """Return whether somebody reads `key` of `config`.
+
+    What `base` has is read. What is new must be an argument of the `_target_` beside it, or lie in a dictionary that
+    is an argument of a `_target_` further up.
+    """
+    parts = key.split(".")
+    new = next((i for i in range(len(parts)) if not has(base, parts[: i + 1])), None)
+    if new is None:
+        return True
+    targets = [node_at(config, parts[:i]).get("_target_") for i in range(len(parts))]
+    refused = [i for i in range(new, len(parts)) if targets[i] and not takes(targets[i], parts[i])]
+    return any(targets[: new + 1]) and not refused
+
+
+def has(base: DictConfig, parts: Sequence[str]) -> bool:
+    """Return whether this path is there, whatever its value."""
+    return parts[-1] in node_at(base, parts[:-1])
+
+
+def node_at(config: DictConfig, parts: Sequence[str]) -> Any:
+    """Return the dictionary at this path; an empty one where something else is, or nothing."""
+    node = OmegaConf.select(config, ".".join(parts)) if parts else config
+    return dict(node.items_ex(resolve=False)) if OmegaConf.is_dict(node) else {}
+
+
+def takes(target: str, name: str) -> bool:
+    """Return whether a callable, given by its dotted path, has an argument of this name, or hydra reads it itself.
+
+    True where there is no such callable: instantiation says so better.
+    """
+    try:
+        arguments = signature(cast(Callable[..., Any], locate(target))).parameters
+    except (ErrorDuringImport, TypeError, ValueError):
+        return True
+    return name in (*SPECIAL, *arguments) or any(one.kind is Parameter.VAR_KEYWORD for one in arguments.values())

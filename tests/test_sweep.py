@@ -1,0 +1,115 @@
+"""Sweeps whose jobs die: the sweep says so, whichever launcher ran them, and the report lists them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from outerloop.commands import config, main, multirun, report
+from outerloop.report import runs
+from outerloop.types import UserError
+
+SMALL = (
+    "exchange=inprocess model=nano workers=2 rounds=1 schedule.sync_every=1 eval.sequences=4 inner.batch=2 threads=1"
+)
+LAUNCHERS = {
+    "joblib": ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"],
+    "submitit": ["hydra/launcher=submitit_local"],
+}
+
+
+def sweep(folder, *options):
+    """A sweep as a command of its own: exit code, what it said."""
+    command = [sys.executable, "-m", "outerloop", "train", "-m", *SMALL.split(), *options]
+    done = subprocess.run(
+        [*command, f"hydra.sweep.dir={folder}/sweep"], capture_output=True, text=True, cwd=folder, timeout=220
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def check_told(folder, code, said):
+    """Job 0 has finished, job 1 has died of a missing file: that is said, and reported."""
+    assert code == 1, said
+    [told] = [line for line in said.splitlines() if line.startswith(f"outerloop: {folder}/sweep/1 died: ")]
+    assert "nofile matches no file" in told
+    assert f"{folder}/sweep/0 died" not in said and (folder / "sweep/0/summary.json").exists()
+    [good, dead] = map(runs.read, runs.find([folder / "sweep"]))
+    assert good.results is not None and dead.results is None
+    assert dead.recipe == "sparseloco" and dead.settings["data.files"] == "nofile"
+    assert told.endswith(dead.why)
+
+
+def test_a_job_that_dies_is_told_and_listed(tmp_path, capsys):
+    (tmp_path / "text.md").write_bytes(b"the quick brown fox. " * 4000)
+    check_told(tmp_path, *sweep(tmp_path, "data=text", "data.files=text.md,nofile"))
+    assert report.main([str(tmp_path / "sweep")]) == 0
+    assert "nofile matches no file" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_job_that_dies_in_a_process_of_its_own_is_told_and_listed(launcher, tmp_path):
+    (tmp_path / "text.md").write_bytes(b"the quick brown fox. " * 4000)
+    check_told(tmp_path, *sweep(tmp_path, "data=text", "data.files=text.md,nofile", *LAUNCHERS[launcher]))
+
+
+@pytest.mark.slow
+def test_a_job_that_is_killed_outright_is_told_and_listed(tmp_path):
+    """Its data kills the process, as a machine out of memory does: it leaves a folder and no word."""
+    (tmp_path / "deadly.py").write_text("import os, signal\n\ndef corpus(): os.kill(os.getpid(), signal.SIGKILL)\n")
+    options = ["data._target_=deadly.corpus", "~data.non_iid", "seed=0,1", *LAUNCHERS["joblib"]]
+    code, said = sweep(tmp_path, *options)
+    assert code == 1 and f"outerloop: {tmp_path}/sweep/0 died: ended without a word before it began to train" in said
+    assert {path.name for path in runs.find([tmp_path / "sweep"])} >= {"0"}
+
+
+@pytest.mark.slow
+def test_a_sweeper_that_looks_for_the_best_goes_on_after_a_job_that_died(tmp_path):
+    """Its value is infinite; optuna tries the next."""
+    options = ["hydra/sweeper=optuna", "hydra.sweeper.n_trials=3", "inner.device=choice(cpu,nothing)"]
+    code, said = sweep(tmp_path, *options)
+    finished = len(list((tmp_path / "sweep").glob("*/summary.json")))
+    assert len(list((tmp_path / "sweep").glob("[0-9]"))) == 3, said
+    assert said.count("died: inner.device='nothing' is not available") == 3 - finished and code == (finished < 3)
+
+
+def test_which_runs_died_is_read_from_the_folders(tmp_path):
+    """One that left a word, one that was killed before it began, one under way; the order is that of the numbers."""
+    settings = config.load([*SMALL.split(), f"run_dir={tmp_path}/10", "recipe=diloco"])
+    multirun.leave_word(settings, UserError("first line\nno space left"))
+    (tmp_path / "9").mkdir()
+    (tmp_path / "2").mkdir()
+    (tmp_path / "2/config.yaml").write_text("recipe: ddp\n")
+    (tmp_path / "notes").mkdir()
+    told = [(run.path.name, run.recipe, run.why) for run in multirun.unfinished(tmp_path)]
+    assert told == [
+        ("2", "ddp", "stopped after round 0"),
+        ("9", "unknown", "ended without a word before it began to train"),
+        ("10", "diloco", "no space left"),
+    ]
+    assert [path.name for path in runs.find([tmp_path])] == ["10", "2"]
+    (tmp_path / "multirun.yaml").touch()
+    assert [path.name for path in runs.find([tmp_path])] == ["10", "2", "9"]
+
+
+def test_a_run_that_died_in_a_sweep_can_be_started_again_where_it_was(tmp_path, monkeypatch):
+    options = [*SMALL.split(), f"run_dir={tmp_path}/1"]
+    multirun.leave_word(config.load(options), UserError("no space left"))
+    monkeypatch.setattr(sys, "argv", ["outerloop", "train", *options])
+    assert main.main() == 0
+    assert not (tmp_path / "1/died.json").exists() and multirun.unfinished(tmp_path) == []
+    json.loads((tmp_path / "1/summary.json").read_text())
+
+
+@pytest.mark.parametrize("typed", ["runs/a", "runs/it's", "/tmp/a b", "runs/a,b", "runs/a=b", "runs/${x"])
+def test_the_folder_of_a_sweep_is_what_was_typed(typed):
+    option = multirun.SWEEP_DIR + multirun.quoted(Path(typed))
+    [override] = config.parsed([option])
+    assert override.value() == typed
+
+
+def test_the_folder_of_a_sweep_has_the_time_in_its_name():
+    assert multirun.sweep_folder([]).name.endswith("-sweep") and multirun.sweep_folder([]).parent == Path("runs")
+    assert multirun.sweep_folder(["hydra.sweep.dir=a/b"]) == Path("a/b")
