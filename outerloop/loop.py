@@ -160,7 +160,7 @@ class OuterLoop(Course):
 
     def find_others(self) -> None:
         """Before the first inner step of a peer that comes late: their state, if it cannot land what it missed."""
-        self.meetings = 1  # the others have met at the start
+        self.meetings = 2  # the others have met at the start, and begun alike
         try:
             self.exchange.decided(self.next_round)
         except Outrun as others:
