@@ -197,9 +197,13 @@ class SwarmGather(SwarmExchange):
         return pending
 
     def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Those that are counted on, without who is gone or does not come."""
-        meeting = self._meetings.meet(number, blob, self._rounds.roster)
-        met = self._node.call(meeting, timeout_s=MEET_S + CALL_S)
+        """Those that are counted on, without who is gone or does not come.
+
+        At the start all wait for `timeout_s`: some take long to make the model, and all must begin with one.
+        """
+        patience_s = timeout_s if number == 1 else MEET_S
+        meeting = self._meetings.meet(number, blob, self._rounds.roster, patience_s=patience_s)
+        met = self._node.call(meeting, timeout_s=patience_s + CALL_S)
         return [Contribution(name, Round(number), content) for name, content in met.items()]
 
     def hand_over(self, way: Handing, state: Callable[[], bytes]) -> bytes:
