@@ -76,10 +76,11 @@ def standing_in(one: Contribution) -> Standing:
         raise UserError(f"{one.peer} does not tell where it stands; start the same program everywhere") from error
 
 
-def begin_alike(outer: OuterLoop, standings: Mapping[str, Standing], tell: Callable[[str], None]) -> None:
+def begin_alike(outer: OuterLoop, standings: Mapping[str, Standing], tell: Callable[[str], None]) -> bool:
     """Check that hardware is equal where it must be, and hand the first peer's weights to those that hold others.
 
-    All peers call it after they have met, and so do all lanes of an island. `tell` is told in one line what is done.
+    Returns whether this peer took weights over. All peers call it after they have met, and so do all lanes of an
+    island. `tell` is told in one line what is done.
 
     Raises UserError: hardware that differs, weights that differ where the run goes on, or that do not arrive as told.
     """
@@ -99,6 +100,7 @@ def begin_alike(outer: OuterLoop, standings: Mapping[str, Standing], tell: Calla
         outer.island.compute(outer.inheritance.take, content)
     if alike and f"{outer.slow_hash:016x}" != wanted:
         raise UserError(f"the weights that came are not those that {first} told of: start all again")
+    return bool(content)
 
 
 def refuse_later(standings: Mapping[str, Standing]) -> None:

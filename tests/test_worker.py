@@ -68,12 +68,13 @@ def test_different_weights_at_the_start_become_those_of_the_first_and_that_is_to
     def work(exchange):
         worker = worker_of(exchange, told := [])
         worker.trainer.outer.replica.settle({name: x + exchange.rank for name, x in worker.trainer.outer.slow.items()})
+        worker.save = lambda: told.append({"text": "saved"})
         worker.begin_together()
         assert toy.same_weights(worker.trainer.outer.model, toy.model())
         return [event["text"] for event in told]
 
     said = "1 of 2 peers begin with other weights than 000: all begin with its"
-    assert outcomes(work) == [[said], [said]]
+    assert outcomes(work) == [[said], [said, "saved"]]
 
 
 def test_weights_in_another_order_of_memory_which_round_otherwise_are_refused():

@@ -83,7 +83,10 @@ def fingerprint(config: DictConfig, *, lanes: int = 1) -> str:
 
 
 def model_of(config: DictConfig, corpus: Corpus) -> Module:
-    """The model with its seeded initial weights. Raises UserError when its vocabulary is smaller than the data's."""
+    """Return the model with its seeded initial weights, which are equal on equal hardware (beginning.py).
+
+    Raises UserError when its vocabulary is smaller than the data's.
+    """
     torch.manual_seed(config.seed)
     node = config.model.copy()
     if "vocab_size" in node:

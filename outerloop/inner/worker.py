@@ -131,7 +131,8 @@ class Worker:
     def begin_together(self) -> None:
         """Check that all peers, on whatever machine, begin with the same round and layouts, and with equal weights.
 
-        Without lockstep each goes on from where it is. Raises UserError; see beginning.begin_alike.
+        Without lockstep each goes on from where it is. One that took over the first one's weights saves them: it could
+        not draw them again if it were killed before its first checkpoint. Raises UserError; see beginning.begin_alike.
         """
         if not self.exchange.lockstep:
             return
@@ -148,7 +149,8 @@ class Worker:
                 f"the peers hold their weights in other orders, {layouts}, and would round otherwise: make the same"
                 " model everywhere, with contiguous parameters"
             )
-        begin_alike(self.trainer.outer, standings, self.tell_once)
+        if begin_alike(self.trainer.outer, standings, self.tell_once):
+            self.save()
 
     def tell_once(self, text: str) -> None:
         """A line of the run, which the first worker of each machine tells."""
