@@ -162,7 +162,7 @@ class OuterLoop(Course):
 
     def find_others(self) -> None:
         """Before the first inner step of a peer that comes late: their state, if it cannot land what it missed."""
-        self.meetings = 1  # the others have met at the start
+        self.meetings = 2  # the others have met at the start, and begun alike
         try:
             self.exchange.decided(self.next_round)
         except Outrun as others:
@@ -298,7 +298,8 @@ class OuterLoop(Course):
             self.evolving.load_state_dict(state["schedule"])
         self.buffers.load_state_dict(state["buffers"])
         self.inner_step, samples, self.in_flight = state["inner_step"], state["samples"], {}
-        self.waiting = list(samples) if isinstance(samples, list) else [samples] * len(self.waiting)  # older: one number
+        # a single number in checkpoints of before
+        self.waiting = list(samples) if isinstance(samples, list) else [samples] * len(self.waiting)
         for saved in state["in_flight"]:
             round = Round(*saved.pop("round"))
             pending = self.exchange.start(saved["blob"], round)

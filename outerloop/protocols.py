@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from torch import Size, Tensor
 
-from outerloop.types import Contribution, Cost, Due, Moment, Parts, Refusals, Round, Tensors
+from outerloop.types import Contribution, Cost, Due, Handing, Moment, Parts, Refusals, Round, Tensors
 
 
 class Compressor(Protocol):
@@ -284,6 +284,14 @@ class Exchange(Protocol):
         """The bytes of one meeting, own included, in peer-name order: everybody's who is alive. Raises RoundFailed.
 
         All peers must call it, each with the same rising numbers.
+        """
+        ...
+
+    def hand_over(self, way: Handing, state: Callable[[], bytes]) -> bytes:
+        """Return the givers' state at a peer that takes it, and nothing at a giver or where nobody takes.
+
+        All peers must call it alike, after a meeting. `state` packs this peer's state, if that is needed. Raises
+        RoundFailed or Deserted when the state does not come.
         """
         ...
 

@@ -87,6 +87,20 @@ class Contribution:
 
 
 @dataclass(frozen=True)
+class Handing:
+    """Whose state goes to whom before the first inner step.
+
+    `number`: of the meeting that this counts as. `givers`, `takers`: names in their order; all givers hold equal states
+    of `most_bytes` at most, and the first of them is the first peer of the run.
+    """
+
+    number: int
+    givers: Sequence[str]
+    takers: Sequence[str]
+    most_bytes: int
+
+
+@dataclass(frozen=True)
 class Cost:
     """What this peer spent from one landing to the next, in seconds and bytes.
 

@@ -9,7 +9,7 @@ from torch import distributed as dist
 from outerloop import snapshot
 from outerloop.exchange.bundled import OVERHEAD_BYTES, Bundled, bundle, parts_of
 from outerloop.ranks import Ranks
-from outerloop.types import Contribution, LeaderFailed, Outrun, ReplicasDiverged, Round, RoundFailed
+from outerloop.types import Contribution, Handing, LeaderFailed, Outrun, ReplicasDiverged, Round, RoundFailed
 from outerloop.wire import BadMessage
 
 LANES = 3
@@ -56,6 +56,10 @@ class Swarm:
 
     def meet(self, blob, number, timeout_s):
         return [Contribution("one", Round(number), blob), Contribution("two", Round(number), STRANGE["two lanes"])]
+
+    def hand_over(self, way, state):
+        self.way, self.given = way, state() if "one" in way.givers else None
+        return b"" if self.given else bundle(STATE)
 
     def landed(self, round, state):
         if round.number == 4:
@@ -119,6 +123,24 @@ def states_of(bundled, lane):
         assert outrun.value.state(20) == (Round(8), STATE[lane])
 
 
+def starts_of(bundled, lane):
+    """An island takes or gives as a whole, although the weights of one lane alone differ; else nobody is asked."""
+
+    def handed(takers):
+        names = takers if lane == 1 else []
+        way = Handing(2, [peer for peer in ("one", "three", "two") if peer not in names], names, 20 + lane)
+        return bundled.hand_over(way, lambda: b"start of %d" % lane)
+
+    assert handed([]) == b"" and (lane or not hasattr(bundled.exchange, "way"))
+    assert handed(["one"]) == STATE[lane]
+    if lane == 0:
+        assert bundled.exchange.way == Handing(2, ["three", "two"], ["one"], 63 + OVERHEAD_BYTES)
+    assert handed(["two"]) == b""
+    if lane == 0:
+        assert bundled.exchange.way == Handing(2, ["one", "three"], ["two"], 63 + OVERHEAD_BYTES)
+        assert parts_of(bundled.exchange.given, LANES) == [b"start of %d" % one for one in range(LANES)]
+
+
 def lane_of_three(lane):
     """All of it, and in the end lanes that are not where the others are."""
     bundled = Bundled(Swarm() if lane == 0 else None, ranks=Ranks(dist.group.WORLD))
@@ -126,6 +148,7 @@ def lane_of_three(lane):
     assert bundled.bytes_sent == (0 if lane else 5)
     rounds_of(bundled, lane)
     readings_of(bundled, lane)
+    starts_of(bundled, lane)
     states_of(bundled, lane)
     with pytest.raises(LeaderFailed if lane else ReplicasDiverged, match=r"not at the same point: to begin .*number=1"):
         bundled.start(b"", Round(1 + lane // 2))

@@ -11,7 +11,7 @@ ROOT = Path(outerloop.__file__).parent
 FLOORS = [
     {"types"},
     {"protocols", "portable"},
-    {"kernels", "rng", "lr", "pace", "dealing", "snapshot", "ranks", "cut"},
+    {"kernels", "rng", "lr", "pace", "dealing", "snapshot", "ranks", "cut", "hardware"},
     {"aggregate", "compress", "feedback", "wire", "island", "schedule", "checkpoint", "swarm"},
     {
         "methods",
@@ -29,7 +29,7 @@ FLOORS = [
     {"routes", "inheritance"},
     {"judge", "eager", "course", "departures"},
     {"loop"},
-    {"replicas", "memory", "resharding"},
+    {"replicas", "memory", "resharding", "beginning"},
     {"inner", "report", "sinks", "plan"},
     {"commands"},
 ]

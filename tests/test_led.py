@@ -8,7 +8,7 @@ from torch import distributed as dist
 from outerloop.exchange.from_the_start import FromTheStart
 from outerloop.exchange.led import Led
 from outerloop.ranks import Ranks
-from outerloop.types import Contribution, LeaderFailed, Outrun, ReplicasDiverged, Round, RoundFailed
+from outerloop.types import Contribution, Handing, LeaderFailed, Outrun, ReplicasDiverged, Round, RoundFailed
 from outerloop.wire import BadMessage
 
 
@@ -28,6 +28,9 @@ class Shaky(FromTheStart):
     def once(self, round, read):
         """Another lane refuses a peer."""
         return read({"two": "two: cut short"})
+
+    def hand_over(self, way, state):
+        return state() if way.number == 2 else b""
 
     def landed(self, round, state):
         """Another lane needs the others' state."""
@@ -49,6 +52,8 @@ def unreadable(refused):
 def told_by_the_leader(rank):
     """What both ranks of an island hear of a shaky exchange; in the end they offer different things."""
     led = Led(Shaky() if rank == 0 else None, ranks=Ranks(dist.group.WORLD))
+    assert led.hand_over(Handing(1, ["one"], ["two"], 20), lambda: b"start") == b""
+    assert led.hand_over(Handing(2, ["two"], ["one"], 20), lambda: b"start %d" % rank) == b"start 0"
     with pytest.raises(RoundFailed, match="the link is down"):
         led.start(b"same", Round(0)).wait(1.0)
     with pytest.raises(Outrun) as outrun:

@@ -53,14 +53,28 @@ def test_peers_that_resume_at_different_steps_are_told_which_folder_to_remove():
 
 
 @pytest.mark.parametrize(("call", "kind"), [("begin_together", UserError), ("finish", ReplicasDiverged)])
-def test_different_weights_at_the_start_or_the_end_are_not_passed_over(call, kind):
+def test_different_weights_where_a_run_goes_on_or_ends_are_not_passed_over(call, kind):
     def work(exchange):
         worker = worker_of(exchange)
+        worker.trainer.outer.inner_step = 1
         if exchange.rank:
             worker.trainer.outer.replica.settle({name: x + 1 for name, x in worker.trainer.outer.slow.items()})
         getattr(worker, call)()
 
     assert [type(outcome) for outcome in outcomes(work)] == [kind, kind]
+
+
+def test_different_weights_at_the_start_become_those_of_the_first_and_that_is_told():
+    def work(exchange):
+        worker = worker_of(exchange, told := [])
+        worker.trainer.outer.replica.settle({name: x + exchange.rank for name, x in worker.trainer.outer.slow.items()})
+        worker.save = lambda: told.append({"text": "saved"})
+        worker.begin_together()
+        assert toy.same_weights(worker.trainer.outer.model, toy.model())
+        return [event["text"] for event in told]
+
+    said = "1 of 2 peers begin with other weights than 000: all begin with its"
+    assert outcomes(work) == [[said], [said, "saved"]]
 
 
 def test_weights_in_another_order_of_memory_which_round_otherwise_are_refused():
@@ -137,7 +151,9 @@ def test_who_came_late_is_not_asked_where_it_begins():
         worker.plan = Plan(**{**vars(PLAN), "rounds": 0})
         worker.evaluate = lambda round_number: None
         worker.run()
-        assert worker.trainer.outer.meetings == 2
+        there = worker_of(exchange)
+        there.begin_together()
+        assert worker.trainer.outer.meetings == there.trainer.outer.meetings + 1, "it has met at the end"
 
     toy.run_workers(1, work)
 

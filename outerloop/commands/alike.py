@@ -1,14 +1,17 @@
-"""Whether all peers begin alike: settings, shapes, step, weights; what differs is named, with both values."""
+"""Whether all peers of own loops begin alike: settings, shapes, rounds, weights; what differs is named."""
 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from typing import Any
 
+from outerloop.beginning import Standing, begin_alike
 from outerloop.loop import OuterLoop
 from outerloop.types import Contribution, UserError
 
+logger = logging.getLogger(__name__)
 Settings = Mapping[str, Any]
 MOST_BYTES = 1 << 22
 """Of what a peer tells of its model: some 40,000 parameters."""
@@ -18,9 +21,9 @@ OUTER = (*AXES, "merge_local", "buffers", "eager", "state_dtype", "seed")
 
 
 def begin_together(outer: OuterLoop, settings: Settings) -> None:
-    """Who comes late takes over the state of the run; else all begin with equal settings, rounds and weights.
+    """Take over the state of the run where this peer comes late; else begin with equal settings, rounds and weights.
 
-    Raises UserError.
+    Weights that differ before the first inner step become those of the first peer (beginning.py). Raises UserError.
     """
     if outer.exchange.came_late:
         outer.find_others()
@@ -28,25 +31,26 @@ def begin_together(outer: OuterLoop, settings: Settings) -> None:
         own = {
             "settings": {key: value for key, value in settings.items() if key.split(".")[0] in OUTER},
             "shapes": outer.island.layouts(),
-            "rounds": outer.under_way,
-            "slow": f"{outer.slow_hash:016x}" if outer.shared else "",
+            "standing": Standing.of(outer).to_map(),
         }
-        for one in outer.meet(json.dumps(own).encode()):
-            refuse_another(own, told_by(one), one.peer)
+        told = {one.peer: told_by(one) for one in outer.meet(json.dumps(own).encode())}
+        for peer, theirs in told.items():
+            refuse_another(told[outer.exchange.peer], theirs, peer)
+        begin_alike(outer, {peer: theirs["standing"] for peer, theirs in told.items()}, logger.warning)
 
 
 def told_by(one: Contribution) -> Any:
     """What a peer tells of its model. Raises UserError when that is none of it."""
     try:
         told = json.loads(bytes(one.blob[:MOST_BYTES]))
-        rounds, slow = [int(number) for number in told["rounds"]], str(told["slow"])
-        return {"settings": dict(told["settings"]), "shapes": dict(told["shapes"]), "rounds": rounds, "slow": slow}
+        standing = Standing.told(told["standing"])
+        return {"settings": dict(told["settings"]), "shapes": dict(told["shapes"]), "standing": standing}
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{one.peer} does not tell what its model is; start the same program everywhere") from error
 
 
 def refuse_another(own: Any, told: Any, peer: str) -> None:
-    """Raises UserError naming the first setting or parameter that differs from a peer's, else the rounds or weights."""
+    """Raises UserError naming the first setting or parameter that differs from a peer's, else the rounds."""
     refuse_different(own["settings"], told["settings"], peer)
     ours, theirs = own["shapes"], told["shapes"]
     for name in sorted(ours.keys() | theirs.keys()):
@@ -55,15 +59,11 @@ def refuse_another(own: Any, told: Any, peer: str) -> None:
             raise UserError(
                 f"{name[:200]} {here} here and {str(there)[:200]} at {peer}: make the same model everywhere"
             )
-    if own["rounds"] != told["rounds"]:
+    here, there = own["standing"].rounds, told["standing"].rounds
+    if here != there:
         raise UserError(
-            f"{peer} goes on with rounds {str(told['rounds'])[:50]}, and this peer with {own['rounds']}: load the"
-            " checkpoint of one step everywhere"
-        )
-    if own["slow"] != told["slow"]:
-        raise UserError(
-            f"{peer} begins with other weights ({told['slow'][:16]}, here {own['slow']}): set the same seed before the"
-            " model is made, or load the same checkpoint everywhere"
+            f"{peer} goes on with rounds {str(there)[:50]}, and this peer with {here}: load the checkpoint of one step"
+            " everywhere"
         )
 
 

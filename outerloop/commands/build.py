@@ -17,7 +17,7 @@ from torch import distributed as dist
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from outerloop import compatibility
+from outerloop import compatibility, hardware
 from outerloop.checkpoint import opened
 from outerloop.commands.config import stepped_inside
 from outerloop.commands.rundir import comparable
@@ -72,16 +72,23 @@ def of_all(config: DictConfig) -> dict[str, Any]:
 def fingerprint(config: DictConfig, *, lanes: int = 1) -> str:
     """Hash of what must be equal on every machine of a run: everything but the place, the data and the local counts.
 
+    The hardware is part of it where the outer method gives equal bits on equal hardware alone.
+
     `lanes`: of how many shards each island's messages are.
     """
     local = ("workers", "island", "data", "eval", "checkpoint")
     shared = {key: value for key, value in of_all(config).items() if key.split(".")[0] not in local}
     shared |= {rule: config.exchange.get(rule) for rule in RULES} | ({"lanes": lanes} if lanes > 1 else {})
+    if not getattr(make(config.method), "portable", True):
+        shared["hardware"] = hardware.described()
     return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def model_of(config: DictConfig, corpus: Corpus) -> Module:
-    """The model with its seeded initial weights. Raises UserError when its vocabulary is smaller than the data's."""
+    """Return the model with its seeded initial weights, which are equal on equal hardware (beginning.py).
+
+    Raises UserError when its vocabulary is smaller than the data's.
+    """
     torch.manual_seed(config.seed)
     node = config.model.copy()
     if "vocab_size" in node:

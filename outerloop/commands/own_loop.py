@@ -43,8 +43,9 @@ def from_recipe(
 
     Args:
         recipe: name of a recipe, as in `outerloop train recipe=diloco`.
-        model: its trainable parameters are exchanged; all peers begin with equal ones. Compiled or not is all one. Of
-            bfloat16 parameters each round also exchanges their rounding, 2 to 3 % of one inner step's norm.
+        model: its trainable parameters are exchanged. Where they differ at the start, all peers take over those of the
+            first peer in the order of names. Compiled or not is all one. Of bfloat16 parameters each round also
+            exchanges their rounding, 2 to 3 % of one inner step's norm.
         options: "key=value" as on the command line ("exchange.peers=4", "schedule.sync_every=30"); those of the inner
             trainer, the data and the model have no meaning here.
         exchange: one that has been joined, in place of that of the options.
@@ -54,7 +55,7 @@ def from_recipe(
             each; its other ranks get a Follower, to be attached like an outer loop. True on all islands or on none.
 
     Raises:
-        UserError: for options that are none, peers that do not come, or peers that begin with other weights.
+        UserError: for options that are none, peers that do not come, or peers that go on with other weights.
     """
     settings = config.load([f"recipe={recipe}", *options])
     plain = getattr(model, "_orig_mod", model)  # what torch.compile wraps has names that other peers know

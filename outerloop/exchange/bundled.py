@@ -24,7 +24,7 @@ from outerloop import snapshot
 from outerloop.exchange.at_leader import AtLeader, listed, unlisted
 from outerloop.protocols import Exchange, Pending, Read
 from outerloop.ranks import Ranks, tensor_of
-from outerloop.types import Contribution, Outrun, Refusals, ReplicasDiverged, Round, RoundFailed
+from outerloop.types import Contribution, Handing, Outrun, Refusals, ReplicasDiverged, Round, RoundFailed
 
 RECOVERY = "the others' state"
 OVERHEAD_BYTES = 1 << 16
@@ -99,6 +99,27 @@ class Bundled(AtLeader):
             if blob and not one.blob:
                 raise RoundFailed(f"{one.peer} does not speak for {self.ranks.size} lanes, as this island does")
         return contributions
+
+    def hand_over(self, way: Handing, state: Callable[[], bytes]) -> bytes:
+        """This lane's part. An island takes as a whole, also where only some of its lanes hold other weights."""
+
+        def joint(_: Exchange, of_lanes: Blobs) -> list[Any]:
+            told = [snapshot.unpack(one) for one in of_lanes]
+            return [sorted({peer for takers, _ in told for peer in takers}), sum(most for _, most in told)]
+
+        takers, most_bytes = self.asked("who takes the start", snapshot.pack([way.takers, way.most_bytes]), joint)
+        givers = [peer for peer in way.givers if peer not in takers]
+        if not takers:
+            return b""
+        own = self.ranks.gather(state()) if self.peer in givers else []
+        content: Blobs = []
+
+        def hand(exchange: Exchange) -> None:
+            whole = Handing(way.number, givers, takers, OVERHEAD_BYTES + most_bytes)
+            content.extend(parts_or_nothing(exchange.hand_over(whole, lambda: bundle(own)), self.ranks.size))
+
+        self.together(hand)
+        return self.ranks.deal(content) if self.peer in takers else b""
 
     def recovered(self, most_bytes: int) -> tuple[Round, bytes]:
         """This lane's part of the others' state. Lanes that ask for something else meanwhile take it over, too."""

@@ -13,14 +13,17 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, TimeoutError
 from datetime import timedelta
+from typing import TypeVar
 
 import torch
 from torch import distributed as dist
 
 from outerloop.exchange.from_the_start import FromTheStart
 from outerloop.protocols import Read
-from outerloop.ranks import tensor_of
-from outerloop.types import FIRST, Contribution, Refusals, Round, RoundFailed, UserError
+from outerloop.ranks import Ranks, tensor_of
+from outerloop.types import FIRST, Contribution, Handing, Refusals, Round, RoundFailed, UserError
+
+Returned = TypeVar("Returned")
 
 
 class Distributed(FromTheStart):
@@ -108,6 +111,22 @@ class Distributed(FromTheStart):
         """Everybody's bytes. Not counted: it is a look at the whole, not training."""
         return PendingRound(self, self.network.submit(self.gather, blob), Round(number)).result(timeout_s)
 
+    def hand_over(self, way: Handing, state: Callable[[], bytes]) -> bytes:
+        """One broadcast by the first process, which is the first giver. Raises RoundFailed."""
+        if not way.takers:
+            return b""
+        own = state() if self.peer == way.givers[0] else b""
+        content = self.ended(self.network.submit(Ranks(self.group).spread, own))
+        return content if self.peer in way.takers else b""
+
+    def ended(self, work: Future[Returned], timeout_s: float | None = None) -> Returned:
+        """What comes of a collective. Raises RoundFailed when a process is lost or does not come in time."""
+        try:
+            return work.result(timeout_s)
+        except (RuntimeError, TimeoutError, CancelledError) as error:
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+            raise RoundFailed(f"an exchange between {self.size} processes failed: {reason[0]}") from error
+
     def counters(self) -> dict[str, float]:
         """Nothing else."""
         return {}
@@ -142,11 +161,7 @@ class PendingRound:
 
     def result(self, timeout_s: float) -> list[Contribution]:
         """The same, not counted."""
-        try:
-            messages = self.future.result(timeout_s)
-        except (RuntimeError, TimeoutError, CancelledError) as error:
-            reason = str(error).strip().splitlines() or [type(error).__name__]
-            raise RoundFailed(f"an exchange between {self.exchange.size} processes failed: {reason[0]}") from error
+        messages = self.exchange.ended(self.future, timeout_s)
         return [Contribution(name_of(rank), self.round, blob) for rank, blob in messages.items()]
 
 

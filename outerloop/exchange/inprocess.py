@@ -15,7 +15,7 @@ from typing import Any
 from outerloop import rng
 from outerloop.exchange.from_the_start import FromTheStart
 from outerloop.protocols import Read
-from outerloop.types import FIRST, Contribution, Refusals, Round, Stopped, UserError
+from outerloop.types import FIRST, Contribution, Handing, Refusals, Round, Stopped, UserError
 
 
 class Hub:
@@ -129,6 +129,14 @@ class InProcess(FromTheStart):
         self.hub.put(("meeting", number), self.rank, blob)
         messages = self.exchange_for(("meeting", number), range(self.size))
         return [Contribution(name_of(rank), Round(0), blob) for rank, blob in messages.items()]
+
+    def hand_over(self, way: Handing, state: Callable[[], bytes]) -> bytes:
+        """The first giver puts its state in, and the takers read it there. Raises Stopped."""
+        if not way.takers:
+            return b""
+        own = state() if self.peer == way.givers[0] else b""
+        met = {one.peer: bytes(one.blob) for one in self.meet(own, way.number, 0.0)}
+        return met[way.givers[0]] if self.peer in way.takers else b""
 
     def exchange_for(self, key: Hashable, ranks: Sequence[int]) -> dict[int, bytes]:
         """The messages of these workers under one key, once all are in."""

@@ -16,7 +16,7 @@ from typing import Any
 from outerloop.exchange.at_leader import AtLeader, listed, unlisted
 from outerloop.protocols import Exchange, Pending, Read
 from outerloop.ranks import tensor_of
-from outerloop.types import Contribution, Refusals, ReplicasDiverged, Round, RoundFailed
+from outerloop.types import Contribution, Handing, Refusals, ReplicasDiverged, Round, RoundFailed
 from outerloop.wire import BadMessage
 
 
@@ -64,6 +64,13 @@ class Led(AtLeader):
     def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
         """One message an island, the leader's. Raises RoundFailed."""
         return unlisted(self.together(lambda exchange: listed(exchange.meet(blob, number, timeout_s))))
+
+    def hand_over(self, way: Handing, state: Callable[[], bytes]) -> bytes:
+        """The leader gives for its island, or takes, and all ranks get what it got. Raises as the leader's does."""
+
+        if not way.takers:
+            return b""
+        return self.together(lambda exchange: tensor_of(exchange.hand_over(way, state))).numpy().tobytes()
 
     def recovered(self, most_bytes: int) -> tuple[Round, bytes]:
         """The others' state, the same at all."""

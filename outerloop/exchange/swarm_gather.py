@@ -7,13 +7,13 @@ Rounds of all fragments form one chain: round r of fragment f has place r * frag
 from __future__ import annotations
 
 import logging
-import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
+from typing import Any
 
 from outerloop.exchange.swarm import SwarmExchange
-from outerloop.exchange.swarm_patience import PatientPending, state_from_others
+from outerloop.exchange.swarm_patience import Came, PatientPending, progress_to, state_from_others
 from outerloop.swarm.disk import Folder
 from outerloop.swarm.fields import BadMessage
 from outerloop.swarm.handover import Handover
@@ -24,8 +24,8 @@ from outerloop.swarm.presence import Presence
 from outerloop.swarm.roster import id_of
 from outerloop.swarm.rounds import Rounds
 from outerloop.swarm.rules import Quorum, Rules
-from outerloop.swarm.timeouts import CALL_S, DONATE_S, LINGER_S, MEET_S, TELL_S
-from outerloop.types import FIRST, Contribution, Outrun, Round, UserError
+from outerloop.swarm.timeouts import CALL_S, DONATE_S, LINGER_S, MEET_S, STATE_S
+from outerloop.types import FIRST, Contribution, Deserted, Handing, Outrun, Round, UserError
 
 logger = logging.getLogger(__name__)
 
@@ -197,10 +197,45 @@ class SwarmGather(SwarmExchange):
         return pending
 
     def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Those that are counted on, without who is gone or does not come."""
-        meeting = self._meetings.meet(number, blob, self._rounds.roster)
-        met = self._node.call(meeting, timeout_s=MEET_S + CALL_S)
+        """Those that are counted on, without who is gone or does not come.
+
+        At the start all wait for `timeout_s`: some take long to make the model, and all must begin with one.
+        """
+        patience_s = timeout_s if number == 1 else MEET_S
+        meeting = self._meetings.meet(number, blob, self._rounds.roster, patience_s=patience_s)
+        met = self._node.call(meeting, timeout_s=patience_s + CALL_S)
         return [Contribution(name, Round(number), content) for name, content in met.items()]
+
+    def hand_over(self, way: Handing, state: Callable[[], bytes]) -> bytes:
+        """In chunks, from all givers at once; then all wait until the takers have it. Raises Deserted."""
+        if not way.takers:
+            return b""
+        content = b""
+        if self.peer in way.takers:
+            content = self._start_from(way)
+        else:
+            self._node.call(self._handover.give_start(state()), timeout_s=STATE_S)
+        self._until_all_have_it(way.number)
+        return content
+
+    def _start_from(self, way: Handing) -> bytes:
+        progress = progress_to(self._tell)
+        try:
+            return self._while_heard(self._handover.take_start(way.givers, at_most=way.most_bytes, progress=progress))
+        except Deserted as error:
+            raise Deserted(
+                f"{', '.join(way.givers)} hold the weights that all begin with, and have sent nothing for"
+                f" {self._patience_s:g} s: start all again"
+            ) from error
+
+    def _until_all_have_it(self, number: int) -> None:
+        """All begin together; one that has gone, or that nothing moves to for too long, is not waited for."""
+        meeting = self._meetings.meet(number, b"", self._rounds.roster, patience_s=STATE_S)
+        try:
+            self._while_heard(meeting)
+        except Deserted:
+            self._tell("begins without those that have not got its weights: nothing has moved for too long")
+        self._node.call(self._handover.end_start(), timeout_s=CALL_S)
 
     def counters(self) -> dict[str, float]:
         """What was refused, by kind (swarm/refusals.py)."""
@@ -219,23 +254,22 @@ class SwarmGather(SwarmExchange):
 
     def recovery(self, at_most: int) -> tuple[Round, bytes]:
         """The others' state, however long it takes to come: people see how far it is. Raises Deserted."""
-        told_s = time.monotonic()
-
-        def progress(here: int, size: int) -> None:
-            nonlocal told_s
-            if here == size or time.monotonic() - told_s > TELL_S:
-                told_s = time.monotonic()
-                self._tell(f"state of the run: {here / 1e6:.1f} of {size / 1e6:.1f} MB are here")
-
         self._tell("not where the others are: taking over the state of the run")
         work = self._handover.take_over(
-            self._names().values(), sitting=self._members.sitting, at_most=at_most, progress=progress
+            self._names().values(),
+            sitting=self._members.sitting,
+            at_most=at_most,
+            progress=progress_to(self._tell),
         )
+        place, content = self._while_heard(work)
+        return Round(*divmod(place, self._fragments)), content
+
+    def _while_heard(self, work: Coroutine[Any, Any, Came]) -> Came:
+        """What `work` comes to, while anybody tells something of the run. Raises Deserted."""
         self._handover.listen()
-        place, content = state_from_others(
+        return state_from_others(
             self._node.spawn(work), silent_s=self._handover.silent_s, patience_s=self._patience_s, tell=self._tell
         )
-        return Round(*divmod(place, self._fragments)), content
 
     def _names(self) -> dict[str, str]:
         """Peer id -> name of everybody who may take part: known here, or counted on by the others."""

@@ -26,7 +26,7 @@ from outerloop.swarm.partners import Dealt, Drawn, Partners
 from outerloop.swarm.patience import Patience
 from outerloop.swarm.presence import Presence
 from outerloop.swarm.timeouts import DHT_S, LINGER_S
-from outerloop.types import FIRST, Contribution, Round, RoundFailed, UserError
+from outerloop.types import FIRST, Contribution, Handing, Round, RoundFailed, UserError
 
 logger = logging.getLogger(__name__)
 
@@ -110,6 +110,10 @@ class SwarmGossip(FromTheStart, SwarmExchange):
     def rank(self) -> int:
         """Place among the members, once joined."""
         return list(self._members.names.values()).index(self.peer)
+
+    def hand_over(self, way: Handing, state: Callable[[], bytes]) -> bytes:
+        """Nothing: without lockstep nobody meets at the start, and each replica begins with its own weights."""
+        return b""
 
     def counters(self) -> dict[str, float]:
         """See Gossip and Refusals. Many dropped pairs: `deadline_s` is too short for the payload, or peers die."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, TimeoutError
+from typing import TypeVar
 
 from outerloop.exchange.swarm import SwarmPending
 from outerloop.swarm.outcomes import TooFar
@@ -12,6 +13,7 @@ from outerloop.swarm.timeouts import TELL_S
 from outerloop.types import Contribution, Deserted, Outrun, Round, RoundFailed
 
 Tell = Callable[[str], None]
+Came = TypeVar("Came")
 
 
 class PatientPending(SwarmPending):
@@ -53,9 +55,20 @@ class PatientPending(SwarmPending):
             raise RoundFailed("the round was dropped: this peer is leaving") from None
 
 
-def state_from_others(
-    getting: Future[tuple[int, bytes]], *, silent_s: Callable[[], float], patience_s: float, tell: Tell
-) -> tuple[int, bytes]:
+def progress_to(tell: Tell) -> Callable[[int, int], None]:
+    """What a download tells of its bytes, as a line now and then."""
+    told_s = time.monotonic()
+
+    def progress(here: int, size: int) -> None:
+        nonlocal told_s
+        if here == size or time.monotonic() - told_s > TELL_S:
+            told_s = time.monotonic()
+            tell(f"state of the run: {here / 1e6:.1f} of {size / 1e6:.1f} MB are here")
+
+    return progress
+
+
+def state_from_others(getting: Future[Came], *, silent_s: Callable[[], float], patience_s: float, tell: Tell) -> Came:
     """What `getting` comes to, however long it takes while anybody tells something of the run.
 
     `silent_s`: for how long nobody has. Raises Deserted when that is more than `patience_s`.

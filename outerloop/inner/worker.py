@@ -14,7 +14,8 @@ from typing import Any
 
 from torch import Tensor
 
-from outerloop import checkpoint, rng, wire
+from outerloop import checkpoint, rng
+from outerloop.beginning import begin_alike, meet
 from outerloop.inner.saving import keep_payload, load, save
 from outerloop.inner.spent import Spent
 from outerloop.inner.trainer import StepReport, Trainer
@@ -116,7 +117,7 @@ class Worker:
         if not self.trainer.outer.shared:
             self.become_one()
             return
-        states = {peer: state.split()[1] for peer, state in self.meet().items()}
+        states = {peer: one.slow for peer, one in meet(self.trainer.outer).items()}
         if len(set(states.values())) > 1:
             raise ReplicasDiverged(f"the peers ended with different slow weights: {states}")
 
@@ -124,40 +125,37 @@ class Worker:
         """The mean of all replicas that are left is the run's model, and what its last evaluation is of."""
         mean, spread, replicas = mean_and_spread(self.trainer.outer, self.lanes)
         self.trainer.outer.replica.settle(mean)
-        if self.plan.index == 0:
-            told = f"the model is the mean of {replicas} of {self.exchange.size} replicas, {spread:.2g} apart"
-            self.emit("status", text=told)
+        self.tell_once(f"the model is the mean of {replicas} of {self.exchange.size} replicas, {spread:.2g} apart")
         self.tell_validation(self.plan.rounds, mean, spread=spread, replicas=replicas)
 
     def begin_together(self) -> None:
-        """All peers, on whatever machine, must begin with the same round and with the same slow weights.
+        """Check that all peers, on whatever machine, begin with the same round and layouts, and with equal weights.
 
-        Without lockstep each goes on from where it is.
+        Without lockstep each goes on from where it is. One that took over the first one's weights saves them: it could
+        not draw them again if it were killed before its first checkpoint. Raises UserError; see beginning.begin_alike.
         """
         if not self.exchange.lockstep:
             return
-        states = self.meet()
-        rounds, hashes, steps, layouts = zip(*(state.split() for state in states.values()), strict=True)
-        if len(set(rounds)) > 1:
-            at = dict(zip(states, map(int, steps), strict=True))
+        standings = meet(self.trainer.outer)
+        if len({tuple(one.rounds) for one in standings.values()}) > 1:
+            at = {peer: one.step for peer, one in standings.items()}
             raise UserError(
                 f"the peers would go on with different rounds, from inner steps {at}: on the machines that are ahead,"
                 f" remove {checkpoint.generation(self.plan.run_dir, max(at.values()))} and start all again"
             )
-        if self.trainer.outer.shared and len(set(hashes)) > 1:
-            raise UserError(f"the peers begin with different weights, {states}: start all in new run directories")
-        if len(set(layouts)) > 1:
+        layouts = {peer: one.layouts for peer, one in standings.items()}
+        if len(set(layouts.values())) > 1:
             raise UserError(
-                f"the peers hold their weights in other orders, {dict(zip(states, layouts, strict=True))}, and would"
-                " round otherwise: make the same model everywhere, with contiguous parameters"
+                f"the peers hold their weights in other orders, {layouts}, and would round otherwise: make the same"
+                " model everywhere, with contiguous parameters"
             )
+        if begin_alike(self.trainer.outer, standings, self.tell_once):
+            self.save()
 
-    def meet(self) -> dict[str, str]:
-        """Peer -> its rounds under way, the hashes of its slow weights and their layouts, its inner step, as text."""
-        outer = self.trainer.outer
-        layouts = wire.name_hash(str(outer.island.layouts()))
-        own = f"{','.join(map(str, outer.under_way))} {outer.slow_hash:016x} {self.step} {layouts:016x}".encode()
-        return {c.peer: bytes(c.blob).decode() for c in outer.meet(own)}
+    def tell_once(self, text: str) -> None:
+        """A line of the run, which the first worker of each machine tells."""
+        if self.plan.index == 0:
+            self.emit("status", text=text)
 
     def after_round(self, report: RoundReport, *, now: bool = True) -> None:
         """Account, and evaluate and save when it is time: after the last fragment of a round has landed.

@@ -63,6 +63,11 @@ class Donor:
         self._hold_on()
         self._tell_waiting()
 
+    def release(self, number: int) -> None:
+        """Give the state as of this commit no longer, if that is the one that is held."""
+        if self._held.number == number:
+            self._held.clear()
+
     async def _tell(self, remote: str, request: Request, stream: Stream) -> None:
         number = request.get("number")
         if not isinstance(number, int):

@@ -3,6 +3,8 @@
 the newest commit h that can be believed   ->   its roster is asked for the state as of commit h + 1 (donor.py)
 commit h + 1 is decided, h's roster signed ->   the newcomer follows the chain from there, and keeps what comes
 the state is here (download.py)            ->   its trainer goes on from that, and lands what has come meanwhile
+
+Before the first round, the state that the run begins with goes the same way to those that hold another one.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from outerloop.swarm.commits import Commit
 from outerloop.swarm.disk import Disk
 from outerloop.swarm.donor import Donor
 from outerloop.swarm.download import Download, Progress
-from outerloop.swarm.fields import BadMessage
+from outerloop.swarm.fields import MAX_NUMBER, BadMessage
 from outerloop.swarm.framing import BrokenStream
 from outerloop.swarm.holders import Unobtainable
 from outerloop.swarm.manifest import Manifest
@@ -30,6 +32,8 @@ from outerloop.swarm.timeouts import RETRY_S
 from outerloop.swarm.transport import Transport, Unreachable
 
 logger = logging.getLogger(__name__)
+START = MAX_NUMBER
+"""The number of a commit that never is: the state that a run begins with goes by it."""
 
 
 class Handover:
@@ -55,7 +59,7 @@ class Handover:
         self._donor = Donor(transport, run=run, allowed=allowed, pace=pace)
         self._download = Download(transport, run=run, disk=disk)
         self.given, self.taken = self._donor.bulk, self._download.bulk
-        self._heard_s, self._received = time.monotonic(), 0
+        self._heard_s, self._moved = time.monotonic(), 0
 
     async def serve(self) -> None:
         await self._donor.serve()
@@ -63,6 +67,27 @@ class Handover:
     def wants(self, number: int) -> bool:
         """Whether somebody waits for the state as of this commit; for the trainer's thread."""
         return self._donor.wants(number)
+
+    async def give_start(self, content: bytes) -> None:
+        """Give this state, which is as of no commit but the start of the run, to who asks for it."""
+        self._donor.hold(content, await asyncio.to_thread(Manifest.of, content, number=START, head=bytes(32)))
+
+    async def take_start(self, givers: Iterable[str], *, at_most: int, progress: Progress) -> bytes:
+        """The state of at most so many bytes that these peers (names) begin with.
+
+        Tries until it succeeds: the caller limits the time.
+        """
+        ids = [id_of(giver) for giver in givers]
+        while True:
+            try:
+                return (await self._download.get(START, ids, progress, at_most=at_most))[1]
+            except (Unobtainable, BadMessage) as error:
+                logger.warning("no state to begin with: %s; asking again", error)
+            await asyncio.sleep(RETRY_S[1])
+
+    async def end_start(self) -> None:
+        """All have it: the copy may go."""
+        self._donor.release(START)
 
     async def landed(self, number: int, content: bytes | None) -> None:
         """The trainer has landed a commit, and copied its state if that was wanted."""
@@ -72,9 +97,10 @@ class Handover:
             self._donor.hold(content, await asyncio.to_thread(Manifest.of, content, number=number, head=head))
 
     def silent_s(self) -> float:
-        """Seconds since a peer last told or sent something of the run to this one, which takes over its state."""
-        if self.taken.bytes_received > self._received:
-            self._heard_s, self._received = time.monotonic(), self.taken.bytes_received
+        """Seconds since a peer last told this one something of the run, or state came from one or went to one."""
+        moved = self.taken.bytes_received + self.given.bytes_sent
+        if moved > self._moved:
+            self._heard_s, self._moved = time.monotonic(), moved
         return time.monotonic() - self._heard_s
 
     def listen(self) -> None:

@@ -39,12 +39,17 @@ class Meetings:
     async def serve(self) -> None:
         await self._transport.serve(self._protocol, allowed=self._allowed, handler=self._show)
 
-    async def meet(self, number: int, content: bytes, peers: Iterable[str]) -> dict[str, bytes]:
-        """What each of these peers showed by name, the own included; without those who are gone or too late."""
+    async def meet(
+        self, number: int, content: bytes, peers: Iterable[str], *, patience_s: float = MEET_S
+    ) -> dict[str, bytes]:
+        """What each of these peers showed by name, the own included; without those who are gone or too late.
+
+        `patience_s`: how long one that is alive may take to come.
+        """
         others = [peer for peer in peers if peer != self._own]
         self._not_seen = set(map(id_of, others))
         self._shown.post(number, content)
-        seen = await asyncio.gather(*(self._look_at(peer, number) for peer in others))
+        seen = await asyncio.gather(*(self._look_at(peer, number, patience_s) for peer in others))
         met = {peer: one for peer, one in zip(others, seen, strict=True) if one is not None}
         return dict(sorted((met | {self._own: content}).items()))
 
@@ -57,9 +62,9 @@ class Meetings:
         except TimeoutError:
             logger.warning("left although these had not come: %s", ", ".join(sorted(self._not_seen)))
 
-    async def _look_at(self, peer: str, number: int) -> bytes | None:
+    async def _look_at(self, peer: str, number: int, patience_s: float) -> bytes | None:
         try:
-            async with limit(MEET_S):
+            async with limit(patience_s):
                 return await persist(lambda: self._ask(peer, number), peer=peer)
         except (PeerGone, TimeoutError) as error:
             logger.warning("met without %s: %s", peer, error)

@@ -1,0 +1,157 @@
+"""Whether machines with different vector units and threads begin alike and hold one model: whole runs over the swarm.
+
+    .venv/bin/python scripts/mixed_machines.py [--recipes diloco,loco] [--peers 2,3] [--rounds 20] [--again]
+
+Each machine is an `outerloop train workers=1` of its own on loopback, with the vector units that torch may use
+(ATEN_CPU_CAPABILITY) and the threads of MACHINES; avx512 takes part where the processor has it. Printed and written to
+scripts/results/machines/, one JSON file a run, is how many machines took over the first one's weights, and how many
+different slow weights there were after each round: 1 is right, but for SPARTA, whose replicas differ by design. Runs
+that have a file are not run again without --again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rows import show
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "scripts/results/machines"
+HAS_AVX512 = "avx512f" in Path("/proc/cpuinfo").read_text()
+MACHINES = [("default", 1), ("avx2", 2), ("avx512" if HAS_AVX512 else "default", 7)]
+"""Vector units and threads of each."""
+SMALL = ["model=nano", "eval.sequences=16", "eval.every=0", "checkpoint.every=0", "inner.seq_len=32", "inner.batch=4"]
+RECIPES = sorted(path.stem for path in (ROOT / "configs/recipe").glob("*.yaml"))
+OWN_STEPS = ("ddp", "demo", "sparta")
+"""Recipes that exchange after every inner step."""
+APART = ("sparta",)
+"""Recipes whose replicas differ by design."""
+LIMIT_S = 1800
+Record = dict[str, Any]
+
+
+def options_of(recipe: str, *, peers: int, rounds: int) -> list[str]:
+    """What every machine of a run types; NoLoCo's and SPARTA's peers gather here as all others do."""
+    steps = [] if recipe in OWN_STEPS else ["schedule.sync_every=4"]
+    if recipe == "streaming_diloco":
+        steps = ["schedule.sync_every=6", "schedule.delay=2"]
+    swarm = ["exchange=swarm_gather", "workers=1", f"exchange.peers={peers}", "exchange.quorum=all"]
+    return [*SMALL, f"recipe={recipe}", *swarm, *steps, f"rounds={rounds}"]
+
+
+def start(machine: tuple[str, int], folder: Path, options: Sequence[str]) -> subprocess.Popen[str]:
+    """One machine."""
+    vectors, threads = machine
+    command = [sys.executable, "-m", "outerloop", "train", *options, f"threads={threads}", f"run_dir={folder}"]
+    environment = os.environ | {"ATEN_CPU_CAPABILITY": vectors, "OMP_WAIT_POLICY": "passive"}
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, cwd=ROOT
+    )
+
+
+def invitation(first: subprocess.Popen[str]) -> tuple[str, str]:
+    """What the others type to meet the first machine, and what it has said so far. Raises RuntimeError."""
+    said = ""
+    assert first.stdout is not None
+    for line in first.stdout:
+        said += line
+        if found := re.search(r"exchange\.initial_peers=\[\S+\]", line):
+            return found[0], said
+    raise RuntimeError(said)
+
+
+def run(recipe: str, *, peers: int, rounds: int) -> Record:
+    """One run of as many machines, to its end."""
+    options, machines = options_of(recipe, peers=peers, rounds=rounds), MACHINES[:peers]
+    with tempfile.TemporaryDirectory() as folder:
+        folders = [Path(folder) / str(number) for number in range(peers)]
+        processes = [start(machines[0], folders[0], options)]
+        try:
+            address, said = invitation(processes[0])
+            for machine, own in zip(machines[1:], folders[1:], strict=True):
+                processes.append(start(machine, own, [*options, address]))
+            texts = [process.communicate(timeout=LIMIT_S)[0] for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        codes = [process.returncode for process in processes]
+        hashes, failed = told_in(folders)
+    text = said + "".join(texts)
+    began = re.search(r"(\d+) of \d+ peers begin with other weights", text)
+    return {
+        "recipe": recipe,
+        "machines": [f"{vectors}, threads={threads}" for vectors, threads in machines],
+        "rounds": rounds,
+        "took_over_the_start": int(began[1]) if began else 0,
+        "exit_codes": codes,
+        "rounds_landed": len(hashes),
+        "rounds_failed": failed,
+        "different_slow_weights": max(map(len, hashes.values()), default=0),
+        "slow_hash": {round: sorted(of_round) for round, of_round in sorted(hashes.items())},
+        "said": text[-2000:] if any(codes) else "",
+    }
+
+
+def told_in(folders: Sequence[Path]) -> tuple[dict[int, set[str]], int]:
+    """Round -> the slow hashes of all machines after its last fragment, and how many rounds failed at any of them."""
+    hashes: defaultdict[int, set[str]] = defaultdict(set)
+    failed = 0
+    for folder in folders:
+        file, of_machine = folder / "metrics.jsonl", {}
+        for line in file.read_text().splitlines() if file.exists() else ():
+            row = json.loads(line)
+            if row["event"] == "round":
+                of_machine[row["round"]] = row["slow_hash"]
+                failed += bool(row["failed"])
+        for round, slow_hash in of_machine.items():
+            hashes[round].add(slow_hash)
+    return dict(hashes), failed
+
+
+def is_right(record: Record) -> bool:
+    """Whether all machines came to the end, with one model after every round unless replicas differ by design."""
+    one = record["different_slow_weights"] == 1 or record["recipe"] in APART
+    return one and not any(record["exit_codes"]) and record["rounds_landed"] == record["rounds"]
+
+
+def kept(recipe: str, *, peers: int, rounds: int, again: bool) -> Record:
+    """The record of a run, from its file or made now."""
+    file = RESULTS / f"{recipe}-{peers}.json"
+    if file.exists() and not again:
+        return json.loads(file.read_text())
+    record = run(recipe, peers=peers, rounds=rounds)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(record, indent=2) + "\n")
+    return record
+
+
+def main() -> int:
+    """Run all, print a line each; 1 if any is not right."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipes", default=",".join(RECIPES))
+    parser.add_argument("--peers", default="2,3")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--again", action="store_true")
+    args = parser.parse_args()
+    right = True
+    for recipe in args.recipes.split(","):
+        for peers in map(int, args.peers.split(",")):
+            record = kept(recipe, peers=peers, rounds=args.rounds, again=args.again)
+            show(record | {"right": is_right(record)}, but=["slow_hash", "said"])
+            right &= is_right(record)
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
