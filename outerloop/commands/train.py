@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
@@ -162,15 +163,17 @@ class Supervisor:
             checkpoint.seal(self.run.path, event["step"])
 
     def tell_address(self, addresses: Sequence[str]) -> None:
-        """How other machines join, when the run expects any."""
-        if self.config.exchange.peers <= self.config.workers:
+        """How other machines join: while the run forms, or at any time where it takes newcomers."""
+        peers = self.config.exchange.peers
+        if peers <= self.config.workers and not get_class(self.config.exchange._target_).takes_newcomers:
             return
         if all("/127.0.0.1/" in address for address in addresses):
             self.terminal.say(
                 "note: only this machine can reach 127.0.0.1: type exchange.host=0.0.0.0 for others to join"
             )
         self.terminal.say(
-            f"others join with the same options and exchange.host=0.0.0.0 'exchange.initial_peers=[{addresses[0]}]'"
+            f"others join with the same options and exchange.peers={peers} exchange.host=0.0.0.0"
+            f" 'exchange.initial_peers=[{addresses[0]}]'"
         )
 
     def write(self, row: Row) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from outerloop.commands import life
-from outerloop.commands.build import fingerprint, make
+from outerloop.commands.build import agreed_settings, make
 from outerloop.commands.rundir import identity_file
 from outerloop.commands.team import error_event
 from outerloop.inner.worker import Event
@@ -88,7 +88,7 @@ def peer_of(
         worker=index,
         initial_peers=initial_peers,
         identity_path=str(identity_file(run_dir, index)),
-        fingerprint=fingerprint(config, lanes=lanes),
+        **agreed_settings(config, lanes=lanes),
         tell=lambda text: emit({"event": "status", "worker": index, "step": 0, "text": f"worker {index} {text}"}),
     )
     emit({"event": "address", "worker": index, "step": 0, "addresses": list(exchange.address)})

@@ -44,6 +44,8 @@ class SwarmExchange(ABC):
     """
 
     tells_moving = concurrent = True
+    takes_newcomers = False
+    """Whether a peer may come while the run is under way."""
 
     def __init__(self, presence: Presence, *, max_blob_bytes: int, tell: Callable[[str], None]) -> None:
         self.peer = presence.name

@@ -24,6 +24,7 @@ from outerloop.swarm.presence import Presence
 from outerloop.swarm.roster import id_of
 from outerloop.swarm.rounds import Rounds
 from outerloop.swarm.rules import Quorum, Rules
+from outerloop.swarm.settings import Settings
 from outerloop.swarm.timeouts import CALL_S, DONATE_S, LINGER_S, MEET_S, TELL_S
 from outerloop.types import FIRST, Contribution, Outrun, Round, UserError
 
@@ -52,6 +53,7 @@ class SwarmGather(SwarmExchange):
     absent_rounds     who missed so many rounds in a row is not counted on any more, until it comes back
     fragments         of the schedule
     fingerprint       hash of all settings that must be equal on every peer
+    settings          those settings by name, so that one that differs is named; who has others is left out
     max_blob_bytes    largest payload that is sent, or accepted from a peer
     max_mbit          what payloads and state may take of the way out, Mbit/s; None: no limit
     patience_s        how long nobody may tell anything of the run to a peer that needs its state, 90 at least
@@ -61,6 +63,7 @@ class SwarmGather(SwarmExchange):
     agrees = True
     waits_for_all = False
     lockstep = True
+    takes_newcomers = True
 
     def __init__(
         self,
@@ -84,6 +87,7 @@ class SwarmGather(SwarmExchange):
         absent_rounds: int = 2,
         fragments: int = 1,
         fingerprint: str = "",
+        settings: Settings | None = None,
         max_blob_bytes: int = 1 << 30,
         max_mbit: float | None = None,
         patience_s: float = 600.0,
@@ -111,6 +115,8 @@ class SwarmGather(SwarmExchange):
             open_internet=open_internet,
             allow=allow,
             fingerprint=fingerprint,
+            settings=settings,
+            tell=tell,
             remembers=self._remembers,
         )
         super().__init__(presence, max_blob_bytes=max_blob_bytes, tell=tell)

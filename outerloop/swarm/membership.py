@@ -1,11 +1,12 @@
 """Membership of a run: which peers take part, and the same sorted list of them everywhere, so that all agree on ranks.
 
-The members are the first `peers` of the roster in the order of joining. A roster is only what a peer happens to see, so
-each one asks every other for the list that *it* sees; when all lists are equal the swarm has formed. The list, with the
-times of joining, names the sitting: what is agreed on holds in it alone. A run that is resumed as a whole forms anew;
-who is restarted while others go on, and remembers their sitting, is back in it. Who comes late is no member: the others
-know its name, and the agreement counts on it once it has the state. It goes by the list that more than half of those
-tell who have formed, so that fewer of them cannot lead it into a sitting of their own (proof.py says what they can).
+The members are the first `peers` of the roster in the order of joining, of those with the same settings (strangers.py
+has the others). A roster is only what a peer happens to see, so each one asks every other for the list that *it* sees;
+when all lists are equal the swarm has formed. The list, with the times of joining, names the sitting: what is agreed on
+holds in it alone. A run that is resumed as a whole forms anew; who is restarted while others go on, and remembers their
+sitting, is back in it. Who comes late is no member: the others know its name, and the agreement counts on it once it has
+the state. It goes by the list that more than half of those tell who have formed, so that fewer of them cannot lead it
+into a sitting of their own (proof.py says what they can).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 from outerloop.swarm.framing import BrokenStream, Stream, TurnedAway
 from outerloop.swarm.roster import NAME, Record, Roster, id_of
+from outerloop.swarm.strangers import Strangers
 from outerloop.swarm.timeouts import FORM_POLL_S, VIEW_S, limit
 from outerloop.swarm.transport import Request, Transport, Unreachable
 from outerloop.types import UserError
@@ -40,6 +42,7 @@ class Membership:
         run: str,
         peers: int,
         own: Record,
+        strangers: Strangers,
         remembers: Callable[[str], bool] = lambda sitting: False,
     ) -> None:
         self._transport = transport
@@ -49,6 +52,7 @@ class Membership:
         self._protocol = f"outerloop/1/{run}/members"
         self._peers = peers
         self._own = own
+        self._strangers = strangers
         self._silent: set[str] = set()
         self._turned_away_by: set[str] = set()
         self._records: list[Record] = []
@@ -96,8 +100,10 @@ class Membership:
         await stream.ended()
 
     async def _agreed(self) -> bool:
-        self._records = await self._roster.read()
-        await self._refuse_other_settings()
+        self._records = await self._strangers.leave_out(await self._roster.read())
+        if odd := self._strangers.odd(self._records):
+            await asyncio.sleep(2 * FORM_POLL_S[1])  # stay in the roster until the others have seen it too
+            raise UserError(odd)
         first = sorted(self._records, key=lambda record: (record.joined, record.name))[: self._peers]
         self._members = sorted([record.name, record.joined] for record in first)
         self._silent = {name for name, _ in self._members} - {self._own.name}
@@ -147,16 +153,10 @@ class Membership:
         if [self._own.name, self._own.joined] not in members or self._remembers(sitting_of(self._run, members)):
             self._members, self._formed, self.came_late = members, True, True
 
-    async def _refuse_other_settings(self) -> None:
-        for record in self._records:
-            if record.fingerprint != self._own.fingerprint:
-                await asyncio.sleep(2 * FORM_POLL_S[1])  # stay in the roster until that peer has seen it too
-                raise UserError(
-                    f"peer {record.name} runs with other settings (fingerprint {record.fingerprint}, here "
-                    f"{self._own.fingerprint}); start every peer with the same settings, or type another run id"
-                )
-
     def _what_is_missing(self, waited_s: float) -> str:
+        return "; ".join(filter(None, (self._missing(waited_s), self._strangers.line())))
+
+    def _missing(self, waited_s: float) -> str:
         if self._formed_lists and not self._most_told():
             tellers = _list([record for record in self._records if record.name in self._formed_lists])
             return f"run {self._run} is under way, and most of these do not tell the same members: {tellers}"
