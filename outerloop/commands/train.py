@@ -84,6 +84,7 @@ class Supervisor:
         self.ready: set[int] = set()
         self.died: set[int] = set()
         self.done_s: float | None = None
+        self.went_back = False
 
     def work(self, team: Team) -> None:
         """Start, follow, and see everyone out, whatever happens."""
@@ -116,6 +117,9 @@ class Supervisor:
     def take(self, event: Event) -> None:
         """Account for one event of a worker."""
         worker, kind = event["worker"], event["event"]
+        if kind == "back":
+            self.go_back(event["step"])
+            return
         if kind == "error" and event["kind"] == "alone" and self.done_s is not None:
             event, kind = died(worker, event["text"]), "died"
         self.write(event)
@@ -135,6 +139,13 @@ class Supervisor:
             self.here.discard(worker)
         for row in self.shares.take(event):
             self.write(row)
+
+    def go_back(self, step: int) -> None:
+        """The peers go on from an earlier checkpoint than this machine's newest: what was measured since is dropped."""
+        if not self.went_back:
+            self.went_back = True
+            self.rows.begin(rundir.rows_until(self.run.path, step))
+            self.terminal.say(f"going back to inner step {step}, the newest checkpoint that all peers hold")
 
     def bury(self, event: Event) -> None:
         """A worker is gone; the others go on if they can. Raises WorkerCrashed if not."""

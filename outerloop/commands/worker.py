@@ -18,6 +18,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from outerloop import checkpoint
 from outerloop.commands import life
 from outerloop.commands.build import agreed_settings, make
 from outerloop.commands.rundir import identity_file
@@ -46,6 +47,7 @@ def main(arguments: list[str]) -> int:
     exchange: Any = None
     try:
         exchange = joining(config, run_dir, index, emit)
+        resume_step = formed(exchange, run_dir, resume_step, index, emit)
         life.join(config, exchange, run_dir, resume_step, index)
         life.live(
             config,
@@ -76,6 +78,17 @@ def joining(config: DictConfig, run_dir: Path, index: int, emit: Emit) -> Any:
     initial_peers = [] if first else peers_from(sys.stdin.readline())
     threading.Thread(target=watch_parent, daemon=True).start()
     return peer_of(config, run_dir, index, initial_peers, emit)
+
+
+def formed(exchange: Any, run_dir: Path, resume_step: int | None, index: int, emit: Emit) -> int | None:
+    """Wait for the other peers. Return the inner step that all go on from, told when it is an earlier one than here.
+
+    Raises UserError when they do not come, or hold no checkpoint in common.
+    """
+    step = exchange.form(checkpoint.held(run_dir, index, newest=resume_step))
+    if step != resume_step:
+        emit({"event": "back", "worker": index, "step": step})
+    return step
 
 
 def peer_of(

@@ -34,6 +34,7 @@ NOT_TRAINED = [
     "exchange.fragments",
     "exchange.fingerprint",
     "exchange.settings",
+    "exchange.reform",
     "exchange.max_blob_bytes",
 ]
 """Settings that do not change what is trained, with all that is under them."""
