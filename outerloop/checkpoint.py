@@ -28,11 +28,14 @@ PIECE_BYTES = 1 << 20
 """A file is read in pieces of this size to be hashed: the shards of an island need not fit in memory."""
 
 
-def save(run_dir: Path, step: int, worker: int, state: dict[str, Any], *, shards: Path | None = None) -> None:
+def save(
+    run_dir: Path, step: int, worker: int, state: dict[str, Any], *, shards: Path | None = None, slow_hash: str = ""
+) -> None:
     """Write one worker's state of one step: data, then its length and hash, and those of the files in `shards`.
 
     Args:
         shards: a folder of this generation that is written already.
+        slow_hash: of the slow weights in it, in hex, by which peers see whether they hold the same generation.
     """
     data = packed(state)
     folder = generation(run_dir, step)
@@ -40,7 +43,7 @@ def save(run_dir: Path, step: int, worker: int, state: dict[str, Any], *, shards
     write_atomically(folder / f"worker-{worker}.pt", data)
     files = [file for file in shards.rglob("*") if file.is_file()] if shards else []
     of_shards = {f"{file.relative_to(folder)}": fingerprint_of(file) for file in files}
-    vouched = fingerprint(io.BytesIO(data)) | {"shards": of_shards}
+    vouched = fingerprint(io.BytesIO(data)) | {"shards": of_shards, "slow_hash": slow_hash}
     write_atomically(folder / f"worker-{worker}.json", json.dumps(vouched).encode())
 
 
@@ -98,9 +101,21 @@ def newest_good(run_dir: Path, workers: int) -> tuple[int | None, list[str]]:
     return None, passed_over
 
 
+def held(run_dir: Path, worker: int, *, newest: int | None) -> dict[int, str]:
+    """Return the steps up to `newest` that one worker can go on from, and the hash of its slow weights at each."""
+    steps = [step for step in sealed(run_dir) if newest is not None and step <= newest]
+    whole = [step for step in steps[:KEEP] if not damage_of(run_dir, step, worker)]
+    return {step: json.loads(vouching(run_dir, step, worker).read_text()).get("slow_hash", "") for step in whole}
+
+
 def seal(run_dir: Path, step: int) -> None:
-    """Every local worker's state of this step is written, and so is what was measured up to it. Makes room, too."""
+    """Every local worker's state of this step is written, and so is what was measured up to it. Makes room, too.
+
+    Sealed generations of later steps go: they are from before the run went back.
+    """
     write_atomically(generation(run_dir, step) / "sealed", b"")
+    for later in [one for one in sealed(run_dir) if one > step]:
+        drop(run_dir, later)
     oldest = sealed(run_dir)[:KEEP][-1]
     for folder in (run_dir / "checkpoints").glob("step-*"):
         if int(folder.name.removeprefix("step-")) < oldest:
@@ -122,9 +137,10 @@ def damage_of(run_dir: Path, step: int, worker: int) -> str:
     """Which of one worker's files of one step cannot be used, or nothing."""
     path = generation(run_dir, step) / f"worker-{worker}.pt"
     try:
-        own = json.loads(path.with_suffix(".json").read_text())
+        own = json.loads(vouching(run_dir, step, worker).read_text())
     except (OSError, ValueError):
         return f"{path} is damaged"
+    own.pop("slow_hash", None)
     shards = {path.parent / name: vouched for name, vouched in own.pop("shards", {}).items()}
     damaged = [file for file, vouched in {path: own, **shards}.items() if not is_whole(file, vouched)]
     return f"{damaged[0]} is damaged" if damaged else ""
@@ -158,6 +174,11 @@ def fingerprint(file: BinaryIO) -> dict[str, Any]:
         size += len(piece)
         content.update(piece)
     return {"bytes": size, "xxh3_128": content.hexdigest()}
+
+
+def vouching(run_dir: Path, step: int, worker: int) -> Path:
+    """The file that says what a worker's file of one step must be."""
+    return generation(run_dir, step) / f"worker-{worker}.json"
 
 
 def generation(run_dir: Path, step: int) -> Path:

@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from outerloop import compatibility, hardware
 from outerloop.checkpoint import opened
+from outerloop.commands.alike import shown
 from outerloop.commands.config import stepped_inside
 from outerloop.commands.rundir import comparable
 from outerloop.commands.seat import ALONE, LOCAL_RANK, Seat
@@ -69,8 +70,8 @@ def of_all(config: DictConfig) -> dict[str, Any]:
     return {key: value for key, value in comparable(config).items() if key not in may_differ or key == together}
 
 
-def fingerprint(config: DictConfig, *, lanes: int = 1) -> str:
-    """Hash of what must be equal on every machine of a run: everything but the place, the data and the local counts.
+def shared_by_all(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
+    """What must be equal on every machine of a run, flat: everything but the place, the data and the local counts.
 
     The hardware is part of it where the outer method gives equal bits on equal hardware alone.
 
@@ -78,10 +79,24 @@ def fingerprint(config: DictConfig, *, lanes: int = 1) -> str:
     """
     local = ("workers", "island", "data", "eval", "checkpoint")
     shared = {key: value for key, value in of_all(config).items() if key.split(".")[0] not in local}
-    shared |= {rule: config.exchange.get(rule) for rule in RULES} | ({"lanes": lanes} if lanes > 1 else {})
-    if not getattr(make(config.method), "portable", True):
-        shared["hardware"] = hardware.described()
+    shared |= {f"exchange.{rule}": config.exchange.get(rule) for rule in RULES}
+    shared |= {"lanes": lanes} if lanes > 1 else {}
+    return shared | ({} if make(config.method).portable else {"hardware": hardware.described()})
+
+
+def fingerprint(config: DictConfig, *, lanes: int = 1) -> str:
+    """Hash of that."""
+    shared = shared_by_all(config, lanes=lanes)
     return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def agreed_settings(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
+    """Options of a swarm's exchange by which peers see whether they have the same settings, and which differ."""
+    from outerloop.swarm.settings import Settings  # with hivemind, which other runs may do without
+
+    shared = shared_by_all(config, lanes=lanes)
+    values = {key: shown(shared, key) for key in shared}
+    return {"fingerprint": fingerprint(config, lanes=lanes), "settings": Settings(values)}
 
 
 def model_of(config: DictConfig, corpus: Corpus) -> Module:

@@ -139,7 +139,7 @@ def joined(settings: Any, run_dir: Path, state: State | None, *, leads_others: b
             settings.exchange,
             run=settings.exchange.run or "default",
             identity_path=str(rundir.identity_file(run_dir, 0)),
-            fingerprint=build.fingerprint(settings, lanes=lanes),
+            **build.agreed_settings(settings, lanes=lanes),
         )
         exchange.afterwards.push(held.pop_all())
     try:

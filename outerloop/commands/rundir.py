@@ -39,6 +39,8 @@ MUST_MATCH = (
 )
 """... but of the exchange only where and how the peers are reached, of an island only how many ranks it has."""
 
+PEERS = "exchange.peers"
+
 LAST_WORDS = ("done", "left", "error", "died")
 """Rows of an end that was none, because the run goes on."""
 
@@ -63,7 +65,7 @@ def open_run(config: DictConfig) -> RunDir:
     path = Path(config.run_dir or Path("runs") / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{config.recipe}")
     resumed = (path / "config.yaml").exists()
     if resumed:
-        refuse_other_settings(path, comparable(config))
+        refuse_other_settings(path, comparable(config), reform=bool(config.exchange.get("reform")))
     elif path.exists() and not (path.is_dir() and all(map(may_come_first, path.rglob("*")))):
         raise UserError(f"run_dir={path} exists and is not a run: type run_dir= with the name of a new folder")
     path.mkdir(parents=True, exist_ok=True)
@@ -117,14 +119,20 @@ def comparable(config: DictConfig | ListConfig) -> dict[str, Any]:
     }
 
 
-def refuse_other_settings(path: Path, settings: dict[str, Any]) -> None:
-    """Raises UserError naming the first setting that differs from those the folder was made with."""
+def refuse_other_settings(path: Path, settings: dict[str, Any], *, reform: bool = False) -> None:
+    """Raises UserError naming the first setting that differs from those the folder was made with.
+
+    `reform`: the number of peers may, as machines were lost for good.
+    """
     theirs = comparable(OmegaConf.load(path / "config.yaml"))
+    if reform:
+        theirs[PEERS] = settings.get(PEERS)
     if (key := first_difference(settings, theirs)) is not None:
         there, here = shown(theirs, key), shown(settings, key)
+        lost = ", exchange.reform=true if machines are lost for good," if key == PEERS else ""
         raise UserError(
             f"run_dir={path} belongs to another configuration: {key} is {there} there and {here} here:"
-            f" type {key}={there} or another run_dir="
+            f" type {key}={there}{lost} or another run_dir="
         )
 
 

@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
@@ -83,6 +84,7 @@ class Supervisor:
         self.ready: set[int] = set()
         self.died: set[int] = set()
         self.done_s: float | None = None
+        self.went_back = False
 
     def work(self, team: Team) -> None:
         """Start, follow, and see everyone out, whatever happens."""
@@ -115,6 +117,9 @@ class Supervisor:
     def take(self, event: Event) -> None:
         """Account for one event of a worker."""
         worker, kind = event["worker"], event["event"]
+        if kind == "back":
+            self.go_back(event["step"])
+            return
         if kind == "error" and event["kind"] == "alone" and self.done_s is not None:
             event, kind = died(worker, event["text"]), "died"
         self.write(event)
@@ -134,6 +139,13 @@ class Supervisor:
             self.here.discard(worker)
         for row in self.shares.take(event):
             self.write(row)
+
+    def go_back(self, step: int) -> None:
+        """The peers go on from an earlier checkpoint than this machine's newest: what was measured since is dropped."""
+        if not self.went_back:
+            self.went_back = True
+            self.rows.begin(rundir.rows_until(self.run.path, step))
+            self.terminal.say(f"going back to inner step {step}, the newest checkpoint that all peers hold")
 
     def bury(self, event: Event) -> None:
         """A worker is gone; the others go on if they can. Raises WorkerCrashed if not."""
@@ -162,15 +174,17 @@ class Supervisor:
             checkpoint.seal(self.run.path, event["step"])
 
     def tell_address(self, addresses: Sequence[str]) -> None:
-        """How other machines join, when the run expects any."""
-        if self.config.exchange.peers <= self.config.workers:
+        """How other machines join: while the run forms, or at any time where it takes newcomers."""
+        peers = self.config.exchange.peers
+        if peers <= self.config.workers and not get_class(self.config.exchange._target_).takes_newcomers:
             return
         if all("/127.0.0.1/" in address for address in addresses):
             self.terminal.say(
                 "note: only this machine can reach 127.0.0.1: type exchange.host=0.0.0.0 for others to join"
             )
         self.terminal.say(
-            f"others join with the same options and exchange.host=0.0.0.0 'exchange.initial_peers=[{addresses[0]}]'"
+            f"others join with the same options and exchange.peers={peers} exchange.host=0.0.0.0"
+            f" 'exchange.initial_peers=[{addresses[0]}]'"
         )
 
     def write(self, row: Row) -> None:

@@ -18,8 +18,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from outerloop import checkpoint
 from outerloop.commands import life
-from outerloop.commands.build import fingerprint, make
+from outerloop.commands.build import agreed_settings, make
 from outerloop.commands.rundir import identity_file
 from outerloop.commands.team import error_event
 from outerloop.inner.worker import Event
@@ -51,6 +52,7 @@ def main(arguments: list[str]) -> int:
     exchange: Any = None
     try:
         exchange = joining(config, run_dir, index, emit)
+        resume_step = formed(exchange, run_dir, resume_step, index, emit)
         life.join(config, exchange, run_dir, resume_step, index)
         life.live(
             config,
@@ -83,6 +85,17 @@ def joining(config: DictConfig, run_dir: Path, index: int, emit: Emit) -> Any:
     return peer_of(config, run_dir, index, initial_peers, emit)
 
 
+def formed(exchange: Any, run_dir: Path, resume_step: int | None, index: int, emit: Emit) -> int | None:
+    """Wait for the other peers. Return the inner step that all go on from, told when it is an earlier one than here.
+
+    Raises UserError when they do not come, or hold no checkpoint in common.
+    """
+    step = exchange.form(checkpoint.held(run_dir, index, newest=resume_step))
+    if step != resume_step:
+        emit({"event": "back", "worker": index, "step": step})
+    return step
+
+
 def peer_of(
     config: DictConfig, run_dir: Path, index: int, initial_peers: list[str], emit: Emit, *, lanes: int = 1
 ) -> Any:
@@ -93,7 +106,7 @@ def peer_of(
         worker=index,
         initial_peers=initial_peers,
         identity_path=str(identity_file(run_dir, index)),
-        fingerprint=fingerprint(config, lanes=lanes),
+        **agreed_settings(config, lanes=lanes),
         tell=lambda text: emit({"event": "status", "worker": index, "step": 0, "text": f"worker {index} {text}"}),
     )
     emit({"event": "address", "worker": index, "step": 0, "addresses": list(exchange.address)})

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from outerloop.protocols import Read
 from outerloop.swarm.bulk import Bulk
+from outerloop.swarm.common import Held
 from outerloop.swarm.presence import Presence
 from outerloop.swarm.status import Status
 from outerloop.swarm.timeouts import DHT_S
@@ -44,6 +45,8 @@ class SwarmExchange(ABC):
     """
 
     tells_moving = concurrent = True
+    takes_newcomers = False
+    """Whether a peer may come while the run is under way."""
 
     def __init__(self, presence: Presence, *, max_blob_bytes: int, tell: Callable[[str], None]) -> None:
         self.peer = presence.name
@@ -89,6 +92,10 @@ class SwarmExchange(ABC):
     def moving_s(self) -> float:
         """Seconds in which payloads were under way; state for others is none of them."""
         return self._carriers[0].moving_s
+
+    def form(self, held: Held) -> int | None:
+        """Return the inner step of the checkpoint to go on from, of those held; without lockstep the newest."""
+        return max(held, default=None)
 
     @abstractmethod
     def linger(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from outerloop.exchange.swarm import SwarmExchange
 from outerloop.exchange.swarm_patience import Came, PatientPending, progress_to, state_from_others
+from outerloop.swarm.common import ANY, Held
 from outerloop.swarm.disk import Folder
 from outerloop.swarm.fields import BadMessage
 from outerloop.swarm.handover import Handover
@@ -24,6 +25,7 @@ from outerloop.swarm.presence import Presence
 from outerloop.swarm.roster import id_of
 from outerloop.swarm.rounds import Rounds
 from outerloop.swarm.rules import Quorum, Rules
+from outerloop.swarm.settings import Settings
 from outerloop.swarm.timeouts import CALL_S, DONATE_S, LINGER_S, MEET_S, STATE_S
 from outerloop.types import FIRST, Contribution, Deserted, Handing, Outrun, Round, UserError
 
@@ -50,8 +52,10 @@ class SwarmGather(SwarmExchange):
     grace_s           how long a round waits for the slower ones once it has enough
     deadline_s        how long a round waits for enough of them after its first payload; then min_peers are enough
     absent_rounds     who missed so many rounds in a row is not counted on any more, until it comes back
+    reform            go on with another number of peers than before: the rest are given up
     fragments         of the schedule
     fingerprint       hash of all settings that must be equal on every peer
+    settings          those settings by name, so that one that differs is named; who has others is left out
     max_blob_bytes    largest payload that is sent, or accepted from a peer
     max_mbit          what payloads and state may take of the way out, Mbit/s; None: no limit
     patience_s        how long nobody may tell anything of the run to a peer that needs its state, 90 at least
@@ -61,6 +65,7 @@ class SwarmGather(SwarmExchange):
     agrees = True
     waits_for_all = False
     lockstep = True
+    takes_newcomers = True
 
     def __init__(
         self,
@@ -82,8 +87,10 @@ class SwarmGather(SwarmExchange):
         grace_s: float = 3.0,
         deadline_s: float = 120.0,
         absent_rounds: int = 2,
+        reform: bool = False,
         fragments: int = 1,
         fingerprint: str = "",
+        settings: Settings | None = None,
         max_blob_bytes: int = 1 << 30,
         max_mbit: float | None = None,
         patience_s: float = 600.0,
@@ -111,6 +118,8 @@ class SwarmGather(SwarmExchange):
             open_internet=open_internet,
             allow=allow,
             fingerprint=fingerprint,
+            settings=settings,
+            tell=tell,
             remembers=self._remembers,
         )
         super().__init__(presence, max_blob_bytes=max_blob_bytes, tell=tell)
@@ -119,6 +128,9 @@ class SwarmGather(SwarmExchange):
                 f"exchange.patience_s={patience_s} must be more than 0 seconds: type exchange.patience_s=600"
             )
         self._join_timeout_s, self._patience_s = join_timeout_s, max(patience_s, DONATE_S)
+        self._formed, self._members.held = False, None
+        if reform:
+            tell("exchange.reform: whoever of this run is not here is given up, and must not be running any more")
         self._fragments = fragments
         with self.appearing() as parts:
             self._rounds = Rounds(
@@ -166,12 +178,24 @@ class SwarmGather(SwarmExchange):
     def came_late(self) -> bool:
         return self._members.came_late
 
-    def join(self, first: Round = FIRST) -> None:
-        """Wait until all peers are there and see the same members, or go back among those who go on without this one.
+    def form(self, held: Held | None = None) -> int | None:
+        """Wait until all peers are there and see the same members, or others go on without this one.
 
-        Raises UserError, telling who is missing.
+        Return the inner step of the newest checkpoint that all hold, or of the newest of this peer when it comes late;
+        None for none. `held` None: it cannot choose. Raises UserError, telling who is missing, or that none is common.
         """
+        self._members.held = ANY if held is None else held
         self._presence.form(timeout_s=self._join_timeout_s)
+        self._formed = True
+        return max(held or (), default=None) if self.came_late else self._members.common()
+
+    def join(self, first: Round = FIRST) -> None:
+        """Begin with a round once the swarm has formed, or go back among those who go on without this one.
+
+        Raises what `form` raises, if that was not called before.
+        """
+        if not self._formed:
+            self.form()
         self._node.call(self._begin(self._place(first)), timeout_s=CALL_S)
 
     def decided(self, round: Round) -> bool:

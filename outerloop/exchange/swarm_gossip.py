@@ -25,6 +25,7 @@ from outerloop.swarm.pace import pace_of
 from outerloop.swarm.partners import Dealt, Drawn, Partners
 from outerloop.swarm.patience import Patience
 from outerloop.swarm.presence import Presence
+from outerloop.swarm.settings import Settings
 from outerloop.swarm.timeouts import DHT_S, LINGER_S
 from outerloop.types import FIRST, Contribution, Handing, Round, RoundFailed, UserError
 
@@ -35,7 +36,7 @@ class SwarmGossip(FromTheStart, SwarmExchange):
     """Exchange between `peers` peers of one run. Construction starts this peer; `join` waits for the others.
 
     run, peers, worker, identity_path, initial_peers, host, port, announce, open_internet, allow, join_timeout_s,
-    fingerprint, max_blob_bytes, max_mbit    as for SwarmGather
+    fingerprint, settings, max_blob_bytes, max_mbit    as for SwarmGather
     pairing           "random": with whoever is ready; "scheduled": dealt from the seed, the same in every run
     seed              of scheduled pairs; equal on all peers
     patience          how long to wait for a partner, as a part of the own inner time
@@ -72,6 +73,7 @@ class SwarmGossip(FromTheStart, SwarmExchange):
         deadline_s: float = 120.0,
         meeting_s: float = 600.0,
         fingerprint: str = "",
+        settings: Settings | None = None,
         max_blob_bytes: int = 1 << 30,
         max_mbit: float | None = None,
         tell: Callable[[str], None] = logger.info,
@@ -92,6 +94,8 @@ class SwarmGossip(FromTheStart, SwarmExchange):
             open_internet=open_internet,
             allow=allow,
             fingerprint=fingerprint,
+            settings=settings,
+            tell=tell,
         )
         super().__init__(presence, max_blob_bytes=max_blob_bytes, tell=tell)
         self._scheduled_wait_s = deadline_s if pairing == "scheduled" else None

@@ -37,7 +37,8 @@ def save(trainer: Trainer, rest: State, *, run_dir: Path, step: int, worker: int
         state = trainer.position() | {"outer": outer.evolved()}
     if trainer.ranks.leads:
         shards = folder if is_cut(trainer.model) else None
-        checkpoint.save(run_dir, step, worker, {"trainer": state, **rest}, shards=shards)
+        told = f"{outer.slow_hash:016x}"
+        checkpoint.save(run_dir, step, worker, {"trainer": state, **rest}, shards=shards, slow_hash=told)
 
 
 def load(trainer: Trainer, *, run_dir: Path, step: int, worker: int) -> State:

@@ -33,6 +33,8 @@ NOT_TRAINED = [
     "exchange.deadline_s",
     "exchange.fragments",
     "exchange.fingerprint",
+    "exchange.settings",
+    "exchange.reform",
     "exchange.max_blob_bytes",
 ]
 """Settings that do not change what is trained, with all that is under them."""

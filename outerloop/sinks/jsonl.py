@@ -19,8 +19,13 @@ class Jsonl:
     """
 
     def __init__(self, path: Path, *, earlier: list[dict[str, Any]]) -> None:
-        checkpoint.write_atomically(path, "".join(json.dumps(row) + "\n" for row in earlier).encode())
-        self.file = path.open("a", buffering=1)
+        self.path = path
+        self.begin(earlier)
+
+    def begin(self, earlier: list[dict[str, Any]]) -> None:
+        """Go on after these rows."""
+        checkpoint.write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in earlier).encode())
+        self.file = self.path.open("a", buffering=1)
 
     def write(self, row: dict[str, Any]) -> None:
         """One row."""

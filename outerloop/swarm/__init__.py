@@ -8,6 +8,7 @@ proven), its raw binary streams and its DHT. From the floor up:
     daemon -> peer -> roster                                    one process of libp2p, one peer, who is there
     status  probe  visitor                                      for those who look on and take no part
     pace  busy  partial  holders -> bulk                        content by its hash, from whoever holds it
+    settings -> strangers  common                               who has other settings, and which; what all hold
     membership  meetings                                        who takes part, and a look at each other
     agreement and its parts                                     what each round came to; no clock, no network
     store  payloads  pulls  penalties -> asking                 payloads of a round, whatever becomes of them

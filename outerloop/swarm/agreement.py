@@ -93,7 +93,7 @@ class Agreement(Decree):
         return self._act()
 
     def ask(self) -> list[Output]:
-        """Not in the roster, the head's state at hand: ask for admission. Again after each commit, and now and then."""
+        """Not in the roster, the head's state at hand: ask to be a learner. Again in each round, and now and then."""
         if not self.votes:
             self._tell(self.memory.roster, Ask(self.number, self.memory.head.digest))
         return self._act()

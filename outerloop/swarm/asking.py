@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from outerloop.swarm.bulk import Bulk
@@ -47,10 +47,24 @@ class Asking:
         self._payloads, self._pulls, self._store, self._bulk = payloads, pulls, store, bulk
         self.penalties = Penalties()
         self.gone: set[str] = set()
+        self.running: dict[str, asyncio.Task[None]] = {}  # by peer, of the round at hand; those that are done too
         self._ahead, self._act = ahead, act
 
+    def ask_all(self, number: int, peers: Iterable[str]) -> None:
+        """Ask each of these that was not asked for its payload of this round yet."""
+        for peer in peers:
+            if peer not in self.running:
+                self.running[peer] = asyncio.create_task(self.ask(number, peer))
+
+    def end_round(self) -> None:
+        """Stop asking: the next round begins."""
+        for task in self.running.values():
+            task.cancel()
+        self.running = {}
+        self.gone.clear()
+
     async def ask(self, number: int, peer: str) -> None:
-        """Until its payload of this round is here or refused; the caller ends it with the round."""
+        """Until its payload of this round is here or refused; the round's end ends it."""
         pause_s = RETRY_S[0]
         while True:
             try:

@@ -5,7 +5,7 @@
     propose   the leader to all: this shall be the commit
     accept    to the leader: I hold its payloads and have accepted it
     decided   a majority of the roster has: these peers
-    ask       a peer outside the roster: I hold the head, let me in
+    ask       a peer outside the roster: I hold the head, count my payload and let me in
 
 Who says it is proven by the stream that it comes on, and no field. What is shown to others is signed: a Decided holds
 the accepts of a majority, each with its peer's signature (notary.py).

@@ -12,8 +12,8 @@ from outerloop.swarm.commits import Participant
 class Gathering:
     """Immutable: an event makes a new one. The first three are of the round, the others of the view at hand.
 
-    `grace`, `deadline`: over. `asked`: who asked for admission after the right head. As a leader: `promises`, who
-    promised and what it had accepted, and signed `accepts` of the proposal, the own of either apart. As a
+    `grace`, `deadline`: over. `asked`: the round's learners, who asked after the right head. As a leader: `promises`,
+    who promised and what it had accepted, and signed `accepts` of the proposal, the own of either apart. As a
     follower: `proposal`, which waits for its payloads. `wanted`: payloads that were asked for.
     """
 

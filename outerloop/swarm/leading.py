@@ -11,6 +11,7 @@ from collections.abc import Collection
 from outerloop.swarm.ballots import Accepted
 from outerloop.swarm.closing import Closing
 from outerloop.swarm.commits import Commit, Participant, majority
+from outerloop.swarm.fields import MAX_PEERS
 from outerloop.swarm.gathering import Gathering
 from outerloop.swarm.memory import Memory
 from outerloop.swarm.succession import next_roster
@@ -26,11 +27,10 @@ def choice(
             return None
         if accepted := _accepted(memory, promises, held):
             return accepted
-    participants = candidates(memory, held)
-    if not closing.closes(len(participants), len(memory.roster), grace=gathering.grace, deadline=gathering.deadline):
+    if not closes(memory, gathering, held, closing=closing):
         return None
-    history = [one.commit for one in memory.log]
-    roster = next_roster(history, participants, gathering.asked, absent_rounds=absent_rounds)
+    participants = candidates(memory, held, gathering.asked)
+    roster = next_roster([one.commit for one in memory.log], participants, absent_rounds=absent_rounds)
     return Commit(memory.number, memory.head.digest, memory.promised, participants, roster), memory.peer
 
 
@@ -50,7 +50,22 @@ def _accepted(
     return _accepted(memory, others, held)
 
 
-def candidates(memory: Memory, held: Collection[Participant]) -> tuple[Participant, ...]:
-    """One payload of each peer of the roster that has one here, in order."""
+def closes(memory: Memory, gathering: Gathering, held: Collection[Participant], *, closing: Closing) -> bool:
+    """Whether the payloads held are enough now: those of the roster count. Learners are waited for in the grace alone.
+
+    A learner slower than the others by less than the grace would never be counted if nobody waited for it.
+    """
+    voters = {one.peer for one in candidates(memory, held)}
+    awaited = gathering.asked - {one.peer for one in held}
+    if awaited and not (gathering.grace or gathering.deadline):
+        return False
+    return closing.closes(len(voters), len(memory.roster), grace=gathering.grace, deadline=gathering.deadline)
+
+
+def candidates(
+    memory: Memory, held: Collection[Participant], learners: Collection[str] = ()
+) -> tuple[Participant, ...]:
+    """One payload of each peer of the roster, and of each learner, that has one here, in order; MAX_PEERS at most."""
     by_peer = {one.peer: one for one in sorted(held)}
-    return tuple(by_peer[peer] for peer in memory.roster if peer in by_peer)
+    peers = [peer for peer in dict.fromkeys([*memory.roster, *sorted(learners)]) if peer in by_peer]
+    return tuple(by_peer[peer] for peer in sorted(peers[:MAX_PEERS]))

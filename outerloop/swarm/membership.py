@@ -1,11 +1,13 @@
 """Membership of a run: which peers take part, and the same sorted list of them everywhere, so that all agree on ranks.
 
-The members are the first `peers` of the roster in the order of joining. A roster is only what a peer happens to see, so
-each one asks every other for the list that *it* sees; when all lists are equal the swarm has formed. The list, with the
-times of joining, names the sitting: what is agreed on holds in it alone. A run that is resumed as a whole forms anew;
-who is restarted while others go on, and remembers their sitting, is back in it. Who comes late is no member: the others
-know its name, and the agreement counts on it once it has the state. It goes by the list that more than half of those
-tell who have formed, so that fewer of them cannot lead it into a sitting of their own (proof.py says what they can).
+The members are the first `peers` of the roster in the order of joining, of those with the same settings (strangers.py
+has the others). A roster is only what a peer happens to see, so each one asks every other for the list that *it* sees;
+when all lists are equal the swarm has formed. The list, with the times of joining, names the sitting: what is agreed on
+holds in it alone. A run that is resumed as a whole forms anew; who is restarted while others go on, and remembers their
+sitting, is back in it. Who comes late is no member: the others know its name, and the agreement counts on it once it
+has the state. It goes by the list that more than half of those tell who have formed, so that fewer of them cannot lead
+it into a sitting of their own (proof.py says what they can). Peers tell the checkpoints that they hold, too
+(common.py).
 """
 
 from __future__ import annotations
@@ -15,8 +17,10 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from outerloop.swarm.common import ANY, Held, common, parsed, told
 from outerloop.swarm.framing import BrokenStream, Stream, TurnedAway
 from outerloop.swarm.roster import NAME, Record, Roster, id_of
+from outerloop.swarm.strangers import Strangers
 from outerloop.swarm.timeouts import FORM_POLL_S, VIEW_S, limit
 from outerloop.swarm.transport import Request, Transport, Unreachable
 from outerloop.types import UserError
@@ -40,6 +44,7 @@ class Membership:
         run: str,
         peers: int,
         own: Record,
+        strangers: Strangers,
         remembers: Callable[[str], bool] = lambda sitting: False,
     ) -> None:
         self._transport = transport
@@ -49,6 +54,7 @@ class Membership:
         self._protocol = f"outerloop/1/{run}/members"
         self._peers = peers
         self._own = own
+        self._strangers = strangers
         self._silent: set[str] = set()
         self._turned_away_by: set[str] = set()
         self._records: list[Record] = []
@@ -57,6 +63,9 @@ class Membership:
         self._formed = False
         self._late: dict[str, str] = {}  # peer id -> name of those who came when the sitting was under way
         self.came_late = False
+        self.held: Held | str | None = ANY
+        """Checkpoints that this peer can go on from; None: not known yet, and then the swarm does not form."""
+        self._held_by: dict[str, Held | str | None] = {}
 
     def __contains__(self, peer_id: str) -> bool:
         return peer_id in self.known
@@ -73,6 +82,13 @@ class Membership:
     @property
     def sitting(self) -> str:
         return sitting_of(self._run, self._members)
+
+    def common(self) -> int | None:
+        """Return the step of the newest checkpoint that all members hold, once formed; None where nobody has any.
+
+        Raises UserError when there is none in common.
+        """
+        return common({name: one for name in self.names.values() if (one := self._held_by.get(name)) is not None})
 
     async def serve(self) -> None:
         """Tell whom this run is open to which members this peer sees: the roster is public already."""
@@ -92,16 +108,19 @@ class Membership:
     async def _tell(self, remote: str, request: Request, stream: Stream) -> None:
         if (name := _name(request.get("name"))) and id_of(name) == remote:
             self._late[remote] = name
-        await stream.send_object({"members": self._members, "formed": self._formed, "late": list(self._late.values())})
+        late, held = list(self._late.values()), told(self.held)
+        await stream.send_object({"members": self._members, "formed": self._formed, "late": late, "held": held})
         await stream.ended()
 
     async def _agreed(self) -> bool:
-        self._records = await self._roster.read()
-        await self._refuse_other_settings()
+        self._records = await self._strangers.leave_out(await self._roster.read())
+        if odd := self._strangers.odd(self._records):
+            await asyncio.sleep(2 * FORM_POLL_S[1])  # stay in the roster until the others have seen it too
+            raise UserError(odd)
         first = sorted(self._records, key=lambda record: (record.joined, record.name))[: self._peers]
         self._members = sorted([record.name, record.joined] for record in first)
         self._silent = {name for name, _ in self._members} - {self._own.name}
-        self._turned_away_by, self._formed_lists = set(), {}
+        self._turned_away_by, self._formed_lists, self._held_by = set(), {}, {self._own.name: self.held}
         others = [record for record in self._records if record.name != self._own.name]
         await asyncio.gather(*map(self._hear, others))
         if self._turned_away_by and len(self._turned_away_by) == len(others):
@@ -118,17 +137,18 @@ class Membership:
         try:
             async with limit(VIEW_S), self._transport.open_stream(other.peer_id, self._protocol) as stream:
                 await stream.send_object({"name": self._own.name})
-                told = await stream.receive_object()
+                answer = await stream.receive_object()
         except TurnedAway:
             self._turned_away_by.add(other.name)
             return
         except (BrokenStream, TimeoutError, Unreachable):
             return
-        if told.get("members") == self._members and self._own.peer_id in self.names:
+        held = self._held_by[other.name] = parsed(answer.get("held"))
+        if answer.get("members") == self._members and self._own.peer_id in self.names and held is not None:
             self._silent.discard(other.name)
-        if told.get("formed") and _well_formed(told.get("members")):
-            self._formed_lists[other.name] = told["members"]
-            late, allow = told.get("late"), self._transport.trust.allow
+        if answer.get("formed") and _well_formed(answer.get("members")):
+            self._formed_lists[other.name] = answer["members"]
+            late, allow = answer.get("late"), self._transport.trust.allow
             names = filter(None, map(_name, late if isinstance(late, list) else ()))
             self._late |= {id_of(name): name for name in names if id_of(name) in allow}
 
@@ -147,16 +167,10 @@ class Membership:
         if [self._own.name, self._own.joined] not in members or self._remembers(sitting_of(self._run, members)):
             self._members, self._formed, self.came_late = members, True, True
 
-    async def _refuse_other_settings(self) -> None:
-        for record in self._records:
-            if record.fingerprint != self._own.fingerprint:
-                await asyncio.sleep(2 * FORM_POLL_S[1])  # stay in the roster until that peer has seen it too
-                raise UserError(
-                    f"peer {record.name} runs with other settings (fingerprint {record.fingerprint}, here "
-                    f"{self._own.fingerprint}); start every peer with the same settings, or type another run id"
-                )
-
     def _what_is_missing(self, waited_s: float) -> str:
+        return "; ".join(filter(None, (self._missing(waited_s), self._strangers.line())))
+
+    def _missing(self, waited_s: float) -> str:
         if self._formed_lists and not self._most_told():
             tellers = _list([record for record in self._records if record.name in self._formed_lists])
             return f"run {self._run} is under way, and most of these do not tell the same members: {tellers}"

@@ -1,14 +1,13 @@
 """How long a peer whose payloads were refused is not let in again: twice as long every time.
 
-    refused in round r, k strikes by now    it is not let in before round r + 2^k, r + MOST_ROUNDS at most
+    refused in round r, k strikes by now    it is no learner before round r + 2^k, r + MOST_ROUNDS at most
     a good payload of it                    one strike less
 
-Who gives what nobody can use is absent, leaves the roster after `absent_rounds`, asks, and would be let in by the next
-commit: the others would wait out a grace for it in most rounds. Strikes are what this peer saw itself, of what the
-other itself said, so no third one can bring them about. They are nobody else's business: they decide whose asking this
-peer hears (rounds.py), which matters while it leads, and acceptors take the roster that a leader proposes in any case
-(succession.py). All who ask it for its payload see the same, so most leaders keep it out alike. Who is in the roster
-stays in it whatever its strikes.
+Who gives what nobody can use is absent, leaves the roster after `absent_rounds`, and asks: the others would wait out a
+grace for it in every round. Strikes are what this peer saw itself, of what the other itself said, so no third one can
+bring them about. They are nobody else's business: they decide whose asking this peer hears (rounds.py), which matters
+while it leads, and acceptors take the learners that a leader counts in any case (succession.py). All who ask it for its
+payload see the same, so most leaders keep it out alike. Who is in the roster stays in it whatever its strikes.
 """
 
 from __future__ import annotations

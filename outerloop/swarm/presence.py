@@ -10,6 +10,8 @@ from outerloop.swarm.identity import ensure_identity
 from outerloop.swarm.membership import Membership
 from outerloop.swarm.peer import Peer
 from outerloop.swarm.roster import Record, Roster, peer_name
+from outerloop.swarm.settings import Settings
+from outerloop.swarm.strangers import Strangers
 from outerloop.swarm.timeouts import DHT_S
 
 
@@ -33,6 +35,8 @@ class Presence:
         open_internet: bool,
         allow: Sequence[str],
         fingerprint: str,
+        settings: Settings | None,
+        tell: Callable[[str], None],
         remembers: Callable[[str], bool] = lambda sitting: False,
     ) -> None:
         self.node = Peer(
@@ -47,14 +51,20 @@ class Presence:
             allow=allow,
         )
         self.name = peer_name(worker, self.node.peer_id)
-        own = Record(self.name, self.node.addresses, fingerprint, time.time())
+        settings = settings or Settings()
+        own = Record(self.name, self.node.addresses, fingerprint, time.time(), settings=settings.packed)
         self.roster = Roster(self.node.dht, run=run, own=own)
-        self.members = Membership(self.node, self.roster, run=run, peers=peers, own=own, remembers=remembers)
+        joined = [address.rpartition("/p2p/")[2] for address in initial_peers]
+        self.strangers = Strangers(self.node, run=run, own=own, settings=settings, joined=joined, tell=tell)
+        self.members = Membership(
+            self.node, self.roster, run=run, peers=peers, own=own, strangers=self.strangers, remembers=remembers
+        )
         self.node.member = lambda peer_id: peer_id in self.members.names
 
     async def appear(self) -> None:
         """Be seen. Whatever this peer answers to must be served by now."""
         await self.members.serve()
+        await self.strangers.serve()
         await self.roster.publish()
 
     def form(self, *, timeout_s: float) -> None:

@@ -1,6 +1,6 @@
 """The roster: one expiring record per peer under one key of the DHT. It tells who is there, not who takes part.
 
-    outerloop/<run>/roster : { peer id : {name, addresses, fingerprint, joined, status} }
+    outerloop/<run>/roster : { peer id : {name, addresses, fingerprint, joined, status, settings} }
 
 Always read with latest=True: the DHT's caches hide a new peer in two reads of three. A record can only be replaced by
 one that expires later, so a withdrawn record is a tombstone that outlives it. Every record, tombstones too, is signed
@@ -20,6 +20,7 @@ from typing import Any
 from hivemind.dht import DHTNode
 
 from outerloop.swarm.fields import BadMessage
+from outerloop.swarm.settings import well_formed as well_formed_settings
 from outerloop.swarm.status import Status
 from outerloop.swarm.timeouts import DHT_S, ROSTER_EXPIRY_S, ROSTER_LEAST_S, ROSTER_REFRESH_S, STOP_S, limit
 
@@ -32,13 +33,17 @@ MAX_TEXT = 256
 
 @dataclass(frozen=True)
 class Record:
-    """What a peer tells about itself. `name` is its local worker index and its peer id; names sort the members."""
+    """What a peer tells about itself. `name` is its local worker index and its peer id; names sort the members.
+
+    `settings`: hashes of what must be equal everywhere (settings.py); `fingerprint` is one of all of them.
+    """
 
     name: str
     addresses: list[str]
     fingerprint: str
     joined: float
     status: Status | None = None
+    settings: bytes = b""
 
     @property
     def peer_id(self) -> str:
@@ -127,7 +132,10 @@ def _key(run: str) -> str:
 
 
 def _parse(peer_id: Any, value: Any) -> Record | None:
-    """A stranger's bytes -> a record, or None when it is withdrawn or malformed. A malformed status is left out."""
+    """A stranger's bytes -> a record, or None when it is withdrawn or malformed.
+
+    Malformed status or settings are left out.
+    """
     try:
         record = Record(**value)
         well_formed = NAME.fullmatch(record.name) and record.peer_id == peer_id
@@ -136,7 +144,8 @@ def _parse(peer_id: Any, value: Any) -> Record | None:
         return None
     if not (well_formed and typed):
         return None
-    return replace(record, addresses=_shown(record.addresses), status=_status(record.status))
+    settings = record.settings if well_formed_settings(record.settings) else b""
+    return replace(record, addresses=_shown(record.addresses), status=_status(record.status), settings=settings)
 
 
 def _shown(addresses: list[Any]) -> list[str]:

@@ -261,18 +261,17 @@ class Rounds:
         if machine.number != self._looked_at:
             self._looked_at = machine.number
             self._timers.clear()
-            self._asking.gone.clear()
+            self._asking.end_round()
             self._payloads.own.over(machine.number - 1)
             self._outcomes.forget()
             for task in self._of_round:
                 task.cancel()
-            self._of_round = [asyncio.create_task(work) for work in self._work_of_round(machine)]
+            self._of_round = [] if machine.votes else [asyncio.create_task(self._come_in())]
+        self._asking.ask_all(machine.number, (*self._others(), *sorted(machine.gathering.asked)))
         self._timers.look(machine)
 
-    def _work_of_round(self, machine: Agreement) -> list[Coroutine[Any, Any, None]]:
-        if not machine.votes:
-            return [self._following.come_in(lambda: self._happens(lambda machine: machine.ask()))]
-        return [self._asking.ask(machine.number, peer) for peer in self._others()]
+    def _come_in(self) -> Coroutine[Any, Any, None]:
+        return self._following.come_in(lambda: self._happens(lambda machine: machine.ask()))
 
     # small things
 

@@ -29,8 +29,10 @@ def objection(memory: Memory, commit: Commit, *, min_peers: int, most_bytes: int
         return f"commit {commit.number} follows another head: its history is not this one"
     if len(present) < min_peers:
         return f"commit {commit.number} has {len(present)} participants, fewer than min_peers={min_peers}"
-    if not present <= set(memory.roster) & set(commit.roster):
-        return f"commit {commit.number} has participants outside its roster, or drops them from the next"
+    if not present & set(memory.roster) <= set(commit.roster):
+        return f"commit {commit.number} drops peers that take part in it from the next roster"
+    if entering := set(commit.roster) - set(memory.roster) - present:
+        return f"commit {commit.number} lets in {min(entering)}, whose payload it does not count"
     if large := [one for one in commit.participants if one.size_bytes > most_bytes]:
         sizes = ", ".join(f"{one.size_bytes} bytes of {one.peer}" for one in large)
         return f"commit {commit.number} has too large a payload: {sizes}, where {most_bytes} are allowed"

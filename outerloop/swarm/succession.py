@@ -1,11 +1,15 @@
 """Who decides the next round: its roster is proposed with the commit and is fixed when the commit is.
 
     leaves    who was absent from `absent_rounds` commits in a row, this one included, and could have been in each
-    enters    who asked and proved to hold the head, as long as this commit's participants stay more than half:
-              they are alive, and newcomers who vanish again cannot take the majority with them
+    learns    who asked and proved to hold the head: it is asked for payloads, and those that are here are counted, but
+              it has no vote and does not lead (leading.py, agreement.py)
+    enters    a learner whose payload this commit counts, as long as the peers of this round's roster that take part in
+              it stay more than half of the next one: they are alive, and newcomers who vanish later do not stop them
 
-None of this is needed for safety, so acceptors do not check it. It is needed to go on: a dead peer that stays counts
-against the majority. A participant never leaves, so no roster is smaller than min_peers.
+Safety does not need it: a round is decided by whatever roster the commit before it names. It is needed to go on, since
+a dead peer that stays counts against the majority. A peer of the roster that takes part never leaves, so no roster is
+smaller than min_peers. Acceptors check these two of it: who takes part stays, and who enters takes part (scrutiny.py).
+Learners are those of Raft (Ongaro, "Consensus: Bridging Theory and Practice", 2014, section 4.2.1).
 """
 
 from __future__ import annotations
@@ -18,15 +22,17 @@ from outerloop.swarm.fields import MAX_PEERS
 
 
 def next_roster(
-    history: Sequence[Commit], participants: Iterable[Participant], asked: Iterable[str], *, absent_rounds: int
+    history: Sequence[Commit], participants: Iterable[Participant], *, absent_rounds: int
 ) -> tuple[str, ...]:
-    """`history`: the last commits, oldest first; the last one's roster is this round's."""
-    roster, present = history[-1].roster, {one.peer for one in participants}
-    stay = set(roster) - (_absent(history, absent_rounds - 1) - present)
-    room = min(
-        max(1, 2 * len(present) - 1 - len(stay)), MAX_PEERS - len(stay)
-    )  # one may always enter a lone peer's run
-    return tuple(sorted(stay | set(sorted(set(asked) - stay)[:room])))
+    """Return the peers that decide the next round, in order.
+
+    room = 2 |present voters| - 1 - |stay|, and at least 1 where one peer is alone: nobody could ever join it otherwise.
+    `history`: the last commits, oldest first; the last one's roster is this round's.
+    """
+    roster, present = set(history[-1].roster), {one.peer for one in participants}
+    stay = roster - (_absent(history, absent_rounds - 1) - present)
+    room = max(int(len(stay) == 1), 2 * len(present & roster) - 1 - len(stay))
+    return tuple(sorted(stay | set(sorted(present - roster)[: max(0, min(room, MAX_PEERS - len(stay)))])))
 
 
 def _absent(history: Sequence[Commit], commits: int) -> set[str]:

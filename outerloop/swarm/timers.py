@@ -1,7 +1,7 @@
 """The timers of one round: grace, deadline, and the patience with the leader of each view.
 
-    grace      begins when as many payloads are here as are enough at its end: who is slower than most is waited for;
-               over at once when all that are missing are out of reach
+    grace      begins when as many payloads are here as are enough at its end: who is slower than most is waited for,
+               and so are learners; over at once when all that are missing are out of reach
     deadline   begins with the first payload
     patience   begins when a leader could have proposed, doubles from view to view; as long again as payloads
                were on their way to or from here, because they may take longer to the leader
@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable, Collection, Hashable
 
 from outerloop.swarm.agreement import Agreement
-from outerloop.swarm.leading import candidates
+from outerloop.swarm.leading import candidates, closes
 from outerloop.swarm.outputs import Output
 from outerloop.swarm.rules import Rules
 from outerloop.swarm.timeouts import LEAD_S
@@ -54,14 +54,14 @@ class Timers:
     def look(self, machine: Agreement) -> None:
         """Start what begins now; what runs already goes on."""
         number, view = machine.number, machine.view
-        present = {one.peer for one in candidates(machine.memory, machine.payloads)}
-        here, roster = len(present), len(machine.memory.roster)
+        here, roster = len(candidates(machine.memory, machine.payloads)), len(machine.memory.roster)
         if here:
             self._start("deadline", self._rules.deadline_s, lambda m: m.deadline(number))
         if here >= machine.closing.needed(roster, grace=True, deadline=False):
-            nobody_else = set(machine.memory.roster) <= present.union(self._gone)
+            awaited = machine.gathering.asked.union(machine.memory.roster) - {one.peer for one in machine.payloads}
+            nobody_else = awaited <= set(self._gone)
             self._start(("grace", nobody_else), 0.0 if nobody_else else self._rules.grace_s, lambda m: m.grace(number))
-        if machine.votes and awaits_its_leader(machine, here, roster):
+        if machine.votes and awaits_its_leader(machine):
             patience_s = LEAD_S * 2 ** min(view, LAST_DOUBLING) + self._moving_s() - self._moved_before_s
             self._start(("view", view), patience_s, lambda m: m.timeout(number, view))
 
@@ -70,8 +70,8 @@ class Timers:
             self._running[key] = asyncio.get_running_loop().call_later(after_s, self._act, event)
 
 
-def awaits_its_leader(machine: Agreement, here: int, roster: int) -> bool:
+def awaits_its_leader(machine: Agreement) -> bool:
     """Whether it is the leader's turn: a later view, a proposal that is under way, or payloads enough for one."""
     gathering = machine.gathering
     under_way = machine.view > 0 or gathering.proposal is not None or machine.memory.accepted is not None
-    return under_way or machine.closing.closes(here, roster, grace=gathering.grace, deadline=gathering.deadline)
+    return under_way or closes(machine.memory, gathering, machine.payloads, closing=machine.closing)

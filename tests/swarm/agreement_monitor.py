@@ -30,6 +30,7 @@ class Monitor:
         assert commit.parent == self.chosen[number - 1].digest, "a vote that is no link of the chain"
         assert peer in self.chosen[number - 1].roster, "a vote from outside the roster"
         assert len(commit.participants) >= self.min_peers, "fewer participants than min_peers"
+        self._check_roster(commit, set(self.chosen[number - 1].roster))
         assert all((number, one) in payloads for one in commit.participants), "a vote for payloads that are not held"
         known = self._votes_for.setdefault((number, vote.view), commit)
         assert known.digest == commit.digest, "two commits in one view"
@@ -37,6 +38,14 @@ class Monitor:
         if len(self._votes[number, vote.view]) >= majority(self.chosen[number - 1].roster):
             chosen = self.chosen.setdefault(number, commit)
             assert chosen.digest == commit.digest, "majorities chose two commits of one round"
+
+    def _check_roster(self, commit: Commit, before: set[str]) -> None:
+        """Who enters has a payload in the commit, and those who were in before and have one outvote all others."""
+        present = {one.peer for one in commit.participants}
+        entering = set(commit.roster) - before
+        assert entering <= present, "lets in a peer whose payload it does not count"
+        if entering and len(commit.roster) > 2:
+            assert len(present & before) >= majority(commit.roster), "newcomers can take the majority with them"
 
     def said(self, peer: str, message: Message, disk: Memory) -> None:
         """`disk`: what this peer would find if it crashed now."""

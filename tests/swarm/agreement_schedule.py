@@ -76,8 +76,7 @@ class Schedule:
 
     def launch(self) -> None:
         for name in self.some_up():
-            if self.world[name].votes:
-                self.world.launch(name)
+            self.world.launch(name)
 
     def spread(self) -> None:
         """A wanted payload, else any, moves from one that holds it to one that does not."""
@@ -163,10 +162,8 @@ class Schedule:
         self.bring_up_a_majority()
         for act in ("grace", "deadline"):
             for name in self.world.up:
-                if self.world[name].votes:
-                    self.world.launch(name)
-                else:
-                    self.world.event(name, lambda machine: machine.ask())
+                self.world.launch(name)
+                self.world.event(name, lambda machine: machine.ask())
             delivered += self.world.deliver_all() + self.spread_all()
             for name in self.world.up:
                 self.world.event(name, lambda machine, act=act: getattr(machine, act)(machine.number))

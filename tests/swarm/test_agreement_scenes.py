@@ -327,7 +327,7 @@ def commits(*presence: str, roster: str = "abc") -> list[Commit]:
 
 
 @pytest.mark.parametrize(
-    ("history", "present", "asked", "absent_rounds", "roster"),
+    ("history", "present", "learners", "absent_rounds", "roster"),
     [
         (commits(), "abc", "", 1, "abc"),
         (commits(), "ab", "", 1, "ab"),
@@ -338,15 +338,61 @@ def commits(*presence: str, roster: str = "abc") -> list[Commit]:
         (commits("ab", "abc"), "ab", "", 3, "abc"),
         (commits(), "abc", "d", 2, "abcd"),
         (commits(), "abc", "defgh", 2, "abcde"),  # three who are alive stay more than half
-        (commits(), "abc", "abc", 2, "abc"),
         (commits(roster="a"), "a", "bc", 2, "ab"),  # one may always enter
-        (commits(roster="abcde"), "a", "f", 2, "abcdef"),
+        (commits(roster="ab"), "ab", "cd", 2, "abc"),
+        (commits(roster="abcde"), "abc", "f", 2, "abcde"),  # of six, three would be no majority
+        (commits(roster="abcde"), "abcd", "f", 2, "abcdef"),
+        (commits(roster="abcde"), "a", "f", 2, "abcde"),
+        (commits("abc", roster="abcde"), "abc", "fgh", 2, "abcfg"),  # once d and e are out
         (commits("ab", roster="abc"), "ab", "d", 2, "abd"),
     ],
 )
-def test_the_next_roster(history: list[Commit], present: str, asked: str, absent_rounds: int, roster: str) -> None:
-    participants = [Participant(peer, bytes(32), 1) for peer in present]
-    assert "".join(next_roster(history, participants, asked, absent_rounds=absent_rounds)) == roster
+def test_the_next_roster(history: list[Commit], present: str, learners: str, absent_rounds: int, roster: str) -> None:
+    participants = [Participant(peer, bytes(32), 1) for peer in present + learners]
+    assert "".join(next_roster(history, participants, absent_rounds=absent_rounds)) == roster
+
+
+def closed(world: World, *peers: str) -> None:
+    """Payloads of these are everywhere, and the grace is over."""
+    number = world[peers[0]].number
+    for owner in peers:
+        for peer in world.up:
+            world.give(peer, number, payload(owner, number))
+    for peer in world.up:
+        world.event(peer, lambda machine: machine.grace(number))
+    world.deliver_all()
+
+
+def test_a_learner_is_counted_first_and_votes_afterwards() -> None:
+    world = trio(outsiders=("d",))
+    world.event("d", lambda machine: machine.ask())
+    world.deliver_all()
+    for owner in TRIO:
+        for peer in world.up:
+            world.give(peer, 0, payload(owner, 0))
+    world.deliver_all()
+    assert numbers(world) == [0] * 4, "who asked is waited for in the grace"
+    closed(world, *TRIO)
+    assert numbers(world) == [1] * 4 and world["a"].memory.roster == TRIO, "and not beyond it"
+    world.event("d", lambda machine: machine.ask())
+    world.deliver_all()
+    everybody_has_everything(world)
+    world.deliver_all()
+    head = world["a"].memory.head
+    assert [one.peer for one in head.participants] == [*"abcd"] and head.roster == (*"abcd",)
+    assert world["d"].votes and all(one.accepts for one in world["a"].memory.log[1:])
+    assert all("d" not in dict(one.accepts) for one in world["a"].memory.log), "it has not voted for its own entry"
+
+
+def test_a_learner_has_no_say() -> None:
+    world = trio(outsiders=("d",))
+    leader, *_ = roles(world)
+    head = world["a"].memory.head.digest
+    world[leader].receive("d", Ask(0, head))
+    for message in (Here(0, head, 1), Promise(0, head, 1, None)):
+        (refused,) = world[leader].receive("d", message)
+        assert isinstance(refused, Refused) and "not another peer of the roster" in refused.reason
+    assert world["d"].timeout(0, 0) == [] and world["d"].holds(0, payload("d", 0)) == []
 
 
 @pytest.mark.parametrize(
@@ -388,8 +434,7 @@ def tiny(commit: Commit) -> Commit:
 
 
 def strange(commit: Commit) -> Commit:
-    guests = (*commit.participants, payload("z", 0))
-    return Commit(commit.number, commit.parent, commit.view, guests, (*commit.roster, "z"))
+    return Commit(commit.number, commit.parent, commit.view, commit.participants, (*commit.roster, "z"))
 
 
 def dropping(commit: Commit) -> Commit:
@@ -403,8 +448,8 @@ def another(commit: Commit) -> Commit:
 BENT: list[tuple[Callable[[Commit], Commit], str]] = [
     (fork, "another head"),
     (tiny, "1 participants, fewer than min_peers=2"),
-    (strange, "participants outside its roster"),
-    (dropping, "drops them from the next"),
+    (strange, "lets in z, whose payload it does not count"),
+    (dropping, "drops peers that take part in it from the next roster"),
 ]
 
 

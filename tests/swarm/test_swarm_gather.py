@@ -16,6 +16,7 @@ from outerloop.swarm.framing import BrokenStream
 from outerloop.swarm.identity import ensure_identity
 from outerloop.swarm.peer import Peer
 from outerloop.swarm.sealed import SEAL_BYTES
+from outerloop.swarm.settings import Settings
 from outerloop.swarm.signatures import Signatures
 from outerloop.types import Contribution, Deserted, Outrun, Round, UserError
 
@@ -236,10 +237,25 @@ def test_other_runs_do_not_meet(make: Make) -> None:
         assert isinstance(error, UserError) and f"1 of 2 peers are there ({peer.peer}), 1 missing" in str(error)
 
 
-def test_other_settings_are_named(make: Make) -> None:
-    pair = [make(peers=2, fingerprint="aaa"), make(peers=2, fingerprint="bbb")]
-    for other, error in zip(reversed(pair), together(pair, SwarmGather.join), strict=True):
-        assert isinstance(error, UserError) and other.peer in str(error) and "other settings" in str(error)
+def test_other_settings_are_left_out_and_named_and_the_others_form(make: Make) -> None:
+    """The first peer waits on; who joined by its address learns at once what to type."""
+    said: list[str] = []
+    rates = [Settings({"inner.lr": rate, "rounds": "5"}) for rate in ("0.002", "0.01")]
+    first = make(peers=2, fingerprint="aaa", settings=rates[0], tell=said.append)
+    odd = make(peers=2, fingerprint="bbb", settings=rates[1])
+    with ThreadPoolExecutor(1) as pool:
+        joined = pool.submit(first.join)
+        with pytest.raises(UserError, match=r"inner\.lr is 0\.01 here and 0\.002 at 000-.*: type inner\.lr=0\.002 or"):
+            odd.join()
+        assert eventually(lambda: bool(said), limit_s=20)
+        second = make(peers=2, fingerprint="aaa", settings=rates[0])
+        second.join()
+        joined.result(30)
+    assert said == [f"left out, with other settings: inner.lr is 0.002 here and 0.01 at {odd.peer}"]
+    assert first.size == second.size == 2 and odd.peer not in first._members.names.values()
+    late = make(peers=2, fingerprint="ccc", settings=Settings({"inner.lr": "0.002", "rounds": "9"}))
+    with pytest.raises(UserError, match=r"rounds is 9 here and 5 at 000-.*: type rounds=5 or another exchange\.run"):
+        late.join()
 
 
 def test_an_unreachable_initial_peer_is_named(make: Make) -> None:

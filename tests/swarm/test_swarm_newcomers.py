@@ -26,6 +26,8 @@ from outerloop.swarm.notary import Keys
 from outerloop.swarm.post import send_message
 from outerloop.swarm.proof import newest, objections
 from outerloop.swarm.roster import Record, Roster
+from outerloop.swarm.settings import Settings
+from outerloop.swarm.strangers import Strangers
 
 NOTARY = ToyNotary("newcomer")
 FIRST = genesis("r", "abc")
@@ -268,7 +270,9 @@ def told_members(lists: dict[str, Members], *, own: str = "009-e") -> tuple[Memb
                 "outerloop/1/r/members", allowed=lambda peer: True, handler=tell
             )
 
-    membership = Membership(link, cast(Roster, Records([mine, *records])), run="r", peers=2, own=mine)
+    strangers = Strangers(link, run="r", own=mine, settings=Settings(), joined=[], tell=lambda text: None)
+    roster = cast(Roster, Records([mine, *records]))
+    membership = Membership(link, roster, run="r", peers=2, own=mine, strangers=strangers)
     return membership, link, serve
 
 

@@ -1,4 +1,4 @@
-"""Who gives what nobody can use is let in again ever more rarely; who gives good payloads is soon like the others."""
+"""Who gives what nobody can use is waited for ever more rarely; who gives good payloads is soon like the others."""
 
 from __future__ import annotations
 
@@ -82,13 +82,15 @@ def unsigned_at_first(liar: Liar, swarm: Swarm) -> Said:
     return says
 
 
-def test_a_peer_that_is_refused_again_and_again_is_in_the_roster_ever_more_rarely() -> None:
+def test_a_peer_that_is_refused_again_and_again_is_waited_for_ever_more_rarely_and_never_votes_again() -> None:
     async def scene() -> None:
         swarm, liar = await swarm_with_liar(unsigned)
         seen = await in_roster(swarm, liar, 40)
-        gaps = "".join("x" if one else "." for one in seen).split("x")
+        assert seen[0] and not any(seen[2:]), seen
+        waited_for = [number in liar.asked for number in range(40)]
+        gaps = "".join("x" if one else "." for one in waited_for).split("x")
         lengths = [len(gap) for gap in gaps if gap]
-        assert seen[0] and sum(seen) <= 8 and len(lengths) > 2, seen
+        assert waited_for[0] and sum(waited_for) <= 8 and len(lengths) > 2, waited_for
         assert all(2 * before <= after for before, after in pairwise(lengths[:-1])), lengths
 
     run(scene())

@@ -1,0 +1,116 @@
+"""Peers of a run's name that have other settings: they are left out by name, and what differs is asked of them.
+
+    outerloop/1/<run>/setting    {key: hash of a key} ->   <- {key, value} | {}
+
+A peer with other settings is a mistake at one of the two, or a stranger's; neither may end a run that is forming. Who
+joined others by an address and finds other settings there is the odd one, unless at least as many machines as there
+are of the others share its own (each has one worker 0): its mistake is named at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from outerloop.swarm.framing import BrokenStream, Stream, Unreadable
+from outerloop.swarm.roster import Record
+from outerloop.swarm.settings import HASH_BYTES, Settings, difference, told
+from outerloop.swarm.timeouts import VIEW_S, limit
+from outerloop.swarm.transport import Request, Transport, Unreachable
+
+SHOWN = 4
+"""Settings that are named of one peer; the others are counted."""
+MOST_NAMED = 16
+"""Peers that are asked and named: anybody can make many identities."""
+
+
+class Strangers:
+    """Finds and names them. `joined`: ids of the peers by whose addresses this one joined."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        run: str,
+        own: Record,
+        settings: Settings,
+        joined: Sequence[str],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._transport = transport
+        self._protocol = f"outerloop/1/{run}/setting"
+        self._own, self._settings, self._tell = own, settings, tell
+        self._joined = frozenset(joined)
+        self._named: dict[str, tuple[str, str]] = {}  # name -> what differs, what to type
+        self._there: list[Record] = []
+
+    async def serve(self) -> None:
+        """Tell whoever may take part one setting at a time."""
+        await self._transport.serve(self._protocol, allowed=lambda peer_id: True, handler=self._answer)
+
+    async def leave_out(self, records: Iterable[Record]) -> list[Record]:
+        """Return those with the settings of this peer; the others are named, each once."""
+        alike = [record for record in records if record.fingerprint == self._own.fingerprint]
+        self._there = [record for record in records if record.fingerprint != self._own.fingerprint]
+        new = [one for one in self._there if one.name not in self._named][: MOST_NAMED - len(self._named)]
+        for one, found in zip(new, await asyncio.gather(*map(self._differences, new)), strict=True):
+            self._named[one.name] = found
+            self._tell(f"left out, with other settings: {found[0]}")
+        return alike
+
+    def odd(self, alike: Sequence[Record]) -> str:
+        """Return why this peer is the one with other settings, and what to type; empty when it is not."""
+        met = [one for one in self._there if one.peer_id in self._joined and one.name in self._named]
+        if not met or any(one.peer_id in self._joined for one in alike):
+            return ""
+        machines = Counter(one.fingerprint for one in self._there if _first_worker(one))
+        if max(machines.values(), default=1) < max(1, sum(map(_first_worker, alike))):
+            return ""
+        found, typed = self._named[met[0].name]
+        return f"{found}: type {typed or 'the same options everywhere,'} or another exchange.run"
+
+    def line(self) -> str:
+        """Return who is left out at the moment, and what to type to be with them; empty when nobody is."""
+        named = [(one.name, *self._named[one.name]) for one in self._there if one.name in self._named]
+        if not named:
+            return ""
+        _, first, typed = named[0]
+        rest = ", ".join(name for name, *_ in named[1:])
+        others = f"; {rest} too" if rest else ""
+        return (
+            f"left out, with other settings: {first}{others}; "
+            f"type {typed or 'the same options everywhere,'} or another exchange.run"
+        )
+
+    async def _differences(self, other: Record) -> tuple[str, str]:
+        """What differs, and what to type here."""
+        hashes = self._settings.differing(other.settings)
+        pairs = [
+            difference(self._settings.tell(one), await self._ask(other, one), other.name) for one in hashes[:SHOWN]
+        ]
+        if not pairs:
+            return f"{other.name} (fingerprint {other.fingerprint}, here {self._own.fingerprint})", ""
+        more = f" and {len(hashes) - SHOWN} more" if len(hashes) > SHOWN else ""
+        return ", ".join(said for said, _ in pairs) + more, " ".join(typed for _, typed in pairs if typed)
+
+    async def _ask(self, other: Record, hashed: bytes) -> dict[str, str] | None:
+        """What a peer says of one of its settings; None when it does not say."""
+        try:
+            async with limit(VIEW_S), self._transport.open_stream(other.peer_id, self._protocol) as stream:
+                await stream.send_object({"key": hashed})
+                return told(await stream.receive_object(), hashed)
+        except (BrokenStream, TimeoutError, Unreachable, ValueError):
+            return None
+
+    async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
+        hashed = request.get("key")
+        if not isinstance(hashed, bytes) or len(hashed) != HASH_BYTES:
+            raise Unreadable("a request without the hash of a setting's key")
+        await stream.send_object(self._settings.tell(hashed))
+        await stream.ended()
+
+
+def _first_worker(record: Record) -> bool:
+    """Whether this is a machine's first worker, so that a machine counts once."""
+    return record.name.startswith("000-")

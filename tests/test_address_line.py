@@ -1,0 +1,40 @@
+"""How others join is told for every run that they can join."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from outerloop.commands import config
+from outerloop.commands.train import Supervisor
+
+LOCAL, PUBLIC = "/ip4/127.0.0.1/tcp/4/p2p/x", "/ip4/198.51.100.7/tcp/4/p2p/x"
+GOSSIP = ["recipe=noloco", "exchange=swarm_gossip"]
+
+
+def told(address: str, *overrides: str) -> list[str]:
+    said: list[str] = []
+    run = SimpleNamespace(config=config.load(list(overrides)), terminal=SimpleNamespace(say=said.append))
+    Supervisor.tell_address(cast(Any, run), [address])
+    return said
+
+
+@pytest.mark.parametrize("peers", ["exchange.peers=1", "exchange.peers=3", "workers=4"])
+def test_a_run_that_takes_newcomers_tells_its_address_whatever_the_number_of_peers(peers: str) -> None:
+    workers = [] if peers.startswith("workers") else ["workers=1"]
+    said = told(PUBLIC, *workers, "exchange=swarm_gather", peers)
+    number = peers.rpartition("=")[2]
+    assert said == [
+        f"others join with the same options and exchange.peers={number} exchange.host=0.0.0.0"
+        f" 'exchange.initial_peers=[{PUBLIC}]'"
+    ]
+
+
+def test_who_listens_on_this_machine_only_is_told_so() -> None:
+    note, line = told(LOCAL, "exchange=swarm_gather", "workers=1", "exchange.peers=1")
+    assert "only this machine can reach 127.0.0.1: type exchange.host=0.0.0.0" in note and LOCAL in line
+
+
+def test_a_gossip_run_takes_no_newcomers_and_tells_while_it_forms_alone() -> None:
+    assert told(PUBLIC, *GOSSIP, "workers=3") == []
+    assert len(told(PUBLIC, *GOSSIP, "workers=1", "exchange.peers=3")) == 1
