@@ -38,6 +38,8 @@ MUST_MATCH = (
     "island.kind",
 )
 """... but of the exchange only where and how the peers are reached, of an island only how many ranks it has."""
+OLDER = {"clip": "none"}
+"""Settings that older runs had without saying so."""
 
 LAST_WORDS = ("done", "left", "error", "died")
 """Rows of an end that was none, because the run goes on."""
@@ -115,7 +117,7 @@ def comparable(config: DictConfig | ListConfig) -> dict[str, Any]:
 
 def refuse_other_settings(path: Path, settings: dict[str, Any]) -> None:
     """Raises UserError naming the first setting that differs from those the folder was made with."""
-    theirs = comparable(OmegaConf.load(path / "config.yaml"))
+    theirs = OLDER | comparable(OmegaConf.load(path / "config.yaml"))
     if (key := first_difference(settings, theirs)) is not None:
         there, here = shown(theirs, key), shown(settings, key)
         raise UserError(

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from outerloop import wire
 from outerloop.aggregate.lengths import sum_of_squares
+from outerloop.aggregate.median_clip import scaled
 from outerloop.kernels.finite import all_finite
 from outerloop.payload import Payload
 from outerloop.protocols import Aggregate, Feedback, OuterMethod
@@ -40,20 +41,29 @@ class Plain:
     def launch(self, number: int, slow: Tensors, read: Tensors, *, leads: bool) -> Launched:
         """Difference, feedback, compress. Changes nothing that lasts."""
         delta = self.method.outgoing(slow, read)
-        offered = {name: self.feedback.add(name, finite(name, x)) for name, x in delta.items()}
+        offered = {name: self.feedback.add(name, finite(name, x, slow[name])) for name, x in delta.items()}
         parts = {name: self.payload.encode(number, name, x, leads=leads) for name, x in offered.items()}
         return Launched(parts, offered, squares(delta))
 
-    def combine(self, messages: list[wire.Message], like: Tensors, norms: list[float]) -> Tensors:
-        """ḡ: decode and aggregate, peer by peer in name order. Raises BadMessage; changes nothing.
+    def combine(
+        self,
+        messages: list[wire.Message],
+        like: Tensors,
+        *,
+        factors: list[float],
+        samples: list[int],
+        norms: list[float],
+    ) -> Tensors:
+        """ḡ: decode, scale and aggregate, peer by peer in name order. Raises BadMessage; changes nothing.
 
-        `norms`: of each whole message, if the aggregate needs them.
+        `factors`, `samples`: what each message counts times and weighs. `norms`: of each whole message once scaled, if
+        the aggregate needs them.
         """
-        samples = [m.header.samples for m in messages]
-        return {
-            name: self.aggregate([self.payload.decode(m, name, x) for m in messages], samples, norms)
-            for name, x in like.items()
-        }
+
+        def sent(name: str, x: Tensor) -> list[Tensor]:
+            return scaled([self.payload.decode(m, name, x) for m in messages], factors)
+
+        return {name: self.aggregate(sent(name, x), samples, norms) for name, x in like.items()}
 
     def land(
         self, mean: Tensors, messages: list[wire.Message], offered: Tensors, slow: Tensors, *, counted: bool
@@ -72,11 +82,16 @@ class Plain:
         return {name: sum_of_squares(self.payload.decode(message, name, x), of=x.numel()) for name, x in like.items()}
 
 
-def finite(name: str, x: Tensor) -> Tensor:
-    """x, or FloatingPointError with the parameter's name."""
-    if not all_finite(x):
-        raise FloatingPointError(f"{name}: pseudo-gradient is not finite, training has diverged: lower inner.lr")
-    return x
+def finite(name: str, x: Tensor, slow: Tensor) -> Tensor:
+    """x, which was made of these slow weights, or FloatingPointError with the parameter's name."""
+    if all_finite(x):
+        return x
+    if not all_finite(slow):
+        raise FloatingPointError(
+            f"{name}: the slow weights are not finite, an outer step was too long: lower the learning rate of the"
+            " method, or type clip=median"
+        )
+    raise FloatingPointError(f"{name}: pseudo-gradient is not finite, training has diverged: lower inner.lr")
 
 
 def squares(tensors: Mapping[str, Tensor]) -> float:

@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 class Rounds:
     """One peer's rounds. `names` are peer ids and names of who may take part, `own` is this peer's name.
 
-    `bulk` carries and counts payloads; `memory_file` holds what this peer must not forget; `pace`: how fast payloads
+    `bulk` carries and counts payloads; `asking` is told whose cannot be used; `memory_file` holds what this peer must not forget; `pace`: how fast payloads
     may leave; none: no limit.
     """
 
@@ -94,12 +94,12 @@ class Rounds:
             outrun=self._outcomes.outrun,
         )
         self._payloads = Payloads(transport, run=run, allowed=allowed)
-        self._asking = Asking(
+        self.asking = Asking(
             self._payloads, self._pulls, self._store, self.bulk, ahead=self._following.catch_up, act=self._happens
         )
         self._post = Post(transport, run=run, names=names, receive=self._receive)
         self._reach = Reach(self._following.look_at)
-        self._timers = Timers(self._happens, rules, moving_s=lambda: self.bulk.moving_s, gone=self._asking.gone)
+        self._timers = Timers(self._happens, rules, moving_s=lambda: self.bulk.moving_s, gone=self.asking.gone)
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
         self._of_round: list[asyncio.Task[None]] = []
@@ -225,7 +225,7 @@ class Rounds:
         self._happens(lambda machine: machine.holds(number, one))
 
     def _receive(self, sender: str, message: Message) -> None:
-        silenced = self._asking.penalties.silence
+        silenced = self.asking.penalties.silence
         self._happens(lambda it: [] if silenced(sender, message, it.number) else it.receive(sender, message))
 
     async def _live(self) -> None:
@@ -261,7 +261,7 @@ class Rounds:
         if machine.number != self._looked_at:
             self._looked_at = machine.number
             self._timers.clear()
-            self._asking.gone.clear()
+            self.asking.gone.clear()
             self._payloads.own.over(machine.number - 1)
             self._outcomes.forget()
             for task in self._of_round:
@@ -272,7 +272,7 @@ class Rounds:
     def _work_of_round(self, machine: Agreement) -> list[Coroutine[Any, Any, None]]:
         if not machine.votes:
             return [self._following.come_in(lambda: self._happens(lambda machine: machine.ask()))]
-        return [self._asking.ask(machine.number, peer) for peer in self._others()]
+        return [self.asking.ask(machine.number, peer) for peer in self._others()]
 
     # small things
 
