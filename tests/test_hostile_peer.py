@@ -1,4 +1,4 @@
-"""One peer of a run sends messages that are valid and out of all proportion: the others go on, and say whose they were."""
+"""One peer of a run sends valid messages out of all proportion: the others go on, and say whose they were."""
 
 import functools
 
@@ -10,9 +10,12 @@ import toy_routes
 
 from outerloop import wire
 from outerloop.aggregate.senders import Senders
+from outerloop.aggregate.weighted import Weighted
 from outerloop.compress.by_size import BySize
 from outerloop.compress.cast import Cast
+from outerloop.compress.identity import Identity
 from outerloop.feedback.ef import ErrorFeedback
+from outerloop.feedback.none import NoFeedback
 from outerloop.types import Contribution
 
 LARGEST = (0x7F7F).to_bytes(2, "little")
@@ -89,9 +92,10 @@ def parts():
     return {"compress": compress, "feedback": ErrorFeedback(beta=0.95), "aggregate": Senders()}
 
 
-def train(exchange, change, *, first=FROM, rounds=ROUNDS, **other):
+def train(exchange, change, *, first=FROM, rounds=ROUNDS, fused=True, **other):
     """The loop of one worker, and the reports of its rounds."""
     loop = toy.outer(toy.model(width=20), Hostile(exchange, change, first=first), h=3, **parts() | other)
+    loop.routes.fused.fits &= fused
     inner, reports = torch.optim.SGD(loop.model.parameters(), lr=0.2), []
     for step in range(3 * rounds):
         step_of(loop.model, inner, exchange.rank, step)
@@ -156,3 +160,92 @@ def test_training_goes_on_without_it_and_it_is_named(peers, kind):
         assert (name in report.peers) != hostile and len(report.refused) == hostile
         assert all(why.startswith(f"{name}: it") for why in report.refused)
     assert loss(loop.slow) < 1.02 * calm(peers) < loss(toy.model(width=20).state_dict()) / 1.5
+
+
+def test_the_norms_of_other_routes_are_the_same():
+    """Dense tensors are measured, refused and shortened as the kernels' are."""
+
+    def work(exchange, fused):
+        loop, reports = train(exchange, HOSTILE["ten times"], fused=fused)
+        return [report.slow_hash for report in reports]
+
+    assert toy.run_workers(3, lambda e: work(e, True)) == toy.run_workers(3, lambda e: work(e, False))
+
+
+def test_who_is_refused_keeps_its_progress_and_its_residual():
+    """It follows the same rule, so it knows that its round did not count."""
+
+    def work(exchange):
+        loop, [*_, before] = train(exchange, HOSTILE["ten times"], rounds=FROM)
+        kept = {name: x.clone() for name, x in loop.feedback.state_dict()["residual"].items()}
+        inner, samples = torch.optim.SGD(loop.model.parameters(), lr=0.2), loop.samples
+        for step in range(3):
+            step_of(loop.model, inner, exchange.rank, step)
+            reports = loop.after_inner_step(4)
+        delta = sum(float((loop.slow[name] - p.detach()).norm()) for name, p in loop.model.named_parameters())
+        now = loop.feedback.state_dict()["residual"]
+        same = all(torch.equal(now[name], x) for name, x in kept.items())
+        return len(before.refused), len(reports[0].refused), same, loop.samples - samples, delta > 0.01
+
+    *honest, hostile = toy.run_workers(3, work)
+    assert hostile == (0, 1, True, 12, True)
+    assert all(one[:4] == (0, 1, False, 0) and not one[4] for one in honest)
+
+
+def test_a_round_of_messages_that_are_all_too_long_fails_and_changes_nothing():
+    def work(exchange):
+        loop = toy.outer(toy.model(width=20), All(exchange, largest, first=1), h=3, **parts())
+        inner, reports = torch.optim.SGD(loop.model.parameters(), lr=0.2), []
+        for step in range(6):
+            step_of(loop.model, inner, exchange.rank, step)
+            reports += loop.after_inner_step(4)
+        return reports
+
+    class All(Hostile):
+        def forge(self, messages):
+            return [super(All, self).forge([one])[0] for one in messages]
+
+    for first, second in toy.run_workers(2, work):
+        assert not first.failed and second.failed.startswith("000: its norm is") and "; 001: " in second.failed
+        assert first.slow_hash == second.slow_hash
+
+
+def test_samples_that_nobody_saw_weigh_four_times_the_median():
+    """Three went 7 on 4 samples, one 3.5 on a million, so it says: (3 · 4 · 7 + 16 · 3.5) / 28 = 5."""
+
+    def million(draft):
+        draft.numbers[3] = 10**6
+
+    def work(exchange):
+        dense = {"compress": Identity(), "feedback": NoFeedback(), "aggregate": Weighted()}
+        loop = toy.outer(toy.model(), Hostile(exchange, million, first=0), h=1, **dense)
+        begun = {name: x.clone() for name, x in loop.slow.items()}
+        with torch.no_grad():
+            for name, p in loop.model.named_parameters():
+                p -= 3.5 if exchange.rank == 3 else 7.0
+        [report] = loop.after_inner_step(4)
+        assert not report.refused and len(report.peers) == 4
+        return max(float((begun[name] - x - 5.0).abs().max()) for name, x in loop.slow.items())
+
+    assert max(toy.run_workers(4, work)) < 1e-5
+
+
+def test_without_a_screen_the_blame_is_not_the_inner_learning_rate():
+    def work(exchange):
+        with pytest.raises(FloatingPointError) as error:
+            train(exchange, largest, clip="none")
+        return str(error.value)
+
+    for said in toy.run_workers(2, work):
+        assert "the slow weights are out of all bounds" in said and "clip=median" in said and "inner.lr" not in said
+
+
+def test_who_diverges_alone_is_told_so():
+    def work(exchange):
+        loop = toy.outer(toy.model(), exchange, h=1)
+        with torch.no_grad():
+            next(loop.model.parameters()).fill_(torch.nan)
+        with pytest.raises(FloatingPointError, match="training has diverged: lower inner.lr"):
+            loop.after_inner_step(1)
+
+    toy.run_workers(1, work)

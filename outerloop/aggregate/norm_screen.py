@@ -129,7 +129,7 @@ class NormScreen:
         return {"landed": {fragment: list(norms) for fragment, norms in self.landed.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned; nothing from a run without it. Raises ValueError for what it cannot have returned."""
+        """Take over what `state_dict` returned, or nothing of an older run. Raises ValueError for anything else."""
         landed = {int(fragment): [float(norm) for norm in norms] for fragment, norms in state.get("landed", {}).items()}
         if not all(0 < norm <= LONGEST for norms in landed.values() for norm in norms):
             raise ValueError("a norm of a round that landed is not positive and finite")

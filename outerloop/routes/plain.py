@@ -13,6 +13,7 @@ from torch import Tensor
 from outerloop import wire
 from outerloop.aggregate.lengths import sum_of_squares
 from outerloop.aggregate.median_clip import scaled
+from outerloop.aggregate.norm_screen import LONGEST
 from outerloop.kernels.finite import all_finite
 from outerloop.payload import Payload
 from outerloop.protocols import Aggregate, Feedback, OuterMethod
@@ -86,10 +87,10 @@ def finite(name: str, x: Tensor, slow: Tensor) -> Tensor:
     """x, which was made of these slow weights, or FloatingPointError with the parameter's name."""
     if all_finite(x):
         return x
-    if not all_finite(slow):
+    if not float(slow.abs().max()) <= LONGEST:
         raise FloatingPointError(
-            f"{name}: the slow weights are not finite, an outer step was too long: lower the learning rate of the"
-            " method, or type clip=median"
+            f"{name}: the slow weights are out of all bounds, an outer step was too long: type clip=median, or lower the"
+            " learning rate of the method"
         )
     raise FloatingPointError(f"{name}: pseudo-gradient is not finite, training has diverged: lower inner.lr")
 

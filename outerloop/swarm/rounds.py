@@ -51,8 +51,8 @@ logger = logging.getLogger(__name__)
 class Rounds:
     """One peer's rounds. `names` are peer ids and names of who may take part, `own` is this peer's name.
 
-    `bulk` carries and counts payloads; `asking` is told whose cannot be used; `memory_file` holds what this peer must not forget; `pace`: how fast payloads
-    may leave; none: no limit.
+    `bulk` carries and counts payloads; `asking` hears whose cannot be used; `memory_file` holds what this peer must not
+    forget; `pace`: how fast payloads may leave; none: no limit.
     """
 
     def __init__(
