@@ -9,8 +9,8 @@ Workers are threads of one process. From round 3 on, every message of the last o
     ten        its own message, ten times as long        flipped    ten times as long, in the other direction
     samples    it says that it saw 2^63 samples
 
-and once more with clip=none: open-largest, open-ten, open-flipped. FOLDER gets one JSON record a run; a run that has its
-record is not run again. The loss is that of the slow weights over the whole validation set, nats a token.
+and once more with clip=none: open-largest, open-ten, open-flipped. FOLDER gets one JSON record a run, and a
+run that has its record is not run again. The loss is that of the slow weights on the validation set, nats a token.
 """
 
 from __future__ import annotations

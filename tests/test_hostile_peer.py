@@ -166,7 +166,7 @@ def test_the_norms_of_other_routes_are_the_same():
     """Dense tensors are measured, refused and shortened as the kernels' are."""
 
     def work(exchange, fused):
-        loop, reports = train(exchange, HOSTILE["ten times"], fused=fused)
+        _, reports = train(exchange, HOSTILE["ten times"], fused=fused)
         return [report.slow_hash for report in reports]
 
     assert toy.run_workers(3, lambda e: work(e, True)) == toy.run_workers(3, lambda e: work(e, False))
@@ -221,7 +221,7 @@ def test_samples_that_nobody_saw_weigh_four_times_the_median():
         loop = toy.outer(toy.model(), Hostile(exchange, million, first=0), h=1, **dense)
         begun = {name: x.clone() for name, x in loop.slow.items()}
         with torch.no_grad():
-            for name, p in loop.model.named_parameters():
+            for p in loop.model.parameters():
                 p -= 3.5 if exchange.rank == 3 else 7.0
         [report] = loop.after_inner_step(4)
         assert not report.refused and len(report.peers) == 4
@@ -245,7 +245,7 @@ def test_who_diverges_alone_is_told_so():
         loop = toy.outer(toy.model(), exchange, h=1)
         with torch.no_grad():
             next(loop.model.parameters()).fill_(torch.nan)
-        with pytest.raises(FloatingPointError, match="training has diverged: lower inner.lr"):
+        with pytest.raises(FloatingPointError, match=r"training has diverged: lower inner\.lr"):
             loop.after_inner_step(1)
 
     toy.run_workers(1, work)

@@ -89,8 +89,8 @@ def finite(name: str, x: Tensor, slow: Tensor) -> Tensor:
         return x
     if not float(slow.abs().max()) <= LONGEST:
         raise FloatingPointError(
-            f"{name}: the slow weights are out of all bounds, an outer step was too long: type clip=median, or lower the"
-            " learning rate of the method"
+            f"{name}: the slow weights are out of all bounds, an outer step was too long: type clip=median, or lower"
+            " the learning rate of the method"
         )
     raise FloatingPointError(f"{name}: pseudo-gradient is not finite, training has diverged: lower inner.lr")
 
