@@ -92,7 +92,9 @@ def run(peers: int, kind: str, *, rounds: int, seed: int, options: list[str]) ->
     typed = [*OPTIONS, f"workers={peers}", f"rounds={rounds}", f"seed={seed}", f"clip={clip}", "exchange=inprocess"]
     settings = config.load([*typed, *options])
     corpus, hub, began_s = build.make(settings.data), Hub(peers), time.perf_counter()
-    losses, refused, errors = {}, [], []
+    losses: dict[Any, Any] = {}
+    refused: list[tuple[str, ...]] = []
+    errors: list[str] = []
 
     def live(rank: int) -> None:
         exchange = InProcess(hub=hub, rank=rank)

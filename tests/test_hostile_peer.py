@@ -1,5 +1,6 @@
 """One peer of a run sends valid messages out of all proportion: the others go on, and say whose they were."""
 
+import copy
 import functools
 
 import forged
@@ -16,7 +17,7 @@ from outerloop.compress.cast import Cast
 from outerloop.compress.identity import Identity
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.feedback.none import NoFeedback
-from outerloop.types import Contribution
+from outerloop.types import Contribution, Round
 
 LARGEST = (0x7F7F).to_bytes(2, "little")
 """bfloat16."""
@@ -249,3 +250,37 @@ def test_who_diverges_alone_is_told_so():
             loop.after_inner_step(1)
 
     toy.run_workers(1, work)
+
+
+def test_norms_that_landed_go_with_a_checkpoint_and_to_who_comes_late():
+    def work(exchange):
+        loop, _ = train(exchange, HOSTILE["ten times"])
+        late, resumed, older = (
+            toy.outer(toy.model(width=20), Hostile(exchange, None), h=3, **parts()) for _ in range(3)
+        )
+        late.take_over(Round(ROUNDS - 1), loop.inheritance.pack())
+        state = loop.state_dict()
+        resumed.load_state_dict(copy.deepcopy(state))
+        older.load_state_dict({name: part for name, part in copy.deepcopy(state).items() if name != "screen"})
+        return [one.screen.landed for one in (loop, late, resumed, older)]
+
+    for landed, of_late, of_resumed, of_older in toy.run_workers(3, work):
+        assert landed == of_late == of_resumed and len(landed[0]) == 4 and of_older == {}
+
+
+def test_the_exchange_is_told_whom_the_replica_refuses():
+    told = []
+
+    class Told(Hostile):
+        def refused(self, round, refusals):
+            told.append((self.peer, round, *refusals))
+
+    def work(exchange):
+        loop = toy.outer(toy.model(width=20), Told(exchange, largest), h=3, **parts())
+        inner = torch.optim.SGD(loop.model.parameters(), lr=0.2)
+        for step in range(3 * FROM + 3):
+            step_of(loop.model, inner, exchange.rank, step)
+            loop.after_inner_step(4)
+
+    toy.run_workers(3, work)
+    assert sorted(told) == [(f"00{rank}", Round(FROM), "002") for rank in range(3)]
