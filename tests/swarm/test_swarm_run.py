@@ -260,13 +260,14 @@ def test_an_unreachable_initial_peer_is_a_mistake(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_machine_that_sends_the_largest_values_is_named_by_the_others_and_they_finish(tmp_path: Path) -> None:
     """The default recipe; it follows the rule as the others do, so its replica stays equal to theirs."""
     faulty = Path(__file__).parents[2] / "scripts" / "faulty"
     (tmp_path / "how").write_text("huge")
     env = {"PYTHONPATH": os.pathsep.join([str(faulty), os.environ.get("PYTHONPATH", "")])}
     env |= {"OUTERLOOP_BENCH_MISBEHAVE": str(tmp_path / "how")}
-    options = ["exchange.peers=3", "rounds=4", "exchange.quorum=all", "exchange.grace_s=60"]
+    options = ["exchange.peers=3", "rounds=4", "exchange.quorum=all", "exchange.join_timeout_s=600", "threads=1"]
     first = start(tmp_path / "honest", "workers=2", *options)
     second = start(
         tmp_path / "hostile", "workers=1", *options, f"exchange.initial_peers=[{invitation(first)}]", env=env
