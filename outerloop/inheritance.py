@@ -1,8 +1,9 @@
 """What all replicas of a run hold alike, handed to one that comes late or was away for too long.
 
-    slow weights φ, the outer method's state, what was agreed on for the next round, the schedule's state, mean buffers
+    slow weights φ, the outer method's state, what was agreed on for the next round, the schedule's state, mean buffers,
+    norms of the last rounds
     -> bytes (snapshot.py)
-    -> φ, method, agreement, H and buffers become those;  θ ← φ_new + (θ − φ_old)
+    -> φ, method, agreement, H, buffers and norms become those;  θ ← φ_new + (θ − φ_old)
 
 So the pseudo-gradient Δ = φ − θ stays what it was, to rounding: nothing for a newcomer, and for one that was away what
 it has learned since its last round, which its next message carries. Its residual is its own and stays.
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 from outerloop import snapshot
+from outerloop.aggregate.norm_screen import NormScreen
 from outerloop.buffers import Buffers
 from outerloop.checkpoint import on_device
 from outerloop.payload import Payload
@@ -34,10 +36,17 @@ class Inheritance:
     """
 
     def __init__(
-        self, replica: Replica, buffers: Buffers, *, method: OuterMethod, payload: Payload, evolving: Evolving | None
+        self,
+        replica: Replica,
+        buffers: Buffers,
+        *,
+        method: OuterMethod,
+        payload: Payload,
+        evolving: Evolving | None,
+        screen: NormScreen,
     ) -> None:
         self.replica, self.buffers, self.method, self.payload = replica, buffers, method, payload
-        self.evolving = evolving
+        self.evolving, self.screen = evolving, screen
         held = [*replica.slow.values(), *buffers.mean.values()]
         self.most_bytes = OVERHEAD_BYTES + STATES * sum(x.numel() * x.itemsize for x in held)
 
@@ -50,6 +59,7 @@ class Inheritance:
                 "agreed": self.payload.state_dict(),
                 "schedule": self.evolving.state_dict() if self.evolving else {},
                 "buffers": self.buffers.mean,
+                "screen": self.screen.state_dict(),
             }
         )
 
@@ -61,6 +71,7 @@ class Inheritance:
             check(state["slow"], self.replica.slow)
             check(state["buffers"], self.buffers.mean)
             method, agreed, schedule = state["method"], state["agreed"], state["schedule"]
+            self.screen.load_state_dict(state.get("screen", {}))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"the others' state does not fit: {error}; start with the settings of their run") from error
         slow, island = self.replica.slow, self.replica.island

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outerloop import wire
 from outerloop.aggregate.agreement import agreement
+from outerloop.aggregate.norm_screen import Measured, NormScreen
 from outerloop.protocols import Exchange
-from outerloop.routes.both import Combined, Routes
+from outerloop.routes.both import Combined, Decoded, Routes
 from outerloop.types import Contribution, Outrun, Refusals, ReplicasDiverged, Round, Tensors
 
 
@@ -17,53 +18,81 @@ from outerloop.types import Contribution, Outrun, Refusals, ReplicasDiverged, Ro
 class Verdict:
     """All messages of a round that can land as one, those that cannot, and how far payloads agree, -1 .. 1.
 
-    `agreement` is None where nobody goes by it, or nothing was sent to agree on.
+    `agreement` is None where nobody goes by it, or nothing was sent to agree on. `measured`: of those that land.
     """
 
     combined: Combined
+    measured: Measured
     refused: Refusals
     agreement: float | None
 
 
 class Judge:
-    """`shared`: all replicas of the run hold equal slow weights. `measures`: the schedule goes by the agreement."""
+    """`shared`: all replicas of the run hold equal slow weights. `measures`: the schedule goes by the agreement.
 
-    def __init__(self, routes: Routes, exchange: Exchange, *, shared: bool, measures: bool) -> None:
+    `screen`: which contributions count, and for how much.
+    """
+
+    def __init__(self, routes: Routes, exchange: Exchange, *, shared: bool, measures: bool, screen: NormScreen) -> None:
         self.routes, self.exchange, self.shared, self.measures = routes, exchange, shared, measures
+        self.screen = screen
 
     def verdict(self, received: Sequence[Contribution], like: Tensors, refused: Refusals) -> Verdict:
-        """Of all messages of a round but those that are refused already. Raises BadMessage; changes nothing."""
-        combined, refused = self.combine(received, like, refused)
-        if not self.measures:
-            return Verdict(combined, refused, None)
-        return Verdict(combined, refused, agreement(self.routes.sent(combined, like)))
+        """Of all messages of a round but those that are refused already. Raises BadMessage; changes nothing.
 
-    def combine(self, received: Sequence[Contribution], like: Tensors, refused: Refusals) -> tuple[Combined, Refusals]:
+        `refused`: what another reading of the same round came to, by their norms, too; empty in the first reading.
+        """
+        verdict = self.read(received, like, refused, screened=bool(refused))
+        if not self.measures:
+            return verdict
+        return replace(verdict, agreement=agreement(self.routes.sent(verdict.combined, like)))
+
+    def read(self, received: Sequence[Contribution], like: Tensors, refused: Refusals, *, screened: bool) -> Verdict:
         """All messages as one, and which were left out, why. Raises BadMessage.
 
         Where a round waits for everybody, one that cannot be landed fails it. Else it is left out: all peers have the
-        same messages, and what one of them cannot decode the others cannot either.
+        same messages, and what one of them cannot decode the others cannot either. Those that can be decoded are
+        `screened` by their norms once: another look at those that are left would refuse more.
         """
         fit = [one for one in received if one.peer not in refused]
         if not fit:
             raise wire.BadMessage("; ".join(refused.values()))
         try:
-            return self.routes.combine(fit, like), refused
+            decoded = self.routes.decode(fit, like, measured=self.screen.on)
+            measured = measured_of(decoded, fit[0].round.fragment, refused)
+            new = {} if screened else self.too_long(decoded, measured)
+            if not new:
+                return self.combined(decoded, like, measured, refused)
+            screened = True
         except wire.BadMessage:
-            if self.exchange.waits_for_all:
+            new = {} if self.exchange.waits_for_all else self.undecodable(fit, like)
+            if not new:
                 raise
-        new = {one.peer: why for one in fit if (why := self.refusal(one, like))}
-        if not new:
-            raise
-        return self.combine(received, like, {**refused, **new})
+        return self.read(received, like, {**refused, **new}, screened=screened)
 
-    def refusal(self, contribution: Contribution, like: Tensors) -> str:
-        """Why one message cannot be landed, or nothing."""
-        try:
-            self.routes.combine([contribution], like)
-        except wire.BadMessage as bad:
-            return f"{contribution.peer}: {bad}"
-        return ""
+    def combined(self, decoded: Decoded, like: Tensors, measured: Measured, refused: Refusals) -> Verdict:
+        """These messages as one, as far as the screen lets them count. Raises BadMessage."""
+        factors, samples = self.screen.factors(measured), self.screen.weights(measured)
+        combined = self.routes.combine(decoded, like, factors=factors, samples=samples)
+        return Verdict(combined, measured, refused, None)
+
+    def too_long(self, decoded: Decoded, measured: Measured) -> Refusals:
+        """The messages that do not count by their norms and samples, and why."""
+        if not self.screen.on or self.exchange.waits_for_all:
+            return {}
+        peers = [message.header.peer for message in decoded.messages]
+        return {peers[place]: f"{peers[place]}: {why}" for place, why in self.screen.refusals(measured).items()}
+
+    def undecodable(self, fit: Sequence[Contribution], like: Tensors) -> Refusals:
+        """The messages that cannot be landed alone, and why."""
+        found = {}
+        for one in fit:
+            try:
+                decoded = self.routes.decode([one], like, measured=False)
+                self.routes.combine(decoded, like, factors=[1.0], samples=[0])
+            except wire.BadMessage as bad:
+                found[one.peer] = f"{one.peer}: {bad}"
+        return found
 
     def diverged(self, messages: Sequence[wire.Message], own: int, round: Round) -> tuple[str, ...]:
         """The peers whose headers carry another hash of the slow weights than most; `own` is the one here.
@@ -80,3 +109,9 @@ class Judge:
         if own != most:
             raise Outrun(self.exchange.recovery)
         return tuple(peer for peer, slow in hashes.items() if slow != most)
+
+
+def measured_of(decoded: Decoded, fragment: int, refused: Refusals) -> Measured:
+    """What a screen goes by."""
+    samples = [message.header.samples for message in decoded.messages]
+    return Measured(fragment, decoded.norms, samples, refused=len(refused))

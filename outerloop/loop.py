@@ -21,6 +21,7 @@ import torch
 from torch.nn import Module
 
 from outerloop import compatibility, wire
+from outerloop.aggregate.norm_screen import screen_of
 from outerloop.buffers import Buffers
 from outerloop.checkpoint import on_device, opened, whole_parts
 from outerloop.course import Course
@@ -53,6 +54,7 @@ class OuterLoop(Course):
         buffers: "local", or "averaged": BatchNorm statistics become the mean of all peers when a round lands.
         eager: at landing, replace what this peer contributed then by what it has now (arXiv 2502.12996); needs a
             schedule that lands a round just after the next one of the same fragment was launched.
+        clip: "median", "none", or "auto": which contributions are refused or shortened (aggregate/norm_screen.py).
         state_dtype: "float32", or "float64" for slow weights that keep every bit of φ − θ (twice the memory).
         timeout_s: the longest that a landing waits for its exchange.
         seed: of every random choice of a compressor; equal on all peers.
@@ -79,6 +81,7 @@ class OuterLoop(Course):
         merge_local: float | Literal["carry"] = 0.0,
         buffers: str = "local",
         eager: bool = False,
+        clip: str = "auto",
         state_dtype: str = "float32",
         timeout_s: float = 600.0,
         seed: int = 0,
@@ -104,6 +107,7 @@ class OuterLoop(Course):
         self.evolving = schedule if isinstance(schedule, Evolving) else None
         self.meter = Meter(exchange, delay=schedule.delay, step_s=schedule.step_s)
         self.eager, self.timeout_s = eager, timeout_s
+        self.screen = screen_of(clip, method=method, exchange=exchange, eager=eager)
         self.shared = exchange.agrees and method.shared and not eager
         self.replica = Replica(model, dtype=STATE_DTYPES[state_dtype], island=island)
         self.island, self.slow = self.replica.island, self.replica.slow
@@ -129,11 +133,15 @@ class OuterLoop(Course):
         self.departures = Departures(
             self.replica, self.routes, self.payload, exchange=exchange, schedule=schedule, concurrent=concurrent
         )
-        self.judge = Judge(self.routes, exchange, shared=self.shared, measures=self.evolving is not None)
+        measures = self.evolving is not None
+        self.judge = Judge(self.routes, exchange, shared=self.shared, measures=measures, screen=self.screen)
         self.inheritance = Inheritance(
-            self.replica, self.buffers, method=method, payload=self.payload, evolving=self.evolving
+            self.replica, self.buffers, method=method, payload=self.payload, evolving=self.evolving, screen=self.screen
         )
         self.meetings = 0
+        self.parts: dict[str, Any] = {"method": method, "feedback": feedback, "payload": self.payload}
+        self.parts |= {"choosing": self.choosing, "schedule": self.evolving, "buffers": self.buffers}
+        self.parts |= {"screen": self.screen}
 
     @property
     def spare_bytes(self) -> int:
@@ -225,9 +233,12 @@ class OuterLoop(Course):
         squares = self.routes.land(combined, flight.offered, flight.then, counted=counted)
         evolved = self.evolving.learn(round, verdict.agreement) if self.evolving else ""
         self.payload.landed(combined.messages, flight.offered)
+        self.screen.learn(verdict.measured)
         self.replica.rehash(flight.offered)
         self.waiting[round.fragment] -= flight.samples if counted else 0
         self.exchange.landed(round, self.inheritance.pack)
+        if verdict.refused:
+            self.exchange.refused(round, verdict.refused)
         land_s = time.perf_counter() - arrival.at_s
         return flight.report(
             self.slow_hash,
@@ -273,12 +284,7 @@ class OuterLoop(Course):
         self.settle()
         return {
             "slow": dict(self.slow),
-            "method": self.method.state_dict(),
-            "feedback": self.feedback.state_dict(),
-            "payload": self.payload.state_dict(),
-            "choosing": self.choosing.state_dict() if self.choosing else {},
-            "schedule": self.evolving.state_dict() if self.evolving else {},
-            "buffers": self.buffers.state_dict(),
+            **{name: part.state_dict() if part else {} for name, part in self.parts.items()},
             "inner_step": self.inner_step,
             "samples": list(self.waiting),
             "in_flight": [flight.state_dict() for flight in self.in_flight.values()],
@@ -289,18 +295,11 @@ class OuterLoop(Course):
         self.settle()
         state = on_device(opened(state), self.replica.device)
         self.replica.load_slow(state["slow"])
-        self.method.load_state_dict(state["method"])
-        self.feedback.load_state_dict(state["feedback"])
-        self.payload.load_state_dict(state["payload"])
-        if self.choosing:
-            self.choosing.load_state_dict(state["choosing"])
-        if self.evolving:
-            self.evolving.load_state_dict(state["schedule"])
-        self.buffers.load_state_dict(state["buffers"])
-        self.inner_step, samples, self.in_flight = state["inner_step"], state["samples"], {}
+        for name, part in self.parts.items():
+            if part:
+                part.load_state_dict(state.get(name, {}))  # of the screen there was none in older runs
+        self.inner_step, samples = state["inner_step"], state["samples"]
         # a single number in checkpoints of before
         self.waiting = list(samples) if isinstance(samples, list) else [samples] * len(self.waiting)
-        for saved in state["in_flight"]:
-            round = Round(*saved.pop("round"))
-            pending = self.exchange.start(saved["blob"], round)
-            self.in_flight[round] = InFlight(round=round, pending=pending, launch_s=0.0, **saved)
+        flights = [InFlight.resumed(saved, self.exchange) for saved in state["in_flight"]]
+        self.in_flight = {flight.round: flight for flight in flights}

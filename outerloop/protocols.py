@@ -268,6 +268,10 @@ class Exchange(Protocol):
         """The replica has landed a round; `state` packs what all replicas hold alike, if others want it as of this."""
         ...
 
+    def refused(self, round: Round, refusals: Refusals) -> None:
+        """The replica has landed a round without these peers, whose messages nobody can use."""
+        ...
+
     def start(self, blob: bytes, round: Round) -> Pending:
         """Offer one wire message; returns at once. A round that is decided takes nothing in, but is handed out."""
         ...

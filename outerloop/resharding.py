@@ -7,8 +7,8 @@
 Every rank writes its shards, and reads what its shards are where it comes back. A residual of 8 bits is written in
 float32, since its blocks are those of the shards, and rounded again where they become others. Rounds that are under way
 are not written, nor what a compressor had agreed on for the next round: as after a failed round, the next one carries
-the progress. So all islands of a run are to be saved after the same inner step, each in a folder of its own, and to
-come back together.
+the progress; nor the norms of the last rounds, which are those of shards. So all islands of a run are to be saved after
+the same inner step, each in a folder of its own, and to come back together.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from outerloop.feedback.storage import dense
 from outerloop.loop import OuterLoop
 from outerloop.types import Tensors, UserError
 
-OF_A_ROUND: dict[str, Any] = {"payload": {"agreed": {}}, "in_flight": []}
+OF_A_ROUND: dict[str, Any] = {"payload": {"agreed": {}}, "screen": {}, "in_flight": []}
 """What of the outer state belongs to shards as they are, as it is when nothing is under way."""
 SHARD = "shard of"
 """Key of what stands for a tensor in the tree: the parameter that it is cut like; its dtype is beside it."""

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from outerloop.protocols import Pending
+from outerloop.protocols import Exchange, Pending
 from outerloop.types import Contribution, Made, Round, Tensors
 
 CHARTS = {
@@ -51,6 +51,13 @@ class InFlight:
             "delta_norm": self.delta_norm,
             "then": self.then,
         }
+
+    @classmethod
+    def resumed(cls, saved: dict[str, Any], exchange: Exchange) -> InFlight:
+        """What `state_dict` returned, offered to the exchange again."""
+        round = Round(*saved["round"])
+        pending = exchange.start(saved["blob"], round)
+        return cls(**saved | {"round": round}, pending=pending, launch_s=0.0)
 
     def report(self, slow_hash: int, **outcome: Any) -> RoundReport:
         """The account of this round, now that it has landed or failed."""

@@ -181,3 +181,19 @@ def test_lower_bounds_are_those_of_what_the_code_calls(package, least, feature):
     assert bound.specifier.contains(least) and not bound.specifier.contains(older)
     assert feature()
     assert bound.specifier.contains(version(package), prereleases=True)
+
+
+def test_a_run_from_before_there_was_a_clip_says_how_to_go_on(tmp_path):
+    older = OmegaConf.to_container(config.load(["workers=2"]), resolve=True)
+    older.pop("clip")
+    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(older))
+    with pytest.raises(UserError, match="clip is none there and auto here: type clip=none"):
+        rundir.refuse_other_settings(tmp_path, rundir.comparable(config.load(["workers=2"])))
+    rundir.refuse_other_settings(tmp_path, rundir.comparable(config.load(["workers=2", "clip=none"])))
+
+
+def test_a_clip_that_cannot_be_is_refused_before_anything_starts():
+    with pytest.raises(UserError, match="clip=median needs peers that take the same outer step"):
+        build.check_parts(config.load(["recipe=noloco", "clip=median"]))
+    with pytest.raises(UserError, match="clip=often is not one of auto, median, none"):
+        build.check_parts(config.load(["clip=often"]))

@@ -24,7 +24,7 @@ class Decided:
     """An exchange in which every round was decided elsewhere: `told` holds its contributions."""
 
     agrees, size, rank, peer, moving_s, bytes_sent = True, 2, 0, "000", 0.0, 0
-    concurrent = False
+    concurrent = waits_for_all = False
 
     def __init__(self):
         self.told = {}

@@ -450,7 +450,7 @@ def test_header_tells_samples_and_hash():
 
     class Spy:
         peer, agrees, rank, size, moving_s, bytes_sent = "000", True, 0, 1, 0.0, 0
-        concurrent = False
+        concurrent = waits_for_all = False
 
         def decided(self, round):
             return False

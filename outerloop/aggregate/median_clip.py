@@ -2,6 +2,9 @@
 
     Δ̂_p ← Δ̂_p · min(1, median_q ‖Δ̂_q‖ / ‖Δ̂_p‖)          norms over the whole fragment
 
+Of an even number of norms the median is the lower one of the two in the middle: their mean would follow the larger one,
+and of two peers one alone would set it.
+
 The factor is computed in float64 from norms that are the same bits everywhere (lengths.py), and rounded to the type of
 the values before it meets them: every product is one rounding, so all routes and all machines come to the same.
 
@@ -33,12 +36,19 @@ class MedianClip:
 
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
         """P tensors of one shape, and the norms of the fragments they are from -> one of the same shape."""
-        factors = factors_of(norms)
-        clipped = [x * factor if factor < 1 else x for x, factor in zip(sent, factors, strict=True)]
-        return self.of(clipped, samples, [n * factor for n, factor in zip(norms, factors, strict=True)])
+        factors = self.factors(norms)
+        return self.of(scaled(sent, factors), samples, [n * factor for n, factor in zip(norms, factors, strict=True)])
+
+    def factors(self, norms: Sequence[float]) -> list[float]:
+        """min(1, median / norm) of each."""
+        return factors_of(norms, statistics.median_low(norms))
 
 
-def factors_of(norms: Sequence[float]) -> list[float]:
-    """min(1, median / norm) of each; 1 for a norm of zero."""
-    median = statistics.median(norms)
-    return [median / n if n > median else 1.0 for n in norms]
+def factors_of(norms: Sequence[float], limit: float) -> list[float]:
+    """min(1, limit / norm) of each; 1 for a norm of zero."""
+    return [limit / n if n > limit else 1.0 for n in norms]
+
+
+def scaled(sent: Sequence[Tensor], factors: Sequence[float]) -> list[Tensor]:
+    """Each tensor times its factor; as it is where that is 1."""
+    return [x * factor if factor < 1 else x for x, factor in zip(sent, factors, strict=True)]

@@ -16,7 +16,7 @@ Settings = Mapping[str, Any]
 MOST_BYTES = 1 << 22
 """Of what a peer tells of its model: some 40,000 parameters."""
 AXES = ("recipe", "method", "compress", "feedback", "aggregate", "schedule")
-OUTER = (*AXES, "merge_local", "buffers", "eager", "state_dtype", "seed")
+OUTER = (*AXES, "merge_local", "buffers", "eager", "clip", "state_dtype", "seed")
 """Options of the outer loop: those that must be equal everywhere, whatever trains the model."""
 
 

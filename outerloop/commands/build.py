@@ -18,6 +18,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from outerloop import compatibility, hardware
+from outerloop.aggregate.norm_screen import screen_of
 from outerloop.checkpoint import opened
 from outerloop.commands.alike import shown
 from outerloop.commands.config import stepped_inside
@@ -133,6 +134,7 @@ def outer_of(
         merge_local=config.merge_local,
         buffers=config.buffers,
         eager=config.eager,
+        clip=config.clip,
         state_dtype=config.state_dtype,
         timeout_s=config.round_timeout_s,
         seed=config.seed,
@@ -229,12 +231,10 @@ def check_parts(config: DictConfig) -> None:
         from outerloop.swarm.trust import AllowList  # with hivemind, which runs without a list may do without
 
         AllowList(allow)
-    compatibility.refuse(
-        **{axis: make(config[axis]) for axis in ("method", "compress", "feedback", "aggregate", "schedule")},
-        exchange=cast(Exchange, get_class(config.exchange._target_)),  # what it says of itself, all of its kind say
-        eager=config.eager,
-        merge_local=config.merge_local,
-    )
+    parts = {axis: make(config[axis]) for axis in ("method", "compress", "feedback", "aggregate", "schedule")}
+    exchange = cast(Exchange, get_class(config.exchange._target_))  # what it says of itself, all of its kind say
+    compatibility.refuse(**parts, exchange=exchange, eager=config.eager, merge_local=config.merge_local)
+    screen_of(config.clip, method=parts["method"], exchange=exchange, eager=config.eager)
     if config.inner.optimizer:
         checked_optimizer(config)
     autocast_of(config.inner.precision, pick_device(config.inner.device, 0))

@@ -38,6 +38,8 @@ MUST_MATCH = (
     "island.kind",
 )
 """... but of the exchange only where and how the peers are reached, of an island only how many ranks it has."""
+OLDER = {"clip": "none"}
+"""Settings that older runs had without saying so."""
 
 PEERS = "exchange.peers"
 
@@ -124,7 +126,7 @@ def refuse_other_settings(path: Path, settings: dict[str, Any], *, reform: bool 
 
     `reform`: the number of peers may, as machines were lost for good.
     """
-    theirs = comparable(OmegaConf.load(path / "config.yaml"))
+    theirs = OLDER | comparable(OmegaConf.load(path / "config.yaml"))
     if reform:
         theirs[PEERS] = settings.get(PEERS)
     if (key := first_difference(settings, theirs)) is not None:

@@ -9,7 +9,7 @@ from typing import Any, Self
 from outerloop import snapshot
 from outerloop.protocols import Exchange
 from outerloop.ranks import Ranks, tensor_of
-from outerloop.types import FIRST, Contribution, Deserted, LeaderFailed, Outrun, Round, RoundFailed, UserError
+from outerloop.types import FIRST, Contribution, Deserted, LeaderFailed, Outrun, Refusals, Round, RoundFailed, UserError
 
 KNOWN = {error.__name__: error for error in (RoundFailed, Deserted, UserError)}
 """Errors that mean the same at all processes."""
@@ -75,6 +75,11 @@ class AtLeader:
     def counters(self) -> dict[str, float]:
         """The leader's."""
         return self.exchange.counters() if self.exchange else {}
+
+    def refused(self, round: Round, refusals: Refusals) -> None:
+        """The leader's exchange hears of it."""
+        if self.exchange:
+            self.exchange.refused(round, refusals)
 
     def close(self) -> None:
         """The leader leaves."""

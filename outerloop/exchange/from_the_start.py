@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from outerloop.types import Round
+from outerloop.types import Refusals, Round
 
 
 class FromTheStart:
@@ -19,3 +19,6 @@ class FromTheStart:
 
     def landed(self, round: Round, state: Callable[[], bytes]) -> None:
         """Nobody will ask for the state."""
+
+    def refused(self, round: Round, refusals: Refusals) -> None:
+        """The report of the round names them; there is nobody to keep out."""

@@ -27,7 +27,7 @@ from outerloop.swarm.rounds import Rounds
 from outerloop.swarm.rules import Quorum, Rules
 from outerloop.swarm.settings import Settings
 from outerloop.swarm.timeouts import CALL_S, DONATE_S, LINGER_S, MEET_S, STATE_S
-from outerloop.types import FIRST, Contribution, Deserted, Handing, Outrun, Round, UserError
+from outerloop.types import FIRST, Contribution, Deserted, Handing, Outrun, Refusals, Round, UserError
 
 logger = logging.getLogger(__name__)
 
@@ -209,6 +209,11 @@ class SwarmGather(SwarmExchange):
         """Copied here, hashed and given beside the training."""
         place = self._place(round)
         self._node.spawn(self._handover.landed(place, state() if self._handover.wants(place) else None))
+
+    def refused(self, round: Round, refusals: Refusals) -> None:
+        """A strike for each of the others (swarm/penalties.py)."""
+        reasons = {peer: why.removeprefix(f"{peer}: ") for peer, why in refusals.items() if peer != self.peer}
+        self._node.spawn(self._rounds.asking.unusable(self._place(round), reasons))
 
     def start(self, blob: bytes, round: Round) -> PatientPending:
         self._check_size(blob)

@@ -32,6 +32,15 @@ class Taken:
 
 
 @dataclass(frozen=True)
+class Decoded:
+    """Messages of a round in peer-name order, what they kept of fused tensors, and their norms if measured."""
+
+    messages: list[wire.Message]
+    kept: dict[str, Kept]
+    norms: list[float]
+
+
+@dataclass(frozen=True)
 class Combined:
     """All messages of a round in peer-name order, what all peers kept of fused tensors, the aggregate of the others,
     and the mean of buffers."""
@@ -131,15 +140,21 @@ class Routes:
             return ()
         return names if self.concurrent else self.landing_needs(names)
 
-    def combine(self, received: Iterable[Contribution], like: Tensors) -> Combined:
-        """What all peers sent, checked, decoded, and as one. Raises BadMessage; changes nothing."""
-        fused, plain = self.split(like)
+    def decode(self, received: Iterable[Contribution], like: Tensors, *, measured: bool) -> Decoded:
+        """What all peers sent, checked, and decoded where it is fused. Raises BadMessage; changes nothing."""
         in_order = sorted(received, key=lambda contribution: contribution.peer)
         messages = [self.payload.unpack(contribution, like) for contribution in in_order]
-        kept, dense = self.fused.combine(messages, fused), {name: like[name] for name in plain}
-        norms = self.norms(messages, kept, like) if self.plain.aggregate.needs_norms else []
-        mean, buffers = self.plain.combine(messages, dense, norms), self.buffers.combine(messages)
-        return Combined(messages, mean, self.fused.clipped(kept, norms), buffers)
+        kept = self.fused.combine(messages, self.split(like)[0])
+        measured |= self.plain.aggregate.needs_norms
+        return Decoded(messages, kept, self.norms(messages, kept, like) if measured else [])
+
+    def combine(self, decoded: Decoded, like: Tensors, *, factors: list[float], samples: list[int]) -> Combined:
+        """All messages as one, each counting times its factor and weighing as so many samples. Raises BadMessage."""
+        messages, dense = decoded.messages, {name: x for name, x in like.items() if name not in decoded.kept}
+        norms = [norm * factor for norm, factor in zip(decoded.norms, factors, strict=True)] if decoded.norms else []
+        mean = self.plain.combine(messages, dense, factors=factors, samples=samples, norms=norms)
+        kept = self.fused.scaled(decoded.kept, factors, norms)
+        return Combined(messages, mean, kept, self.buffers.combine(messages))
 
     def sent(self, combined: Combined, like: Tensors) -> Iterator[list[Tensor]]:
         """Of each tensor what all peers sent, in peer-name order, but for values that are zero at all of them."""

@@ -24,7 +24,7 @@ from torch import Tensor
 from outerloop import wire
 from outerloop.aggregate.lengths import sum_of_squares
 from outerloop.aggregate.mean import Mean
-from outerloop.aggregate.median_clip import MedianClip, factors_of
+from outerloop.aggregate.median_clip import MedianClip
 from outerloop.aggregate.senders import Senders
 from outerloop.compress.by_size import codec_of
 from outerloop.compress.topk import TopK
@@ -68,7 +68,7 @@ class Fused:
     def __init__(self, plain: Plain, *, aside: bool) -> None:
         self.fits, self.aside = computed(plain), aside
         self.method, self.payload, self.peer = cast(OuterOptimizer, plain.method), plain.payload, plain.peer
-        self.by_senders = isinstance(inner_of(plain.aggregate), Senders)
+        self.aggregate, self.by_senders = plain.aggregate, isinstance(inner_of(plain.aggregate), Senders)
         self.feedback = cast(ErrorFeedback | LocalError | NoFeedback, plain.feedback)
         eight_bit = isinstance(getattr(self.feedback, "residual", None), EightBit)
         self.divisor = BLOCK if eight_bit else 1
@@ -96,7 +96,7 @@ class Fused:
             topk, moment = self.topk(x), self.payload.moment(number, name)
             rows = topk.rows_at(x.numel(), moment)
             position_M, value_M, squares = select(x, fast[name], *self.feedback.at_launch(name), rows.chunk, rows.k)
-            return topk.pack(position_M, finite(name, value_M), rows, moment), float(squares)
+            return topk.pack(position_M, finite(name, value_M, x), rows, moment), float(squares)
 
         parts = of_each(one, slow)
         squares = sum(squares for _, squares in parts.values())
@@ -122,14 +122,17 @@ class Fused:
         """Σ x² of each tensor of the message in this row."""
         return {name: sum_of_squares(k.value[row], of=like[name].numel()) for name, k in kept.items()}
 
-    def clipped(self, kept: dict[str, Kept], norms: list[float]) -> dict[str, Kept]:
-        """The same, no message longer than the median; as it is where no norms were asked for."""
-        if not norms:
+    def scaled(self, kept: dict[str, Kept], factors: list[float], norms: list[float]) -> dict[str, Kept]:
+        """The same, what each message kept counting times its factor, and the aggregate's where it clips.
+
+        `norms`: of each message once scaled, if the aggregate needs them.
+        """
+        if isinstance(self.aggregate, MedianClip):
+            factors = [factor * more for factor, more in zip(factors, self.aggregate.factors(norms), strict=True)]
+        if all(factor == 1 for factor in factors):
             return kept
         return {
-            name: replace(
-                k, factor=torch.tensor(factors_of(norms), dtype=k.value.dtype, device=k.value.device)[:, None]
-            )
+            name: replace(k, factor=torch.tensor(factors, dtype=k.value.dtype, device=k.value.device)[:, None])
             for name, k in kept.items()
         }
 

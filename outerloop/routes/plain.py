@@ -14,6 +14,8 @@ from torch import Tensor
 
 from outerloop import wire
 from outerloop.aggregate.lengths import sum_of_squares
+from outerloop.aggregate.median_clip import scaled
+from outerloop.aggregate.norm_screen import LONGEST
 from outerloop.kernels.finite import all_finite
 from outerloop.payload import Payload
 from outerloop.protocols import Aggregate, Feedback, OuterMethod
@@ -42,21 +44,30 @@ class Plain:
     def launch(self, number: int, slow: Tensors, read: Tensors, *, leads: bool) -> Launched:
         """Difference, feedback, compress. Changes nothing that lasts."""
         delta = self.method.outgoing(slow, read)
-        offered = {name: self.feedback.add(name, finite(name, x)) for name, x in delta.items()}
+        offered = {name: self.feedback.add(name, finite(name, x, slow[name])) for name, x in delta.items()}
         parts = {name: self.payload.encode(number, name, x, leads=leads) for name, x in offered.items()}
         return Launched(parts, offered, squares(delta))
 
-    def combine(self, messages: list[wire.Message], like: Tensors, norms: list[float]) -> Tensors:
-        """ḡ: decode and aggregate, peer by peer in name order. Raises BadMessage; changes nothing.
+    def combine(
+        self,
+        messages: list[wire.Message],
+        like: Tensors,
+        *,
+        factors: list[float],
+        samples: list[int],
+        norms: list[float],
+    ) -> Tensors:
+        """ḡ: decode, scale and aggregate, peer by peer in name order. Raises BadMessage; changes nothing.
 
         Payloads of coefficients (DCT) are aggregated as coefficients, and the aggregate alone is transformed back.
-        `norms`: of each whole message, if the aggregate needs them.
+        `factors`, `samples`: what each message counts times and weighs. `norms`: of each whole message once scaled, if
+        the aggregate needs them.
         """
-        samples = [m.header.samples for m in messages]
-        return {
-            name: self.payload.values(self.aggregate(self.contributions(messages, name, x), samples, norms))
-            for name, x in like.items()
-        }
+
+        def sent(name: str, x: Tensor) -> list[Tensor]:
+            return scaled(self.contributions(messages, name, x), factors)
+
+        return {name: self.payload.values(self.aggregate(sent(name, x), samples, norms)) for name, x in like.items()}
 
     def contributions(self, messages: Sequence[wire.Message], name: str, like: Tensor) -> list[Tensor]:
         """Return what each message holds of one tensor, as it is aggregated. Raises BadMessage."""
@@ -81,11 +92,16 @@ class Plain:
         }
 
 
-def finite(name: str, x: Tensor) -> Tensor:
-    """x, or FloatingPointError with the parameter's name."""
-    if not all_finite(x):
-        raise FloatingPointError(f"{name}: pseudo-gradient is not finite, training has diverged: lower inner.lr")
-    return x
+def finite(name: str, x: Tensor, slow: Tensor) -> Tensor:
+    """x, which was made of these slow weights, or FloatingPointError with the parameter's name."""
+    if all_finite(x):
+        return x
+    if not float(slow.abs().max()) <= LONGEST:
+        raise FloatingPointError(
+            f"{name}: the slow weights are out of all bounds, an outer step was too long: type clip=median, or lower"
+            " the learning rate of the method"
+        )
+    raise FloatingPointError(f"{name}: pseudo-gradient is not finite, training has diverged: lower inner.lr")
 
 
 def squares(tensors: Mapping[str, Tensor]) -> float:

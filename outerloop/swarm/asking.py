@@ -3,6 +3,7 @@
     asked -> nothing yet, or a broken stream    asked again
           -> has gone on without                it is ahead: its commits are fetched
           -> its payload                        pulled; refused when too large, not signed, or other bytes than said
+    landed -> it cannot be decoded, or its norm is far from the others'     refused
 
 Who is refused has no payload in this round, and is asked anew in the next; `penalties` remember how it was. `gone` are
 those whom the last attempt of this round found no way to: nobody needs to wait for them.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from outerloop.swarm.bulk import Bulk
@@ -80,6 +81,12 @@ class Asking:
                 logger.debug("round %d: %s does not tell its payload: %s", number, peer, error)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_S[1])
+
+    async def unusable(self, number: int, reasons: Mapping[str, str]) -> None:
+        """Peer -> why what it signed for a round that has landed does not count."""
+        for peer, reason in reasons.items():
+            self._pulls.refuse(peer, f"round {number}: {reason}")
+            self.penalties.unusable(peer, number)
 
     async def _get(self, number: int, one: Participant) -> bool:
         """Whether there is nothing more to be had of this peer."""

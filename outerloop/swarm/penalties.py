@@ -2,6 +2,7 @@
 
     refused in round r, k strikes by now    it is no learner before round r + 2^k, r + MOST_ROUNDS at most
     a good payload of it                    one strike less
+    a payload that turned out useless       two strikes more: one is what it was forgiven when the payload came
 
 Who gives what nobody can use is absent, leaves the roster after `absent_rounds`, and asks: the others would wait out a
 grace for it in every round. Strikes are what this peer saw itself, of what the other itself said, so no third one can
@@ -37,6 +38,11 @@ class Penalties:
         """What it offered for a round is held."""
         if self._first(peer, number):
             self._strikes[peer] = max(0, self._strikes[peer] - 1)
+
+    def unusable(self, peer: str, number: int) -> None:
+        """What was held of it for a round does not count: it cannot be decoded, or its norm is out of bounds."""
+        self._strikes[peer] += 2
+        self._until[peer] = max(self._until.get(peer, 0), number + min(2 ** self._strikes[peer], MOST_ROUNDS))
 
     def silence(self, peer: str, message: Message, number: int) -> bool:
         """Whether this asks to be let in by the commit of round `number`, which is at hand, and is not heard.

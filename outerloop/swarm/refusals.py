@@ -3,7 +3,8 @@
     outsiders   a stream of a peer that is not on the allow-list, or has no part in what it asks for
     records     a roster record that is not its owner's, too large or too long-lived, or of a peer outside
     requests    what came on a stream and is no message of its protocol, or a longer one than allowed
-    payloads    a payload that its owner did not sign for this round, or that is larger than allowed
+    payloads    a payload that its owner did not sign for this round, that is larger than allowed, or that cannot be
+                landed: nobody can decode it, or its norm is far beyond the others'
     ballots     a message of the agreement that cannot be taken, or a history that nothing proves
     manifests   a state's name that its donor did not sign
 

@@ -51,8 +51,8 @@ logger = logging.getLogger(__name__)
 class Rounds:
     """One peer's rounds. `names` are peer ids and names of who may take part, `own` is this peer's name.
 
-    `bulk` carries and counts payloads; `memory_file` holds what this peer must not forget; `pace`: how fast payloads
-    may leave; none: no limit.
+    `bulk` carries and counts payloads; `asking` hears whose cannot be used; `memory_file` holds what this peer must not
+    forget; `pace`: how fast payloads may leave; none: no limit.
     """
 
     def __init__(
@@ -94,12 +94,12 @@ class Rounds:
             outrun=self._outcomes.outrun,
         )
         self._payloads = Payloads(transport, run=run, allowed=allowed)
-        self._asking = Asking(
+        self.asking = Asking(
             self._payloads, self._pulls, self._store, self.bulk, ahead=self._following.catch_up, act=self._happens
         )
         self._post = Post(transport, run=run, names=names, receive=self._receive)
         self._reach = Reach(self._following.look_at)
-        self._timers = Timers(self._happens, rules, moving_s=lambda: self.bulk.moving_s, gone=self._asking.gone)
+        self._timers = Timers(self._happens, rules, moving_s=lambda: self.bulk.moving_s, gone=self.asking.gone)
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
         self._of_round: list[asyncio.Task[None]] = []
@@ -225,7 +225,7 @@ class Rounds:
         self._happens(lambda machine: machine.holds(number, one))
 
     def _receive(self, sender: str, message: Message) -> None:
-        silenced = self._asking.penalties.silence
+        silenced = self.asking.penalties.silence
         self._happens(lambda it: [] if silenced(sender, message, it.number) else it.receive(sender, message))
 
     async def _live(self) -> None:
@@ -261,13 +261,13 @@ class Rounds:
         if machine.number != self._looked_at:
             self._looked_at = machine.number
             self._timers.clear()
-            self._asking.end_round()
+            self.asking.end_round()
             self._payloads.own.over(machine.number - 1)
             self._outcomes.forget()
             for task in self._of_round:
                 task.cancel()
             self._of_round = [] if machine.votes else [asyncio.create_task(self._come_in())]
-        self._asking.ask_all(machine.number, (*self._others(), *sorted(machine.gathering.asked)))
+        self.asking.ask_all(machine.number, (*self._others(), *sorted(machine.gathering.asked)))
         self._timers.look(machine)
 
     def _come_in(self) -> Coroutine[Any, Any, None]:

@@ -2,6 +2,7 @@
 
 corrupt     others get other bytes than its payload's sha256 says
 garbled     its payload is what it says, and no message that can be landed
+huge        its payload is a valid message whose every bfloat16 is the largest there is
 oversized   its payload has more bytes than others take
 slow        its payloads leave at SLOW_BYTES_S
 """
@@ -52,4 +53,21 @@ def bad(blob: bytes, how: str, *, most: int) -> bytes:
     """A payload as it leaves."""
     if how == "garbled":
         return blob[:8] + bytes(byte ^ 0xFF for byte in blob[8:])
+    if how == "huge":
+        return largest(blob)
     return blob.ljust(most + 1, b"\0") if how == "oversized" else blob
+
+
+def largest(blob: bytes) -> bytes:
+    """The message with the largest value in place of every bfloat16, which every scale and level is."""
+    import torch
+
+    from outerloop import wire
+
+    header, tensors = wire.read(blob)
+    most = torch.finfo(torch.bfloat16).max
+    parts = {
+        str(i): {name: torch.full_like(x, most) if x.dtype == torch.bfloat16 else x for name, x in one.items()}
+        for i, one in enumerate(tensors)
+    }
+    return wire.pack(header, parts)

@@ -49,6 +49,16 @@ def test_a_round_is_judged_once_and_good_payloads_take_strikes_back() -> None:
     assert waits(penalties, 20) == 2, "forgotten"
 
 
+def test_what_was_held_and_turns_out_useless_is_a_strike_all_the_same() -> None:
+    penalties = Penalties()
+    for number in range(4):
+        penalties.good("d", number)
+        penalties.unusable("d", number)
+    assert waits(penalties, 3) == 32, "two strikes a round, and one forgiven when the next payload came"
+    penalties.good("d", 8)
+    assert waits(penalties, 3) == 32
+
+
 def test_only_asking_for_the_round_at_hand_is_not_heard() -> None:
     penalties = Penalties()
     penalties.refused("d", 3)

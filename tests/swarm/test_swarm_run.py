@@ -22,9 +22,10 @@ from outerloop.swarm.sealed import SEAL_BYTES
 SMALL = ["model=nano", "eval.sequences=16", "inner.seq_len=32", "inner.batch=4", "schedule.sync_every=2"]
 
 
-def start(run_dir: Path, *overrides: str) -> subprocess.Popen[str]:
+def start(run_dir: Path, *overrides: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "outerloop", "train", *SMALL, f"run_dir={run_dir}", *overrides]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    env = os.environ | (env or {})
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
 
 
 def invitation(first: subprocess.Popen[str]) -> str:
@@ -256,3 +257,28 @@ def test_an_unreachable_initial_peer_is_a_mistake(tmp_path: Path) -> None:
     process = start(tmp_path / "run", "workers=1", "exchange.peers=2", f"exchange.initial_peers=[{nobody}]")
     said, _ = process.communicate()
     assert process.returncode == 2 and "127.0.0.1/tcp/9" in said and "Traceback" not in said, said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_machine_that_sends_the_largest_values_is_named_by_the_others_and_they_finish(tmp_path: Path) -> None:
+    """The default recipe; it follows the rule as the others do, so its replica stays equal to theirs."""
+    faulty = Path(__file__).parents[2] / "scripts" / "faulty"
+    (tmp_path / "how").write_text("huge")
+    env = {"PYTHONPATH": os.pathsep.join([str(faulty), os.environ.get("PYTHONPATH", "")])}
+    env |= {"OUTERLOOP_BENCH_MISBEHAVE": str(tmp_path / "how")}
+    options = ["exchange.peers=3", "rounds=4", "exchange.quorum=all", "exchange.join_timeout_s=600", "threads=1"]
+    first = start(tmp_path / "honest", "workers=2", *options)
+    second = start(
+        tmp_path / "hostile", "workers=1", *options, f"exchange.initial_peers=[{invitation(first)}]", env=env
+    )
+    said, there = first.communicate()[0], second.communicate()[0]
+    assert first.returncode == second.returncode == 0, said + there
+    honest, hostile = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("honest", "hostile"))
+    assert set(honest["slow_hash"]) == set(hostile["slow_hash"]) and len(set(honest["slow_hash"])) == 1
+    landed = [row for row in rows(tmp_path / "honest") if row["event"] == "round"]
+    assert len(landed) == 8 and all(row["refused"] == 1 and row["peers"] == 2 for row in landed)
+    assert landed[-1]["refused_messages"] >= 3, "each of them is a strike"
+    [own] = {row["peer"] for row in rows(tmp_path / "hostile") if row["event"] == "done"}
+    assert f"left out, {own}: its norm is" in said
+    assert not [row for row in rows(tmp_path / "hostile") if row["event"] == "round" and row["took_part"]]

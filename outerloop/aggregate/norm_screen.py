@@ -1,0 +1,158 @@
+"""Which contributions of a round count, how long each may be, and what its samples weigh.
+
+A contribution is its sender's word alone, and one that is far longer than all others would decide the outer step. For a
+fragment, over the peers p of a round, with ‖Δ̂_p‖ the norm of what p sent and n_p the samples it says it saw:
+
+    m   lower median of the norms of this round, zeros apart; what is refused counts as longer than the rest
+    h   largest m of the last 4 rounds of this fragment that landed
+    s   lower median of the n_p, zeros apart
+    r = m;  max(m, h) with two
+
+    refused    ‖Δ̂_p‖ > 5 r,  ‖Δ̂_p‖ > 2⁶⁰,  or  n_p > 2⁴⁰
+    clipped    Δ̂_p ← Δ̂_p · min(1, c / ‖Δ̂_p‖)       c = min(m, 4 h);  4 h with two, m before there is an h
+    weighs     n_p ← min(n_p, 4 s)
+
+Two norms have no middle: one of the two peers alone would set it. So with two the rounds before say what is usual. A
+norm of zero says nothing about it.
+
+This bounds how far one contribution moves the slow weights, not where to: see README for what that holds against.
+All of it follows from norms that have the same bits on all machines (lengths.py) and from rounds that all replicas
+landed, so all peers refuse and clip alike. Clipping to the median: Covenant-72B, arXiv 2603.08163.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from outerloop.aggregate.median_clip import factors_of
+from outerloop.protocols import Exchange, OuterMethod
+from outerloop.types import UserError
+
+KINDS = ("auto", "median", "none")
+GROWTH = 4.0
+"""Times h: under a linear warm-up of the learning rate the norm of the second round is 3 times that of the first."""
+REFUSED = 5.0
+"""Times r. Norms of workers with equal work lie within some 5 % of each other, and grow more slowly than the number of
+inner steps: beyond it is who is more than some 8 times as fast as the others, where rounds take equal time."""
+SAMPLES = 4
+"""Times the median of a round: more samples do not weigh more."""
+REMEMBERED = 4
+"""Rounds of a fragment."""
+LONGEST = 2.0**60
+"""No norm of an honest contribution: squares of 1,000 of them still sum to a finite float32."""
+MOST_SAMPLES = 1 << 40
+"""Nobody sees more between two rounds."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a screen goes by: of contributions to a round, in peer-name order, the L2 norm and the samples of each.
+
+    `refused`: how many others the round had that do not count.
+    """
+
+    fragment: int
+    norms: list[float]
+    samples: list[int]
+    refused: int = 0
+
+    @property
+    def median(self) -> float:
+        """m."""
+        norms = [norm for norm in self.norms if norm > 0]
+        return min(median([*norms, *[math.inf] * self.refused]), max(norms, default=0.0))
+
+    @property
+    def has_middle(self) -> bool:
+        """Whether so many sent something that one of them alone does not set the median."""
+        return sum(norm > 0 for norm in self.norms) + self.refused > 2
+
+
+class NormScreen:
+    """The rules above, and the norms of the rounds that landed, which are equal on all replicas.
+
+    Args:
+        on: False lets everything pass as it is; norms need not be measured then.
+    """
+
+    def __init__(self, *, on: bool) -> None:
+        self.on = on
+        self.landed: dict[int, list[float]] = {}
+
+    def refusals(self, round: Measured) -> dict[int, str]:
+        """Place of each contribution that does not count -> why, in one line."""
+        possible = [norm for norm in round.norms if norm <= LONGEST]
+        beyond = len(round.norms) - len(possible)
+        bounded = replace(round, norms=possible, refused=round.refused + beyond)
+        usual = max(bounded.median, 0.0 if round.has_middle else self.before(round.fragment))
+        found = {}
+        for place, (norm, n) in enumerate(zip(round.norms, round.samples, strict=True)):
+            if n > MOST_SAMPLES:
+                found[place] = f"it says that it saw {n} samples, more than {MOST_SAMPLES}"
+            elif not norm <= min(LONGEST, REFUSED * usual):
+                found[place] = f"its norm is {norm:.3g}, more than {REFUSED:.0f} times the usual {usual:.3g}"
+        return found
+
+    def factors(self, round: Measured) -> list[float]:
+        """What shortens each contribution to the longest that counts; at most 1."""
+        if not self.on:
+            return [1.0] * len(round.samples)
+        before = self.before(round.fragment)
+        limits = [round.median] if round.has_middle or not before else []
+        return factors_of(round.norms, min([*limits, GROWTH * before] if before else limits))
+
+    def weights(self, round: Measured) -> list[int]:
+        """n_p, none of them more than 4 s."""
+        return [min(n, SAMPLES * median(round.samples)) for n in round.samples] if self.on else round.samples
+
+    def learn(self, round: Measured) -> None:
+        """These contributions have landed.
+
+        Of two that differ too much one is wrong, and nobody knows which before there is a usual norm: not remembered.
+        """
+        norms = [norm for norm in round.norms if norm]
+        apart = bool(norms) and max(norms) > REFUSED * min(norms)
+        unsure = apart or (round.refused and not self.before(round.fragment))
+        if norms and (round.has_middle or not unsure):
+            self.landed[round.fragment] = [*self.landed.get(round.fragment, ()), round.median][-REMEMBERED:]
+
+    def before(self, fragment: int) -> float:
+        """h, or 0 where no round has landed."""
+        return max(self.landed.get(fragment, ()), default=0.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The norms that are remembered, by fragment; equal on all peers that have landed the same rounds."""
+        return {"landed": {fragment: list(norms) for fragment, norms in self.landed.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned, or nothing of an older run. Raises ValueError for anything else."""
+        landed = {int(fragment): [float(norm) for norm in norms] for fragment, norms in state.get("landed", {}).items()}
+        if not all(0 < norm <= LONGEST for norms in landed.values() for norm in norms):
+            raise ValueError("a norm of a round that landed is not positive and finite")
+        self.landed = {fragment: norms[-REMEMBERED:] for fragment, norms in landed.items()}
+
+
+def median(values: Iterable[Any]) -> Any:
+    """The lower median of those that are not zero; 0 of none."""
+    positive = [x for x in values if x > 0]
+    return statistics.median_low(positive) if positive else 0
+
+
+def screen_of(clip: str, *, method: OuterMethod, exchange: Exchange, eager: bool) -> NormScreen:
+    """The screen of a run; "auto": on where peers are others' machines, which may be left out of a round.
+
+    Raises UserError for another kind, and for "median" where contributions are no steps that all peers take alike.
+    """
+    if clip not in KINDS:
+        raise UserError(f"clip={clip} is not one of {', '.join(KINDS)}: type clip=auto")
+    alike = method.shared and exchange.agrees and not eager
+    if clip == "median" and not alike:
+        raise UserError(
+            "clip=median needs peers that take the same outer step, and this method, this exchange or eager=true gives"
+            " each its own: type clip=none"
+        )
+    return NormScreen(on=clip == "median" or (clip == "auto" and alike and not exchange.waits_for_all))

@@ -1,0 +1,169 @@
+"""The default recipe with one hostile peer, and without it: final loss, who was refused, how many replicas agree.
+
+    .venv/bin/python scripts/bench_hostile.py --out FOLDER [--peers 3,10] [--rounds 20] [--seed 0] [option=value ...]
+
+Workers are threads of one process. From round 3 on, every message of the last one is another than it made:
+
+    calm       it is honest                              open       the same, clip=none
+    absent     it is not there from round 3 on           largest    every level is the largest bfloat16
+    ten        its own message, ten times as long        flipped    ten times as long, in the other direction
+    samples    it says that it saw 2^63 samples
+
+and once more with clip=none: open-largest, open-ten, open-flipped. FOLDER gets one JSON record a run, and a
+run that has its record is not run again. The loss is that of the slow weights on the validation set, nats a token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from outerloop import wire
+from outerloop.commands import build, config
+from outerloop.exchange.inprocess import Hub, InProcess
+from outerloop.types import Contribution, Stopped
+
+FROM = 3
+OPTIONS = ("recipe=sparseloco", "model=nano", "model.layers=2", "inner.seq_len=64", "inner.batch=4", "threads=1")
+LARGEST = float(torch.finfo(torch.bfloat16).max)
+KINDS = ("calm", "open", "absent", "largest", "ten", "flipped", "samples", "open-largest", "open-ten", "open-flipped")
+
+
+def forged(one: Contribution, kind: str) -> Contribution:
+    """What the hostile peer sends in place of its message."""
+    header, tensors = wire.read(bytes(one.blob))
+    parts = {str(i): {name: changed(x, name, kind) for name, x in parts.items()} for i, parts in enumerate(tensors)}
+    if kind == "samples":
+        header = wire.Header(**vars(header) | {"samples": 2**63})
+    return Contribution(one.peer, one.round, wire.pack(header, parts))
+
+
+def changed(x: torch.Tensor, name: str, kind: str) -> torch.Tensor:
+    """One part: levels and values are bfloat16, the sign of a level is the higher bit of its code."""
+    if kind == "flipped" and name.endswith("code"):
+        return x ^ 0b10101010
+    if x.dtype != torch.bfloat16 or kind == "samples":
+        return x
+    if kind == "largest":
+        return torch.full_like(x, LARGEST)
+    return x * (-10 if kind == "flipped" and name == "value" else 10)
+
+
+class Hostile:
+    """An exchange of threads that may go on without a peer, and in which the last one's messages are changed."""
+
+    waits_for_all = False
+
+    def __init__(self, inner: InProcess, kind: str) -> None:
+        self.inner, self.kind = inner, kind
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def start(self, blob: bytes, round: Any) -> Any:
+        pending = self.inner.start(blob, round)
+        return Changed(pending, self.kind) if self.kind not in ("calm", "open") and round.number >= FROM else pending
+
+
+class Changed:
+    """A round under way."""
+
+    def __init__(self, pending: Any, kind: str) -> None:
+        self.pending, self.kind = pending, kind
+
+    def wait(self, timeout_s: float) -> list[Contribution]:
+        *rest, last = self.pending.wait(timeout_s)
+        return rest if self.kind == "absent" else [*rest, forged(last, self.kind)]
+
+    def arrived(self) -> bool:
+        return False
+
+
+def run(peers: int, kind: str, *, rounds: int, seed: int, options: list[str]) -> dict[str, Any]:
+    """One run's record."""
+    clip = "none" if kind.startswith("open") else "auto"
+    typed = [*OPTIONS, f"workers={peers}", f"rounds={rounds}", f"seed={seed}", f"clip={clip}", "exchange=inprocess"]
+    settings = config.load([*typed, *options])
+    corpus, hub, began_s = build.make(settings.data), Hub(peers), time.perf_counter()
+    losses: dict[Any, Any] = {}
+    refused: list[tuple[str, ...]] = []
+    errors: list[str] = []
+
+    def live(rank: int) -> None:
+        exchange = InProcess(hub=hub, rank=rank)
+        try:
+            exchange.join()
+            trainer = build.trainer_of(settings, corpus, Hostile(exchange, kind.removeprefix("open-")), rank)
+            while trainer.outer.inner_step < trainer.outer.schedule.inner_steps(rounds):
+                for report in trainer.step().rounds:
+                    if rank == 0:
+                        refused.append(report.refused)
+            if rank == 0:
+                losses["val"] = loss_of(trainer, corpus, settings)
+            losses[rank] = trainer.outer.slow_hash
+        except (Exception, Stopped) as error:
+            errors.append(f"{type(error).__name__}: {error}")
+            hub.stop("a worker failed")
+        finally:
+            exchange.close()
+
+    threads = [threading.Thread(target=live, args=(rank,)) for rank in range(peers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    named = [why for one in refused for why in one]
+    return {
+        "peers": peers,
+        "kind": kind,
+        "clip": clip,
+        "seed": seed,
+        "rounds": rounds,
+        "rounds_landed": len(refused),
+        "val_nats": losses.pop("val", None),
+        "slow_hashes": len(set(losses.values())),
+        "refused": len(named),
+        "refused_others": sum(not why.startswith(f"{peers - 1:03d}: ") for why in named),
+        "first_reason": named[0] if named else "",
+        "error": errors[0][:200] if errors else "",
+        "minutes": round((time.perf_counter() - began_s) / 60, 2),
+        "options": [*typed, *options],
+    }
+
+
+def loss_of(trainer: Any, corpus: Any, settings: Any) -> float:
+    """Of the slow weights, nats a token."""
+    windows = corpus.validation(seq_len=settings.inner.seq_len, sequences=settings.eval.sequences)
+    return trainer.evaluate(windows, trainer.outer.slow, batch=32) / windows[:, 1:].numel()
+
+
+def main() -> None:
+    """Every run that has no record yet."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--peers", default="3,10")
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("options", nargs="*")
+    args = parser.parse_intermixed_args()
+    torch.set_num_threads(1)
+    args.out.mkdir(parents=True, exist_ok=True)
+    for peers in map(int, args.peers.split(",")):
+        for kind in args.kinds.split(","):
+            path = args.out / f"{kind}-{peers}-{args.seed}.json"
+            if not path.exists():
+                record = run(peers, kind, rounds=args.rounds, seed=args.seed, options=args.options)
+                path.write_text(json.dumps(record, indent=1) + "\n")
+                print(path.name, record["val_nats"], record["refused"], record["error"], file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
