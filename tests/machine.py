@@ -14,8 +14,8 @@ from pathlib import Path
 if sys.argv[2:] == ["definitions"]:
     sys.modules["numba"] = None  # what imports it takes the definitions in plain torch
 
-import toy
 import torch
+import toy
 from omegaconf import OmegaConf
 from torch import nn
 
