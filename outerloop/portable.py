@@ -7,6 +7,7 @@ must not be computed with them:
     add(alpha=), addcmul, addcdiv, lerp    one rounding where the machine has fused multiply-add, two elsewhere
     sum, mean, norm, matmul of tensors     the order depends on vector width, threads and BLAS (aggregate/lengths.py)
     tensor / number                        a GPU multiplies by the reciprocal: `divided`
+    sqrt of tensors                        MKL's on a CPU, whose last bit is its own: `square_root`
     sum of Python floats                   compensated from Python 3.12 on: `exact_sum`
     pow, cos, exp, log                     the C library's last bit is its own: `power`, `cosine`, `geometric`
 """
@@ -17,6 +18,8 @@ import math
 from collections.abc import Iterable
 from decimal import Context
 
+import numpy as np
+import torch
 from torch import Tensor
 
 DECIMAL = Context(prec=40)
@@ -27,6 +30,15 @@ COSINE_TERMS = 12
 def divided(x: Tensor, by: float) -> Tensor:
     """Return x / by (any shape, the dtype of x), rounded once, by a tensor on the device of x."""
     return x / x.new_full((), by)
+
+
+def square_root(x: Tensor) -> Tensor:
+    """Return √x (any shape, float32 or float64), rounded once: by numpy, which takes the CPU's instruction, or CUDA."""
+    if not x.is_cpu:
+        return x.sqrt()
+    root = torch.empty_like(x)
+    np.sqrt(x.numpy(), out=root.numpy())
+    return root
 
 
 def exact_sum(values: Iterable[float]) -> float:

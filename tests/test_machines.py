@@ -41,48 +41,54 @@ VARIANTS = {
     "eager": [*RECIPES["localsgd"], "method.optimizer.lr=0.7", "schedule.delay=2", "eager=true"],
 }
 CODECS = {name: [*DILOCO, f"compress={name}", "feedback=ef"] for name in config.groups()["compress"]}
-MACHINES = [("default",), ("avx2",), ("avx512",), ("default", "definitions")]
+NOT_SHARED = {"noloco", "sparta", "consensus outside", "eager"}
+"""Cases in which each worker has slow weights of its own."""
+MACHINES = ["default", "avx2", "avx512", "default definitions"]
+MOST_UNLIKE, *OTHERS = MACHINES
+"""The first has no vector units at all, and this process the best there are."""
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """Recipes and variants, trained here once; and the file that other machines land them from."""
-    return recorded(RECIPES | VARIANTS, tmp_path_factory)
+def recipes(tmp_path_factory):
+    """Every recipe, trained here once; and the file that other machines land it from."""
+    return recorded(RECIPES, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
-def codec_runs(tmp_path_factory):
-    """The same with every compressor."""
-    return recorded(CODECS, tmp_path_factory)
+def others(tmp_path_factory):
+    """The same with the other parts of the product."""
+    return recorded(VARIANTS | CODECS, tmp_path_factory)
 
 
-@pytest.mark.parametrize("other", MACHINES, ids=" ".join)
-def test_recorded_rounds_land_alike_on_every_machine(runs, other):
-    check(*runs, *other)
+def test_recorded_rounds_land_alike_without_vector_units(recipes):
+    check(*recipes, MOST_UNLIKE)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("other", MACHINES, ids=" ".join)
-def test_recorded_rounds_of_every_compressor_land_alike_on_every_machine(codec_runs, other):
-    check(*codec_runs, *other)
+@pytest.mark.parametrize("other", OTHERS)
+def test_recorded_rounds_land_alike_on_every_machine(recipes, other):
+    check(*recipes, other)
 
 
-def test_replicas_of_the_recorded_runs_were_equal(runs):
-    """But for methods that do not share slow weights, and eager updates."""
-    unequal = {name for name, case in runs[0].items() if len(set(map(tuple, case["hashes"]))) > 1}
-    assert unequal == {"noloco", "consensus outside", "sparta", "eager"}
+@pytest.mark.slow
+@pytest.mark.parametrize("other", MACHINES)
+def test_recorded_rounds_of_other_parts_land_alike_on_every_machine(others, other):
+    check(*others, other)
 
 
 def recorded(options, tmp_path_factory):
     """The cases, and the file that holds them."""
     cases = {name: machine.recorded(chosen) for name, chosen in options.items()}
+    unequal = {name for name, case in cases.items() if len(set(map(tuple, case["hashes"]))) > 1}
+    assert unequal == NOT_SHARED & cases.keys()
     file = tmp_path_factory.mktemp("machines") / "runs"
     file.write_bytes(pickle.dumps(cases))
     return cases, file
 
 
-def check(cases, file, vectors, *how):
-    """Land the cases in a process of its own with these vector units; all hashes are those of this process."""
+def check(cases, file, other):
+    """Land the cases in a process of its own with other vector units; all hashes are those of this process."""
+    vectors, *how = other.split()
     if vectors not in available():
         pytest.skip(f"this machine has no {vectors}")
     environment = os.environ | {"ATEN_CPU_CAPABILITY": vectors, "OMP_WAIT_POLICY": "passive"}

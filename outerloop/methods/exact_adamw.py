@@ -4,8 +4,8 @@
     m ← m + (g − m) · (1 − β₁);   v ← v · β₂ + (g · g) · (1 − β₂)
     x ← x − (m · η / (1 − β₁ᵗ)) / (√v / √(1 − β₂ᵗ) + ε)          t: steps of x so far, this one included
 
-torch's own step computes these with `lerp`, `addcmul`, `addcdiv` and the C library's pow, whose last bits depend on the
-machine. Numbers that all of x shares, such as η / (1 − β₁ᵗ), are computed in float64.
+torch's own step computes these with `lerp`, `addcmul`, `addcdiv`, MKL's sqrt and the C library's pow, whose last bits
+depend on the machine. Numbers that all of x shares, such as η / (1 − β₁ᵗ), are computed in float64.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outerloop.portable import divided, power
+from outerloop.portable import divided, power, square_root
 
 
 def adamw(x: Tensor, g: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
@@ -36,4 +36,4 @@ def adamw(x: Tensor, g: Tensor, state: dict[str, Any], group: dict[str, Any]) ->
     x.mul_(1 - lr * group["weight_decay"])
     m.add_((g - m) * (1 - beta1))
     v.mul_(beta2).add_((g * g) * (1 - beta2))
-    x.sub_(m * (lr / bias1) / (divided(v.sqrt(), math.sqrt(bias2)) + group["eps"]))
+    x.sub_(m * (lr / bias1) / (divided(square_root(v), math.sqrt(bias2)) + group["eps"]))
