@@ -269,9 +269,7 @@ def test_a_machine_that_sends_the_largest_values_is_named_by_the_others_and_they
     env |= {"OUTERLOOP_BENCH_MISBEHAVE": str(tmp_path / "how")}
     options = ["exchange.peers=3", "rounds=4", "exchange.quorum=all", "exchange.join_timeout_s=600", "threads=1"]
     first = start(tmp_path / "honest", "workers=2", *options)
-    second = start(
-        tmp_path / "hostile", "workers=1", *options, f"exchange.initial_peers=[{invitation(first)}]", env=env
-    )
+    second = start(tmp_path / "hostile", "workers=1", *options, invitation(first), env=env)
     said, there = first.communicate()[0], second.communicate()[0]
     assert first.returncode == second.returncode == 0, said + there
     honest, hostile = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("honest", "hostile"))
