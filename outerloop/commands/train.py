@@ -176,7 +176,8 @@ class Supervisor:
     def tell_address(self, addresses: Sequence[str]) -> None:
         """How other machines join: while the run forms, or at any time where it takes newcomers."""
         peers = self.config.exchange.peers
-        if peers <= self.config.workers and not get_class(self.config.exchange._target_).takes_newcomers:
+        kind: Any = get_class(self.config.exchange._target_)
+        if peers <= self.config.workers and not kind.takes_newcomers:
             return
         if all("/127.0.0.1/" in address for address in addresses):
             self.terminal.say(

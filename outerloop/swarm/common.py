@@ -34,9 +34,9 @@ def parsed(value: Any) -> Held | str | None:
         return ANY
     if not isinstance(value, list) or len(value) > MOST_HELD:
         return None
-    entries = [one for one in value if isinstance(one, list) and list(map(type, one)) == [int, str]]
+    entries: list[Any] = [one for one in value if isinstance(one, list) and list(map(type, one)) == [int, str]]
     fit = [0 <= step <= MAX_STEP and len(shown) <= HASH_LETTERS and shown.isprintable() for step, shown in entries]
-    return dict(entries) if len(entries) == len(value) and all(fit) else None
+    return {step: shown for step, shown in entries} if len(entries) == len(value) and all(fit) else None
 
 
 def common(held: Mapping[str, Held | str]) -> int | None:
