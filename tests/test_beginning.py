@@ -12,6 +12,7 @@ from torch import nn
 import outerloop
 from outerloop import hardware
 from outerloop.beginning import begin_alike, meet
+from outerloop.commands import build, config
 from outerloop.exchange.distributed import Distributed
 from outerloop.schedule.every_h import EveryH
 from outerloop.types import UserError
@@ -169,3 +170,15 @@ def lost(rank):
 def test_a_process_that_is_lost_meanwhile_fails_the_others(tmp_path):
     _, said = ranks.together(2, lost, tmp_path)
     assert "an exchange between 2 processes failed" in said
+
+
+@pytest.mark.parametrize("portable", [True, False])
+def test_who_comes_late_has_the_same_fingerprint_on_other_hardware_only_where_that_does_not_matter(
+    monkeypatch, portable
+):
+    settings, seen = config.load(["recipe=diloco"]), set()
+    monkeypatch.setattr(build, "make", lambda node: SimpleNamespace(portable=portable))
+    for machine in ("AVX2", "DEFAULT"):
+        monkeypatch.setattr(hardware, "described", lambda machine=machine: machine)
+        seen.add(build.fingerprint(settings))
+    assert len(seen) == (1 if portable else 2)
