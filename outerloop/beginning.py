@@ -48,7 +48,7 @@ class Standing:
             step=outer.inner_step,
             slow=f"{outer.slow_hash:016x}",
             layouts=f"{wire.name_hash(str(outer.island.layouts())):016x}",
-            hardware="" if getattr(outer.method, "portable", True) else hardware.described(),
+            hardware="" if outer.method.portable else hardware.described(),
         )
 
     @classmethod
