@@ -7,8 +7,8 @@
 Every rank writes its shards, and reads what its shards are where it comes back. A residual of 8 bits is written in
 float32, since its blocks are those of the shards, and rounded again where they become others. Rounds that are under way
 are not written, nor what a compressor had agreed on for the next round: as after a failed round, the next one carries
-the progress; nor the norms of the last rounds, which are those of shards. So all islands of a run are to be saved after the same inner step, each in a folder of its own, and to
-come back together.
+the progress; nor the norms of the last rounds, which are those of shards. So all islands of a run are to be saved after
+the same inner step, each in a folder of its own, and to come back together.
 """
 
 from __future__ import annotations
