@@ -11,7 +11,9 @@ import statistics
 import torch
 
 from outerloop import wire
+from outerloop.compress.by_size import codec_of
 from outerloop.payload import on
+from outerloop.protocols import Transforming
 from outerloop.types import Moment, Round
 
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-6}
@@ -54,7 +56,7 @@ def aggregated(aggregate, sent, samples):
     names = list(sent[0])
     if kind == "MedianClip":
         norms = [sum(float(one[name].square().sum()) for name in names) ** 0.5 for one in sent]
-        limit = statistics.median_low(norms) if peers % 2 else statistics.median(norms)
+        limit = statistics.median_low(norms)
         shares = [min(1.0, limit / norm) if norm else 1.0 for norm in norms]
         clipped = [{name: x * share for name, x in one.items()} for one, share in zip(sent, shares, strict=True)]
         return aggregated(aggregate.of, clipped, samples)
@@ -87,7 +89,7 @@ def optimizer(method, state, slow, mean, own, fast, count):
     if method.clip_norm is not None:
         norm = sum(float(m.square().sum()) for m in mean.values()) ** 0.5
         mean = {name: m * min(1.0, method.clip_norm / (norm + 1e-6)) for name, m in mean.items()}
-    made = method.make([torch.zeros(1)])
+    made = method.probe()
     kind, given = type(made).__name__, made.defaults
     lr = given["lr"] * (method.factors["lr"](count) if method.factors["lr"] else 1.0)
     step = {"SGD": sgd, "AdamW": adamw}[kind]
@@ -142,6 +144,7 @@ class Definition:
         self.loop = runs[0]["loop"]
         self.eager, self.delay = point["eager"], self.loop.schedule.delay
         self.states = [{} for _ in runs]
+        self.coefficients, self.medians = {}, {}
 
     def check(self):
         if self.eager:
@@ -198,6 +201,9 @@ class Definition:
             assert all(torch.equal(encoded[part], parts[part]) for part in parts), (name, list(parts))
             moment = Moment(round.number, seed, agreed=agreed)
             decoded[name] = compress.decode(on(value.device, encoded), value.shape, moment).double()
+            if transforms(codec := codec_of(compress, value.shape)):
+                kept = codec.coefficients(on(value.device, encoded), value.shape, moment).double()
+                self.coefficients[rank, round, name] = kept
             if "next" in encoded:
                 self.agreed[name, round.number + 1] = encoded["next"]
         last = Round(round.number - 1, round.fragment)
@@ -224,12 +230,36 @@ class Definition:
             gained = {name: self.outgoing(rank, Round(round.number + 1), name) for name in x}
             gained = {name: now.double() - self.outgoing(rank, round, name) for name, now in gained.items()}
             parts[peers.index(rank)] = {name: y + gained[name] for name, y in own.items()}
-        mean = self.mean_of(parts, samples)
+        else:
+            places = [{name: (peer, round, name) for name in x} for peer in peers]
+            parts = [{n: self.coefficients.get(at[n], y) for n, y in part.items()} for at, part in zip(places, parts)]
+        mean = self.mean_of(*self.screened(round, parts, samples))
+        if not self.eager:
+            mean = {name: self.values(m) for name, m in mean.items()}
         slow = moved(run["loop"].method, self.states[rank], before["slow"], mean, own, then["fast"])
         same({name: after["slow"][name] for name in x}, slow, f"slow, {round}")
         self.check_kept(run, round, x, own)
         self.check_fast(run, round, x, own)
         self.check_buffers(rank, round)
+
+    def values(self, mean):
+        codec = codec_of(self.loop.payload.compress, mean.shape)
+        return codec.inverse(mean.float()).double() if transforms(codec) else mean
+
+    def screened(self, round, parts, samples):
+        """Longest is the lower median m of the norms, or 4 h if that is less: h is the largest m of four rounds."""
+        if not self.loop.screen.on:
+            return parts, samples
+        norms = [sum(float(y.square().sum()) for y in part.values()) ** 0.5 for part in parts]
+        assert len([norm for norm in norms if norm]) > 2, "two are another rule"
+        medians = self.medians.setdefault(round.fragment, {})
+        medians[round.number] = statistics.median_low([norm for norm in norms if norm])
+        before = [m for number, m in sorted(medians.items()) if number < round.number][-4:]
+        longest = min([medians[round.number], *([4 * max(before)] if before else [])])
+        shares = [min(1.0, longest / norm) if norm else 1.0 for norm in norms]
+        clipped = [{name: y * share for name, y in part.items()} for part, share in zip(parts, shares, strict=True)]
+        most = 4 * statistics.median_low([n for n in samples if n] or [0])
+        return clipped, [min(n, most) for n in samples]
 
     def mean_of(self, parts, samples):
         """Weights have one mean; what is to be done with the rest is the aggregate's."""
@@ -268,6 +298,10 @@ class Definition:
         for name, kept in before["buffers"].items():
             then = [self.runs[p]["launched"][round]["buffers"][name].double() for p in run["met"][round]]
             same({name: after["buffers"][name]}, {name: sum(then) / len(then) if averaged else kept}, "buffers")
+
+
+def transforms(codec):
+    return isinstance(codec, Transforming)
 
 
 def same(got, expected, what):

@@ -103,12 +103,12 @@ def test_what_was_learned_alone_and_the_residual_are_kept(kind):
     delta = {name: away.slow[name] - p.detach() for name, p in away.model.named_parameters()}
     feedback = {name: x.clone() for name, x in away.feedback.state_dict().get("residual", {}).items()}
     assert feedback or "sparse" not in kind
-    away.samples, away.in_flight = 7, {Round(2): away.launch(Round(2))}
+    away.waiting, away.in_flight = [7], {Round(2): away.launch(Round(2))}
     away.take_over(Round(4), giver.inheritance.pack())
     for name, p in away.model.named_parameters():
         torch.testing.assert_close(away.slow[name] - p.detach(), delta[name], atol=1e-5, rtol=1e-5)
     assert all(torch.equal(away.feedback.state_dict()["residual"][name], x) for name, x in feedback.items())
-    assert away.slow_hash == giver.slow_hash and not away.in_flight and away.samples == 7
+    assert away.slow_hash == giver.slow_hash and not away.in_flight and away.waiting == [7]
 
 
 def headers(hashes):
