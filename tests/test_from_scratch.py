@@ -3,8 +3,7 @@
 Worker m's inner step is θ ← θ − c (θ − t_m), value by value in float32, with targets t_m of its own, the same on every
 machine. `exact` compares bit for bit with float32 arithmetic in which every product and every sum is rounded on its
 own; `close` compares with float64.
-
-The scalar trajectories of test_golden.py hold the other settings (heavy ball, consensus outside, no merging, eager).
+test_golden.py holds the other settings (heavy ball, consensus outside, no merging, eager), on scalars.
 """
 
 from functools import partial
