@@ -120,7 +120,7 @@ class Node:
         self.network.kill(self.id)
         self.training.cancel()
         self.rounds._timers.clear()
-        for task in [*self.rounds._tasks, *self.rounds._of_round, *self.rounds._asking.running.values()]:
+        for task in [*self.rounds._tasks, *self.rounds._of_round, *self.rounds.asking.running.values()]:
             task.cancel()
 
     async def restart(self, *, lost: int = 0) -> None:
