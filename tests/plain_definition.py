@@ -231,8 +231,10 @@ class Definition:
             gained = {name: now.double() - self.outgoing(rank, round, name) for name, now in gained.items()}
             parts[peers.index(rank)] = {name: y + gained[name] for name, y in own.items()}
         else:
-            places = [{name: (peer, round, name) for name in x} for peer in peers]
-            parts = [{n: self.coefficients.get(at[n], y) for n, y in part.items()} for at, part in zip(places, parts)]
+            parts = [
+                {name: self.coefficients.get((peer, round, name), y) for name, y in part.items()}
+                for peer, part in zip(peers, parts, strict=True)
+            ]
         mean = self.mean_of(*self.screened(round, parts, samples))
         if not self.eager:
             mean = {name: self.values(m) for name, m in mean.items()}

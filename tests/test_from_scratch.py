@@ -117,7 +117,6 @@ def test_diloco():
             exact(seen[(number + 1) * H - 1][0], seen[(number + 1) * H - 1][1])
 
 
-@pytest.mark.xfail(reason="torch's SGD fuses product and sum on some processors", strict=False)
 def test_diloco_bit_for_bit():
     results = toy.run_workers(WORKERS, lambda e: run(e, method=toy.sgd(0.7, 0.9, True)))
     for number, slow in enumerate(diloco(F)):
