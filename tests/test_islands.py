@@ -177,7 +177,7 @@ def test_a_rank_that_follows_takes_its_shards_from_disk_and_the_position_from_it
     assert read == [tmp_path / "checkpoints/step-00000006/island-0"] and taken == [position]
 
 
-ALL_OF_TWO = [*LENGTH, "exchange.peers=2", "exchange.quorum=all", "exchange.grace_s=60"]
+ALL_OF_TWO = [*LENGTH, "exchange.peers=2", "exchange.quorum=all", "exchange.grace_s=60", "clip=none"]  # as threads
 """Every round counts both islands."""
 MOST_OF_THREE = ["exchange.peers=3", "rounds=150", "schedule.sync_every=10", "checkpoint.every=75", "eval.every=75"]
 """Rounds go on without the third island, and long enough for it to come back."""
