@@ -1,14 +1,14 @@
-"""How peers that share slow weights begin a run: alike, whatever machines they are on.
+"""Begin a run with equal slow weights on all peers that share them, whatever their CPUs.
 
     all meet:          rounds under way, inner step, hash of the slow weights, layouts, hardware where it decides bits
     unequal weights:   at inner step 0 all take over those of the first peer in the order of names;
                        at a later one they come from different runs, and are refused
 
-Weights that are drawn from a seed depend on the CPU (torch draws normal values otherwise with AVX2 than without), so
-equal seeds alone do not make equal weights. The first peer's weights arrive as the state of a run does at one that
-comes late (inheritance.py): of the averaged buffers too, and θ becomes φ, bit for bit, since before the first inner
-step φ − θ is 0. Parameters that are frozen and buffers that are not averaged are nobody's but the peer's own.
-Gossip (`exchange.agrees` is False: NoLoCo) needs none of it: its replicas differ anyway.
+Weights drawn from a seed depend on the CPU (torch draws normal values differently with AVX2 than without), so equal
+seeds do not give equal weights. The first peer's state is transferred as to a peer that joins late (inheritance.py):
+slow weights and averaged buffers. The fast weights θ become φ bit for bit, since φ − θ is 0 before the first inner
+step. Frozen parameters and buffers that are not averaged are not transferred. Gossip (`exchange.agrees` is False:
+NoLoCo) skips all this: its replicas differ by design.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from outerloop.loop import OuterLoop
 from outerloop.types import Contribution, Handing, UserError
 
 MOST_BYTES = 1 << 16
-"""Of what a peer tells of where it stands."""
+"""Limit of one peer's message about its position."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a peer stands.
+    """The position of one peer in the run, as peers compare it when they meet.
 
-    `rounds`: numbers of those under way. `slow`: hash of its slow weights. `layouts`: hash of the shapes and memory
-    layouts of its parameters. `hardware`: of the machine, empty where the outer method gives every machine equal bits.
+    `rounds`: numbers of the rounds under way. `slow`: hash of its slow weights. `layouts`: hash of the shapes and
+    memory layouts of its parameters. `hardware`: of the machine, empty where the outer method gives every machine equal
+    bits.
     """
 
     rounds: list[int]
@@ -42,7 +43,7 @@ class Standing:
 
     @classmethod
     def of(cls, outer: OuterLoop) -> Self:
-        """Where this peer stands."""
+        """Return the position of this peer."""
         return cls(
             rounds=outer.under_way,
             step=outer.inner_step,
@@ -53,23 +54,23 @@ class Standing:
 
     @classmethod
     def told(cls, value: Mapping[str, Any]) -> Self:
-        """As a peer tells it. Raises ValueError, KeyError or TypeError for anything else."""
+        """Return the position in a peer's message. Raises ValueError, KeyError or TypeError for malformed ones."""
         texts = {name: str(value[name])[:200] for name in ("slow", "layouts", "hardware")}
         return cls(rounds=[int(number) for number in value["rounds"]], step=int(value["step"]), **texts)
 
     def to_map(self) -> dict[str, Any]:
-        """As it is told to others."""
+        """Return the map that is sent to other peers."""
         return asdict(self)
 
 
 def meet(outer: OuterLoop) -> dict[str, Standing]:
-    """Where each peer stands, by name. Raises UserError for a peer that does not tell it, RoundFailed."""
+    """Return the position of each peer by name. Raises UserError for a malformed message, RoundFailed."""
     met = outer.meet(json.dumps(Standing.of(outer).to_map()).encode())
     return {one.peer: standing_in(one) for one in met}
 
 
 def standing_in(one: Contribution) -> Standing:
-    """Where the sender of a message stands. Raises UserError."""
+    """Return the position that a message contains. Raises UserError for a malformed one."""
     try:
         return Standing.told(json.loads(bytes(one.blob[:MOST_BYTES])))
     except (ValueError, KeyError, TypeError) as error:
@@ -79,10 +80,11 @@ def standing_in(one: Contribution) -> Standing:
 def begin_alike(outer: OuterLoop, standings: Mapping[str, Standing], tell: Callable[[str], None]) -> bool:
     """Check that hardware is equal where it must be, and hand the first peer's weights to those that hold others.
 
-    Returns whether this peer took weights over. All peers call it after they have met, and so do all lanes of an
-    island. `tell` is told in one line what is done.
+    Return whether this peer replaced its weights. All peers call this after `meet`, all lanes of an island included.
+    `tell` receives a status line.
 
-    Raises UserError: hardware that differs, weights that differ where the run goes on, or that do not arrive as told.
+    Raises UserError when hardware differs that must not, when weights differ after inner step 0, or when the weights
+    that arrive do not have the announced hash.
     """
     refuse_other_hardware(standings)
     outer.meetings += 1

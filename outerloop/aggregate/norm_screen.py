@@ -50,9 +50,9 @@ MOST_SAMPLES = 1 << 40
 
 @dataclass(frozen=True)
 class Measured:
-    """What a screen goes by: of contributions to a round, in peer-name order, the L2 norm and the samples of each.
+    """The L2 norm and the samples of each contribution to a round, in peer-name order: the input of the screen.
 
-    `refused`: how many others the round had that do not count.
+    `refused`: number of contributions that were left out already.
     """
 
     fragment: int
@@ -98,7 +98,7 @@ class NormScreen:
         return found
 
     def factors(self, round: Measured) -> list[float]:
-        """What shortens each contribution to the longest that counts; at most 1."""
+        """Return the factor, at most 1, that clips each contribution to the largest norm allowed."""
         if not self.on:
             return [1.0] * len(round.samples)
         before = self.before(round.fragment)

@@ -25,7 +25,7 @@ from outerloop.aggregate.mean import total
 
 
 class Senders:
-    """The sum over the number of values that are not 0; 0 where there is none."""
+    """Divide each coordinate's sum by the number of nonzero values; 0 where all are 0."""
 
     needs_norms = False
     linear = False

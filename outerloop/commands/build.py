@@ -72,7 +72,7 @@ def of_all(config: DictConfig) -> dict[str, Any]:
 
 
 def shared_by_all(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
-    """What must be equal on every machine of a run, flat: everything but the place, the data and the local counts.
+    """Return the settings that must be equal on all machines of a run, flat: all but place, data and local counts.
 
     The hardware is part of it where the outer method gives equal bits on equal hardware alone.
 
