@@ -72,7 +72,7 @@ class Donor:
         number = request.get("number")
         if not isinstance(number, int):
             raise Unreadable("a request without the number of a commit")
-        if number > self._landed and len(self._wanted) < MOST_WANTED:
+        if number > self._landed and number != self._held.number and len(self._wanted) < MOST_WANTED:
             self._wanted |= {number}
         try:
             async with limit(POLL_S):

@@ -10,10 +10,10 @@ from virtual_clock import now_s, run
 
 from outerloop.swarm.donor import Donor
 from outerloop.swarm.download import Download
-from outerloop.swarm.fields import BadMessage
+from outerloop.swarm.fields import MAX_NUMBER, BadMessage
 from outerloop.swarm.holders import Unobtainable
 from outerloop.swarm.manifest import CHUNK_BYTES, Manifest, cut
-from outerloop.swarm.timeouts import STATE_KEPT_S
+from outerloop.swarm.timeouts import POLL_S, STATE_KEPT_S
 
 HEAD = b"h" * 32
 SIZES = [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES + 5]
@@ -171,6 +171,21 @@ def test_who_asks_for_what_is_past_hears_so_and_the_copy_does_not_stay_for_ever(
         await asyncio.sleep(STATE_KEPT_S + 1)
         with pytest.raises(Unobtainable):
             await joiner(network).get(8, ["a"], ignore)
+
+    run(scene())
+
+
+def test_a_state_that_is_held_already_is_named_at_once():
+    """It may be of no commit that is ever landed: the state that a run begins with."""
+
+    async def scene():
+        network, content = MemoryNetwork(delay_s=(0.001, 0.01)), state(CHUNK_BYTES)
+        made = await donors(network, "ab")
+        for donor in made.values():
+            donor.hold(content, Manifest.of(content, number=MAX_NUMBER, head=bytes(32)))
+        began_s = now_s()
+        assert (await joiner(network).get(MAX_NUMBER, list(made), ignore))[1] == content
+        assert now_s() - began_s < POLL_S and not made["a"].wants(MAX_NUMBER)
 
     run(scene())
 
