@@ -20,6 +20,7 @@ from outerloop.swarm.memory import Memory
 from outerloop.swarm.sealed import SEAL_BYTES
 
 SMALL = ["model=nano", "eval.sequences=16", "inner.seq_len=32", "inner.batch=4", "schedule.sync_every=2"]
+FAST = "recipe=sparseloco"  # AdamW inside: Muon takes half a second a step on most CPUs
 
 
 def start(run_dir: Path, *overrides: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
@@ -94,7 +95,7 @@ def test_three_workers_train_and_agree(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_leaves_no_process_and_the_run_goes_on_later(tmp_path: Path) -> None:
-    many = ["workers=2", "rounds=40", "checkpoint.every=1", "eval.every=0"]
+    many = [FAST, "workers=2", "rounds=40", "checkpoint.every=1", "eval.every=0"]
     process = start(tmp_path / "run", *many)
     pids = training(process, tmp_path / "run")
     process.send_signal(signal.SIGINT)
@@ -108,7 +109,7 @@ def test_ctrl_c_leaves_no_process_and_the_run_goes_on_later(tmp_path: Path) -> N
 
 
 def test_kill_9_of_the_parent_leaves_no_process(tmp_path: Path) -> None:
-    process = start(tmp_path / "run", "workers=2", "rounds=500", "checkpoint.every=1")
+    process = start(tmp_path / "run", FAST, "workers=2", "rounds=500", "checkpoint.every=1")
     pids = training(process, tmp_path / "run")
     process.kill()
     process.communicate()
@@ -132,7 +133,7 @@ def folders_of_sockets(pids: set[int]) -> set[Path]:
 
 
 def test_one_of_two_cannot_go_on_alone_and_it_is_told_loudly(tmp_path: Path) -> None:
-    process = start(tmp_path / "run", "workers=2", "rounds=500", "checkpoint.every=1")
+    process = start(tmp_path / "run", FAST, "workers=2", "rounds=500", "checkpoint.every=1")
     pids = training(process, tmp_path / "run")
     sockets = folders_of_sockets(pids)
     assert len(sockets) == 2 and all(map(Path.exists, sockets))
@@ -144,7 +145,7 @@ def test_one_of_two_cannot_go_on_alone_and_it_is_told_loudly(tmp_path: Path) -> 
     assert gone(pids)
 
 
-FOUR = ["workers=4", "rounds=12", "eval.every=4", "checkpoint.every=2", "exchange.grace_s=0.5", "threads=1"]
+FOUR = ["workers=4", "rounds=12", FAST, "eval.every=4", "checkpoint.every=2", "exchange.grace_s=0.5", "threads=1"]
 
 
 def leading(run_dir: Path) -> int:
@@ -195,7 +196,7 @@ def test_a_stopped_worker_is_left_out_and_catches_up(tmp_path: Path) -> None:
 def test_a_machine_that_was_killed_comes_back_to_a_run_that_went_on(tmp_path: Path) -> None:
     """Three machines of one worker. One is killed with all its processes; a second one is stopped, so that the third
     waits until the first is back."""
-    shared = ["workers=1", "exchange.peers=3", "rounds=20", "eval.every=0", "checkpoint.every=1", "threads=1"]
+    shared = [FAST, "workers=1", "exchange.peers=3", "rounds=20", "eval.every=0", "checkpoint.every=1", "threads=1"]
     shared += ["exchange.grace_s=0.5", "schedule.sync_every=10"]
     first = start(tmp_path / "a", *shared)
     join = [*shared, invitation(first)]
@@ -222,7 +223,7 @@ def test_a_machine_that_was_killed_comes_back_to_a_run_that_went_on(tmp_path: Pa
 @pytest.mark.timeout(600)
 def test_a_newcomer_takes_part_in_a_run_that_is_under_way(tmp_path: Path) -> None:
     """Two machines train; a third one, which the run knows nothing of, comes later and ends with the same weights."""
-    shared = ["workers=1", "exchange.peers=2", "rounds=150", "eval.every=0", "checkpoint.every=0", "threads=1"]
+    shared = [FAST, "workers=1", "exchange.peers=2", "rounds=150", "eval.every=0", "checkpoint.every=0", "threads=1"]
     shared += ["exchange.grace_s=0.5", "schedule.sync_every=10"]
     first = start(tmp_path / "a", *shared)
     join = [*shared, invitation(first)]
@@ -240,7 +241,7 @@ def test_a_newcomer_takes_part_in_a_run_that_is_under_way(tmp_path: Path) -> Non
 
 def test_two_machines_meet_through_one_address(tmp_path: Path) -> None:
     """Two separate runs of one worker each, as on two machines, train one model on different shards."""
-    shared = ["workers=1", "exchange.peers=2", "rounds=2", "log_every=1"]
+    shared = [FAST, "workers=1", "exchange.peers=2", "rounds=2", "log_every=1"]
     first = start(tmp_path / "a", *shared)
     second = start(tmp_path / "b", *shared, invitation(first))
     said = second.communicate()[0]
