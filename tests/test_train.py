@@ -163,7 +163,8 @@ EXTRAS = [name for name in LAUNCHERS if name != "basic"]
 @pytest.mark.parametrize("launcher", ["basic", *(pytest.param(name, marks=pytest.mark.slow) for name in EXTRAS)])
 def test_multirun_gives_one_run_a_combination(launcher, tmp_path):
     """Also through hydra's launchers for many processes and clusters, and its sweeper that looks for the best."""
-    tiny = ["recipe=diloco", "rounds=1", "schedule.sync_every=1", f"hydra.sweep.dir={tmp_path}/sweep", "exchange=inprocess"]
+    tiny = ["recipe=diloco", "rounds=1", "schedule.sync_every=1", "exchange=inprocess"]
+    tiny += [f"hydra.sweep.dir={tmp_path}/sweep"]
     command = [sys.executable, "-m", "outerloop", "train", "-m", *SMALL, *tiny, *LAUNCHERS[launcher]]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
