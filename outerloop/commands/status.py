@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -13,17 +14,15 @@ from rich.table import Table
 from rich.text import Text
 
 from outerloop.commands.inspect import table_of
+from outerloop.commands.looking import Look, Seen, looking
 from outerloop.commands.parser import Parser
 from outerloop.sinks.console import readable_bytes
 from outerloop.swarm.daemon import check_addresses
-from outerloop.swarm.roster import Record, read_roster
+from outerloop.swarm.roster import Record
 from outerloop.swarm.status import Status
-from outerloop.swarm.timeouts import DHT_S, WATCH_S
-from outerloop.swarm.visitor import Visitor, visit
+from outerloop.swarm.timeouts import WATCH_S
 from outerloop.types import UserError
 
-Seen = list[tuple[Record, float]]
-"""Records, with the age of what they tell in seconds."""
 WIDE = 180
 """Columns of a table that goes to a file or a pipe."""
 
@@ -36,6 +35,8 @@ examples
   outerloop status /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo...           live; the address is what a peer printed
   outerloop status /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... --once    once, and end
   outerloop status /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... --run mine       with exchange.run=mine
+  outerloop status /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... --run-dir runs/mine
+                       a run with exchange.allow, on the machine of the peer at that address
 
 A peer tells of itself every 5 to 20 s, so the table is a little late; "told" says how old a line is. A peer that died
 without a word stays for a minute. What is shown is what each peer claims of itself, signed; nothing else proves it."""
@@ -46,6 +47,7 @@ def parser() -> Parser:
     out = Parser("status", example="outerloop status ADDR", description=DESCRIPTION, epilog=EXAMPLES)
     out.add_argument("address", metavar="ADDR", help="of any running peer of the swarm")
     out.add_argument("--run", default="default", metavar="NAME", help="its exchange.run (default: default)")
+    out.add_argument("--run-dir", type=Path, metavar="DIR", help="its run_dir here, where the run has exchange.allow")
     out.add_argument("--once", action="store_true", help="one table; also when the output is no terminal")
     return out
 
@@ -57,29 +59,23 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside: the same clean way out as Ctrl-C
     terminal = sys.stdout.isatty()
     console = Console() if terminal else Console(width=WIDE)
-    with visit(initial_peers=[options.address]) as visitor:
+    with looking(options.address, run=options.run, run_dir=options.run_dir) as look:
         if terminal and not options.once:
-            watch(visitor, options.run, console)
+            watch(look, options.run, console)
         else:
-            console.print(page(options.run, present(look(visitor, options.run), options.run)))
+            console.print(page(options.run, present(look(), options.run)))
     return 0
 
 
-def watch(visitor: Visitor, run: str, console: Console) -> None:
+def watch(look: Look, run: str, console: Console) -> None:
     """Until Ctrl-C."""
     try:
-        with Live(page(run, look(visitor, run)), console=console, auto_refresh=False) as live:
+        with Live(page(run, look()), console=console, auto_refresh=False) as live:
             while True:
                 time.sleep(WATCH_S)
-                live.update(page(run, look(visitor, run)), refresh=True)
+                live.update(page(run, look()), refresh=True)
     except KeyboardInterrupt:
         pass
-
-
-def look(visitor: Visitor, run: str) -> Seen:
-    """Who is there now, by name."""
-    found = visitor.call(read_roster(visitor.dht, run), timeout_s=2 * DHT_S)
-    return sorted(found, key=lambda seen: seen[0].name)
 
 
 def present(seen: Seen, run: str) -> Seen:

@@ -5,7 +5,8 @@ proven), its raw binary streams and its DHT. From the floor up:
 
     identity  folder  disk  thread  framing  board  timeouts    small parts without a network
     signatures  refusals -> trust -> records  shelf  sealed     who said it, whom a peer answers, what it turned down
-    daemon -> peer -> roster                                    one process of libp2p, one peer, who is there
+    budget  dht_values -> dht_guard -> dht_node                 the DHT, and how much others can make it do
+    daemon -> peer -> directory -> roster                       one process of libp2p, one peer, who is there
     status  probe  visitor                                      for those who look on and take no part
     pace  busy  partial  holders -> bulk                        content by its hash, from whoever holds it
     settings -> strangers  common                               who has other settings, and which; what all hold

@@ -39,6 +39,8 @@ ctypes.CDLL(None).prctl(1, 9)
 if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """
+MESSAGE_BYTES = 3 << 19
+"""Of one DHT message, both ways: the largest answer (shelf.py) with what is beside it. p2pd drops larger ones."""
 NO_BOOTSTRAP = "failed to connect to bootstrap peers"
 
 
@@ -191,6 +193,7 @@ def arguments(options: DaemonOptions, control: str) -> list[str]:
         "dhtClient" if options.observer else "dhtServer": 1,
         "connManager": 1,
         "idleTimeout": "30s",
+        "persistentConnMaxMsgSize": MESSAGE_BYTES,
         **dict.fromkeys(("relay", "autoRelay", "autonat", "natPortMap"), outside),
     }
     if options.initial_peers:

@@ -35,6 +35,11 @@ def ensure_identity(path: str | os.PathLike[str]) -> Path:
     return path
 
 
+def onlooker_file(identity_path: str | os.PathLike[str]) -> Path:
+    """Return the key beside a worker's own that `outerloop status` of this machine looks at a listed run with."""
+    return ensure_identity(Path(identity_path).with_name("onlooker.key"))
+
+
 def read_identity(path: Path) -> Ed25519PrivateKey:
     """The key in an identity file. Raises UserError for a file of another kind."""
     content = path.read_bytes()

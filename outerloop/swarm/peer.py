@@ -18,18 +18,18 @@ from typing import Any, TypeVar
 
 from hivemind.dht import DHTNode
 from hivemind.dht.protocol import ValidationError
-from hivemind.dht.routing import DHTID
 from hivemind.p2p import P2P, P2PDaemonError, PeerID
 from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
 from hivemind.utils.multiaddr import Multiaddr
 
 from outerloop.swarm.daemon import Daemon, DaemonOptions, launch, unreachable
+from outerloop.swarm.dht_node import enter_dht
 from outerloop.swarm.folder import SocketFolder
 from outerloop.swarm.framing import BrokenStream, Stream, Unreadable
+from outerloop.swarm.identity import onlooker_file
 from outerloop.swarm.probe import Probes
 from outerloop.swarm.records import SignedRecords
 from outerloop.swarm.refusals import Refusals
-from outerloop.swarm.shelf import Shelf
 from outerloop.swarm.signatures import Signatures
 from outerloop.swarm.thread import NetworkThread
 from outerloop.swarm.timeouts import DHT_S, OPEN_S, START_S, STOP_S, limit
@@ -54,13 +54,15 @@ class Peer:
     """Full multiaddrs that others can join with, the ones that other machines can reach first."""
     dht: DHTNode
     member: Callable[[str], bool]
-    """Whose DHT records go before strangers', by peer id; set by who knows."""
+    """Whose records and requests go before strangers', by peer id; set by who knows."""
 
     def __init__(self, options: DaemonOptions, *, allow: Sequence[str] = ()) -> None:
         self._options = options
         signatures = Signatures.of(options.identity_path)
-        self.trust = Trust(signatures, AllowList(allow, own=signatures.peer_id), Refusals())
+        onlooker = Signatures.of(onlooker_file(options.identity_path)).peer_id if allow else ""
+        self.trust = Trust(signatures, AllowList(allow, own=signatures.peer_id), Refusals(), onlooker)
         self.member = self.trust.signatures.peer_id.__eq__
+        self.records = SignedRecords(self.trust, is_member=self._counts_on)
         self._turning_away = 0
         self._folder = SocketFolder()
         self._daemon: Daemon | None = None
@@ -138,9 +140,7 @@ class Peer:
         assert self.peer_id == self.trust.signatures.peer_id
         visible = [str(address) for address in await self._p2p.get_visible_maddrs()]
         self.addresses = sorted(visible, key=lambda address: "/127.0.0.1/" in address)
-        self.dht = await _enter_dht(self._p2p, self._options, SignedRecords(self.trust))
-        protocol = self.dht.protocol  # what came in this moment comes again: records are refreshed
-        protocol.storage, protocol.cache = (Shelf(lambda peer_id: self.member(peer_id)) for _ in range(2))
+        self.dht = await self._enter_dht(self._p2p)
         if not self._options.observer:
             await Probes(self, seen=self.seen_at).serve()
 
@@ -160,6 +160,29 @@ class Peer:
             connected = await self._p2p.list_peers()
         return next((str(one.addrs[0]) for one in connected if one.peer_id.to_base58() == peer_id and one.addrs), "")
 
+    async def _enter_dht(self, p2p: P2P) -> DHTNode:
+        options = self._options
+        try:
+            async with limit(DHT_S):
+                return await enter_dht(
+                    p2p,
+                    initial_peers=options.initial_peers,
+                    records=self.records,
+                    is_member=self._counts_on,
+                    observer=options.observer,
+                    strict=not options.open_internet,  # behind a NAT nobody can call back until a hole is punched
+                )
+        except ValidationError as error:
+            raise UserError(
+                f"an initial peer refuses this one: {error}; set the clock, or type exchange.announce=[...]"
+            ) from error
+        except (RuntimeError, TimeoutError) as error:
+            raise unreachable(options.initial_peers) from error
+
+    def _counts_on(self, peer_id: str) -> bool:
+        allow = self.trust.allow
+        return (allow.closed and peer_id in allow) or self.member(peer_id)
+
     async def _shut(self) -> None:
         await _bounded(self._opened.wait())
         if hasattr(self, "dht"):
@@ -178,25 +201,6 @@ async def _attach(daemon: Daemon, folder: Path) -> P2P:
 
     async with limit(STOP_S):
         return await PrivateP2P.replicate(Multiaddr(daemon.control))
-
-
-async def _enter_dht(p2p: P2P, options: DaemonOptions, records: SignedRecords) -> DHTNode:
-    try:
-        async with limit(DHT_S):
-            return await DHTNode.create(
-                p2p=p2p,
-                node_id=DHTID.generate(source=p2p.peer_id.to_bytes()),  # else of `random`, which trainers seed alike
-                initial_peers=list(options.initial_peers) or None,
-                client_mode=options.observer,
-                record_validator=records,
-                strict=not options.open_internet,  # behind a NAT nobody can call back until a hole is punched
-            )
-    except ValidationError as error:
-        raise UserError(
-            f"an initial peer refuses this one: {error}; set the clock, or type exchange.announce=[...]"
-        ) from error
-    except (RuntimeError, TimeoutError) as error:
-        raise unreachable(options.initial_peers) from error
 
 
 async def _bounded(step: Awaitable[object]) -> None:

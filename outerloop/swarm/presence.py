@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from outerloop.swarm.daemon import DaemonOptions
+from outerloop.swarm.directory import Directory
 from outerloop.swarm.identity import ensure_identity
 from outerloop.swarm.membership import Membership
 from outerloop.swarm.peer import Peer
@@ -53,7 +54,8 @@ class Presence:
         self.name = peer_name(worker, self.node.peer_id)
         settings = settings or Settings()
         own = Record(self.name, self.node.addresses, fingerprint, time.time(), settings=settings.packed)
-        self.roster = Roster(self.node.dht, run=run, own=own)
+        directory = Directory(self.node, self.node.records, run=run)
+        self.roster = Roster(self.node.dht, run=run, own=own, directory=directory)
         joined = [address.rpartition("/p2p/")[2] for address in initial_peers]
         self.strangers = Strangers(self.node, run=run, own=own, settings=settings, joined=joined, tell=tell)
         self.members = Membership(

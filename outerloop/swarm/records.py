@@ -2,81 +2,121 @@
 
     key | subkey: the peer's id | value | expiration  ->  value | signature over (key, subkey, value, expiration)
 
-hivemind asks a node's validator when another node wants it to store something, and when it reads what others stored, so
-what is refused here lies on no honest node and reaches no reader. The key's hash is the run of the signature: a record
-is of one run, and any node can check those of any. A later record of the same peer replaces an earlier one, never the
-other way round, so an old one cannot be shown again after a withdrawal.
+A node checks a record when another one wants it stored, and a reader when it is told one, so what is refused here lies
+on no honest node and reaches no reader. The key's hash is the run of the signature: a record is of one run, and any
+node can check those of any. A later record of the same peer replaces an earlier one, never the other way round, so an
+old one cannot be shown again after a withdrawal.
 
-One bad record makes a reader pass over all that a node tells of that key; the other nodes that hold it are asked too.
+A signature is checked last, once for the same record, and so many a second of one peer: it is what costs.
 In an open run anybody can make many identities; a key never holds more of them than can be read (shelf.py), and an
 allow-list keeps them out.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
+from collections import OrderedDict
+from collections.abc import Callable
 
 import msgpack
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from hivemind.utils import MSGPackSerializer
 
-from outerloop.swarm.fields import BadMessage
+from outerloop.swarm.budget import Budget, Rate
+from outerloop.swarm.fields import MAX_PEERS, BadMessage
 from outerloop.swarm.signatures import SIGNATURE_BYTES, public_key_of
-from outerloop.swarm.timeouts import ROSTER_CLOCKS_S, ROSTER_EXPIRY_S
+from outerloop.swarm.timeouts import ROSTER_CLOCKS_S, ROSTER_EXPIRY_S, ROSTER_LEAST_S
 from outerloop.swarm.trust import Trust
 
 CONTEXT = "record"
 MAX_RECORD_BYTES = 8 * 1024
+MAX_OWNER_BYTES = 64
+"""Of a subkey: a peer id of 52 letters, packed."""
+CHECKED = 4 * MAX_PEERS
+"""Records that are known to be right or wrong: of all peers of a run, from several nodes, old and new."""
+SIGNATURES = Rate(burst=2 * MAX_PEERS, per_s=MAX_PEERS / ROSTER_LEAST_S)
+"""That one remote may have checked: whoever tells a roster tells the records of all peers, each new every 5 s at most.
+One takes 0.1 ms: 2 % of a core."""
+SIGNATURES_OF_STRANGERS = Rate(burst=4 * MAX_PEERS, per_s=2 * MAX_PEERS / ROSTER_LEAST_S)
 
 
 class SignedRecords(RecordValidatorBase):
-    """The validator of one peer's DHT node."""
+    """The validator of one peer's DHT node. `is_member`: whose budget is its own, by peer id."""
 
-    def __init__(self, trust: Trust) -> None:
-        self._trust = trust
+    def __init__(self, trust: Trust, *, is_member: Callable[[str], bool] = lambda peer_id: False) -> None:
+        self.trust = trust
+        self._budget = Budget(SIGNATURES, SIGNATURES_OF_STRANGERS, is_member=is_member)
+        self._checked: OrderedDict[bytes, bool] = OrderedDict()  # whether it is signed, by what identifies a record
 
     def sign_value(self, record: DHTRecord) -> bytes:
-        return record.value + self._trust.signatures.sign(CONTEXT, record.key, *_fields(record, record.value))
+        value = record.value + self.trust.signatures.sign(CONTEXT, record.key, *_fields(record, record.value))
+        self._remember(_digest(record, value), True)
+        return value
 
     def strip_value(self, record: DHTRecord) -> bytes:
         return record.value[:-SIGNATURE_BYTES]
 
     def validate(self, record: DHTRecord) -> bool:
+        return self.accepts(record)
+
+    def accepts(self, record: DHTRecord, *, by: str = "") -> bool:
+        """Return whether a record is right; else it is refused. `by`: the peer that shows it, if not its owner."""
         owner = _owner(record.subkey)
-        reason = self._against(record, owner)
+        reason = self._against(record, owner, by or owner)
         if reason:
-            self._trust.refusals.note("records", owner or "somebody", reason)
+            self.trust.refusals.note("records", by or owner or "somebody", reason)
         return not reason
 
-    def _against(self, record: DHTRecord, owner: str) -> str:
+    def _against(self, record: DHTRecord, owner: str, by: str) -> str:
         """Why it is refused, or nothing; what is cheap to find comes first."""
         life_s = record.expiration_time - time.time()
         if not owner:
             return "a record that names no peer"
-        if owner not in self._trust.allow:
+        if owner not in self.trust.allow:
             return "a record of a peer that is not in exchange.allow"
         if not SIGNATURE_BYTES < len(record.value) <= MAX_RECORD_BYTES:
             return f"a record of {len(record.value)} bytes, up to {MAX_RECORD_BYTES} are allowed"
         if not life_s <= ROSTER_EXPIRY_S + ROSTER_CLOCKS_S:
             return f"a record that lives for {life_s:.0f} s, up to {ROSTER_EXPIRY_S:.0f} are allowed"
-        value, signature = record.value[:-SIGNATURE_BYTES], record.value[-SIGNATURE_BYTES:]
-        if not self._trust.signatures.right(signature, CONTEXT, record.key, *_fields(record, value), by=owner):
+        digest = _digest(record, record.value)
+        if digest not in self._checked:
+            if not self._budget.take(by):
+                return f"more signatures than the {SIGNATURES.per_s:.0f} a second that are checked of one peer"
+            self._remember(digest, self._is_signed(record, owner))
+        if not self._checked[digest]:
             return "a record that this peer did not sign"
-        return "" if _readable(value) else "a record that is unreadable"
+        return "" if _readable(record.value[:-SIGNATURE_BYTES]) else "a record that is unreadable"
+
+    def _is_signed(self, record: DHTRecord, owner: str) -> bool:
+        value, signature = record.value[:-SIGNATURE_BYTES], record.value[-SIGNATURE_BYTES:]
+        return self.trust.signatures.right(signature, CONTEXT, record.key, *_fields(record, value), by=owner)
+
+    def _remember(self, digest: bytes, signed: bool) -> None:
+        self._checked[digest] = signed
+        if len(self._checked) > CHECKED:
+            self._checked.popitem(last=False)
 
 
 def _fields(record: DHTRecord, value: bytes) -> tuple[bytes, bytes, float]:
     return record.subkey, value, record.expiration_time
 
 
+def _digest(record: DHTRecord, value: bytes) -> bytes:
+    """What no other record has. `value` with the signature."""
+    return hashlib.sha256(msgpack.packb([record.key, *_fields(record, value)])).digest()
+
+
 def _owner(subkey: bytes) -> str:
-    """The peer id that a subkey is; empty for any other."""
+    """The peer id that a subkey is, packed as readers will pack it; empty for any other."""
+    if len(subkey) > MAX_OWNER_BYTES:
+        return ""
     try:
         peer_id = msgpack.unpackb(subkey)
         public_key_of(peer_id)
     except (BadMessage, ValueError, TypeError):
         return ""
-    return peer_id
+    return peer_id if MSGPackSerializer.dumps(peer_id) == subkey else ""
 
 
 def _readable(value: bytes) -> bool:

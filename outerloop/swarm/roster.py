@@ -2,7 +2,10 @@
 
     outerloop/<run>/roster : { peer id : {name, addresses, fingerprint, joined, status, settings} }
 
-Always read with latest=True: the DHT's caches hide a new peer in two reads of three. A record can only be replaced by
+With an allow-list the peers on it are asked for their records instead (directory.py); they are in the DHT, too, for
+peers without a list.
+
+Always read with latest=True: one node alone may hold a part of it. A record can only be replaced by
 one that expires later, so a withdrawn record is a tombstone that outlives it. Every record, tombstones too, is signed
 by the peer that it is of, and nodes take no others (records.py). What a signer writes of itself is still a stranger's
 word: it is bounded and of one line, since it ends in messages and in tables.
@@ -14,11 +17,13 @@ import asyncio
 import logging
 import re
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from hivemind.dht import DHTNode
 
+from outerloop.swarm.directory import Directory, roster_key
 from outerloop.swarm.fields import BadMessage
 from outerloop.swarm.settings import well_formed as well_formed_settings
 from outerloop.swarm.status import Status
@@ -62,14 +67,17 @@ def id_of(name: str) -> str:
 class Roster:
     """This peer's record in the DHT, kept fresh until `withdraw`, and everybody's records."""
 
-    def __init__(self, dht: DHTNode, *, run: str, own: Record) -> None:
+    def __init__(self, dht: DHTNode, *, run: str, own: Record, directory: Directory | None = None) -> None:
         self._dht = dht
+        self._directory = directory
         self._run = run
         self._own = replace(own, addresses=_shown(own.addresses))
         self._news = asyncio.Event()
         self._refreshing: asyncio.Task[None] | None = None
 
     async def publish(self) -> None:
+        if self._directory is not None:
+            await self._directory.serve()
         await self._store(asdict(self._own))
         self._refreshing = asyncio.create_task(self._refresh())
 
@@ -86,7 +94,9 @@ class Roster:
     async def read(self) -> list[Record]:
         """The records of all peers that are there, the own one included."""
         records = {self._own.peer_id: self._own}
-        for record, _ in await read_roster(self._dht, self._run):
+        listed = self._directory if self._directory is not None and self._directory.is_listed else None
+        found = parsed(await listed.read()) if listed else await read_roster(self._dht, self._run)
+        for record, _ in found:
             records.setdefault(record.peer_id, record)
         return list(records.values())
 
@@ -102,11 +112,19 @@ class Roster:
             self._news.clear()
             await self._store(asdict(self._own))
 
+    async def _tell(self, value: dict[str, Any], expires: float) -> None:
+        if self._directory is not None and value == WITHDRAWN:
+            await self._directory.withdraw(value, expires=expires)
+        elif self._directory is not None:
+            self._directory.show(value, expires=expires)
+
     async def _store(self, value: dict[str, Any], *, limit_s: float = DHT_S) -> None:
+        expires = time.time() + ROSTER_EXPIRY_S
         try:
             async with limit(limit_s):
+                await self._tell(value, expires)
                 stored = await self._dht.store(
-                    _key(self._run), value, expiration_time=time.time() + ROSTER_EXPIRY_S, subkey=self._own.peer_id
+                    roster_key(self._run), value, expiration_time=expires, subkey=self._own.peer_id
                 )
         except TimeoutError:
             stored = False
@@ -118,17 +136,17 @@ async def read_roster(dht: DHTNode, run: str) -> list[tuple[Record, float]]:
     """Who is there: each record, and the age of what it tells in seconds."""
     try:
         async with limit(DHT_S):
-            found = await dht.get(_key(run), latest=True)
+            found = await dht.get(roster_key(run), latest=True)
     except TimeoutError:
         found = None
     values = found.value if found is not None and isinstance(found.value, dict) else {}
-    parsed = [(_parse(peer_id, entry.value), entry.expiration_time) for peer_id, entry in values.items()]
-    now = time.time()
-    return [(record, max(0.0, now + ROSTER_EXPIRY_S - expires)) for record, expires in parsed if record is not None]
+    return parsed((peer_id, entry.value, entry.expiration_time) for peer_id, entry in values.items())
 
 
-def _key(run: str) -> str:
-    return f"outerloop/{run}/roster"
+def parsed(found: Iterable[tuple[Any, Any, float]]) -> list[tuple[Record, float]]:
+    """Return the records among these, each with its age in seconds. The others are withdrawn or malformed."""
+    told, now = [(_parse(peer_id, value), expires) for peer_id, value, expires in found], time.time()
+    return [(record, max(0.0, now + ROSTER_EXPIRY_S - expires)) for record, expires in told if record is not None]
 
 
 def _parse(peer_id: Any, value: Any) -> Record | None:

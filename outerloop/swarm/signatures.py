@@ -72,9 +72,14 @@ def public_key_of(peer_id: str) -> Ed25519PublicKey:
     if not ED25519_ID.fullmatch(peer_id):
         raise BadMessage(f"the id of an Ed25519 peer is 52 letters from 12D3KooW on; came {quote(peer_id)}")
     content = PeerID.from_base58(peer_id).to_bytes()
-    if len(content) != len(PEER_ID_PREFIX) + 32 or not content.startswith(PEER_ID_PREFIX):
+    if not is_peer_id(content):
         raise BadMessage(f"{peer_id} holds no Ed25519 key")
     return Ed25519PublicKey.from_public_bytes(content[len(PEER_ID_PREFIX) :])
+
+
+def is_peer_id(raw: bytes) -> bool:
+    """Return whether these are the bytes of an id that `public_key_of` takes."""
+    return len(raw) == len(PEER_ID_PREFIX) + 32 and raw.startswith(PEER_ID_PREFIX)
 
 
 def peer_id_of(key: Ed25519PublicKey) -> str:

@@ -19,6 +19,7 @@ ROSTER_REFRESH_S = 20.0  # three chances to refresh before the record expires
 ROSTER_CLOCKS_S = 10.0  # what a record may live longer for, by the clock of another: hivemind allows 3 s between them
 ROSTER_LEAST_S = 5.0  # a record is not written more often than this, whatever news there is
 VIEW_S = 5.0  # asking one peer which members it sees
+LISTED_S = 1.0  # a read of a listed roster waits so long for its peers; who answers later is heard by the next one
 FORM_POLL_S = 0.1, 1.0  # first and longest pause between two looks at the roster while the swarm forms
 
 TURN_AWAY_S = 5.0  # telling a stranger that it is not answered

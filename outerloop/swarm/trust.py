@@ -10,6 +10,9 @@ from outerloop.swarm.refusals import Refusals
 from outerloop.swarm.signatures import Signatures, public_key_of
 from outerloop.types import UserError
 
+ROSTER = "/roster"
+"""End of the protocol in which a peer tells the roster (directory.py)."""
+
 
 class AllowList:
     """Peer ids; `in` tells whether a peer may take part. An empty list: everybody, the run is open.
@@ -33,21 +36,36 @@ class AllowList:
                 raise UserError(f"exchange.allow: {error}; {shown}") from error
         self._peers = frozenset(peers) | {own} if peers else frozenset()
 
+    @property
+    def listed(self) -> frozenset[str]:
+        """The ids that are on it, with the own one; none where the run is open."""
+        return frozenset(peer for peer in self._peers if peer in self)
+
+    @property
+    def closed(self) -> bool:
+        """Whether there is a list."""
+        return bool(self._peers)
+
     def __contains__(self, peer_id: str) -> bool:
         return not self._peers or peer_id in self._peers
 
 
 @dataclass(frozen=True)
 class Trust:
-    """One peer's. `admits` comes before every handler, and `garbled` after one that was told nonsense."""
+    """One peer's. `admits` comes before every handler, and `garbled` after one that was told nonsense.
+
+    `onlooker`: id of this machine's `outerloop status`, which may read the roster of a listed run and nothing else.
+    """
 
     signatures: Signatures
     allow: AllowList
     refusals: Refusals
+    onlooker: str = ""
 
     def admits(self, remote: str, protocol: str, allowed: Callable[[str], bool]) -> bool:
         """Whether a stream of this peer is answered: it is on the list, and then `allowed`."""
-        if remote not in self.allow:
+        looks_on = remote == self.onlooker and protocol.endswith(ROSTER)
+        if remote not in self.allow and not looks_on:
             self.refusals.note("outsiders", remote, f"asked for {protocol}, and is not in exchange.allow")
             return False
         if not allowed(remote):

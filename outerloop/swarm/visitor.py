@@ -1,9 +1,10 @@
-"""A peer that only looks: an identity that is forgotten, its own loopback port, nothing left behind."""
+"""A peer that only looks: an identity that is forgotten, unless others know it, its own loopback port, nothing left."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from hivemind.p2p import P2PDaemonError, PeerID
 from hivemind.utils.multiaddr import Multiaddr
@@ -41,12 +42,16 @@ def visit(
     port: int = 0,
     announce: Sequence[str] = (),
     observer: bool = True,
+    identity_path: Path | None = None,
 ) -> Iterator[Visitor]:
-    """A visitor for the length of a block. `observer`: it asks the DHT and is not asked. Raises UserError."""
+    """A visitor for the length of a block. `observer`: it asks the DHT and is not asked. Raises UserError.
+
+    `identity_path`: of a key that others know; else it is a new one that is forgotten.
+    """
     folder = SocketFolder()  # the next peer removes it should this process be killed
     try:
         options = DaemonOptions(
-            identity_path=ensure_identity(folder.path / "identity.key"),
+            identity_path=identity_path or ensure_identity(folder.path / "identity.key"),
             host=host,
             port=port,
             announce=announce,

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loopback import Make, eventually, runs
+from loopback import Make, eventually, runs, together
 
 from outerloop.commands import main, network
+from outerloop.commands.rundir import identity_file
 from outerloop.swarm import folder, roster
+from outerloop.swarm.identity import ensure_identity
 from outerloop.swarm.peer import Peer
+from outerloop.swarm.signatures import Signatures
 from outerloop.swarm.status import Status
 
 Command = Callable[..., tuple[int, str, str]]
@@ -116,3 +119,19 @@ def test_status_shows_two_live_peers_and_is_not_seen(
     code, _, err = outerloop("status", first.address[0], "--run", "other", "--once")
     assert code == 2 and "exchange.run" in err
     assert left_here() <= before
+
+
+def test_status_of_a_listed_run_is_for_the_machines_of_its_peers(
+    make: Make, outerloop: Command, tmp_path: Path
+) -> None:
+    keys = [identity_file(tmp_path / name, 0) for name in ("here", "there")]
+    ids = [Signatures.of(ensure_identity(key)).peer_id for key in keys]
+    first, second = (make(peers=2, allow=ids, identity_path=str(key)) for key in keys)
+    assert together([first, second], lambda peer: peer.join()) == [None, None]
+    looks = ["status", first.address[0], "--run", "r", "--once"]
+    code, _, err = outerloop(*looks)
+    assert code == 2 and "exchange.allow" in err and "--run-dir" in err and err.count("\n") == 1, err
+    code, out, _ = outerloop(*looks, "--run-dir", str(tmp_path / "here"))
+    assert code == 0 and "run r: 2 peers" in out and all(f"-…{one[-8:]}" in out for one in ids), out
+    code, _, err = outerloop(*looks, "--run-dir", str(tmp_path / "there"))
+    assert code == 2 and "has no worker" in err, err

@@ -1,0 +1,267 @@
+"""The DHT of a swarm as its peers answer it: hivemind's protocol, with a check before all work and a bound on each.
+
+    listed      with an allow-list a stranger's request is refused before anything of it is looked at
+    one node    a peer's node id is the hash of its peer id, whatever it calls itself; it is in the routing table once
+    bounded     keys of a find, records of a store, bytes of an answer, and all three a second (budget.py)
+    validated   a value is made of the records in an answer that are right, and expires when the last of them does
+
+hivemind's own protocol answers every key of a request however often it is named, lets anybody be any number of nodes,
+and takes the word of whoever answers for how long a value is the latest. What peers of a run do not need is left out:
+values of another kind than signed records by owner, copies in the caches of others, and handing records to new nodes.
+Owners write their records again every few seconds.
+
+On the wire it is hivemind's, under hivemind's names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any
+
+from hivemind.dht.protocol import DHTProtocol
+from hivemind.dht.routing import DHTID
+from hivemind.dht.storage import DictionaryDHTValue
+from hivemind.dht.validation import DHTRecord
+from hivemind.p2p import P2P, P2PContext, P2PHandlerError, PeerID
+from hivemind.proto import dht_pb2
+from hivemind.utils.timed_storage import ValueWithExpiration, get_dht_time
+
+from outerloop.swarm.budget import Budget, Rate
+from outerloop.swarm.dht_values import items_of
+from outerloop.swarm.records import SignedRecords
+from outerloop.swarm.shelf import MOST_BYTES, Shelf, size_of
+from outerloop.swarm.signatures import is_peer_id
+
+logger = logging.getLogger(__name__)
+
+MOST_KEYS = 4
+"""Of one find. Peers of a run ask for one key at a time: its roster's, or their own id when they join."""
+MOST_RECORDS = 16
+"""Of one store. A peer stores one at a time: its own."""
+ANSWER_BYTES = MOST_BYTES
+"""Of the values in one answer: one roster as large as any can be."""
+REQUESTS = Rate(burst=64, per_s=16)
+"""Of one remote. While a run forms a peer reads the roster 5 times in the first second and once a second from then on,
+and each read asks a node once or twice; it writes its record every 5 s at most. That is a quarter of this."""
+REQUESTS_OF_STRANGERS = Rate(burst=1024, per_s=256)
+"""Of all of an open run that this peer does not count on. A request takes 0.2 ms, so 5 % of a core."""
+BYTES = Rate(burst=8 * MOST_BYTES, per_s=2 * MOST_BYTES)
+"""To and from one remote: two rosters a second, the largest there are; a peer reads it once a second at most."""
+BYTES_OF_STRANGERS = Rate(burst=32 * MOST_BYTES, per_s=4 * MOST_BYTES)
+"""To and from all of them: 42 Mbit/s, 3 ms of work for each of four rosters a second."""
+
+
+class Refused(Exception):
+    """A request that is not answered; the text reaches whoever asked."""
+
+
+class NotListed(Refused):
+    """Whoever asked is not on the allow-list."""
+
+
+def node_id_of(peer_id: PeerID) -> DHTID:
+    """The one node id that a peer can have."""
+    return DHTID.generate(source=peer_id.to_bytes())
+
+
+class GuardedProtocol(DHTProtocol):
+    """One node's side of the DHT. `records` validates, and says who is on the list; `guarded` makes one."""
+
+    _rpc_handlers = None  # of its own: hivemind's class may have collected its handlers already
+    _stub_type = None
+    records: SignedRecords
+    storage: Shelf
+
+    @classmethod
+    def _get_handle_name(cls, namespace: str | None, method_name: str) -> str:
+        return DHTProtocol._get_handle_name(namespace, method_name)
+
+    def guard(self, records: SignedRecords, is_member: Callable[[str], bool]) -> None:
+        """Set what requests are checked against; nobody can ask before that."""
+        self.records = records
+        self.storage, self.cache = Shelf(is_member), Shelf(is_member)
+        self._requests = Budget(REQUESTS, REQUESTS_OF_STRANGERS, is_member=is_member)
+        self._bytes = Budget(BYTES, BYTES_OF_STRANGERS, is_member=is_member)
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def admitted_by(self, peer: PeerID) -> bool:
+        """Return whether a peer has this one on its list, or none; True also when it does not answer."""
+        try:
+            await self.get_stub(peer).rpc_ping(dht_pb2.PingRequest(), timeout=self.wait_timeout)
+        except P2PHandlerError as error:
+            return not str(error).startswith(NotListed.__name__)
+        except Exception as error:
+            logger.debug("%s does not answer: %s", peer, error)
+        return True
+
+    async def call_ping(self, peer: PeerID, validate: bool = False, strict: bool = True) -> DHTID | None:
+        """Ask a peer for its node id. None: no answer, or a wrong one. Raises hivemind's ValidationError if strict."""
+        try:
+            return await super().call_ping(peer, validate, strict)
+        except AssertionError as error:
+            logger.debug("%s answers a ping with no node id: %s", peer, error)
+            return None
+
+    async def rpc_ping(self, request: dht_pb2.PingRequest, context: P2PContext) -> dht_pb2.PingResponse:
+        self._admit(request, context)
+        response = dht_pb2.PingResponse(peer=self.node_info, dht_time=get_dht_time(), available=False)
+        if request.peer.node_id:
+            if request.validate:
+                response.available = await self.call_ping(context.remote_id) is not None
+            if response.available or not request.validate:
+                await self.update_routing_table(None, context.remote_id)
+        return response
+
+    async def rpc_store(self, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
+        remote = self._admit(request, context)
+        columns = request.keys, request.subkeys, request.values, request.expiration_time
+        if len(request.keys) > MOST_RECORDS or len({len(column) for column in columns}) != 1:
+            why = f"up to {MOST_RECORDS} records in one store, each whole; came {len(request.keys)}"
+            raise self._refused(remote, why)
+        if request.peer.node_id:
+            await self.update_routing_table(None, context.remote_id)
+        in_cache = [*request.in_cache, *[False] * len(request.keys)]
+        taken = [
+            not cached and self._take(*record, remote=remote)
+            for cached, *record in zip(in_cache, *columns, strict=False)
+        ]
+        return dht_pb2.StoreResponse(store_ok=taken, peer=self.node_info)
+
+    async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
+        remote = self._admit(request, context)
+        keys = list(request.keys)
+        if not 0 < len(keys) <= MOST_KEYS or len(set(keys)) != len(keys) or not all(map(_is_node_id, keys)):
+            raise self._refused(remote, f"up to {MOST_KEYS} keys in one find, each once; came {len(keys)}")
+        if request.peer.node_id:
+            await self.update_routing_table(None, context.remote_id)
+        response = dht_pb2.FindResponse(results=[], peer=self.node_info)
+        left = ANSWER_BYTES
+        for key in map(DHTID.from_bytes, keys):
+            result, size = self._result(key, remote, at_most=left)
+            left -= size
+            for node_id, peer_id in self.routing_table.get_nearest_neighbors(
+                key, k=self.bucket_size, exclude=node_id_of(context.remote_id)
+            ):
+                result.nearest_node_ids.append(node_id.to_bytes())
+                result.nearest_peer_ids.append(peer_id.to_bytes())
+            response.results.append(result)
+        return response
+
+    async def call_find(
+        self, peer: PeerID, keys: Collection[DHTID]
+    ) -> dict[DHTID, tuple[ValueWithExpiration[Any] | None, dict[DHTID, PeerID]]] | None:
+        """Ask a peer for what it holds of these keys, and which nodes are near them. None: no answer."""
+        keys = list(keys)
+        request = dht_pb2.FindRequest(keys=[key.to_bytes() for key in keys], peer=self.node_info)
+        try:
+            async with self.rpc_semaphore:
+                response = await self.get_stub(peer).rpc_find(request, timeout=self.wait_timeout)
+            found = {
+                key: (self._value(key, result, peer), self._nearest(result))
+                for key, result in zip(keys, response.results, strict=True)
+            }
+        except Exception as error:  # whatever another node's bytes make of protobuf and libp2p
+            logger.debug("%s does not answer a find: %r", peer, error)
+            await self.update_routing_table(None, peer, responded=False)
+            return None
+        if response.peer.node_id:
+            await self.update_routing_table(None, peer)
+        return found
+
+    async def update_routing_table(self, node_id: DHTID | None, peer_id: PeerID, responded: bool = True) -> None:
+        """Keep a peer under its one node id, whatever it says that is; a stranger of a listed run, never."""
+        node_id, table = node_id_of(peer_id), self.routing_table
+        if responded and self._is_listed(peer_id):
+            bucket = table.buckets[table.get_bucket_index(node_id)]
+            if node_id in table or len(bucket.replacement_nodes) < bucket.size:
+                oldest = table.add_or_update_node(node_id, peer_id)
+                if oldest is not None:
+                    self._spawn(self.call_ping(oldest[1]))
+        elif node_id in table:
+            del table[node_id]
+
+    def _admit(self, request: Any, context: P2PContext) -> str:
+        """The peer id of whoever asks, if it may. Raises Refused."""
+        remote, asked = context.remote_id.to_base58(), type(request).__name__
+        if not self.records.trust.admits(remote, f"the DHT ({asked})", lambda peer_id: True):
+            raise NotListed("this peer answers those in its exchange.allow")
+        if not self._requests.take(remote):
+            raise self._refused(remote, f"more than {REQUESTS.per_s:.0f} requests a second")
+        self._spend(remote, request.ByteSize())
+        return remote
+
+    def _spend(self, remote: str, size: int) -> None:
+        """Count bytes to or from a peer. Raises Refused."""
+        if not self._bytes.take(remote, size):
+            raise self._refused(remote, f"more than {BYTES.per_s:.0f} bytes a second")
+
+    def _refused(self, remote: str, why: str) -> Refused:
+        """Note what a peer is refused for, and return what it is told."""
+        self.records.trust.refusals.note("requests", remote, f"the DHT: {why}")
+        return Refused(why)
+
+    def _take(self, key: bytes, subkey: bytes, value: bytes, expires: float, *, remote: str) -> bool:
+        """Hold a record, if it is right and newer than the one held. False: it is not."""
+        record = DHTRecord(key, subkey, value, expires)
+        if not _is_node_id(key) or not self.records.accepts(record, by=remote):
+            return False
+        return self.storage.store_subkey(DHTID.from_bytes(key), self.serializer.loads(subkey), value, expires)
+
+    def _result(self, key: DHTID, remote: str, *, at_most: int) -> tuple[dht_pb2.FindResult, int]:
+        """What is held of a key, and its size; nothing where there is no more room in the answer. Raises Refused."""
+        held = self.storage.get(key)
+        size = size_of(held.value) if held is not None else 0
+        if held is None or not 0 < size <= at_most:
+            return dht_pb2.FindResult(type=dht_pb2.NOT_FOUND), 0
+        self._spend(remote, size)
+        value = self.serializer.dumps(held.value)
+        expires = held.expiration_time
+        return dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=value, expiration_time=expires), size
+
+    def _value(self, key: DHTID, result: dht_pb2.FindResult, peer: PeerID) -> ValueWithExpiration[Any] | None:
+        """The records of an answer that are right. None where none is: an empty value is none."""
+        if result.type != dht_pb2.FOUND_DICTIONARY:
+            return None
+        value, latest = DictionaryDHTValue(), 0.0
+        for owner, content, expires in items_of(result.value):
+            record = DHTRecord(key.to_bytes(), self.serializer.dumps(owner), content, expires)
+            if self.records.accepts(record, by=peer.to_base58()) and value.store(owner, content, expires):
+                latest = max(latest, expires)
+        return ValueWithExpiration(value, latest) if value else None
+
+    def _nearest(self, result: dht_pb2.FindResult) -> dict[DHTID, PeerID]:
+        """The nodes that an answer names: no more than a bucket, and nobody who could not be one."""
+        ids = [PeerID(raw) for raw in result.nearest_peer_ids[: self.bucket_size] if is_peer_id(raw)]
+        return {node_id_of(peer_id): peer_id for peer_id in ids if self._is_listed(peer_id)}
+
+    def _is_listed(self, peer_id: PeerID) -> bool:
+        return peer_id.to_base58() in self.records.trust.allow
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def guarded(plain: DHTProtocol, records: SignedRecords, *, is_member: Callable[[str], bool]) -> GuardedProtocol:
+    """A protocol like a client's of hivemind, guarded; it answers nobody until `answer`."""
+    table = plain.routing_table
+    sizes = table.bucket_size, table.depth_modulo, plain.num_replicas, plain.wait_timeout
+    protocol = await GuardedProtocol.create(
+        plain.p2p, plain.node_id, *sizes, client_mode=True, record_validator=records
+    )
+    protocol.guard(records, is_member)
+    return protocol
+
+
+async def answer(protocol: GuardedProtocol, p2p: P2P) -> None:
+    """Let others ask, and take this peer into their routing tables."""
+    protocol.client_mode = False
+    protocol.node_info = dht_pb2.NodeInfo(node_id=protocol.node_id.to_bytes())
+    await protocol.add_p2p_handlers(p2p)
+
+
+def _is_node_id(raw: bytes) -> bool:
+    return len(raw) == DHTID.HASH_NBYTES

@@ -1,0 +1,67 @@
+"""A peer's node in the DHT: made, and taken in by the initial peers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from hivemind.dht import DHTNode
+from hivemind.p2p import P2P, PeerID
+from hivemind.utils.multiaddr import Multiaddr
+
+from outerloop.swarm.dht_guard import GuardedProtocol, answer, guarded, node_id_of
+from outerloop.swarm.records import SignedRecords
+from outerloop.types import UserError
+
+
+class NotAllowed(UserError):
+    """The initial peers have an allow-list, and this peer is not on it."""
+
+
+async def enter_dht(
+    p2p: P2P,
+    *,
+    initial_peers: Iterable[str],
+    records: SignedRecords,
+    is_member: Callable[[str], bool],
+    observer: bool,
+    strict: bool,
+) -> DHTNode:
+    """Return a node that answers, unless it is an observer's, and that knows the nodes near its own.
+
+    hivemind's `create` makes the protocol itself, so it makes a client's, which asks and answers nobody, and gives it
+    up for the guarded one. Nothing is cached: what is read here is read to be the latest.
+
+    Raises:
+        NotAllowed: no initial peer takes it in, for it is on none of their lists.
+        RuntimeError: no initial peer answers.
+        ValidationError: `strict`, and an initial peer's clock is too far off, or it cannot call back.
+    """
+    node = await DHTNode.create(
+        p2p=p2p,
+        node_id=node_id_of(p2p.peer_id),
+        client_mode=True,
+        cache_locally=False,
+        cache_nearest=0,
+        cache_on_store=False,
+        cache_refresh_before_expiry=0,
+    )
+    node.protocol = protocol = await guarded(node.protocol, records, is_member=is_member)
+    if not observer:
+        await answer(protocol, p2p)
+    if peers := {PeerID.from_base58(Multiaddr(address)["p2p"]) for address in initial_peers}:
+        await _greet(protocol, peers, strict=strict)
+        looking = asyncio.create_task(node.find_nearest_nodes([node.node_id]))
+        await asyncio.wait([looking], timeout=protocol.wait_timeout)  # the rest of the search goes on by itself
+    return node
+
+
+async def _greet(protocol: GuardedProtocol, peers: Iterable[PeerID], *, strict: bool) -> None:
+    """Make this node known to these peers, and them to it; one that answers is enough."""
+    answers = await asyncio.gather(*(protocol.call_ping(peer, validate=True, strict=strict) for peer in peers))
+    if any(node_id is not None for node_id in answers):
+        return
+    for peer in peers:
+        if not await protocol.admitted_by(peer):
+            raise NotAllowed(f"{peer} turns this peer away: there, type exchange.allow=[...,{protocol.p2p.peer_id}]")
+    raise RuntimeError("no initial peer answers")
