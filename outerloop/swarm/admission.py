@@ -136,7 +136,8 @@ class Admission:
         return None
 
     def _budget(self, remote: str) -> Budget:
-        budget = self._budgets[remote] = self._budgets.pop(remote, None) or budget_of_one()
+        budget = self._budgets.pop(remote, None)
+        budget = self._budgets[remote] = budget or budget_of_one()
         while len(self._budgets) > REMEMBERED:
             self._budgets.popitem(last=False)
         return budget
@@ -155,7 +156,7 @@ class Admission:
 
     @contextmanager
     def _reserve(self, remote: str, size: int) -> Iterator[None]:
-        """Have room for a message of a peer while it arrives. Raises Unreadable when it announces too many at a time."""
+        """Have room for a message of a peer while it arrives. Raises Unreadable when it announces too much."""
         if self._receiving[remote] + size > RECEIVING_BYTES:
             raise Unreadable(f"announces more than {RECEIVING_BYTES} bytes at a time on its streams")
         self._receiving[remote] += size

@@ -30,7 +30,7 @@ class Latecomers:
         self._look_at_s = -math.inf
 
     def add(self, name: str) -> bool:
-        """Add one that has come. Return whether its id goes by this name: not if it has another, or there is no room."""
+        """Add one. Return whether its id goes by this name: not if it had another, or if there is no room."""
         peer_id = id_of(name)
         if peer_id not in self.names and len(self.names) < MAX_PEERS:
             self.names[peer_id] = name

@@ -12,7 +12,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgpack
 
@@ -76,7 +76,7 @@ def names_in(late: Any, allow: AllowList) -> dict[str, str]:
     return {id_of(name): name for name in names if id_of(name) in allow}
 
 
-def is_name(value: object) -> bool:
+def is_name(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and NAME.fullmatch(value) is not None
 
 

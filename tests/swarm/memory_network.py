@@ -119,7 +119,7 @@ class MemoryNetwork:
 
 
 class MemoryTransport:
-    """One peer of the network. `allow`: the peers that it answers; none: all. `member`: who is bounded as members are."""
+    """One peer of the network. `allow`: the peers that it answers; none: all. `member`: who counts as one."""
 
     def __init__(self, network: MemoryNetwork, peer_id: str, *, allow: Iterable[str] = ()) -> None:
         self._network = network

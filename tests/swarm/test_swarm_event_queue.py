@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -65,7 +66,7 @@ def test_messages_of_a_sender_keep_their_order_and_none_waits_longer_than_a_turn
         assert of_one == [one for one in kept if one[0] == sender]
         others = len({name for name, _ in kept} - {sender})
         places = [index for index, one in enumerate(came) if one[0] == sender]
-        assert all(later - earlier <= others + 1 for earlier, later in zip(places, places[1:], strict=False))
+        assert all(later - earlier <= others + 1 for earlier, later in pairwise(places))
     assert sorted(came) == sorted(kept)
 
 

@@ -1,4 +1,4 @@
-"""How a run forms among peers that lie or come at a bad moment: lists that are read whole, checked, and lead together."""
+"""How a run forms among peers that lie or come at a bad moment: lists are read whole, checked, and lead together."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_pages_without_end_are_refused(pages: Any) -> None:
         machines = Machines()
 
         async def answer(remote: str, request: Request, stream: Stream) -> None:
-            while True:
+            for _ in range(100):
                 await stream.send_object({"pages": pages, "members": TRUE, "late": []})
 
         await MemoryTransport(machines.network, "a").serve("outerloop/1/r/members", allowed=bool, handler=answer)
