@@ -88,7 +88,7 @@ def shared_by_all(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
 def fingerprint(config: DictConfig, *, lanes: int = 1) -> str:
     """Hash of that."""
     shared = shared_by_all(config, lanes=lanes)
-    return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()
 
 
 def agreed_settings(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:

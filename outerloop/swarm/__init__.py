@@ -3,14 +3,16 @@
 Of hivemind three layers are used, in one asyncio thread and without a fork: its libp2p daemon (streams whose sender is
 proven), its raw binary streams and its DHT. From the floor up:
 
-    identity  folder  disk  thread  framing  board  timeouts    small parts without a network
+    exhaustion -> disk  thread                                  no files to open, no space: waited out
+    identity  folder  framing  board  timeouts                  small parts without a network
+    allowance  event_queue                                      so much a second; messages of others in turn
     signatures  refusals -> trust -> records  shelf  sealed     who said it, whom a peer answers, what it turned down
     budget  dht_values -> dht_guard -> dht_node                 the DHT, and how much others can make it do
-    daemon -> peer -> directory -> roster                       one process of libp2p, one peer, who is there
+    daemon  admission -> peer -> directory -> roster            one process of libp2p, one peer, who is there
     status  probe  visitor                                      for those who look on and take no part
     pace  busy  partial  holders -> bulk                        content by its hash, from whoever holds it
     settings -> strangers  common                               who has other settings, and which; what all hold
-    membership  meetings                                        who takes part, and a look at each other
+    member_list  latecomers -> membership  meetings             who takes part, and a look at each other
     agreement and its parts                                     what each round came to; no clock, no network
     store  payloads  pulls  penalties -> asking                 payloads of a round, whatever becomes of them
     post  history -> following  timers  reach -> rounds         the same with both: ballots, commits, who is in reach

@@ -13,11 +13,13 @@ fork and exec of a process with many threads, and copy the page tables of a trai
 from __future__ import annotations
 
 import asyncio
+import errno
 import importlib.resources
 import ipaddress
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -41,6 +43,7 @@ if os.getppid() == int(sys.argv[1]):
 """
 MESSAGE_BYTES = 3 << 19
 """Of one DHT message, both ways: the largest answer (shelf.py) with what is beside it. p2pd drops larger ones."""
+PORT_POLL_S = 0.1
 NO_BOOTSTRAP = "failed to connect to bootstrap peers"
 
 
@@ -131,6 +134,7 @@ class Daemon:
 
 async def launch(options: DaemonOptions, folder: Path) -> Daemon:
     """A running daemon that has reached an initial peer. They may be starting just now too, so it tries for a while."""
+    await _wait_for_port(options.host, options.port)
     now_s = asyncio.get_running_loop().time
     begun_s = now_s()
     while True:
@@ -142,6 +146,32 @@ async def launch(options: DaemonOptions, folder: Path) -> Daemon:
             if now_s() - begun_s > BOOTSTRAP_S:
                 raise unreachable(options.initial_peers) from error
         await asyncio.sleep(RELAUNCH_S)
+
+
+async def _wait_for_port(host: str, port: int) -> None:
+    """Wait until no program listens on a port: libp2p would share it, and each of the two get streams of the other.
+
+    Raises UserError after STOP_S, the time that a peer which was here before takes to end.
+    """
+    try:
+        async with limit(STOP_S):
+            while port and _is_taken(host, port):
+                await asyncio.sleep(PORT_POLL_S)
+    except TimeoutError as error:
+        raise UserError(
+            f"another program on this machine listens on {host}, port {port}: type another exchange.port=, or 0 for"
+            " any that is free; each worker of a machine needs its own"
+        ) from error
+
+
+def _is_taken(host: str, port: int) -> bool:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that ended lately do no harm
+        try:
+            trial.bind((host, port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE  # what else is wrong p2pd tells
+    return False
 
 
 def unreachable(initial_peers: Sequence[str]) -> UserError:

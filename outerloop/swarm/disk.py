@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import Protocol
 
+from outerloop.swarm.exhaustion import EXHAUSTION
+
 Buffer = bytes | mmap.mmap | memoryview
 
 
@@ -48,18 +50,23 @@ class Folder:
             return b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     async def write(self, name: str, content: bytes | memoryview) -> None:
-        await asyncio.to_thread(self._write, name, content)
+        """As of Disk; a full disk, or too many open files, are waited out."""
+        await EXHAUSTION.wait_out(lambda: asyncio.to_thread(self._write, name, content), where=str(self._path))
 
     def remove(self, name: str) -> None:
         (self._path / name).unlink(missing_ok=True)
 
     def _write(self, name: str, content: bytes | memoryview) -> None:
         temporary = self._path / f".{name}"
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            if self._synced:
-                os.fsync(file.fileno())
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                if self._synced:
+                    os.fsync(file.fileno())
+        except OSError:
+            temporary.unlink(missing_ok=True)  # what there is of it would take the space that is waited for
+            raise
         temporary.replace(self._path / name)
         if self._synced:
             self._sync_names()

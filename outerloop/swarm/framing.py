@@ -13,7 +13,7 @@ import asyncio
 import hashlib
 import io
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
 import msgpack
@@ -44,12 +44,17 @@ def _ignore(count: int) -> None:
 
 
 class Stream:
-    """Messages over one pair of reader and writer. `stall_s` is the longest that one piece may take."""
+    """Messages over one pair of reader and writer. `stall_s` is the longest that one piece may take.
+
+    `reserve` is entered with the announced bytes of each message while it arrives. `moved_bytes`: both ways so far.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, stall_s: float = STALL_S) -> None:
         self._reader = reader
         self._writer = writer
         self._stall_s = stall_s
+        self.reserve: Callable[[int], AbstractContextManager[object]] = nullcontext
+        self.moved_bytes = 0
 
     async def send(self, content: bytes, *, digest: bytes = b"", count: Callable[[int], None] = _ignore) -> None:
         """Write one message. `digest`: its sha256 where already known; `count` is told the bytes of each piece."""
@@ -75,10 +80,11 @@ class Stream:
         if length > at_most:
             raise Unreadable(f"a message of {length} bytes was announced, at most {at_most} are allowed")
         content, seen = io.BytesIO(), hashlib.sha256()  # grows with what comes, and gives it away without a copy
-        async for piece in self.pieces(length):
-            content.write(piece)
-            seen.update(piece)
-            count(len(piece))
+        with self.reserve(length):
+            async for piece in self.pieces(length):
+                content.write(piece)
+                seen.update(piece)
+                count(len(piece))
         if seen.digest() != digest:
             raise BrokenStream("the content does not have the announced sha256")
         return content.getvalue()
@@ -99,10 +105,12 @@ class Stream:
     async def send_object(self, value: dict[str, Any]) -> None:
         await self.send(msgpack.packb(value))
 
-    async def receive_object(self, *, patience_s: float | None = STALL_S) -> dict[str, Any]:
+    async def receive_object(
+        self, *, patience_s: float | None = STALL_S, at_most: int = CONTROL_BYTES
+    ) -> dict[str, Any]:
         """Read one small control message, a map with text keys."""
         try:
-            value = msgpack.unpackb(await self.receive(at_most=CONTROL_BYTES, patience_s=patience_s))
+            value = msgpack.unpackb(await self.receive(at_most=at_most, patience_s=patience_s))
         except ValueError as error:  # every way in which msgpack refuses bytes is one
             raise Unreadable(f"unreadable control message: {error}") from error
         if not isinstance(value, dict):
@@ -127,8 +135,13 @@ class Stream:
         except OSError:
             return  # reset: ended as well
 
+    def abort(self) -> None:
+        """Close both ways at once, and drop what the other side has not taken yet: `close` would wait until it does."""
+        self._writer.transport.abort()
+
     async def write(self, piece: bytes | memoryview) -> None:
         """Write raw bytes, and wait until they are on their way."""
+        self.moved_bytes += len(piece)
         async with _in_time(self._stall_s, "nothing was taken"):
             self._writer.write(piece)
             await self._writer.drain()
@@ -139,6 +152,7 @@ class Stream:
             piece = await self._reader.read(at_most)
         if not piece:
             raise BrokenStream("the stream ended early")
+        self.moved_bytes += len(piece)
         return piece
 
     async def _read(self, size: int, limit_s: float | None) -> bytes:

@@ -6,27 +6,26 @@ when all lists are equal the swarm has formed. The list, with the times of joini
 holds in it alone. A run that is resumed as a whole forms anew; who is restarted while others go on, and remembers their
 sitting, is back in it. Who comes late is no member: the others know its name, and the agreement counts on it once it
 has the state. It goes by the list that more than half of those tell who have formed, so that fewer of them cannot lead
-it into a sitting of their own (proof.py says what they can). Peers tell the checkpoints that they hold, too
-(common.py).
+it into a sitting of their own (proof.py says what they can). A list that others have formed by and that contains this
+peer goes before what it sees itself: one machine too many, seen a moment later, cannot part it from them. Peers tell
+the checkpoints that they hold, too (common.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 from outerloop.swarm.common import ANY, Held, common, parsed, told
-from outerloop.swarm.framing import BrokenStream, Stream, TurnedAway
-from outerloop.swarm.roster import NAME, Record, Roster, id_of
+from outerloop.swarm.fields import MAX_PEERS
+from outerloop.swarm.framing import BrokenStream, Stream, TurnedAway, Unreadable
+from outerloop.swarm.latecomers import Latecomers
+from outerloop.swarm.member_list import Members, is_name, names_in, objection, receive_pages, send_pages, sitting_of
+from outerloop.swarm.roster import Record, Roster, id_of
 from outerloop.swarm.strangers import Strangers
 from outerloop.swarm.timeouts import FORM_POLL_S, VIEW_S, limit
-from outerloop.swarm.transport import Request, Transport, Unreachable
+from outerloop.swarm.transport import Request, Transport, Unreachable, anybody
 from outerloop.types import UserError
-
-Members = list[list[Any]]
-"""[name, time of joining] of each, in the order of names."""
 
 
 class Membership:
@@ -60,8 +59,9 @@ class Membership:
         self._records: list[Record] = []
         self._members: Members = [[own.name, own.joined]]
         self._formed_lists: dict[str, Members] = {}  # of those who have formed, by who tells it
+        self._late_told: dict[str, dict[str, str]] = {}  # by who tells it: peer id -> name
         self._formed = False
-        self._late: dict[str, str] = {}  # peer id -> name of those who came when the sitting was under way
+        self._late = Latecomers(self._there)
         self.came_late = False
         self.held: Held | str | None = ANY
         """Checkpoints that this peer can go on from; None: not known yet, and then the swarm does not form."""
@@ -77,7 +77,7 @@ class Membership:
     @property
     def known(self) -> dict[str, str]:
         """Members, and who came late."""
-        return self._late | self.names
+        return self._late.names | self.names
 
     @property
     def sitting(self) -> str:
@@ -92,7 +92,7 @@ class Membership:
 
     async def serve(self) -> None:
         """Tell whom this run is open to which members this peer sees: the roster is public already."""
-        await self._transport.serve(self._protocol, allowed=lambda peer_id: True, handler=self._tell)
+        await self._transport.serve(self._protocol, allowed=anybody, handler=self._tell)
 
     async def form(self, *, timeout_s: float) -> None:
         """Wait until `peers` members see the same list. Raises UserError, telling who is there."""
@@ -106,30 +106,43 @@ class Membership:
             raise UserError(self._what_is_missing(timeout_s)) from error
 
     async def _tell(self, remote: str, request: Request, stream: Stream) -> None:
-        if (name := _name(request.get("name"))) and id_of(name) == remote:
-            self._late[remote] = name
-        late, held = list(self._late.values()), told(self.held)
-        await stream.send_object({"members": self._members, "formed": self._formed, "late": late, "held": held})
+        name = request.get("name")
+        if is_name(name) and id_of(name) == remote:
+            self._welcome(remote, name)
+        names = self.names
+        late = [name for peer_id, name in self._late.names.items() if peer_id not in names]
+        answer = {"formed": self._formed, "held": told(self.held)}
+        await send_pages(stream, answer, self._members, late)
         await stream.ended()
+        await self._late.forget_gone()
+
+    def _welcome(self, peer_id: str, name: str) -> None:
+        """Know one that asks by its name. Raises Unreadable when it had another one before."""
+        known = self.known.get(peer_id, name)
+        if known != name:
+            raise Unreadable(f"it names itself {name}, and is {known}")
+        if not self._late.add(name):
+            self._transport.trust.refusals.note("outsiders", peer_id, f"{MAX_PEERS} came late before it")
+
+    async def _there(self) -> Iterable[str]:
+        return [record.peer_id for record in await self._roster.read()]
 
     async def _agreed(self) -> bool:
         self._records = await self._strangers.leave_out(await self._roster.read())
         if odd := self._strangers.odd(self._records):
             await asyncio.sleep(2 * FORM_POLL_S[1])  # stay in the roster until the others have seen it too
             raise UserError(odd)
-        first = sorted(self._records, key=lambda record: (record.joined, record.name))[: self._peers]
+        first = sorted(self._records, key=lambda record: (record.joined, record.peer_id))[: self._peers]
         self._members = sorted([record.name, record.joined] for record in first)
         self._silent = {name for name, _ in self._members} - {self._own.name}
-        self._turned_away_by, self._formed_lists, self._held_by = set(), {}, {self._own.name: self.held}
+        self._turned_away_by, self._formed_lists, self._late_told = set(), {}, {}
+        self._held_by = {self._own.name: self.held}
         others = [record for record in self._records if record.name != self._own.name]
         await asyncio.gather(*map(self._hear, others))
         if self._turned_away_by and len(self._turned_away_by) == len(others):
             raise UserError(self._outside())
-        members = self._most_told()
-        if members and (members != self._members or self._own.peer_id not in self.names):
-            self._come_late(members)
-        elif len(self._members) == self._peers and self._own.peer_id in self and not self._silent:
-            self._formed = True
+        self._late.add_told(self._late_told.values())
+        self._conclude(self._most_told())
         return self._formed
 
     async def _hear(self, other: Record) -> None:
@@ -137,20 +150,26 @@ class Membership:
         try:
             async with limit(VIEW_S), self._transport.open_stream(other.peer_id, self._protocol) as stream:
                 await stream.send_object({"name": self._own.name})
-                answer = await stream.receive_object()
+                answer = await receive_pages(stream)
         except TurnedAway:
             self._turned_away_by.add(other.name)
             return
         except (BrokenStream, TimeoutError, Unreachable):
             return
         held = self._held_by[other.name] = parsed(answer.get("held"))
-        if answer.get("members") == self._members and self._own.peer_id in self.names and held is not None:
+        if answer["members"] == self._members and self._own.peer_id in self.names and held is not None:
             self._silent.discard(other.name)
-        if answer.get("formed") and _well_formed(answer.get("members")):
-            self._formed_lists[other.name] = answer["members"]
-            late, allow = answer.get("late"), self._transport.trust.allow
-            names = filter(None, map(_name, late if isinstance(late, list) else ()))
-            self._late |= {id_of(name): name for name in names if id_of(name) in allow}
+        if answer.get("formed"):
+            self._take_list(other.name, answer)
+
+    def _take_list(self, teller: str, answer: Request) -> None:
+        """Take the lists of one that has formed, if they can be right."""
+        allow = self._transport.trust.allow
+        if why := objection(answer["members"], allow):
+            self._transport.trust.refusals.note("requests", teller, f"{self._protocol}: {why}")
+            return
+        self._formed_lists[teller] = answer["members"]
+        self._late_told[teller] = names_in(answer["late"], allow)
 
     def _most_told(self) -> Members:
         """The list that more than half of those tell who have formed, if any; who tells another is refused by name."""
@@ -162,10 +181,16 @@ class Membership:
             )
         return most[0] if most else []
 
-    def _come_late(self, members: Members) -> None:
-        """Others have formed: among them, as one that was there or as a new one, unless it is one of them just now."""
-        if [self._own.name, self._own.joined] not in members or self._remembers(sitting_of(self._run, members)):
-            self._members, self._formed, self.came_late = members, True, True
+    def _conclude(self, formed: Members) -> None:
+        """Set whether the swarm has formed. `formed`: the list that most of those tell who have formed; empty: none."""
+        own = [self._own.name, self._own.joined]
+        if formed and own in formed and not self._remembers(sitting_of(self._run, formed)):
+            if all(self._held_by.get(name) is not None for name, _ in formed):
+                self._members, self._formed = formed, True
+        elif formed and (formed != self._members or self._own.peer_id not in self.names):
+            self._members, self._formed, self.came_late = formed, True, True
+        elif len(self._members) == self._peers and self._own.peer_id in self.names and not self._silent:
+            self._formed = True
 
     def _what_is_missing(self, waited_s: float) -> str:
         return "; ".join(filter(None, (self._missing(waited_s), self._strangers.line())))
@@ -189,22 +214,6 @@ class Membership:
             f"{', '.join(sorted(self._turned_away_by))} of run {self._run} turn this peer away: there, "
             f"type exchange.allow=[...,{self._own.peer_id}]"
         )
-
-
-def sitting_of(run: str, members: Members) -> str:
-    """A name that no other sitting of the run has."""
-    return f"{run}/{hashlib.sha256(repr(members).encode()).hexdigest()[:16]}"
-
-
-def _name(value: object) -> str:
-    """A peer's name, or nothing."""
-    return value if isinstance(value, str) and NAME.fullmatch(value) else ""
-
-
-def _well_formed(members: Any) -> bool:
-    return isinstance(members, list) and all(
-        isinstance(one, list) and list(map(type, one)) == [str, float] for one in members
-    )
 
 
 def _list(records: Sequence[Record]) -> str:

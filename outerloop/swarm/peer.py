@@ -3,7 +3,7 @@
     trainer thread --call/spawn--> network thread --unix sockets--> p2pd --TCP, Noise--> other peers
 
 libp2p proves the id of whoever opens a stream and does no more: anybody who can dial may call every handler. So `serve`
-asks the allow-list, then `allowed`, before it reads a single byte.
+asks the allow-list, then `allowed`, before it reads a single byte, and bounds what the others may take (admission.py).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, asynccontextmanager, closing
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,10 +22,12 @@ from hivemind.p2p import P2P, P2PDaemonError, PeerID
 from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
 from hivemind.utils.multiaddr import Multiaddr
 
+from outerloop.swarm.admission import Admission
 from outerloop.swarm.daemon import Daemon, DaemonOptions, launch, unreachable
 from outerloop.swarm.dht_node import enter_dht
+from outerloop.swarm.exhaustion import EXHAUSTION, raise_file_limit
 from outerloop.swarm.folder import SocketFolder
-from outerloop.swarm.framing import BrokenStream, Stream, Unreadable
+from outerloop.swarm.framing import BrokenStream, Stream
 from outerloop.swarm.identity import onlooker_file
 from outerloop.swarm.probe import Probes
 from outerloop.swarm.records import SignedRecords
@@ -39,8 +41,6 @@ from outerloop.types import UserError
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-TURNED_AWAY_AT_ONCE = 16
-"""Strangers that are told so at a time; the others' streams are closed without a word."""
 
 
 class Peer:
@@ -57,13 +57,14 @@ class Peer:
     """Whose records and requests go before strangers', by peer id; set by who knows."""
 
     def __init__(self, options: DaemonOptions, *, allow: Sequence[str] = ()) -> None:
+        raise_file_limit()
         self._options = options
         signatures = Signatures.of(options.identity_path)
         onlooker = Signatures.of(onlooker_file(options.identity_path)).peer_id if allow else ""
         self.trust = Trust(signatures, AllowList(allow, own=signatures.peer_id), Refusals(), onlooker)
         self.member = self.trust.signatures.peer_id.__eq__
         self.records = SignedRecords(self.trust, is_member=self._counts_on)
-        self._turning_away = 0
+        self._admission = Admission(self.trust, member=self._counts_on)
         self._folder = SocketFolder()
         self._daemon: Daemon | None = None
         self._p2p: P2P | None = None
@@ -90,29 +91,28 @@ class Peer:
         assert self._p2p is not None
         try:
             async with limit(OPEN_S):
-                opened = await self._p2p.call_binary_stream_handler(PeerID.from_base58(peer_id), protocol)
+                call, remote = self._p2p.call_binary_stream_handler, PeerID.from_base58(peer_id)
+                opened = await EXHAUSTION.wait_out(lambda: call(remote, protocol))
         except TimeoutError as error:  # slow, not dead
             raise BrokenStream(f"no stream in {OPEN_S:.0f} s") from error
         except (P2PDaemonError, OSError, asyncio.IncompleteReadError) as error:
             raise Unreachable(str(error).splitlines()[-1].lstrip(" *")) from error
         with closing(opened[2]):
-            yield Stream(opened[1], opened[2])
+            stream = Stream(opened[1], opened[2])
+            try:
+                yield stream
+            except BaseException:
+                stream.abort()  # a peer that takes nothing would keep it open
+                raise
 
     async def serve(self, protocol: str, *, allowed: Callable[[str], bool], handler: Handler) -> None:
         async def answer(info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            with closing(writer):
+            with (
+                closing(writer),
+                suppress(asyncio.CancelledError),
+            ):  # cancelled: this peer is leaving, no error
                 remote, stream = info.peer_id.to_base58(), Stream(reader, writer)
-                try:
-                    if self.trust.admits(remote, protocol, allowed):
-                        await handler(remote, await stream.receive_object(), stream)
-                    else:
-                        await self._turn_away(stream)
-                except Unreadable as error:
-                    self.trust.garbled(remote, protocol, error)
-                except (BrokenStream, TimeoutError) as error:
-                    logger.debug("%s left %s: %s", remote, protocol, error)
-                except asyncio.CancelledError:
-                    return  # this peer is leaving; a cancelled handler would be logged as an error by asyncio
+                await self._admission.answer(remote, protocol, stream, allowed=allowed, handler=handler)
 
         assert self._p2p is not None
         await self._p2p.add_binary_stream_handler(protocol, answer)
@@ -143,15 +143,6 @@ class Peer:
         self.dht = await self._enter_dht(self._p2p)
         if not self._options.observer:
             await Probes(self, seen=self.seen_at).serve()
-
-    async def _turn_away(self, stream: Stream) -> None:
-        """Tell a stranger that it is one, if there are not too many of them."""
-        if self._turning_away < TURNED_AWAY_AT_ONCE:
-            self._turning_away += 1
-            try:
-                await stream.turn_away()
-            finally:
-                self._turning_away -= 1
 
     async def seen_at(self, peer_id: str) -> str:
         """The address at the other end of a connection to a peer; empty when there is none any more."""

@@ -17,9 +17,10 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from outerloop.swarm.allowance import Allowance
 from outerloop.swarm.framing import END_MARK, PIECE_BYTES, Stream, Unreadable
 from outerloop.swarm.timeouts import MEASURE_S, limit
-from outerloop.swarm.transport import Request, Transport
+from outerloop.swarm.transport import Request, Transport, anybody
 
 PROTOCOL = "outerloop/1/probe"
 PROBE_BYTES = 1 << 20
@@ -40,35 +41,16 @@ class Measured:
     seen: str
 
 
-class Allowance:
-    """Bytes to give away: `most` at once, refilled to that within a minute."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._left = float(most)
-        self._at_s: float | None = None
-
-    def grant(self, wanted: int) -> int:
-        """All that is wanted, or nothing."""
-        now_s = asyncio.get_running_loop().time()
-        since_s = 0.0 if self._at_s is None else now_s - self._at_s
-        self._left, self._at_s = min(self._most, self._left + since_s * self._most / 60), now_s
-        if wanted > self._left:
-            return 0
-        self._left -= wanted
-        return wanted
-
-
 class Probes:
     """Answers probes. `seen` tells the address that a peer is seen at."""
 
     def __init__(self, transport: Transport, *, seen: Callable[[str], Awaitable[str]]) -> None:
         self._transport = transport
         self._seen = seen
-        self._allowance = Allowance(MINUTE_BYTES)
+        self._allowance = Allowance(MINUTE_BYTES, per_s=MINUTE_BYTES / 60)
 
     async def serve(self) -> None:
-        await self._transport.serve(PROTOCOL, allowed=lambda peer_id: True, handler=self._answer)
+        await self._transport.serve(PROTOCOL, allowed=anybody, handler=self._answer)
 
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
         async with limit(MEASURE_S):

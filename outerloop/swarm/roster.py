@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import time
 from collections.abc import Iterable
@@ -157,7 +158,7 @@ def _parse(peer_id: Any, value: Any) -> Record | None:
     try:
         record = Record(**value)
         well_formed = NAME.fullmatch(record.name) and record.peer_id == peer_id
-        typed = _is_line(record.fingerprint) and isinstance(record.joined, float) and isinstance(record.addresses, list)
+        typed = _is_line(record.fingerprint) and _is_time(record.joined) and isinstance(record.addresses, list)
     except (TypeError, AttributeError):
         return None
     if not (well_formed and typed):
@@ -176,6 +177,11 @@ def _status(value: Any) -> Status | None:
         return Status.from_map(value)
     except BadMessage:
         return None
+
+
+def _is_time(value: Any) -> bool:
+    """A time that can be put in order with others, which nan cannot."""
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def _is_line(text: Any) -> bool:

@@ -17,6 +17,7 @@ import asyncio
 import logging
 from bisect import bisect
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from typing import Any
 
 from outerloop.swarm.agreement import Agreement
@@ -25,6 +26,8 @@ from outerloop.swarm.ballots import Decided, Message
 from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.commits import Participant
 from outerloop.swarm.disk import Disk
+from outerloop.swarm.event_queue import MOST_WAITING, EventQueue
+from outerloop.swarm.exhaustion import EXHAUSTION
 from outerloop.swarm.following import Following
 from outerloop.swarm.history import History
 from outerloop.swarm.memory import Memory
@@ -100,7 +103,7 @@ class Rounds:
         self._post = Post(transport, run=run, names=names, receive=self._receive)
         self._reach = Reach(self._following.look_at)
         self._timers = Timers(self._happens, rules, moving_s=lambda: self.bulk.moving_s, gone=self.asking.gone)
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._events: EventQueue[Event] = EventQueue()
         self._tasks: set[asyncio.Task[None]] = set()
         self._of_round: list[asyncio.Task[None]] = []
         self._machine: Agreement | None = None
@@ -207,7 +210,7 @@ class Rounds:
         """Who took part and with which payload, in the order of names, once all of it lies here. Raises TooFar."""
         watching = self._spawn(self._reach.watch(self._others))
         try:
-            return await unsealed(await self._outcomes.take(number))
+            return await unsealed(await EXHAUSTION.wait_out(partial(self._outcomes.take, number)))
         finally:
             watching.cancel()
 
@@ -219,23 +222,26 @@ class Rounds:
     # events, one after the other
 
     def _happens(self, event: Event) -> None:
-        self._events.put_nowait(event)
+        self._events.put(event)
 
     def _holds(self, number: int, one: Participant) -> None:
         self._happens(lambda machine: machine.holds(number, one))
 
     def _receive(self, sender: str, message: Message) -> None:
         silenced = self.asking.penalties.silence
-        self._happens(lambda it: [] if silenced(sender, message, it.number) else it.receive(sender, message))
+        if not self._events.put_from(
+            sender, lambda it: [] if silenced(sender, message, it.number) else it.receive(sender, message)
+        ):
+            self._trust.refusals.note("ballots", sender, f"{MOST_WAITING} of its messages wait already: dropped")
 
     async def _live(self) -> None:
         while True:
             event = await self._events.get()
             try:
                 for output in event(self._agreement):
-                    await self._carry_out(output)
+                    await EXHAUSTION.wait_out(partial(self._carry_out, output))
                 self._look()
-            except Exception as error:  # a disk that is full, say: who waits for a round is told
+            except Exception as error:  # a disk that fails, say: who waits for a round is told
                 self._outcomes.fail(error)
                 raise
 

@@ -4,7 +4,8 @@
 
 A peer with other settings is a mistake at one of the two, or a stranger's; neither may end a run that is forming. Who
 joined others by an address and finds other settings there is the odd one, unless at least as many machines as there
-are of the others share its own (each has one worker 0): its mistake is named at once.
+are of the others share its own (each has one worker 0): its mistake is named at once. That takes a peer which told a
+setting that differs: one that tells none, or something else than was asked for, proves nothing and ends nobody.
 """
 
 from __future__ import annotations
@@ -12,17 +13,28 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from outerloop.swarm.framing import BrokenStream, Stream, Unreadable
 from outerloop.swarm.roster import Record
 from outerloop.swarm.settings import HASH_BYTES, Settings, difference, told
 from outerloop.swarm.timeouts import VIEW_S, limit
-from outerloop.swarm.transport import Request, Transport, Unreachable
+from outerloop.swarm.transport import Request, Transport, Unreachable, anybody
 
 SHOWN = 4
 """Settings that are named of one peer; the others are counted."""
 MOST_NAMED = 16
 """Peers that are asked and named: anybody can make many identities."""
+FINGERPRINT_LETTERS = 16
+"""Of a fingerprint that a message shows."""
+
+
+class Found(NamedTuple):
+    """What differs at a peer, what to type here to be with it, and whether the peer told any of that."""
+
+    differs: str
+    typed: str
+    told: bool
 
 
 class Strangers:
@@ -42,12 +54,12 @@ class Strangers:
         self._protocol = f"outerloop/1/{run}/setting"
         self._own, self._settings, self._tell = own, settings, tell
         self._joined = frozenset(joined)
-        self._named: dict[str, tuple[str, str]] = {}  # name -> what differs, what to type
+        self._named: dict[str, Found] = {}
         self._there: list[Record] = []
 
     async def serve(self) -> None:
         """Tell whoever may take part one setting at a time."""
-        await self._transport.serve(self._protocol, allowed=lambda peer_id: True, handler=self._answer)
+        await self._transport.serve(self._protocol, allowed=anybody, handler=self._answer)
 
     async def leave_out(self, records: Iterable[Record]) -> list[Record]:
         """Return those with the settings of this peer; the others are named, each once."""
@@ -56,43 +68,45 @@ class Strangers:
         new = [one for one in self._there if one.name not in self._named][: MOST_NAMED - len(self._named)]
         for one, found in zip(new, await asyncio.gather(*map(self._differences, new)), strict=True):
             self._named[one.name] = found
-            self._tell(f"left out, with other settings: {found[0]}")
+            self._tell(f"left out, with other settings: {found.differs}")
         return alike
 
     def odd(self, alike: Sequence[Record]) -> str:
         """Return why this peer is the one with other settings, and what to type; empty when it is not."""
-        met = [one for one in self._there if one.peer_id in self._joined and one.name in self._named]
+        found = [
+            self._named[one.name] for one in self._there if one.peer_id in self._joined and one.name in self._named
+        ]
+        met = [one for one in found if one.told]
         if not met or any(one.peer_id in self._joined for one in alike):
             return ""
         machines = Counter(one.fingerprint for one in self._there if _first_worker(one))
         if max(machines.values(), default=1) < max(1, sum(map(_first_worker, alike))):
             return ""
-        found, typed = self._named[met[0].name]
-        return f"{found}: type {typed or 'the same options everywhere,'} or another exchange.run"
+        return f"{met[0].differs}: {_advice(met[0])}"
 
     def line(self) -> str:
         """Return who is left out at the moment, and what to type to be with them; empty when nobody is."""
-        named = [(one.name, *self._named[one.name]) for one in self._there if one.name in self._named]
+        named = [one.name for one in self._there if one.name in self._named]
         if not named:
             return ""
-        _, first, typed = named[0]
-        rest = ", ".join(name for name, *_ in named[1:])
-        others = f"; {rest} too" if rest else ""
-        return (
-            f"left out, with other settings: {first}{others}; "
-            f"type {typed or 'the same options everywhere,'} or another exchange.run"
-        )
+        first, others = self._named[named[0]], f"; {', '.join(named[1:])} too" if named[1:] else ""
+        return f"left out, with other settings: {first.differs}{others}; {_advice(first)}"
 
-    async def _differences(self, other: Record) -> tuple[str, str]:
-        """What differs, and what to type here."""
+    async def _differences(self, other: Record) -> Found:
+        """Ask a peer for the settings that differ, all at a time: one that takes its time holds this up once."""
         hashes = self._settings.differing(other.settings)
+        asked = hashes[:SHOWN]
+        theirs = await asyncio.gather(*(self._ask(other, hashed) for hashed in asked))
+        if not asked:
+            shown = [one.fingerprint[:FINGERPRINT_LETTERS] for one in (other, self._own)]
+            return Found(f"{other.name} (fingerprint {shown[0]}, here {shown[1]})", "", told=False)
         pairs = [
-            difference(self._settings.tell(one), await self._ask(other, one), other.name) for one in hashes[:SHOWN]
+            difference(self._settings.tell(hashed), value, other.name)
+            for hashed, value in zip(asked, theirs, strict=True)
         ]
-        if not pairs:
-            return f"{other.name} (fingerprint {other.fingerprint}, here {self._own.fingerprint})", ""
         more = f" and {len(hashes) - SHOWN} more" if len(hashes) > SHOWN else ""
-        return ", ".join(said for said, _ in pairs) + more, " ".join(typed for _, typed in pairs if typed)
+        differs, typed = ", ".join(said for said, _ in pairs) + more, " ".join(typed for _, typed in pairs if typed)
+        return Found(differs, typed, told=any(value is not None for value in theirs))
 
     async def _ask(self, other: Record, hashed: bytes) -> dict[str, str] | None:
         """What a peer says of one of its settings; None when it does not say."""
@@ -109,6 +123,10 @@ class Strangers:
             raise Unreadable("a request without the hash of a setting's key")
         await stream.send_object(self._settings.tell(hashed))
         await stream.ended()
+
+
+def _advice(found: Found) -> str:
+    return f"type {found.typed or 'the same options everywhere,'} or another exchange.run"
 
 
 def _first_worker(record: Record) -> bool:

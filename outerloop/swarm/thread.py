@@ -8,6 +8,8 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from outerloop.swarm.exhaustion import EXHAUSTION
+
 T = TypeVar("T")
 
 
@@ -16,6 +18,7 @@ class NetworkThread:
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(EXHAUSTION.quiet)
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
 

@@ -23,10 +23,12 @@ LISTED_S = 1.0  # a read of a listed roster waits so long for its peers; who ans
 FORM_POLL_S = 0.1, 1.0  # first and longest pause between two looks at the roster while the swarm forms
 
 TURN_AWAY_S = 5.0  # telling a stranger that it is not answered
+FIRST_FRAME_S = 5.0  # the request on a stream of a peer that is not a member; later: closed
 OPEN_S = 10.0  # opening one stream, dial included
 STALL_S = 30.0  # one 256 KiB piece; slower than 70 kbit/s counts as broken
 BUSY_S = 10.0  # who queues for a transfer is told so this often: silence for STALL_S would mean frozen
 RETRY_S = 0.1, 2.0  # first and longest pause between two attempts at a peer
+EXHAUSTED_S = 1.0  # pause before what failed for want of files or disk space is tried again
 GONE_AFTER_S = 6.0  # a peer is gone when every dial failed for this long: libp2p really dials once in 5 s
 GONE_TRIES = 3  # ... and when more than this many dials failed
 

@@ -17,6 +17,11 @@ Handler = Callable[[str, Request, Stream], Awaitable[None]]
 """(proven peer id of who asks, the request, the stream to answer on)"""
 
 
+def anybody(peer_id: str) -> bool:
+    """Let whoever may see the run ask: `allowed` of what is answered to strangers, within bounds of their own."""
+    return True
+
+
 class Unreachable(Exception):
     """No stream could be opened to a peer."""
 

@@ -49,6 +49,10 @@ class AllowList:
     def __contains__(self, peer_id: str) -> bool:
         return not self._peers or peer_id in self._peers
 
+    def lists(self, peer_id: str) -> bool:
+        """Return whether the list as it was typed has this peer, or there is none, whatever it has done since."""
+        return not self._peers or peer_id in self._peers
+
 
 @dataclass(frozen=True)
 class Trust:

@@ -14,25 +14,26 @@ import asyncio
 import math
 import random
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from memory_pipe import Pipe
 from memory_trust import trust_of
 
-from outerloop.swarm.framing import BrokenStream, Stream, Unreadable
+from outerloop.swarm.admission import Admission
+from outerloop.swarm.framing import BrokenStream, Stream
 from outerloop.swarm.timeouts import OPEN_S
 from outerloop.swarm.transport import Handler, Unreachable
-from outerloop.swarm.trust import Trust
+
+Answer = Callable[[str, Stream], Awaitable[None]]
 
 
 class MemoryNetwork:
     """Who serves what, which pipes there are, and what befalls them. `cut`: peers that refuse to be dialled."""
 
     def __init__(self, *, seed: int = 0, delay_s: tuple[float, float] = (0.0, 0.0), break_chance: float = 0.0) -> None:
-        self.handlers: dict[tuple[str, str], tuple[Callable[[str], bool], Handler]] = {}
-        self.trust: dict[str, Trust] = {}
+        self.handlers: dict[tuple[str, str], Answer] = {}
         self.cut: set[str] = set()
         self.breaks: deque[int] = deque()
         self.bytes_s: defaultdict[str, float] = defaultdict(lambda: math.inf)
@@ -118,19 +119,20 @@ class MemoryNetwork:
 
 
 class MemoryTransport:
-    """One peer of the network. `allow`: the peers that it answers; none: all."""
+    """One peer of the network. `allow`: the peers that it answers; none: all. `member`: who counts as one."""
 
     def __init__(self, network: MemoryNetwork, peer_id: str, *, allow: Iterable[str] = ()) -> None:
         self._network = network
         self.peer_id = peer_id
         self.trust = trust_of(peer_id, allow=allow)
+        self.member: Callable[[str], bool] = lambda peer_id: True
+        self.admission = Admission(self.trust, member=lambda peer_id: self.member(peer_id))
 
     async def serve(self, protocol: str, *, allowed: Callable[[str], bool], handler: Handler) -> None:
-        def admits(remote: str) -> bool:
-            return self.trust.admits(remote, protocol, allowed)
+        async def answer(remote: str, stream: Stream) -> None:
+            await self.admission.answer(remote, protocol, stream, allowed=allowed, handler=handler)
 
-        self._network.handlers[self.peer_id, protocol] = admits, handler
-        self._network.trust[self.peer_id] = self.trust
+        self._network.handlers[self.peer_id, protocol] = answer
 
     @asynccontextmanager
     async def open_stream(self, peer_id: str, protocol: str) -> AsyncIterator[Stream]:
@@ -150,17 +152,7 @@ class MemoryTransport:
             there.close()
 
     async def _answer(self, peer_id: str, protocol: str, stream: Stream, back: Pipe) -> None:
-        admits, handler = self._network.handlers[peer_id, protocol]
-        trust = self._network.trust[peer_id]
-        try:
-            if admits(self.peer_id):
-                await handler(self.peer_id, await stream.receive_object(), stream)
-            else:
-                await stream.turn_away()
-        except Unreadable as error:
-            trust.garbled(self.peer_id, protocol, error)
-        except (BrokenStream, TimeoutError):
-            pass
+        await self._network.handlers[peer_id, protocol](self.peer_id, stream)
         back.close()
 
 

@@ -72,6 +72,14 @@ class Pipe:
         for pipe in (self, self.partner):
             pipe._end()
 
+    @property
+    def transport(self) -> Pipe:
+        """As a StreamWriter's."""
+        return self
+
+    def abort(self) -> None:
+        self.break_off()
+
     def pause_reading(self) -> None:
         self._paused = True
 

@@ -20,7 +20,8 @@ from outerloop.swarm.ballots import Decided
 from outerloop.swarm.commits import Commit, genesis
 from outerloop.swarm.handover import Handover
 from outerloop.swarm.manifest import Manifest
-from outerloop.swarm.membership import Members, Membership, sitting_of
+from outerloop.swarm.member_list import Members, sitting_of
+from outerloop.swarm.membership import Membership
 from outerloop.swarm.memory import ROUNDS_KEPT
 from outerloop.swarm.notary import Keys
 from outerloop.swarm.post import send_message

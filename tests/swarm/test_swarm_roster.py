@@ -114,6 +114,8 @@ def test_a_status_of_another_kind_too(value: Any) -> None:
         {"fingerprint": "\x1b[2J"},
         {"fingerprint": "f" * 300},
         {"joined": "1"},
+        {"joined": float("nan")},
+        {"joined": float("inf")},
         {"addresses": "/ip4"},
         {"more": 1},
     ],

@@ -163,3 +163,45 @@ def test_a_peer_that_does_not_tell_is_named_all_the_same() -> None:
     assert run(scene()).endswith(
         "inner.lr is 0.01 here and another value at 000-x; type the same options everywhere, or another exchange.run"
     )
+
+
+GARBAGE: dict[str, Any] = {
+    "another key": {"key": "seed", "value": "1"},
+    "control characters": {"key": "inner.lr", "value": "\x1b[2J"},
+    "long": {"key": "inner.lr", "value": "1" * 10_000},
+    "no text": {"key": "inner.lr", "value": {}},
+    "other keys": {"value": "1"},
+    "no map": None,
+    "no message": b"\xc1",
+    "never": ...,
+}
+
+
+@pytest.mark.parametrize("said", GARBAGE.values(), ids=GARBAGE)
+def test_who_answers_nonsense_ends_nobody_even_where_it_was_joined(said: Any) -> None:
+    """x is the address that a was given; it tells nothing that can be right, and b comes later."""
+
+    async def scene() -> None:
+        world = World()
+        await world.start("x", ODD, peers=2)
+        await world.start("a", settings(), peers=2, joins="x")
+
+        async def answer(remote: str, request: Any, stream: Any) -> None:
+            if said is ...:
+                await asyncio.sleep(1000)
+            elif isinstance(said, bytes):
+                await stream.send(said)
+            else:
+                await stream.send_object(said)
+            await stream.ended()
+
+        await MemoryTransport(world.network, "x").serve(
+            "outerloop/1/r/setting", allowed=lambda peer: True, handler=answer
+        )
+        forming = asyncio.create_task(world.form("a"))
+        await asyncio.sleep(8)
+        await world.start("b", settings(), peers=2, joins="x")
+        assert await world.form("b") == await forming == "ab"
+        assert world.said["a"] == ["left out, with other settings: inner.lr is 0.01 here and another value at 000-x"]
+
+    run(scene())

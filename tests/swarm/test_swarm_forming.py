@@ -1,0 +1,317 @@
+"""How a run forms among peers that lie or come at a bad moment: lists are read whole, checked, and lead together."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import socket
+from collections.abc import Iterator
+from typing import Any, cast
+
+import msgpack
+import pytest
+from memory_network import MemoryNetwork, MemoryTransport
+from virtual_clock import run
+
+from outerloop.swarm import daemon
+from outerloop.swarm.fields import MAX_PEERS
+from outerloop.swarm.framing import BrokenStream, Stream
+from outerloop.swarm.latecomers import GONE_LOOKS, Latecomers
+from outerloop.swarm.member_list import Members, objection, receive_pages, sitting_of
+from outerloop.swarm.membership import Membership
+from outerloop.swarm.roster import Record, Roster
+from outerloop.swarm.settings import Settings
+from outerloop.swarm.strangers import Strangers
+from outerloop.swarm.timeouts import ROSTER_EXPIRY_S
+from outerloop.swarm.transport import Request
+from outerloop.swarm.visitor import visit
+from outerloop.types import UserError
+
+TRUE: Members = [["000-a", 1.0], ["001-b", 2.0]]
+
+
+class Machines:
+    """Peers that see the records that this world shows each of them. `hidden`: letter -> whom it does not see."""
+
+    def __init__(self) -> None:
+        self.network = MemoryNetwork(delay_s=(0.01, 0.1))
+        self.records: dict[str, Record] = {}
+        self.hidden: dict[str, str] = {}
+        self.links: dict[str, MemoryTransport] = {}
+
+    async def start(self, name: str, *, joined: float, peers: int) -> Membership:
+        letter = name.partition("-")[2]
+        own = self.records[letter] = Record(name, ["/x"], "f", joined)
+        self.links[letter] = link = MemoryTransport(self.network, letter)
+        strangers = Strangers(link, run="r", own=own, settings=Settings(), joined=[], tell=lambda text: None)
+        roster = cast(Roster, View(self, letter))
+        made = Membership(link, roster, run="r", peers=peers, own=own, strangers=strangers)
+        await made.serve()
+        return made
+
+    async def ask(self, letter: str, **request: Any) -> Request:
+        """What a peer is told by "a"."""
+        link = self.links.get(letter) or MemoryTransport(self.network, letter)
+        async with link.open_stream("a", "outerloop/1/r/members") as stream:
+            await stream.send_object(request)
+            return await receive_pages(stream)
+
+    async def tell(self, name: str, members: Any, *, late: Any = ()) -> None:
+        """A peer that has formed, as it says, with these members."""
+        letter = name.partition("-")[2]
+        self.records[letter] = Record(name, ["/x"], "f", 1.0 + len(self.records))
+
+        async def answer(remote: str, request: Request, stream: Stream) -> None:
+            await stream.send_object({"members": members, "formed": True, "late": list(late)})
+            await stream.ended()
+
+        await MemoryTransport(self.network, letter).serve("outerloop/1/r/members", allowed=bool, handler=answer)
+
+
+class View:
+    """The roster as one of them sees it."""
+
+    def __init__(self, machines: Machines, letter: str) -> None:
+        self._machines, self._letter = machines, letter
+
+    async def read(self) -> list[Record]:
+        hidden = self._machines.hidden.get(self._letter, "")
+        return [record for letter, record in self._machines.records.items() if letter not in hidden]
+
+
+# lists that are long
+
+
+def long_name(number: int) -> str:
+    return f"{number % 1000:03d}-12D3KooW{number:044d}"
+
+
+def test_a_thousand_members_and_more_latecomers_can_be_read() -> None:
+    """1,024 members and 1,200 that came late, with names as long as real ones: more than one frame holds."""
+
+    async def scene() -> None:
+        machines = Machines()
+        a = await machines.start("000-a", joined=0.0, peers=2)
+        members = sorted([["000-a", 0.0], *([long_name(number), 1.0] for number in range(MAX_PEERS - 1))])
+        a._members, a._formed = members, True
+        for number in range(2000, 3200):
+            name = long_name(number)
+            a._welcome(name.partition("-")[2], name)
+        newcomer = await machines.start("000-n", joined=9.0, peers=2)
+        await newcomer.form(timeout_s=30)
+        assert newcomer.came_late and newcomer.sitting == sitting_of("r", members)
+        late = set(newcomer.known) - set(newcomer.names)
+        assert len(late) == len(a.known) - len(a.names) == MAX_PEERS
+        assert machines.links["a"].trust.refusals.of_kind["outsiders"] >= 1200 - MAX_PEERS
+
+    run(scene())
+
+
+@pytest.mark.parametrize("pages", [0, 7, 1 << 40, True, "2", None, -1])
+def test_pages_without_end_are_refused(pages: Any) -> None:
+    async def scene() -> None:
+        machines = Machines()
+
+        async def answer(remote: str, request: Request, stream: Stream) -> None:
+            for _ in range(100):
+                await stream.send_object({"pages": pages, "members": TRUE, "late": []})
+
+        await MemoryTransport(machines.network, "a").serve("outerloop/1/r/members", allowed=bool, handler=answer)
+        with pytest.raises(BrokenStream, match="1 to 6 pages"):
+            await machines.ask("x")
+
+    run(scene())
+
+
+# names
+
+
+def test_a_peer_has_the_name_under_which_it_came_first() -> None:
+    async def scene() -> None:
+        machines = Machines()
+        a, _ = [await machines.start(f"00{i}-{one}", joined=float(i), peers=2) for i, one in enumerate("ab")]
+        await a._agreed()
+        assert (await machines.ask("d", name="003-d"))["members"] == a._members
+        for letter, name in (("d", "103-d"), ("b", "101-b"), ("d", "104-d")):
+            with pytest.raises(BrokenStream):
+                await machines.ask(letter, name=name)
+        await machines.ask("e", name="003-d")  # the name of another one: no reason to believe it
+        await machines.ask("e", name="\x1b[2J-e")
+        assert a.known == {"a": "000-a", "b": "001-b", "d": "003-d"}
+        assert machines.links["a"].trust.refusals.of_kind["requests"] == 3
+
+    run(scene())
+
+
+def test_who_has_gone_makes_room_and_who_is_there_stays() -> None:
+    async def scene() -> None:
+        there = {"own", "stays"}
+
+        async def read() -> set[str]:
+            return there
+
+        late = Latecomers(read)
+        for peer in ("stays", "goes", "asks"):
+            assert late.add(f"000-{peer}")
+        for look in range(GONE_LOOKS):
+            assert set(late.names) == {"stays", "goes", "asks"}
+            await late.forget_gone()
+            await late.forget_gone()  # not more than one look a minute
+            late.add("000-asks")
+            await asyncio.sleep(ROSTER_EXPIRY_S + look)
+        assert set(late.names) == {"stays", "asks"}
+        there = {"own"}
+        for _ in range(3 * GONE_LOOKS):
+            await late.forget_gone()
+            await asyncio.sleep(ROSTER_EXPIRY_S + 1)
+        assert set(late.names) == {"stays", "asks"}, "a roster that cannot be read says nothing of anybody"
+        assert late.add("005-goes") and not late.add("006-goes")
+
+    run(scene())
+
+
+def test_latecomers_that_one_of_several_tells_are_not_believed() -> None:
+    async def scene() -> None:
+        machines = Machines()
+        invented = [long_name(number) for number in range(500)]
+        await machines.tell("000-a", TRUE, late=["008-x", "009-n"])
+        await machines.tell("001-b", TRUE, late=["008-x", "009-n"])
+        await machines.tell("003-d", TRUE, late=[*invented, "108-x", "\x1b[2J", 5, "007-y"])
+        newcomer = await machines.start("009-n", joined=9.0, peers=2)
+        await newcomer.form(timeout_s=30)
+        assert set(newcomer.known.values()) == {"000-a", "001-b", "008-x", "009-n"}
+
+    run(scene())
+
+
+NOT_A_LIST: dict[str, Any] = {
+    "nothing": None,
+    "nobody": [],
+    "no pairs": [["000-a"]],
+    "bytes": [[b"000-a", 1.0]],
+    "no time": [["000-a", 1]],
+    "nan": [["000-a", float("nan")], ["001-b", 2.0]],
+    "infinity": [["000-a", float("inf")]],
+    "control characters": [["000-a\x1b[2J", 1.0]],
+    "no name": [["somebody", 1.0]],
+    "one id under two names": [["000-a", 1.0], ["001-a", 1.0]],
+    "one name twice": [["000-a", 1.0], ["000-a", 1.0]],
+    "out of order": [["001-b", 1.0], ["000-a", 1.0]],
+    "too many": [[f"000-{number:04d}", 1.0] for number in range(MAX_PEERS + 1)],
+    "outside the list": [["000-a", 1.0], ["009-z", 1.0]],
+}
+
+
+@pytest.mark.parametrize("members", NOT_A_LIST.values(), ids=NOT_A_LIST)
+def test_members_that_none_can_be_are_not_taken(members: Any) -> None:
+    """Even when nobody else tells any."""
+
+    async def scene() -> None:
+        machines = Machines()
+        await machines.tell("000-a", members)
+        newcomer = await machines.start("009-n", joined=9.0, peers=2)
+        machines.links["n"].trust.allow._peers = frozenset("abn")
+        with pytest.raises(UserError):
+            await newcomer.form(timeout_s=5)
+        assert newcomer.names.keys() <= {"a", "n"} and not newcomer.came_late
+        assert all(name.isprintable() for name in newcomer.known.values())
+
+    run(scene())
+
+
+def test_a_list_of_members_of_the_run_is_taken() -> None:
+    allow = MemoryTransport(MemoryNetwork(), "n", allow="abn").trust.allow
+    assert (
+        objection(TRUE, allow) == "" and objection([*TRUE, ["009-z", 1.0]], allow) == "009-z is not in exchange.allow"
+    )
+
+
+def test_the_sitting_is_named_by_all_of_the_hash() -> None:
+    packed = b"\x92\xa1r\x92\x92\xa5000-a\xcb\x3f\xf0" + bytes(6) + b"\x92\xa5001-b\xcb\x40" + bytes(7)
+    assert packed == msgpack.packb(["r", TRUE])
+    assert sitting_of("r", TRUE) == f"r/{hashlib.sha256(packed).hexdigest()}"
+    assert sitting_of("r", [["000-a", -0.0]]) == sitting_of("r", [["000-a", 0.0]])
+    assert sitting_of("s", TRUE).partition("/")[2] != sitting_of("r", TRUE).partition("/")[2]
+
+
+# who is in
+
+
+def test_of_those_that_joined_at_one_time_the_first_ids_are_in() -> None:
+    async def scene() -> None:
+        machines = Machines()
+        trio = [await machines.start(name, joined=5.0, peers=2) for name in ("002-a", "001-b", "000-c")]
+        await asyncio.gather(*(one.form(timeout_s=30) for one in trio))
+        assert [list(one.names) for one in trio] == [["b", "a"]] * 3
+        assert [one.came_late for one in trio] == [False, False, True]
+
+    run(scene())
+
+
+def test_one_machine_too_many_does_not_part_a_member_from_those_who_have_formed() -> None:
+    """a has formed with b; before b sees that, it sees s, whose clock is behind, among the first two."""
+
+    async def scene() -> None:
+        machines = Machines()
+        a, b = [await machines.start(f"00{i}-{one}", joined=1.0 + i, peers=2) for i, one in enumerate("ab")]
+        machines.network.part("a", "b")
+        assert not await b._agreed()  # it has seen both records, and nobody answers
+        machines.network.heal()
+        await a.form(timeout_s=30)
+        s = await machines.start("002-s", joined=0.5, peers=2)
+        await asyncio.gather(b.form(timeout_s=30), s.form(timeout_s=30))
+        assert list(a.names) == list(b.names) == list(s.names) == ["a", "b"]
+        assert a.sitting == b.sitting == s.sitting
+        assert (b.came_late, s.came_late) == (False, True)
+
+    run(scene())
+
+
+def test_it_waits_for_what_all_of_that_list_hold() -> None:
+    """Which checkpoint they go on from is made of what all of them tell."""
+
+    async def scene() -> None:
+        machines = Machines()
+        a, b = [await machines.start(f"00{i}-{one}", joined=1.0 + i, peers=2) for i, one in enumerate("ab")]
+        await b._agreed()
+        await a.form(timeout_s=30)
+        await machines.start("002-s", joined=0.5, peers=2)
+        b.held = None
+        assert not await b._agreed()
+        b.held = {}
+        assert await b._agreed() and not b.came_late
+
+    run(scene())
+
+
+# the port
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port on which something listens that would share it, as libp2p does."""
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        yield listening.getsockname()[1]
+
+
+def test_a_port_that_is_taken_is_told_in_one_line(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon, "STOP_S", 0.3)
+    for host in ("127.0.0.1", "0.0.0.0"):
+        with pytest.raises(UserError, match=rf"listens on {host}, port {taken}: type another exchange.port="):
+            asyncio.run(daemon._wait_for_port(host, taken))
+    asyncio.run(daemon._wait_for_port("127.0.0.1", 0))
+
+
+def test_two_peers_do_not_share_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon, "STOP_S", 0.5)
+    with visit(observer=False) as one:
+        port = int(one.addresses[0].split("/tcp/")[1].split("/")[0])
+        with pytest.raises(UserError, match=f"port {port}"), visit(observer=False, port=port):
+            pass
+    monkeypatch.undo()
+    with visit(observer=False, port=port) as other:
+        assert f"/tcp/{port}/" in other.addresses[0], "it is free again at once"
