@@ -166,8 +166,7 @@ class ProcessTeam:
         threads = self.config.threads or cores.share_here(self.config.workers)
         folder = self.run_dir / "workers" / str(index)
         folder.mkdir(parents=True, exist_ok=True)
-        where = [str(self.run_dir), str(index), str(self.resume_step)]
-        command = [sys.executable, "-P", "-m", "outerloop", "worker", *where]  # -P: not from the current folder
+        command = [sys.executable, "-m", "outerloop", "worker", str(self.run_dir), str(index), str(self.resume_step)]
         with (folder / "log.txt").open("a") as log:
             return subprocess.Popen(
                 command,
