@@ -2,7 +2,8 @@
 
     .venv/bin/python scripts/attack_stranger.py --seconds 60 --mbit 100 ADDRESS ...
 
-    floods    DHT requests of 1.3 MB: one key asked for 60,000 times, 8,000 records in the peer's own name with a wrong signature
+    floods    DHT requests of 1.3 MB: one key asked for 60,000 times, 8,000 records in the peer's own name with a
+              wrong signature
     idle      2,000 streams that are opened and say nothing; opened again when they are closed
     claims    streams that announce 1 GiB and send what the rate allows
     loris     100 streams that send a byte a second of a message

@@ -1,6 +1,7 @@
 """What a stranger at 100 Mbit/s costs a run with an allow-list: rounds under attack, and calm ones, in turn.
 
-    .venv/bin/python scripts/attack_strangers.py --runs FOLDER [--minutes 10] [--pairs 2] [--workers 5] [option=value ...]
+    .venv/bin/python scripts/attack_strangers.py --runs FOLDER [--minutes 10] [--pairs 2] [--workers 5]
+        [option=value ...]
 
 Five `outerloop train workers=1` on loopback (attack_swarm.py). In a run of kind "attacked" a process that is not on the
 list does from the first round on what attack_stranger.py says. In one of kind "aside" it does the same to a run of two

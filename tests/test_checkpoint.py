@@ -142,7 +142,9 @@ def test_what_is_about_to_be_written_again_is_removed_first(tmp_path):
 
 def test_folders_of_other_names_are_left_alone(tmp_path):
     put(tmp_path, 3)
-    others = [tmp_path / "checkpoints" / name for name in ("step-foo", "step-", "step-1", "step-000000003", "step--0000001")]
+    others = [
+        tmp_path / "checkpoints" / name for name in ("step-foo", "step-", "step-1", "step-000000003", "step--0000001")
+    ]
     for folder in others:
         folder.mkdir()
         (folder / "sealed").touch()
@@ -165,7 +167,12 @@ def test_a_disk_that_is_full_is_left_as_it_was(tmp_path, monkeypatch):
 
 def test_what_killed_writers_left_is_removed_when_the_run_starts_again(tmp_path):
     left = [tmp_path / ".metrics.jsonl.17.tmp", tmp_path / "checkpoints/step-00000003/.worker-0.pt.17.tmp"]
-    kept = [tmp_path / "config.yaml", tmp_path / "notes.17.tmp", tmp_path / ".mine.tmp", tmp_path / "workers/0/identity.key"]
+    kept = [
+        tmp_path / "config.yaml",
+        tmp_path / "notes.17.tmp",
+        tmp_path / ".mine.tmp",
+        tmp_path / "workers/0/identity.key",
+    ]
     for file in left + kept:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(file.name)

@@ -14,7 +14,12 @@ from outerloop.commands.own_code import find_own_code, targets_of
 from outerloop.types import UserError
 
 SHADOWS = ("outerloop", "torch", "yaml", "rich", "numpy", "safetensors", "hydra", "mine")
-COMMANDS = [["inspect", "nothing.outl"], ["plan", "--params", "1e6", "--peers", "0"], ["status", "x"], ["report", "none"]]
+COMMANDS = [
+    ["inspect", "nothing.outl"],
+    ["plan", "--params", "1e6", "--peers", "0"],
+    ["status", "x"],
+    ["report", "none"],
+]
 
 
 @pytest.fixture
@@ -47,7 +52,9 @@ def test_a_module_that_a_setting_names_is_found_in_the_current_folder(of, downlo
     if of == "config":
         config.load(["model=module", "model._target_=mine.Net"])
     else:
-        find_own_code(targets_of(OmegaConf.create({"a": [{"_target_": "mine.Net"}], "b": {"_target_": "torch.nn.GELU"}})))
+        find_own_code(
+            targets_of(OmegaConf.create({"a": [{"_target_": "mine.Net"}], "b": {"_target_": "torch.nn.GELU"}}))
+        )
     assert sys.path == ["", *before]
 
 

@@ -245,5 +245,5 @@ def test_a_state_of_another_kind_is_refused(tree, tmp_path):
     packed = snapshot.pack(tree)[:-1] if tree == "cut" else snapshot.pack(tree)
     rest = torch.frombuffer(bytearray(packed), dtype=torch.uint8)
     checkpoint.save({"rest": rest}, checkpoint_id=tmp_path / "odd", no_dist=True)
-    with pytest.raises(UserError, match="another state than one of an outer loop|is damaged"):
+    with pytest.raises(UserError, match=r"another state than one of an outer loop|is damaged"):
         resharding.load(tmp_path / "odd", optimizer, outer)

@@ -5,6 +5,7 @@ import io
 import json
 import pickle
 import struct
+import tracemalloc
 
 import pytest
 import torch
@@ -30,13 +31,17 @@ class Runs:
 def state():
     """Tensors of several dtypes and sizes, an empty one and a scalar among them, and plain values."""
     tensors = {"w": torch.arange(12.0).view(3, 4), "b": torch.ones(5, dtype=torch.bfloat16), "n": torch.tensor(7)}
-    return {"model": tensors | {"none": torch.zeros(0, 3)}, "lr": 0.5, "groups": [{"betas": (0.9, 0.95), "foreach": None}]}
+    return {
+        "model": tensors | {"none": torch.zeros(0, 3)},
+        "lr": 0.5,
+        "groups": [{"betas": (0.9, 0.95), "foreach": None}],
+    }
 
 
 def blank():
     """The same, not loaded yet."""
     tensors = {name: torch.full_like(x, 3) for name, x in state()["model"].items()}
-    return {"model": tensors, "lr": 0.0, "groups": []}
+    return {"model": tensors, "lr": 0.0, "groups": [{"betas": (0.0, 0.0), "foreach": True}]}
 
 
 def save(folder):
@@ -96,9 +101,7 @@ def test_a_pickle_that_would_run_something_is_refused_by_name(where, tmp_path):
         Reader(tmp_path)
     assert not ran.exists()
     if where == "alone":  # what torch itself does with it
-        checkpoint.FileSystemReader(tmp_path).fs  # noqa: B018
-        with pytest.raises(Exception):  # noqa: B017
-            checkpoint.FileSystemReader(tmp_path).read_metadata()
+        checkpoint.FileSystemReader(tmp_path).read_metadata()
         assert ran.exists()
 
 
@@ -116,7 +119,9 @@ def test_no_function_is_called(name):
         records(calls(module, function, "true"))
 
 
-@pytest.mark.parametrize("name", ["torch.Size", "builtins.getattr", "pathlib.PosixPath", "torch.serialization._get_layout"])
+@pytest.mark.parametrize(
+    "name", ["torch.Size", "builtins.getattr", "pathlib.PosixPath", "torch.serialization._get_layout"]
+)
 def test_an_admitted_name_runs_nothing_either(name):
     module, _, function = name.rpartition(".")
     found = records(calls(module, function, "real"))
@@ -131,9 +136,14 @@ def test_a_class_cannot_be_changed_by_a_pickle(tmp_path):
 
 
 def test_a_few_bytes_take_no_memory():
-    """Place 2^31 of the pickle's own list of objects; the C unpickler makes room for all that come before."""
-    with pytest.raises(ValueError):
-        records(b"\x80\x04K\x01r" + struct.pack("<I", (1 << 31) - 1) + b"0}.." + b"\xff")
+    """They put a number in place 2^24 of the list of what was made; Python's unpickler in C makes room for all before it."""
+    data = b"\x80\x04K\x01r" + struct.pack("<I", 1 << 24) + b"."
+    tracemalloc.start()
+    try:
+        assert records(data) == 1 and tracemalloc.get_traced_memory()[1] < 1 << 20
+        assert pickle.loads(data) == 1 and tracemalloc.get_traced_memory()[1] > 1 << 27
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_plain_value_that_would_run_something_is_refused_by_name(tmp_path):
@@ -152,19 +162,27 @@ def test_a_plain_value_that_would_run_something_is_refused_by_name(tmp_path):
 def changed(folder, change):
     """The index with something else in it."""
     index = json.loads((folder / "index.json").read_text())
-    index = change(index) or index
+    change(index)
     (folder / "index.json").write_text(json.dumps(index))
 
 
+def w(index):
+    return index["entries"]["model.w"]
+
+
 def chunk(index):
-    return index["entries"]["model.w"]["chunks"][0]
+    return w(index)["chunks"][0]
+
+
+def huge_chunk(index):
+    w(index).update(shape=[1 << 40, 4])
+    chunk(index).update(sizes=[1 << 40, 4])
 
 
 HARMS = {
     "another format": (lambda index: index.update(format=2), "its format is 2, and this version reads 1"),
     "no format": (lambda index: index.pop("format"), "'format'"),
-    "a list": (lambda index: [index], "list indices"),
-    "a file elsewhere": (lambda index: chunk(index).update(file="../secret"), r"'\.\./secret' is no file in this folder"),
+    "a file elsewhere": (lambda index: chunk(index).update(file="../secret"), "secret' is no file in this folder"),
     "an absolute file": (lambda index: chunk(index).update(file="/etc/passwd"), "is no file in this folder"),
     "a folder": (lambda index: chunk(index).update(file="."), "is no file in this folder"),
     "no name": (lambda index: chunk(index).update(file=["x"]), "unhashable"),
@@ -172,16 +190,15 @@ HARMS = {
     "too short": (lambda index: chunk(index).update(bytes=47), "48 lie at"),
     "negative": (lambda index: chunk(index).update(start=-1), "are no sizes"),
     "a float": (lambda index: chunk(index).update(start=0.5), "are no sizes"),
-    "a huge shape": (lambda index: index["entries"]["model.w"].update(shape=[1 << 61, 4]), "do not make up its shape"),
-    "past int64": (lambda index: index["entries"]["model.w"].update(shape=[1 << 63]), "are no sizes"),
-    "a huge chunk": (lambda index: (index["entries"]["model.w"].update(shape=[1 << 40, 4]),
-                                    chunk(index).update(sizes=[1 << 40, 4])) and None, "lie at"),
+    "a huge shape": (lambda index: w(index).update(shape=[1 << 61, 4]), "do not make up its shape"),
+    "past int64": (lambda index: w(index).update(shape=[1 << 63]), "are no sizes"),
+    "a huge chunk": (huge_chunk, "lie at"),
     "outside": (lambda index: chunk(index).update(offsets=[1, 0]), "is outside of its tensor"),
     "other dimensions": (lambda index: chunk(index).update(offsets=[0]), "zip"),
-    "twice": (lambda index: index["entries"]["model.w"]["chunks"].append(dict(chunk(index))), "do not make up its shape"),
-    "no chunks": (lambda index: index["entries"]["model.w"].update(chunks=[]), "do not make up its shape"),
-    "no dtype": (lambda index: index["entries"]["model.w"].update(dtype="load"), "'load' is no dtype"),
-    "an odd dtype": (lambda index: index["entries"]["model.w"].update(dtype=[]), "unhashable"),
+    "twice": (lambda index: w(index)["chunks"].append(dict(chunk(index))), "do not make up its shape"),
+    "no chunks": (lambda index: w(index).update(chunks=[]), "do not make up its shape"),
+    "no dtype": (lambda index: w(index).update(dtype="load"), "'load' is no dtype"),
+    "an odd dtype": (lambda index: w(index).update(dtype=[]), "unhashable"),
     "no places": (lambda index: index["entries"]["lr"].clear(), "KeyError 'start'"),
 }  # fmt: skip
 
