@@ -20,6 +20,7 @@ COMMANDS = [
     ["status", "x"],
     ["report", "none"],
 ]
+LONGER = [pytest.param(words, marks=pytest.mark.slow) for words in COMMANDS[1:]]
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def downloads(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda words: words[0])
+@pytest.mark.parametrize("arguments", [COMMANDS[0], *LONGER], ids=lambda words: words[0])
 def test_a_command_imports_nothing_that_lies_in_the_current_folder(arguments, downloads):
     script = Path(sys.executable).with_name("outerloop")
     if not script.exists():

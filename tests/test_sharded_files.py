@@ -136,7 +136,7 @@ def test_a_class_cannot_be_changed_by_a_pickle(tmp_path):
 
 
 def test_a_few_bytes_take_no_memory():
-    """They put a number in place 2^24 of the list of what was made; Python's unpickler in C makes room for all before it."""
+    """They put a number in place 2^24 of what was made; the unpickler in C makes room for all before it."""
     data = b"\x80\x04K\x01r" + struct.pack("<I", 1 << 24) + b"."
     tracemalloc.start()
     try:

@@ -56,15 +56,13 @@ def refuse_another(own: Any, told: Any, peer: str) -> None:
     for name in sorted(ours.keys() | theirs.keys()):
         if ours.get(name) != theirs.get(name):
             here, there = (f"has shape {of[name]}" if name in of else "is not trained" for of in (ours, theirs))
-            told_there = printable(str(there)[:200])
-            raise UserError(
-                f"{printable(name[:200])} {here} here and {told_there} at {peer}: make the same model everywhere"
-            )
+            said = f"{printable(name[:200])} {here} here and {printable(str(there)[:200])} at {peer}"
+            raise UserError(f"{said}: make the same model everywhere")
     here, there = own["standing"].rounds, told["standing"].rounds
     if here != there:
         raise UserError(
-            f"{peer} goes on with rounds {printable(str(there)[:50])}, and this peer with {here}: load the checkpoint of"
-            " one step everywhere"
+            f"{peer} goes on with rounds {printable(str(there)[:50])}, and this peer with {here}: load the checkpoint"
+            " of one step everywhere"
         )
 
 

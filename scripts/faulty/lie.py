@@ -54,7 +54,7 @@ def install() -> None:
             content = bytes(content[:-1]) + bytes([content[-1] ^ 1]) if content else content
         return of(content, **kwargs)
 
-    Post.send, History.__init__, Manifest.of = bad_send, bad_history, staticmethod(bad_state)  # type: ignore[method-assign, assignment]
+    Post.send, History.__init__, Manifest.of = bad_send, bad_history, staticmethod(bad_state)  # type: ignore[method-assign]
 
 
 def others(post: Any, to: str, message: Any, lie: str) -> list[tuple[str, Any]]:
