@@ -14,6 +14,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,6 +27,10 @@ KEEP = 2
 """Generations kept; the second is what a corrupt first falls back to."""
 PIECE_BYTES = 1 << 20
 """A file is read in pieces of this size to be hashed: the shards of an island need not fit in memory."""
+STEP = re.compile(r"step-(\d{8}|[1-9]\d{8,})")
+"""Names of the folders of generations."""
+TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
+"""Names of files that `write_atomically` has begun."""
 
 
 def save(
@@ -117,20 +122,24 @@ def seal(run_dir: Path, step: int) -> None:
     for later in [one for one in sealed(run_dir) if one > step]:
         drop(run_dir, later)
     oldest = sealed(run_dir)[:KEEP][-1]
-    for folder in (run_dir / "checkpoints").glob("step-*"):
-        if int(folder.name.removeprefix("step-")) < oldest:
-            shutil.rmtree(folder, ignore_errors=True)
+    for step in [one for one in generations(run_dir) if one < oldest]:
+        drop(run_dir, step)
 
 
 def drop(run_dir: Path, step: int) -> None:
-    """Remove a generation that will not be sealed."""
+    """Remove a generation."""
     shutil.rmtree(generation(run_dir, step), ignore_errors=True)
 
 
 def sealed(run_dir: Path) -> list[int]:
     """Steps of the sealed generations, newest first."""
-    folders = [path.parent for path in (run_dir / "checkpoints").glob("step-*/sealed")]
-    return sorted((int(folder.name.removeprefix("step-")) for folder in folders), reverse=True)
+    return [step for step in generations(run_dir) if (generation(run_dir, step) / "sealed").exists()]
+
+
+def generations(run_dir: Path) -> list[int]:
+    """Return the steps of all generations, newest first. What else lies among them is not looked at."""
+    found = (STEP.fullmatch(folder.name) for folder in (run_dir / "checkpoints").glob("step-*"))
+    return sorted((int(name[1]) for name in found if name), reverse=True)
 
 
 def damage_of(run_dir: Path, step: int, worker: int) -> str:
@@ -156,9 +165,8 @@ def is_whole(path: Path, vouched: dict[str, Any]) -> bool:
 
 def discard_after(run_dir: Path, step: int | None) -> None:
     """Remove the generations newer than `step` (None: all), whole or not: they are about to be written again."""
-    for folder in (run_dir / "checkpoints").glob("step-*"):
-        if step is None or int(folder.name.removeprefix("step-")) > step:
-            shutil.rmtree(folder)
+    for later in [one for one in generations(run_dir) if step is None or one > step]:
+        shutil.rmtree(generation(run_dir, later))
 
 
 def fingerprint_of(path: Path) -> dict[str, Any]:
@@ -186,14 +194,24 @@ def generation(run_dir: Path, step: int) -> Path:
     return run_dir / "checkpoints" / f"step-{step:08d}"
 
 
+def remove_temporary(run_dir: Path) -> None:
+    """Remove the files that killed writers have left in a run directory, before anybody writes there again."""
+    for path in [path for path in run_dir.rglob(".*.tmp") if TEMPORARY.fullmatch(path.name)]:
+        path.unlink(missing_ok=True)
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """The whole file or the file that was there before; survives a power cut."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)  # on a disk that is full it would take the space that is waited for
+        raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -1,5 +1,6 @@
 """Checkpoints of one island that come back on any number of ranks, through torch.distributed.checkpoint.
 
+    index.json                   what lies where, read in place of torch's pickle (sharded_index.py)
     model, inner optimizer       as torch.distributed.checkpoint has them
     slow weights, residual, outer momentum    as DTensors, cut as their parameters are
     all else that evolves        one uint8 tensor (snapshot.py), equal on all ranks
@@ -19,6 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed import checkpoint
+from torch.distributed.checkpoint import CheckpointException
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
     get_optimizer_state_dict,
@@ -32,7 +35,9 @@ from outerloop import snapshot
 from outerloop.cut import global_of, group_of, local_of
 from outerloop.feedback.storage import dense
 from outerloop.loop import OuterLoop
-from outerloop.types import Tensors, UserError
+from outerloop.sharded_files import Planner, Reader, Writer
+from outerloop.sharded_index import dtype_of
+from outerloop.types import Tensors, UserError, printable
 
 OF_A_ROUND: dict[str, Any] = {"payload": {"agreed": {}}, "screen": {}, "in_flight": []}
 """What of the outer state belongs to shards as they are, as it is when nothing is under way."""
@@ -59,26 +64,44 @@ def load(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> N
 
     Call it before `attach`: torch fills a new optimizer with zeros by a step.
 
+    Nothing in the folder is executed, and its index is checked before any of it is loaded.
+
     Raises:
-        UserError: when there is no checkpoint, or one of another model.
+        UserError: when there is no checkpoint, one that cannot be right, or one of another model.
     """
-    if not (Path(folder) / ".metadata").is_file():
-        raise UserError(f"{folder} holds no checkpoint of `resharding.save`")
-    held: dict[str, Any] = checkpoint.FileSystemReader(folder).read_metadata().state_dict_metadata
-    if "rest" not in held:
-        raise UserError(f"{folder} holds a checkpoint, and no outer loop in it: type a folder of `resharding.save`")
-    rest = torch.empty(held["rest"].size, dtype=torch.uint8)
-    read(folder, {"rest": rest}, outer.model)
-    tree = snapshot.unpack(rest.numpy().tobytes())
+    held = Reader(Path(folder)).metadata.state_dict_metadata
+    tree = rest_of(folder, held, outer.model)
     if (saved := set(tree["slow"])) != (here := set(outer.slow)):
-        raise UserError(f"{folder} is of another model: only one has {', '.join(sorted(saved ^ here))}")
+        raise UserError(f"{folder} is of another model: only one has {', '.join(sorted(map(printable, saved ^ here)))}")
     for name, p in outer.island.params.items():
-        if (there := held[f"outer.slow/{name}"].size) != p.shape:
-            raise UserError(f"{folder} is of another model: {name} has shape {list(there)} there, {list(p.shape)} here")
+        there = held.get(f"outer.slow/{name}")
+        shape = list(there.size) if isinstance(there, TensorStorageMetadata) else "no tensor"
+        if shape != list(p.shape):
+            raise UserError(f"{folder} is of another model: {name} has shape {shape} there, {list(p.shape)} here")
     shards: Tensors = {}
-    prepare(tree, outer, shards)
+    try:
+        prepare(tree, outer, shards)
+    except (KeyError, ValueError, TypeError) as error:
+        raise UserError(f"{folder} holds another state than one of an outer loop") from error
     load_inner(folder, optimizer, outer.model, {"outer": shards})
     outer.load_state_dict(put_together(tree, shards) | OF_A_ROUND)
+
+
+def rest_of(folder: str | Path, held: dict[str, Any], model: Module) -> dict[str, Any]:
+    """Return what is not cut, with a word for each tensor that is. Raises UserError."""
+    one = held.get("rest")
+    if not isinstance(one, TensorStorageMetadata) or one.properties.dtype != torch.uint8:
+        raise UserError(f"{folder} holds a checkpoint, and no outer loop in it: type a folder of `resharding.save`")
+    rest = torch.empty(one.size, dtype=torch.uint8)
+    read(folder, {"rest": rest}, model)
+    try:
+        tree = snapshot.unpack(rest.numpy().tobytes())
+    except ValueError as error:
+        raise UserError(f"{folder} is damaged: the outer loop's state is {printable(str(error))[:200]}") from error
+    slow = tree.get("slow") if isinstance(tree, dict) else None
+    if not isinstance(slow, dict) or not all(isinstance(name, str) for name in slow):
+        raise UserError(f"{folder} holds another state than one of an outer loop")
+    return tree
 
 
 def save_inner(folder: str | Path, optimizer: Optimizer | None, model: Module) -> None:
@@ -106,13 +129,19 @@ def inner_state(optimizer: Optimizer | None, model: Module) -> dict[str, Any]:
 def write(folder: str | Path, state: dict[str, Any], model: Module) -> None:
     """By all processes that hold the model."""
     group = group_of(model)
-    checkpoint.save(state, checkpoint_id=folder, process_group=group, no_dist=group is None)
+    checkpoint.save(state, storage_writer=Writer(folder), process_group=group, no_dist=group is None)
 
 
 def read(folder: str | Path, state: dict[str, Any], model: Module) -> None:
-    """Into the tensors of `state`, by all processes that hold the model."""
-    group = group_of(model)
-    checkpoint.load(state, checkpoint_id=folder, process_group=group, no_dist=group is None)
+    """Into the tensors of `state`, by all processes that hold the model. Raises UserError for what is not loaded."""
+    group, reader = group_of(model), Reader(Path(folder))
+    try:
+        checkpoint.load(state, storage_reader=reader, planner=Planner(), process_group=group, no_dist=group is None)
+    except CheckpointException as error:  # of any rank
+        for cause, _ in error.failures.values():
+            if isinstance(cause, UserError):
+                raise UserError(f"{folder}: {cause}") from error
+        raise
 
 
 def parted(tree: Any, outer: OuterLoop, shards: Tensors, path: tuple[Any, ...] = (), name: str = "") -> Any:
@@ -139,7 +168,7 @@ def prepare(tree: Any, outer: OuterLoop, shards: Tensors, path: tuple[Any, ...] 
         return
     if SHARD in tree:
         like = outer.slow[tree[SHARD]]
-        x = torch.zeros_like(like, dtype=getattr(torch, tree["dtype"]))
+        x = torch.zeros_like(like, dtype=dtype_of(tree["dtype"]))
         shards["/".join(map(str, path))] = global_of(x, outer.island.params[tree[SHARD]]).to(x.device)
         return
     for key, below in tree.items():

@@ -23,6 +23,11 @@ Parts = dict[str, Tensor]
 """What one tensor became on the wire; nested codecs prefix their parts ("values.code")."""
 
 
+def printable(text: str) -> str:
+    """Return a text of others fit to be shown: an escape (\\x1b, \\u202e) in place of what is not printed."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
 class UserError(ValueError):
     """A mistake that the user can mend. One line: what came, what is allowed, what to type. Exit code 2."""
 

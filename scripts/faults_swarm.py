@@ -60,20 +60,28 @@ class Swarm:
 
     def run(self) -> None:
         """Start all, inject faults, follow until all have finished. Raises TimeoutError when nothing goes on."""
+        self.form()
+        self.next_fault = time.monotonic() + self.every_s
+        while not all(machine.finished for machine in self.machines):
+            self.step()
+
+    def form(self) -> None:
+        """Start all, and follow until the first round has landed. Raises TimeoutError."""
         self.machines[0].start([])
         self.until(lambda: self.machines[0].address is not None, limit_s=120)
         for machine in self.machines[1:]:
             machine.start([self.machines[0].address or ""])
         self.until(lambda: bool(self.first_seen), limit_s=300)
-        self.next_fault = time.monotonic() + self.every_s
-        while not all(machine.finished for machine in self.machines):
-            self.look()
-            for machine in self.machines:
-                self.recover(machine)
-            self.strike()
-            if time.monotonic() - max(self.first_seen.values()) > self.patience_s:
-                raise TimeoutError(f"nothing for {self.patience_s:g} s; see {self.folder}")
-            time.sleep(POLL_S)
+
+    def step(self) -> None:
+        """Follow for a moment. Raises TimeoutError when no round has landed for too long."""
+        self.look()
+        for machine in self.machines:
+            self.recover(machine)
+        self.strike()
+        if time.monotonic() - max(self.first_seen.values()) > self.patience_s:
+            raise TimeoutError(f"nothing for {self.patience_s:g} s; see {self.folder}")
+        time.sleep(POLL_S)
 
     def until(self, condition: Callable[[], bool], *, limit_s: float) -> None:
         """Follow. Raises TimeoutError."""

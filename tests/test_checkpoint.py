@@ -1,11 +1,16 @@
 """Files that are whole or not there."""
 
+import asyncio
+import errno
 import json
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from outerloop import checkpoint
+from outerloop.commands import config, rundir
+from outerloop.swarm.disk import Folder
 
 
 def put(run_dir, step, workers=2, sealed=True):
@@ -133,3 +138,53 @@ def test_what_is_about_to_be_written_again_is_removed_first(tmp_path):
     assert [folder.name for folder in (tmp_path / "checkpoints").iterdir()] == ["step-00000003"]
     checkpoint.discard_after(tmp_path, None)
     assert not list((tmp_path / "checkpoints").iterdir())
+
+
+def test_folders_of_other_names_are_left_alone(tmp_path):
+    put(tmp_path, 3)
+    others = [
+        tmp_path / "checkpoints" / name for name in ("step-foo", "step-", "step-1", "step-000000003", "step--0000001")
+    ]
+    for folder in others:
+        folder.mkdir()
+        (folder / "sealed").touch()
+    assert checkpoint.newest_good(tmp_path, 2) == (3, [])
+    for step in (6, 9):
+        put(tmp_path, step)
+    checkpoint.discard_after(tmp_path, None)
+    assert sorted((tmp_path / "checkpoints").iterdir()) == sorted(others)
+
+
+def test_a_disk_that_is_full_is_left_as_it_was(tmp_path, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    with pytest.raises(OSError):
+        checkpoint.write_atomically(tmp_path / "x", b"something")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_killed_writers_left_is_removed_when_the_run_starts_again(tmp_path):
+    left = [tmp_path / ".metrics.jsonl.17.tmp", tmp_path / "checkpoints/step-00000003/.worker-0.pt.17.tmp"]
+    kept = [
+        tmp_path / "config.yaml",
+        tmp_path / "notes.17.tmp",
+        tmp_path / ".mine.tmp",
+        tmp_path / "workers/0/identity.key",
+    ]
+    for file in left + kept:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(file.name)
+    settings = config.load(["model=nano", f"run_dir={tmp_path}"])
+    OmegaConf.save(settings, tmp_path / "config.yaml")
+    rundir.open_run(settings).close()
+    assert not any(file.exists() for file in left) and all(file.exists() for file in kept)
+
+
+def test_what_a_killed_peer_left_of_a_payload_is_removed(tmp_path):
+    folder = Folder(tmp_path / "rounds")
+    asyncio.run(folder.write("whole", b"x"))
+    (tmp_path / "rounds/.begun").write_bytes(b"half")
+    assert Folder(tmp_path / "rounds").names() == ["whole"]
+    assert [file.name for file in (tmp_path / "rounds").iterdir()] == ["whole"]

@@ -31,7 +31,7 @@ def marks(findings: Iterator[Finding]) -> dict[str, bool | None]:
 
 def test_a_line_says_it_in_one_line_whatever_it_holds() -> None:
     line = Finding("peer", False, "it\nsaid \x1b[2J", "type this").line()
-    assert line == "✗ peer      it said  [2J: type this"
+    assert line == "✗ peer      it\\nsaid \\x1b[2J: type this"
     assert Finding("a", True, "b").line()[0] == "✓" and Finding("a", None, "b").line()[0] == "?"
 
 

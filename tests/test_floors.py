@@ -11,7 +11,7 @@ ROOT = Path(outerloop.__file__).parent
 FLOORS = [
     {"types"},
     {"protocols", "portable"},
-    {"kernels", "rng", "lr", "pace", "dealing", "snapshot", "ranks", "cut", "hardware"},
+    {"kernels", "rng", "lr", "pace", "dealing", "snapshot", "ranks", "cut", "hardware", "sharded_pickle"},
     {"aggregate", "compress", "feedback", "wire", "island", "schedule", "checkpoint", "swarm"},
     {
         "methods",
@@ -25,8 +25,9 @@ FLOORS = [
         "gathered",
         "held",
         "meter",
+        "sharded_index",
     },
-    {"routes", "inheritance"},
+    {"routes", "inheritance", "sharded_files"},
     {"judge", "eager", "course", "departures"},
     {"loop"},
     {"replicas", "memory", "resharding", "beginning"},

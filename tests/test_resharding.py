@@ -3,6 +3,7 @@
 import functools
 import gc
 import math
+import pickle
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +18,7 @@ from torch.distributed import checkpoint
 from torch.distributed.device_mesh import init_device_mesh
 
 import outerloop
-from outerloop import cut, resharding
+from outerloop import cut, resharding, snapshot
 from outerloop.cut import global_of, whole
 from outerloop.feedback.storage import EightBit, dense
 from outerloop.memory import estimate, measure
@@ -202,3 +203,47 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     _, optimizer, outer = begun("loco", None)
     with pytest.raises(UserError, match=r"another model: only one has score\.weight"):
         resharding.load(Path(tmp_path / "odd"), optimizer, outer)
+
+
+class Runs:
+    """An object whose pickle creates a file when it is read."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+def test_a_folder_of_somebody_else_runs_nothing(tmp_path):
+    """Its index is a pickle with code in it, without an index in JSON; nothing is loaded."""
+    _, optimizer, outer = begun("uneven", None)
+    folder = tmp_path / "theirs"
+    resharding.save(folder, optimizer, outer)
+    (folder / ".metadata").write_bytes(pickle.dumps(Runs(tmp_path / "ran")))
+    resharding.load(folder, optimizer, outer)  # by the index in JSON
+    (folder / "index.json").unlink()
+    with pytest.raises(UserError, match="which no index of torch does"):
+        resharding.load(folder, optimizer, outer)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_settings_of_the_inner_optimizer_that_are_code_are_refused_by_name(tmp_path):
+    net, optimizer, outer = begun("uneven", None)
+    go_on(net, optimizer, outer, [0, 1], range(1))
+    optimizer.param_groups[0]["lr"] = Runs(tmp_path / "ran")
+    resharding.save(tmp_path / "theirs", optimizer, outer)
+    _, optimizer, outer = begun("uneven", None)
+    with pytest.raises(UserError, match=r"theirs: optimizer\.param_groups.* is no plain value and is not loaded"):
+        resharding.load(tmp_path / "theirs", optimizer, outer)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("tree", [[], {"slow": 3}, {"slow": {1: 2}}, "cut"])
+def test_a_state_of_another_kind_is_refused(tree, tmp_path):
+    _, optimizer, outer = begun("uneven", None)
+    packed = snapshot.pack(tree)[:-1] if tree == "cut" else snapshot.pack(tree)
+    rest = torch.frombuffer(bytearray(packed), dtype=torch.uint8)
+    checkpoint.save({"rest": rest}, checkpoint_id=tmp_path / "odd", no_dist=True)
+    with pytest.raises(UserError, match=r"another state than one of an outer loop|is damaged"):
+        resharding.load(tmp_path / "odd", optimizer, outer)

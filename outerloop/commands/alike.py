@@ -9,7 +9,7 @@ from typing import Any
 
 from outerloop.beginning import Standing, begin_alike
 from outerloop.loop import OuterLoop
-from outerloop.types import Contribution, UserError
+from outerloop.types import Contribution, UserError, printable
 
 logger = logging.getLogger(__name__)
 Settings = Mapping[str, Any]
@@ -56,14 +56,13 @@ def refuse_another(own: Any, told: Any, peer: str) -> None:
     for name in sorted(ours.keys() | theirs.keys()):
         if ours.get(name) != theirs.get(name):
             here, there = (f"has shape {of[name]}" if name in of else "is not trained" for of in (ours, theirs))
-            raise UserError(
-                f"{name[:200]} {here} here and {str(there)[:200]} at {peer}: make the same model everywhere"
-            )
+            said = f"{printable(name[:200])} {here} here and {printable(str(there)[:200])} at {peer}"
+            raise UserError(f"{said}: make the same model everywhere")
     here, there = own["standing"].rounds, told["standing"].rounds
     if here != there:
         raise UserError(
-            f"{peer} goes on with rounds {str(there)[:50]}, and this peer with {here}: load the checkpoint of one step"
-            " everywhere"
+            f"{peer} goes on with rounds {printable(str(there)[:50])}, and this peer with {here}: load the checkpoint"
+            " of one step everywhere"
         )
 
 
@@ -83,4 +82,6 @@ def refuse_different(ours: Settings, theirs: Settings, peer: str) -> None:
     key = first_difference(ours, theirs)
     if key is not None:
         here, there = shown(ours, key), shown(theirs, key)[:200]
-        raise UserError(f"{key[:200]} is {here} here and {there} at {peer}: type the same options everywhere")
+        raise UserError(
+            f"{printable(key[:200])} is {here} here and {there} at {peer}: type the same options everywhere"
+        )

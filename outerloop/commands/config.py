@@ -21,6 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 import outerloop
 from outerloop.commands import added
+from outerloop.commands.own_code import find_own_code, targets_of
 from outerloop.types import UserError
 
 POSITIVE = (
@@ -63,6 +64,7 @@ def folder_of(entry: str) -> Path:
     """Return the folder that one entry of the search path names. Raises UserError."""
     try:
         package = entry.removeprefix("pkg://")
+        find_own_code([package] if package != entry else [])
         folder = Path(str(files(package)) if package != entry else entry.removeprefix("file://"))
     except ImportError:
         folder = Path(entry)
@@ -78,6 +80,7 @@ def load(overrides: Sequence[str]) -> DictConfig:
     try:
         config = composed(overrides)
         refuse_missing(config)
+        find_own_code(targets_of(config))
         OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(explain(overrides, error)) from error

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from outerloop.types import printable
+
 MARKS = {True: "✓", False: "✗", None: "?"}
 
 
@@ -19,4 +21,4 @@ class Finding:
     def line(self) -> str:
         """Printable, whatever a stranger or a library has said."""
         text = f"{MARKS[self.good]} {self.what:<9} {self.said}" + (f": {self.todo}" if self.todo else "")
-        return "".join(letter if letter.isprintable() else " " for letter in text)
+        return printable(text)

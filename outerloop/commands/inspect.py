@@ -18,7 +18,7 @@ from outerloop import wire
 from outerloop.commands.parser import Parser
 from outerloop.inner.exported import shapes_of
 from outerloop.schedule.streaming import strided
-from outerloop.types import Parts, UserError
+from outerloop.types import Parts, UserError, printable
 
 WIDE = 140
 """Columns of a table that goes to a file or a pipe."""
@@ -162,7 +162,7 @@ def table_of(left: list[str], right: list[str], rows: list[list[str]]) -> Table:
     for place in used:
         table.add_column((left + right)[place], justify="left" if place < len(left) else "right")
     for row in rows:
-        table.add_row(*(Text(row[place]) for place in used))
+        table.add_row(*(Text(printable(row[place])) for place in used))
     return table
 
 

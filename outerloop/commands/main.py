@@ -13,7 +13,7 @@ import outerloop.commands.passive  # before anything that loads torch
 
 # isort: split
 from outerloop.commands import config
-from outerloop.types import UserError
+from outerloop.types import UserError, printable
 
 HELP = """\
 outerloop {version}: train one model on machines that are far apart.
@@ -141,7 +141,6 @@ GOES_ON = "; the same command with the same run_dir goes on from the last checkp
 
 def main() -> int:
     """Dispatch, and turn mistakes into one line."""
-    sys.path.insert(0, "")  # model=module finds the user's file in the current folder
     word, *rest = sys.argv[1:] or ["--help"]
     if word in ("--help", "-h", "help"):
         print(help_text())
@@ -155,7 +154,7 @@ def main() -> int:
             raise UserError(f"{word!r} is not a command: outerloop has {known}: type outerloop train")
         return COMMANDS[word](rest)
     except UserError as mistake:
-        print(f"outerloop: {mistake}", file=sys.stderr)
+        print(f"outerloop: {printable(str(mistake))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"\nstopped{GOES_ON if word == 'train' else ''}", file=sys.stderr)
@@ -163,7 +162,8 @@ def main() -> int:
     except Exception as error:
         if type(error).__name__ != "WorkerCrashed":
             raise
-        print(f"outerloop: a worker failed:\n{error}", file=sys.stderr)
+        lines = map(printable, str(error).splitlines())
+        print("outerloop: a worker failed:", *lines, sep="\n", file=sys.stderr)
         return 1
 
 

@@ -72,6 +72,7 @@ def open_run(config: DictConfig) -> RunDir:
         raise UserError(f"run_dir={path} exists and is not a run: type run_dir= with the name of a new folder")
     path.mkdir(parents=True, exist_ok=True)
     lock = locked(path)
+    checkpoint.remove_temporary(path)
     if (path / "summary.json").exists():
         return RunDir(path, None, True, [], lock)
     (path / DIED).unlink(missing_ok=True)

@@ -9,6 +9,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from outerloop.report.table import Table
+from outerloop.types import printable
 
 LABEL_WIDTH = 24
 """Characters that the words of a row are left at least before the table is parted."""
@@ -38,12 +39,12 @@ def part(table: Table, columns: Sequence[int], title: str) -> Table:
 
 
 def drawn(table: Table) -> RichTable:
-    """The same with rich."""
+    """The same with rich. What others named may be in it."""
     title = table.title or None
     out = RichTable(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for i, name in enumerate(table.columns):
         word = i < table.words
-        out.add_column(Text(name), justify="left" if word else "right", overflow="fold", no_wrap=not word)
+        out.add_column(Text(printable(name)), justify="left" if word else "right", overflow="fold", no_wrap=not word)
     for row in table.rows:
-        out.add_row(*(Text(cell) for cell in row))
+        out.add_row(*(Text(printable(cell)) for cell in row))
     return out

@@ -7,6 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from outerloop.types import printable
+
 
 def readable_bytes(count: float) -> str:
     """1234567 -> 1.2 MB."""
@@ -78,8 +80,8 @@ class Terminal:
         return tokens / max(1e-9, max((row["wall_s"] for row in self.latest.values()), default=0.0) - began)
 
     def say(self, text: str) -> None:
-        """One plain line."""
-        self.console.print(text, highlight=False, soft_wrap=True, markup=False)
+        """One plain line, printable whatever others have said in it."""
+        self.console.print(printable(text), highlight=False, soft_wrap=True, markup=False)
 
     def close(self) -> None:
         """Leave the last state on the screen."""

@@ -29,7 +29,7 @@ from pathlib import Path
 from hivemind.utils.multiaddr import Multiaddr
 
 from outerloop.swarm.timeouts import BOOTSTRAP_S, RELAUNCH_S, START_S, STOP_S, limit
-from outerloop.types import UserError
+from outerloop.types import UserError, printable
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class Daemon:
         assert self._process.stdout is not None
         line = await self._process.stdout.readline()
         if line:
-            self._last_line = line.decode(errors="replace").strip()
+            self._last_line = printable(line.decode(errors="replace").strip())
         return bool(line)
 
 

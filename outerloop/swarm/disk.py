@@ -39,6 +39,8 @@ class Folder:
         self._path = path
         self._synced = synced
         path.mkdir(parents=True, exist_ok=True)
+        for begun in path.glob(".*"):  # of a peer that was killed, or had no space left
+            begun.unlink()
 
     def names(self) -> list[str]:
         return [file.name for file in self._path.iterdir() if not file.name.startswith(".")]

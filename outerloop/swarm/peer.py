@@ -37,7 +37,7 @@ from outerloop.swarm.thread import NetworkThread
 from outerloop.swarm.timeouts import DHT_S, OPEN_S, START_S, STOP_S, limit
 from outerloop.swarm.transport import Handler, Unreachable
 from outerloop.swarm.trust import AllowList, Trust
-from outerloop.types import UserError
+from outerloop.types import UserError, printable
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -96,7 +96,7 @@ class Peer:
         except TimeoutError as error:  # slow, not dead
             raise BrokenStream(f"no stream in {OPEN_S:.0f} s") from error
         except (P2PDaemonError, OSError, asyncio.IncompleteReadError) as error:
-            raise Unreachable(str(error).splitlines()[-1].lstrip(" *")) from error
+            raise Unreachable(printable(str(error).splitlines()[-1].lstrip(" *"))) from error
         with closing(opened[2]):
             stream = Stream(opened[1], opened[2])
             try:

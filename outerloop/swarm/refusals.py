@@ -20,6 +20,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Literal, get_args
 
+from outerloop.types import printable
+
 logger = logging.getLogger(__name__)
 Kind = Literal["outsiders", "records", "requests", "payloads", "ballots", "manifests"]
 QUIET_S = 30.0
@@ -43,7 +45,13 @@ class Refusals:
         while len(self._told) > NAMES:
             self._told.popitem(last=False)
         if loud:
-            logger.warning("refused (%s) %s: %s%s", kind, who, why, f", and {more} before that" if more else "")
+            logger.warning(
+                "refused (%s) %s: %s%s",
+                kind,
+                printable(who),
+                printable(why),
+                f", and {more} before that" if more else "",
+            )
 
     def counters(self) -> dict[str, float]:
         """All of them, and by kind, as the metrics name them."""

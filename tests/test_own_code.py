@@ -1,0 +1,74 @@
+"""Code in the current folder is imported only where a setting names it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from outerloop.commands import config
+from outerloop.commands.own_code import find_own_code, targets_of
+from outerloop.types import UserError
+
+SHADOWS = ("outerloop", "torch", "yaml", "rich", "numpy", "safetensors", "hydra", "mine")
+COMMANDS = [
+    ["inspect", "nothing.outl"],
+    ["plan", "--params", "1e6", "--peers", "0"],
+    ["status", "x"],
+    ["report", "none"],
+]
+LONGER = [pytest.param(words, marks=pytest.mark.slow) for words in COMMANDS[1:]]
+
+
+@pytest.fixture
+def downloads(tmp_path, monkeypatch):
+    """The current folder: it holds modules of known names, each of which leaves a file when it is imported."""
+    for name in SHADOWS:
+        said = "" if name == "mine" else "raise ImportError('a file of the folder was imported')"
+        (tmp_path / f"{name}.py").write_text(f"open({name + '.ran'!r}, 'w')\n{said}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one not in ("", str(tmp_path))])
+    return tmp_path
+
+
+@pytest.mark.parametrize("arguments", [COMMANDS[0], *LONGER], ids=lambda words: words[0])
+def test_a_command_imports_nothing_that_lies_in_the_current_folder(arguments, downloads):
+    script = Path(sys.executable).with_name("outerloop")
+    if not script.exists():
+        script = Path(shutil.which("outerloop") or pytest.skip("outerloop is not installed"))
+    done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, env=os.environ)
+    assert done.returncode == 2 and done.stderr.startswith("outerloop: "), done.stderr
+    assert list(downloads.glob("*.ran")) == []
+
+
+@pytest.mark.parametrize("of", ["config", "recipe"])
+def test_a_module_that_a_setting_names_is_found_in_the_current_folder(of, downloads):
+    (downloads / "mine.py").write_text("import torch\n\nclass Net(torch.nn.Module):\n    pass\n")
+    before = list(sys.path)
+    config.load(["model=nano"])
+    assert sys.path == before
+    if of == "config":
+        config.load(["model=module", "model._target_=mine.Net"])
+    else:
+        find_own_code(
+            targets_of(OmegaConf.create({"a": [{"_target_": "mine.Net"}], "b": {"_target_": "torch.nn.GELU"}}))
+        )
+    assert sys.path == ["", *before]
+
+
+def test_an_installed_module_that_is_loaded_already_does_not_open_the_folder(downloads):
+    before = list(sys.path)
+    config.load(["model=module", "model._target_=torch.nn.Embedding", "+model.num_embeddings=256"])
+    assert sys.path == before
+
+
+def test_a_package_of_recipes_is_found_in_the_current_folder(downloads):
+    (downloads / "conf_here").mkdir()
+    (downloads / "conf_here/__init__.py").touch()
+    assert [folder.name for folder in config.search_path(["hydra.searchpath=[pkg://conf_here]"])] == ["conf_here"]
+    sys.modules.pop("conf_here")
+    with pytest.raises(UserError, match="pkg://nowhere is no folder"):
+        config.search_path(["hydra.searchpath=[pkg://nowhere]"])
