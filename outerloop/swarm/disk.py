@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import Protocol
 
+from outerloop.durable import make_folder, sync_folder
+
 Buffer = bytes | mmap.mmap | memoryview
 
 
@@ -36,7 +38,7 @@ class Folder:
     def __init__(self, path: Path, *, synced: bool = True) -> None:
         self._path = path
         self._synced = synced
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
 
     def names(self) -> list[str]:
         return [file.name for file in self._path.iterdir() if not file.name.startswith(".")]
@@ -62,11 +64,4 @@ class Folder:
                 os.fsync(file.fileno())
         temporary.replace(self._path / name)
         if self._synced:
-            self._sync_names()
-
-    def _sync_names(self) -> None:
-        folder = os.open(self._path, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+            sync_folder(self._path)

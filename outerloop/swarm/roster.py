@@ -1,6 +1,6 @@
 """The roster: one expiring record per peer under one key of the DHT. It tells who is there, not who takes part.
 
-    outerloop/<run>/roster : { peer id : {name, addresses, fingerprint, joined, status, settings} }
+    outerloop/<run>/roster : { peer id : {name, addresses, fingerprint, joined, status, settings, incarnation} }
 
 Always read with latest=True: the DHT's caches hide a new peer in two reads of three. A record can only be replaced by
 one that expires later, so a withdrawn record is a tombstone that outlives it. Every record, tombstones too, is signed
@@ -14,12 +14,14 @@ import asyncio
 import logging
 import re
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from hivemind.dht import DHTNode
 
 from outerloop.swarm.fields import BadMessage
+from outerloop.swarm.incarnation import PACKED_BYTES
 from outerloop.swarm.settings import well_formed as well_formed_settings
 from outerloop.swarm.status import Status
 from outerloop.swarm.timeouts import DHT_S, ROSTER_EXPIRY_S, ROSTER_LEAST_S, ROSTER_REFRESH_S, STOP_S, limit
@@ -36,6 +38,7 @@ class Record:
     """What a peer tells about itself. `name` is its local worker index and its peer id; names sort the members.
 
     `settings`: hashes of what must be equal everywhere (settings.py); `fingerprint` is one of all of them.
+    `incarnation`: which process of the peer has written it (incarnation.py).
     """
 
     name: str
@@ -44,6 +47,7 @@ class Record:
     joined: float
     status: Status | None = None
     settings: bytes = b""
+    incarnation: bytes = b""
 
     @property
     def peer_id(self) -> str:
@@ -60,11 +64,17 @@ def id_of(name: str) -> str:
 
 
 class Roster:
-    """This peer's record in the DHT, kept fresh until `withdraw`, and everybody's records."""
+    """This peer's record in the DHT, kept fresh until `withdraw`, and everybody's records.
 
-    def __init__(self, dht: DHTNode, *, run: str, own: Record) -> None:
+    `twin`: told which process has written the record of this peer, when it was not this one.
+    """
+
+    def __init__(
+        self, dht: DHTNode, *, run: str, own: Record, twin: Callable[[bytes], None] = lambda incarnation: None
+    ) -> None:
         self._dht = dht
         self._run = run
+        self._twin = twin
         self._own = replace(own, addresses=_shown(own.addresses))
         self._news = asyncio.Event()
         self._refreshing: asyncio.Task[None] | None = None
@@ -87,6 +97,8 @@ class Roster:
         """The records of all peers that are there, the own one included."""
         records = {self._own.peer_id: self._own}
         for record, _ in await read_roster(self._dht, self._run):
+            if record.peer_id == self._own.peer_id and record.incarnation != self._own.incarnation:
+                self._twin(record.incarnation)
             records.setdefault(record.peer_id, record)
         return list(records.values())
 
@@ -134,7 +146,7 @@ def _key(run: str) -> str:
 def _parse(peer_id: Any, value: Any) -> Record | None:
     """A stranger's bytes -> a record, or None when it is withdrawn or malformed.
 
-    Malformed status or settings are left out.
+    Malformed status, settings or incarnation are left out.
     """
     try:
         record = Record(**value)
@@ -145,7 +157,10 @@ def _parse(peer_id: Any, value: Any) -> Record | None:
     if not (well_formed and typed):
         return None
     settings = record.settings if well_formed_settings(record.settings) else b""
-    return replace(record, addresses=_shown(record.addresses), status=_status(record.status), settings=settings)
+    told = record.incarnation
+    incarnation = told if isinstance(told, bytes) and len(told) == PACKED_BYTES else b""
+    shown, status = _shown(record.addresses), _status(record.status)
+    return replace(record, addresses=shown, status=status, settings=settings, incarnation=incarnation)
 
 
 def _shown(addresses: list[Any]) -> list[str]:
