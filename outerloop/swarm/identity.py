@@ -122,9 +122,9 @@ def read_identity(path: Path) -> Ed25519PrivateKey:
     return Identity.read(path).key
 
 
-def set_aside(path: Path) -> Path:
-    """Return where an identity file lies from now on; another one can be made in its place."""
-    aside = path.with_name(f"{path.name}.{Identity.read(path).starts}-lost-its-memory")
+def set_aside(path: Path, *, peer_id: str) -> Path:
+    """Return where the identity file of a peer lies from now on; another one can be made in its place."""
+    aside = path.with_name(f"{path.name}.of-{peer_id}")
     path.replace(aside)
     sync_folder(path.parent)
     return aside

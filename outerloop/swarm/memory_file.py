@@ -93,8 +93,9 @@ def fit_to_vote(path: Path, disk: Callable[[Path], Disk], *, listed: bool, tell:
     there = disk(folder_of(path))
     if generation_of(there) >= identity.voted:
         return path
+    peer_id = Signatures(identity.key).peer_id
     lost = (
-        f"the peer {Signatures(identity.key).peer_id} has voted, and what it has voted for is gone, damaged or older"
+        f"the peer {peer_id} has voted, and what it has voted for is gone, damaged or older"
         f" than the peer ({folder_of(path)}): it might vote twice, so it is not used any more"
     )
     if listed:
@@ -102,7 +103,7 @@ def fit_to_vote(path: Path, disk: Callable[[Path], Disk], *, listed: bool, tell:
             f"{lost}. Type rm {path}, then outerloop doctor --run-dir to see the new id, and replace the old id with it"
             " in exchange.allow of every peer"
         )
-    aside = set_aside(path)
+    aside = set_aside(path, peer_id=peer_id)
     for name in (NAME, GENERATION):
         there.remove(name)
     tell(f"{lost}; it joins as a new peer with a new key, and the old one is kept in {aside}")
