@@ -23,6 +23,8 @@ import torch
 import xxhash
 from torch import Tensor
 
+from outerloop.durable import sync_folder
+
 KEEP = 2
 """Generations kept; the second is what a corrupt first falls back to."""
 PIECE_BYTES = 1 << 20
@@ -50,6 +52,8 @@ def save(
     of_shards = {f"{file.relative_to(folder)}": fingerprint_of(file) for file in files}
     vouched = fingerprint(io.BytesIO(data)) | {"shards": of_shards, "slow_hash": slow_hash}
     write_atomically(folder / f"worker-{worker}.json", json.dumps(vouched).encode())
+    for holder in (*{file.parent for file in files}, folder.parent, run_dir):  # the folders are new, so are their names
+        sync_folder(holder)
 
 
 def load(run_dir: Path, step: int, worker: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ ROOT = Path(outerloop.__file__).parent
 FLOORS = [
     {"types"},
     {"protocols", "portable"},
-    {"kernels", "rng", "lr", "pace", "dealing", "snapshot", "ranks", "cut", "hardware", "sharded_pickle"},
+    {"durable", "kernels", "rng", "lr", "pace", "dealing", "snapshot", "ranks", "cut", "hardware", "sharded_pickle"},
     {"aggregate", "compress", "feedback", "wire", "island", "schedule", "checkpoint", "swarm"},
     {
         "methods",

@@ -16,6 +16,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from outerloop import checkpoint
 from outerloop.commands.alike import first_difference, shown
+from outerloop.durable import make_folder
 from outerloop.report.runs import DIED, flat
 from outerloop.types import UserError
 
@@ -70,7 +71,7 @@ def open_run(config: DictConfig) -> RunDir:
         refuse_other_settings(path, comparable(config), reform=bool(config.exchange.get("reform")))
     elif path.exists() and not (path.is_dir() and all(map(may_come_first, path.rglob("*")))):
         raise UserError(f"run_dir={path} exists and is not a run: type run_dir= with the name of a new folder")
-    path.mkdir(parents=True, exist_ok=True)
+    make_folder(path)
     lock = locked(path)
     checkpoint.remove_temporary(path)
     if (path / "summary.json").exists():

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from outerloop.protocols import Read
 from outerloop.swarm.bulk import Bulk
@@ -16,6 +16,8 @@ from outerloop.swarm.presence import Presence
 from outerloop.swarm.status import Status
 from outerloop.swarm.timeouts import DHT_S
 from outerloop.types import Contribution, Refusals, Round, UserError
+
+Came = TypeVar("Came")
 
 
 class Part(Protocol):
@@ -136,6 +138,10 @@ class SwarmExchange(ABC):
     def _check_size(self, blob: bytes) -> None:
         if len(blob) > self._max_blob_bytes:
             raise UserError(f"a payload has {len(blob)} bytes; type exchange.max_blob_bytes={len(blob)} on every peer")
+
+    def _under_way(self, work: Coroutine[Any, Any, Came]) -> Future[Came]:
+        """Start work in the network thread. It ends in a UserError when this peer's identity is used twice."""
+        return self._node.spawn(self._presence.incarnations.unless_stopped(work))
 
     def _follow(self, pending: SwarmPending) -> None:
         """Drop it at the end, if it is still under way then."""

@@ -19,6 +19,7 @@ from outerloop.swarm.disk import Folder
 from outerloop.swarm.fields import BadMessage
 from outerloop.swarm.handover import Handover
 from outerloop.swarm.meetings import Meetings
+from outerloop.swarm.memory_file import folder_of
 from outerloop.swarm.outcomes import TooFar
 from outerloop.swarm.pace import pace_of
 from outerloop.swarm.presence import Presence
@@ -138,10 +139,11 @@ class SwarmGather(SwarmExchange):
                 run=run,
                 own=self.peer,
                 names=self._names,
-                disk=Folder(Path(identity_path).with_suffix(".rounds")),
+                disk=Folder(folder_of(Path(identity_path))),
                 rules=rules,
                 max_blob_bytes=max_blob_bytes,
                 pace=pace,
+                incarnations=presence.incarnations,
             )
             self._meetings = Meetings(
                 self._node, run=run, own=self.peer, allowed=self._members.__contains__, max_bytes=max_blob_bytes
@@ -218,7 +220,7 @@ class SwarmGather(SwarmExchange):
     def start(self, blob: bytes, round: Round) -> PatientPending:
         self._check_size(blob)
         place = self._place(round)
-        gather = self._node.spawn(self._gather(place, blob, round))
+        gather = self._under_way(self._gather(place, blob, round))
         pending = PatientPending(
             gather, waits_for=lambda: self._rounds.waits_for(place), tell=self._tell, take_over=self.recovery
         )
@@ -297,7 +299,7 @@ class SwarmGather(SwarmExchange):
         """What `work` comes to, while anybody tells something of the run. Raises Deserted."""
         self._handover.listen()
         return state_from_others(
-            self._node.spawn(work), silent_s=self._handover.silent_s, patience_s=self._patience_s, tell=self._tell
+            self._under_way(work), silent_s=self._handover.silent_s, patience_s=self._patience_s, tell=self._tell
         )
 
     def _names(self) -> dict[str, str]:

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Protocol
 
+from outerloop.durable import make_folder, sync_folder
 from outerloop.swarm.exhaustion import EXHAUSTION
 
 Buffer = bytes | mmap.mmap | memoryview
@@ -38,7 +39,7 @@ class Folder:
     def __init__(self, path: Path, *, synced: bool = True) -> None:
         self._path = path
         self._synced = synced
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
         for begun in path.glob(".*"):  # of a peer that was killed, or had no space left
             begun.unlink()
 
@@ -71,11 +72,4 @@ class Folder:
             raise
         temporary.replace(self._path / name)
         if self._synced:
-            self._sync_names()
-
-    def _sync_names(self) -> None:
-        folder = os.open(self._path, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+            sync_folder(self._path)

@@ -1,6 +1,6 @@
 """Ballots of the agreement on their way: one stream each, at most once, none waiting for another.
 
-{} | one message of ballots.py ->   <- the end of the stream
+{incarnation} | one message of ballots.py ->   <- the end of the stream, or as incarnations.py has it
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import msgpack
 from outerloop.swarm.ballots import MAX_MESSAGE_BYTES, Message, from_map, to_map
 from outerloop.swarm.fields import BadMessage
 from outerloop.swarm.framing import BrokenStream, Stream, Unreadable
+from outerloop.swarm.incarnations import Incarnations
 from outerloop.swarm.roster import id_of
 from outerloop.swarm.timeouts import SEND_S, limit
 from outerloop.swarm.transport import Request, Transport, Unreachable
@@ -26,12 +27,13 @@ class Post:
 
     def __init__(
         self, transport: Transport, *, run: str, names: Callable[[], Mapping[str, str]],
-        receive: Callable[[str, Message], None],
+        receive: Callable[[str, Message], None], incarnations: Incarnations | None = None,
     ) -> None:  # fmt: skip
         self._transport = transport
         self._protocol = f"outerloop/1/{run}/ballot"
         self._names = names
         self._receive = receive
+        self._incarnations = incarnations
         self._sending: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
@@ -44,17 +46,21 @@ class Post:
         task.add_done_callback(self._sending.discard)
 
     async def _send(self, to: str, message: Message) -> None:
+        own = self._incarnations
+        if own is not None and own.stopped:
+            return
         try:
             async with limit(SEND_S), self._transport.open_stream(id_of(to), self._protocol) as stream:
-                await stream.send_object({})
+                await stream.send_object({} if own is None else {"incarnation": own.own})
                 await send_message(stream, message)
-                await stream.ended()
+                await (stream.ended() if own is None else own.heed(stream))
         except (BrokenStream, Unreachable, TimeoutError) as error:
             logger.debug("%s to %s was lost: %s", type(message).__name__, to, error)
 
     async def _take(self, remote: str, request: Request, stream: Stream) -> None:
-        message = await receive_message(stream)
-        self._receive(self._names()[remote], message)
+        message, known = await receive_message(stream), self._incarnations
+        if known is None or await known.accepts(remote, request.get("incarnation"), stream):
+            self._receive(self._names()[remote], message)
 
 
 async def send_message(stream: Stream, message: Message) -> None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 
 from outerloop.swarm.daemon import DaemonOptions
 from outerloop.swarm.directory import Directory
-from outerloop.swarm.identity import ensure_identity
+from outerloop.swarm.disk import Folder
+from outerloop.swarm.identity import Life, ensure_identity
+from outerloop.swarm.incarnations import Incarnations
 from outerloop.swarm.membership import Membership
+from outerloop.swarm.memory_file import fit_to_vote
 from outerloop.swarm.peer import Peer
 from outerloop.swarm.roster import Record, Roster, peer_name
 from outerloop.swarm.settings import Settings
 from outerloop.swarm.strangers import Strangers
-from outerloop.swarm.timeouts import DHT_S
+from outerloop.swarm.timeouts import DHT_S, VIEW_S
+
+INTRODUCTIONS_S = 4 * VIEW_S
+"""Telling who is there which process this is, and all members once the swarm has formed."""
 
 
 class Presence:
@@ -40,9 +47,11 @@ class Presence:
         tell: Callable[[str], None],
         remembers: Callable[[str], bool] = lambda sitting: False,
     ) -> None:
+        path = fit_to_vote(ensure_identity(identity_path), Folder, listed=bool(allow), tell=tell)
+        life = Life.begin(path)  # before anything is said in its name
         self.node = Peer(
             DaemonOptions(
-                identity_path=ensure_identity(identity_path),
+                identity_path=path,
                 host=host,
                 port=port,
                 announce=tuple(announce),
@@ -52,10 +61,18 @@ class Presence:
             allow=allow,
         )
         self.name = peer_name(worker, self.node.peer_id)
+        self.incarnations = Incarnations(self.node, run=run, life=life, tell=tell)
         settings = settings or Settings()
-        own = Record(self.name, self.node.addresses, fingerprint, time.time(), settings=settings.packed)
+        own = Record(
+            self.name,
+            self.node.addresses,
+            fingerprint,
+            time.time(),
+            settings=settings.packed,
+            incarnation=self.incarnations.own,
+        )
         directory = Directory(self.node, self.node.records, run=run)
-        self.roster = Roster(self.node.dht, run=run, own=own, directory=directory)
+        self.roster = Roster(self.node.dht, run=run, own=own, directory=directory, twin=self.incarnations.seen)
         joined = [address.rpartition("/p2p/")[2] for address in initial_peers]
         self.strangers = Strangers(self.node, run=run, own=own, settings=settings, joined=joined, tell=tell)
         self.members = Membership(
@@ -67,11 +84,23 @@ class Presence:
         """Be seen. Whatever this peer answers to must be served by now."""
         await self.members.serve()
         await self.strangers.serve()
+        await self.incarnations.serve()
         await self.roster.publish()
 
     def form(self, *, timeout_s: float) -> None:
-        """Wait until all peers are there and see the same members. Raises UserError, telling who is missing."""
-        self.node.call(self.members.form(timeout_s=timeout_s), timeout_s=timeout_s + DHT_S)
+        """Wait until all peers are there and see the same members.
+
+        Raises UserError, telling who is missing, or that another machine uses this peer's identity.
+        """
+        forming = self.incarnations.unless_stopped(self._form(timeout_s))
+        self.node.call(forming, timeout_s=timeout_s + DHT_S + INTRODUCTIONS_S)
+
+    async def _form(self, timeout_s: float) -> None:
+        there = sorted(await self.roster.read(), key=lambda record: record.joined)
+        await self.incarnations.introduce([record.peer_id for record in there])
+        await self.members.form(timeout_s=timeout_s)
+        await self.incarnations.introduce(self.members.names)
+        self._introducing = asyncio.create_task(self.incarnations.keep_introducing(lambda: self.members.names))
 
     def end(self) -> None:
         """Withdraw the record, end the network thread and the daemon."""

@@ -1,6 +1,6 @@
 """The roster: one expiring record per peer under one key of the DHT. It tells who is there, not who takes part.
 
-    outerloop/<run>/roster : { peer id : {name, addresses, fingerprint, joined, status, settings} }
+    outerloop/<run>/roster : { peer id : {name, addresses, fingerprint, joined, status, settings, incarnation} }
 
 With an allow-list the peers on it are asked for their records instead (directory.py); they are in the DHT, too, for
 peers without a list.
@@ -18,7 +18,7 @@ import logging
 import math
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from hivemind.dht import DHTNode
 
 from outerloop.swarm.directory import Directory, roster_key
 from outerloop.swarm.fields import BadMessage
+from outerloop.swarm.incarnation import PACKED_BYTES
 from outerloop.swarm.settings import well_formed as well_formed_settings
 from outerloop.swarm.status import Status
 from outerloop.swarm.timeouts import DHT_S, ROSTER_EXPIRY_S, ROSTER_LEAST_S, ROSTER_REFRESH_S, STOP_S, limit
@@ -42,6 +43,7 @@ class Record:
     """What a peer tells about itself. `name` is its local worker index and its peer id; names sort the members.
 
     `settings`: hashes of what must be equal everywhere (settings.py); `fingerprint` is one of all of them.
+    `incarnation`: which process of the peer has written it (incarnation.py).
     """
 
     name: str
@@ -50,6 +52,7 @@ class Record:
     joined: float
     status: Status | None = None
     settings: bytes = b""
+    incarnation: bytes = b""
 
     @property
     def peer_id(self) -> str:
@@ -66,12 +69,24 @@ def id_of(name: str) -> str:
 
 
 class Roster:
-    """This peer's record in the DHT, kept fresh until `withdraw`, and everybody's records."""
+    """This peer's record in the DHT, kept fresh until `withdraw`, and everybody's records.
 
-    def __init__(self, dht: DHTNode, *, run: str, own: Record, directory: Directory | None = None) -> None:
+    `twin`: told which process has written the record of this peer, when it was not this one.
+    """
+
+    def __init__(
+        self,
+        dht: DHTNode,
+        *,
+        run: str,
+        own: Record,
+        directory: Directory | None = None,
+        twin: Callable[[bytes], None] = lambda incarnation: None,
+    ) -> None:
         self._dht = dht
         self._directory = directory
         self._run = run
+        self._twin = twin
         self._own = replace(own, addresses=_shown(own.addresses))
         self._news = asyncio.Event()
         self._refreshing: asyncio.Task[None] | None = None
@@ -98,6 +113,8 @@ class Roster:
         listed = self._directory if self._directory is not None and self._directory.is_listed else None
         found = parsed(await listed.read()) if listed else await read_roster(self._dht, self._run)
         for record, _ in found:
+            if record.peer_id == self._own.peer_id and record.incarnation != self._own.incarnation:
+                self._twin(record.incarnation)
             records.setdefault(record.peer_id, record)
         return list(records.values())
 
@@ -153,7 +170,7 @@ def parsed(found: Iterable[tuple[Any, Any, float]]) -> list[tuple[Record, float]
 def _parse(peer_id: Any, value: Any) -> Record | None:
     """A stranger's bytes -> a record, or None when it is withdrawn or malformed.
 
-    Malformed status or settings are left out.
+    Malformed status, settings or incarnation are left out.
     """
     try:
         record = Record(**value)
@@ -164,7 +181,10 @@ def _parse(peer_id: Any, value: Any) -> Record | None:
     if not (well_formed and typed):
         return None
     settings = record.settings if well_formed_settings(record.settings) else b""
-    return replace(record, addresses=_shown(record.addresses), status=_status(record.status), settings=settings)
+    told = record.incarnation
+    incarnation = told if isinstance(told, bytes) and len(told) == PACKED_BYTES else b""
+    shown, status = _shown(record.addresses), _status(record.status)
+    return replace(record, addresses=shown, status=status, settings=settings, incarnation=incarnation)
 
 
 def _shown(addresses: list[Any]) -> list[str]:

@@ -30,6 +30,7 @@ from outerloop.swarm.event_queue import MOST_WAITING, EventQueue
 from outerloop.swarm.exhaustion import EXHAUSTION
 from outerloop.swarm.following import Following
 from outerloop.swarm.history import History
+from outerloop.swarm.incarnations import Incarnations
 from outerloop.swarm.memory import Memory
 from outerloop.swarm.memory_file import MemoryFile
 from outerloop.swarm.notary import Keys
@@ -55,7 +56,7 @@ class Rounds:
     """One peer's rounds. `names` are peer ids and names of who may take part, `own` is this peer's name.
 
     `bulk` carries and counts payloads; `asking` hears whose cannot be used; `memory_file` holds what this peer must not
-    forget; `pace`: how fast payloads may leave; none: no limit.
+    forget; `pace`: how fast payloads may leave; none: no limit. `incarnations`: which processes are heard; none: any.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Rounds:
         rules: Rules,
         max_blob_bytes: int,
         pace: Pace | None = None,
+        incarnations: Incarnations | None = None,
     ) -> None:
         def allowed(peer_id: str) -> bool:
             return peer_id in names()
@@ -77,7 +79,8 @@ class Rounds:
         self._trust = transport.trust
         self._rules = rules
         self._most_bytes = max_blob_bytes + SEAL_BYTES
-        self._store, self.memory_file = Store(disk), MemoryFile(disk, own=own)
+        self._store = Store(disk)
+        self.memory_file = MemoryFile(disk, own=own, life=incarnations.life if incarnations else None)
         self.bulk = Bulk(transport, self._store, run=run, allowed=allowed, pace=pace)
         self._pulls = Pulls(
             self.bulk,
@@ -100,7 +103,7 @@ class Rounds:
         self.asking = Asking(
             self._payloads, self._pulls, self._store, self.bulk, ahead=self._following.catch_up, act=self._happens
         )
-        self._post = Post(transport, run=run, names=names, receive=self._receive)
+        self._post = Post(transport, run=run, names=names, receive=self._receive, incarnations=incarnations)
         self._reach = Reach(self._following.look_at)
         self._timers = Timers(self._happens, rules, moving_s=lambda: self.bulk.moving_s, gone=self.asking.gone)
         self._events: EventQueue[Event] = EventQueue()

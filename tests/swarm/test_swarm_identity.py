@@ -1,21 +1,24 @@
-"""The identity file is a libp2p Ed25519 key, private, made once; the socket folder of a killed peer is removed."""
+"""The identity file is a libp2p Ed25519 key, private, made once, counted; a killed peer's socket folder is removed."""
 
 import os
 import stat
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from outerloop.swarm import folder
 from outerloop.swarm.folder import SocketFolder
-from outerloop.swarm.identity import ensure_identity
+from outerloop.swarm.identity import Identity, Life, ensure_identity, read_identity
+from outerloop.types import UserError
 
 
 def test_file_holds_seed_and_public_key(tmp_path: Path) -> None:
     content = ensure_identity(tmp_path / "run" / "identity").read_bytes()
-    seed, public = content[4:36], content[36:]
-    assert content[:4] == b"\x08\x01\x12\x40" and len(content) == 68
+    seed, public = content[4:36], content[36:68]
+    assert content[:4] == b"\x08\x01\x12\x40" and content[68:] == b"\x7a\x10" + bytes(16), "libp2p skips field 15"
     assert Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw() == public
 
 
@@ -25,6 +28,45 @@ def test_file_is_private_kept_and_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert ensure_identity(path).read_bytes() == content
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_every_process_is_counted_and_the_key_stays(tmp_path: Path) -> None:
+    path = ensure_identity(tmp_path / "identity")
+    key = read_identity(path).private_bytes_raw()
+    first, second = Life.begin(path), Life.begin(path)
+    assert (first.count, second.count) == (1, 2) and first.nonce != second.nonce and len(first.nonce) == 16
+    second.has_memory()
+    first.has_memory()
+    assert Identity.read(path).starts == 2 and Identity.read(path).voted == 2, "it never goes back"
+    assert read_identity(path).private_bytes_raw() == key and stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_of_an_earlier_version_is_taken_over_at_the_first_start(tmp_path: Path) -> None:
+    path = ensure_identity(tmp_path / "identity")
+    path.write_bytes(path.read_bytes()[:68])
+    key = read_identity(path).private_bytes_raw()
+    assert Identity.read(path).starts is None and Life.begin(path).count == 1
+    assert Identity.read(path).starts == 1 and read_identity(path).private_bytes_raw() == key
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o755])
+def test_a_key_that_others_may_read_is_refused_and_it_is_said_what_to_type(tmp_path: Path, mode: int) -> None:
+    path = ensure_identity(tmp_path / "identity")
+    path.chmod(mode)
+    for use in (read_identity, Life.begin):
+        with pytest.raises(UserError, match=rf"private key and has permissions {mode:04o}: type chmod 600 {path}$"):
+            use(path)
+    path.chmod(0o400)
+    read_identity(path)
+
+
+@pytest.mark.parametrize("damage", [lambda key: key[:67], lambda key: key + b"\0", lambda key: b"x" + key[1:], bytes])
+def test_what_is_no_identity_is_not_guessed_at(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    path = ensure_identity(tmp_path / "identity")
+    path.write_bytes(damage(path.read_bytes()) if damage is not bytes else b"")
+    with pytest.raises(UserError, match="holds no Ed25519 identity: remove it"):
+        read_identity(path)
 
 
 def test_folder_of_a_killed_peer_is_removed_and_a_living_ones_is_not() -> None:
