@@ -14,10 +14,13 @@ import re
 
 from outerloop.swarm.commits import Participant
 from outerloop.swarm.disk import Buffer, Disk
+from outerloop.swarm.roster import id_of
 
 logger = logging.getLogger(__name__)
 NAME = re.compile(r"(\d+)-([0-9a-f]{64})-(.+)\.payload")
 Key = tuple[int, Participant]
+PAYLOADS_KEPT = 4
+"""Different payloads of one peer in one round: an honest one has one, and what a majority has chosen is held besides."""
 
 
 class Store:
@@ -30,6 +33,10 @@ class Store:
 
     def __contains__(self, key: Key) -> bool:
         return key in self._files
+
+    def full(self, number: int, peer: str) -> bool:
+        """Return whether no other payload of this peer is taken for this round, unless it is part of the commit."""
+        return sum(of == number and id_of(one.peer) == id_of(peer) for of, one in self._files) >= PAYLOADS_KEPT
 
     def since(self, number: int) -> list[Key]:
         """What is held of this round and later ones."""
