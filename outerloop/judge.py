@@ -131,7 +131,7 @@ class Judge:
         return tuple(peer for peer, slow in hashes.items() if slow != most)
 
     def in_doubt(self, messages: Sequence[wire.Message], own: int, round: Round) -> str:
-        """Return in one line that hashes differ and too few are known to say whose is wrong; empty where they are not."""
+        """Return in one line that hashes differ and too few are known to judge; empty where that is not so."""
         hashes = self.hashes(messages, own)
         [(_, peers), *_] = Counter(hashes.values()).most_common()
         if not self.shared or self.exchange.recovery is None or 2 * peers > len(hashes):

@@ -11,7 +11,7 @@ from outerloop.aggregate.distance_screen import GROWTH, REFUSED, DistanceScreen
 from outerloop.aggregate.norm_screen import LONGEST, REMEMBERED, Measured
 from outerloop.aggregate.screen import screen_of
 from outerloop.methods.noloco import NoLoCo
-from outerloop.types import Contribution, Round
+from outerloop.types import Contribution
 
 THETA_ALONE = {"alpha": 0.5, "beta": 0.7, "gamma": None, "consensus": "inside"}
 BOTH = {"alpha": 0.5, "beta": 0.7, "gamma": 0.9, "consensus": "inside"}

@@ -141,7 +141,7 @@ def test_an_outvoted_worker_does_not_stop_its_machine(monkeypatch):
 
 def test_a_machine_whose_workers_are_all_outvoted_ends_with_that_line(monkeypatch):
     lost = [error_event(index, Outvoted("most peers hold others")) for index in range(2)]
-    with pytest.raises(WorkerCrashed, match="^most peers hold others$"):
+    with pytest.raises(WorkerCrashed, match=r"^most peers hold others$"):
         supervised(monkeypatch, *lost)
 
 

@@ -26,7 +26,10 @@ class Loop:
         self.slow, self.told, self.exchange = {"w": weights}, told, self
 
     def meet(self, blob):
-        return [Contribution("000", Round(1), blob), *(Contribution(peer, Round(1), x) for peer, x in self.told.items())]
+        return [
+            Contribution("000", Round(1), blob),
+            *(Contribution(peer, Round(1), x) for peer, x in self.told.items()),
+        ]
 
 
 def blob_of(weights, peer):

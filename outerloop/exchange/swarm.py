@@ -17,7 +17,6 @@ from outerloop.swarm.status import Status
 from outerloop.swarm.timeouts import DHT_S
 from outerloop.types import Contribution, Refusals, Round, UserError
 
-
 MOST_BLOB_BYTES = 1 << 30
 """Of a payload where nobody says which model it is of."""
 

@@ -147,7 +147,11 @@ class SwarmGather(SwarmExchange):
                 pace=pace,
             )
             self._meetings = Meetings(
-                self._node, run=run, own=self.peer, allowed=self._members.__contains__, max_bytes=max(max_blob_bytes, MEETING_BYTES)
+                self._node,
+                run=run,
+                own=self.peer,
+                allowed=self._members.__contains__,
+                max_bytes=max(max_blob_bytes, MEETING_BYTES),
             )
             self._handover = Handover(
                 self._node,

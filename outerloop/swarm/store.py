@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 NAME = re.compile(r"(\d+)-([0-9a-f]{64})-(.+)\.payload")
 Key = tuple[int, Participant]
 PAYLOADS_KEPT = 4
-"""Different payloads of one peer in one round: an honest one has one, and what a majority has chosen is held besides."""
+"""Different payloads of one peer in one round: an honest one has one. What a majority has chosen is held besides."""
 
 
 class Store:
