@@ -134,7 +134,7 @@ class Judge:
         """Return in one line that hashes differ and too few are known to judge; empty where that is not so."""
         hashes = self.hashes(messages, own)
         [(_, peers), *_] = Counter(hashes.values()).most_common()
-        if not self.shared or self.exchange.recovery is None or 2 * peers > len(hashes):
+        if 2 * peers > len(hashes) or not self.shared or self.exchange.recovery is None:
             return ""
         absent = {peer for peer, number in self.seen.items() if number >= round.number - RECENT} - hashes.keys()
         known = len(hashes) + len(absent)
