@@ -73,7 +73,7 @@ def standing_in(one: Contribution) -> Standing:
     """Return the position that a message contains. Raises UserError for a malformed one."""
     try:
         return Standing.told(json.loads(bytes(one.blob[:MOST_BYTES])))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
         raise UserError(f"{one.peer} does not tell where it stands; start the same program everywhere") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,9 @@ from outerloop.aggregate.norm_screen import Measured, NormScreen
 from outerloop.protocols import Exchange
 from outerloop.routes.both import Combined, Decoded, Routes
 from outerloop.types import Contribution, Outrun, Refusals, ReplicasDiverged, Round, Tensors
+
+RECENT = 8
+"""Rounds after which a peer that took part in none of them is not waited for to say whose weights are right."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ class Judge:
     def __init__(self, routes: Routes, exchange: Exchange, *, shared: bool, measures: bool, screen: NormScreen) -> None:
         self.routes, self.exchange, self.shared, self.measures = routes, exchange, shared, measures
         self.screen = screen
+        self.seen: dict[str, int] = {}
+        self.since = math.inf
 
     def verdict(self, received: Sequence[Contribution], like: Tensors, refused: Refusals) -> Verdict:
         """Of all messages of a round but those that are refused already. Raises BadMessage; changes nothing.
@@ -59,7 +65,7 @@ class Judge:
             raise wire.BadMessage("; ".join(refused.values()))
         try:
             decoded = self.routes.decode(fit, like, measured=self.screen.on)
-            measured = measured_of(decoded, fit[0].round.fragment, refused)
+            measured = self.measured(decoded, fit[0].round.fragment, refused)
             new = {} if screened else self.too_long(decoded, measured)
             if not new:
                 return self.combined(decoded, like, measured, refused)
@@ -75,6 +81,13 @@ class Judge:
         factors, samples = self.screen.factors(measured), self.screen.weights(measured)
         combined = self.routes.combine(decoded, like, factors=factors, samples=samples)
         return Verdict(combined, measured, refused, None)
+
+    def measured(self, decoded: Decoded, fragment: int, refused: Refusals) -> Measured:
+        """Return what the screen goes by."""
+        samples = [message.header.samples for message in decoded.messages]
+        peers = [message.header.peer for message in decoded.messages]
+        own = peers.index(self.exchange.peer) if self.exchange.peer in peers else None
+        return Measured(fragment, decoded.norms, samples, refused=len(refused), own=own)
 
     def too_long(self, decoded: Decoded, measured: Measured) -> Refusals:
         """The messages that do not count by their norms and samples, and why."""
@@ -95,23 +108,48 @@ class Judge:
         return found
 
     def diverged(self, messages: Sequence[wire.Message], own: int, round: Round) -> tuple[str, ...]:
-        """The peers whose headers carry another hash of the slow weights than most; `own` is the one here.
+        """Return the peers whose headers carry another hash of the slow weights than most; `own` is the one here.
 
-        Raises Outrun when this peer is one of them and can take over the state of the others, else ReplicasDiverged.
+        Where none is that of most, and peers of the last rounds are not in this one, nobody is judged: a round of few,
+        whom its leader may have chosen, says nothing about who is right (`in_doubt`).
+
+        Raises Outrun when this peer is one of the minority and can take over the state of the others; ReplicasDiverged
+        when all have shown their hashes and none is that of most, or where a minority cannot take over.
         """
-        hashes = {m.header.peer: m.header.slow for m in messages} | {self.exchange.peer: own}
-        if not self.shared or len(set(hashes.values())) == 1:
+        hashes = self.hashes(messages, own)
+        if not self.shared or len(set(hashes.values())) == 1 or self.in_doubt(messages, own, round):
             return ()
         [(most, peers), *_] = Counter(hashes.values()).most_common()
         if self.exchange.recovery is None or 2 * peers <= len(hashes):
             shown = {peer: f"{slow:016x}" for peer, slow in hashes.items()}
-            raise ReplicasDiverged(f"slow weights differ between peers before round {round.number}: {shown}")
+            raise ReplicasDiverged(
+                f"slow weights differ between peers before round {round.number}, and nobody can know whose are right:"
+                f" {shown}"
+            )
         if own != most:
             raise Outrun(self.exchange.recovery)
         return tuple(peer for peer, slow in hashes.items() if slow != most)
 
+    def in_doubt(self, messages: Sequence[wire.Message], own: int, round: Round) -> str:
+        """Return in one line that hashes differ and too few are known to judge; empty where that is not so."""
+        hashes = self.hashes(messages, own)
+        [(_, peers), *_] = Counter(hashes.values()).most_common()
+        if 2 * peers > len(hashes) or not self.shared or self.exchange.recovery is None:
+            return ""
+        absent = {peer for peer, number in self.seen.items() if number >= round.number - RECENT} - hashes.keys()
+        known = len(hashes) + len(absent)
+        if round.number - self.since < RECENT:  # who was there at the start may not have been seen yet
+            known = max(known, self.exchange.size)
+        if len(hashes) >= known:
+            return ""
+        odd = ", ".join(sorted(peer for peer, slow in hashes.items() if slow != own))
+        return f"{odd}: other weights than here; {len(hashes)} of {known} peers are too few to know whose are right"
 
-def measured_of(decoded: Decoded, fragment: int, refused: Refusals) -> Measured:
-    """What a screen goes by."""
-    samples = [message.header.samples for message in decoded.messages]
-    return Measured(fragment, decoded.norms, samples, refused=len(refused))
+    def landed(self, messages: Sequence[wire.Message], round: Round) -> None:
+        """Remember who took part in a round."""
+        self.since = min(self.since, round.number)
+        self.seen |= {message.header.peer: round.number for message in messages}
+
+    def hashes(self, messages: Sequence[wire.Message], own: int) -> dict[str, int]:
+        """Return the hash of the slow weights that each peer shows, this one included."""
+        return {m.header.peer: m.header.slow for m in messages} | {self.exchange.peer: own}

@@ -21,7 +21,7 @@ import torch
 from torch.nn import Module
 
 from outerloop import compatibility, wire
-from outerloop.aggregate.norm_screen import screen_of
+from outerloop.aggregate.screen import screen_of
 from outerloop.buffers import Buffers
 from outerloop.checkpoint import on_device, opened, whole_parts
 from outerloop.course import Course
@@ -38,7 +38,7 @@ from outerloop.protocols import Aggregate, Choosing, Compressor, Evolving, Excha
 from outerloop.replica import Replica
 from outerloop.rounds import Arrival, InFlight, RoundReport
 from outerloop.routes.both import Routes
-from outerloop.types import Contribution, Outrun, Round, RoundFailed
+from outerloop.types import Contribution, Outrun, ReplicasDiverged, Round, RoundFailed
 
 STATE_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -211,7 +211,11 @@ class OuterLoop(Course):
             verdict = self.island.compute(self.judged, flight, arrival)
         except (RoundFailed, wire.BadMessage) as reason:
             return flight.report(self.slow_hash, wait_s=time.perf_counter() - began, failed=str(reason))
-        return self.island.compute(self.apply, flight, arrival, verdict)
+        try:
+            return self.island.compute(self.apply, flight, arrival, verdict)
+        except ReplicasDiverged:
+            self.in_flight[round] = flight  # nothing has moved: it is part of the state that is saved
+            raise
 
     @torch.no_grad()
     def judged(self, flight: InFlight, arrival: Arrival) -> Verdict:
@@ -223,17 +227,20 @@ class OuterLoop(Course):
     def apply(self, flight: InFlight, arrival: Arrival, verdict: Verdict) -> RoundReport:
         """Everything that a round changes."""
         round, combined = flight.round, verdict.combined.to(self.replica.device)
-        diverged = self.judge.diverged(combined.messages, self.replica.hash_of(flight.offered), round)
+        own = self.replica.hash_of(flight.offered)
+        diverged = self.judge.diverged(combined.messages, own, round)
+        doubt = self.judge.in_doubt(combined.messages, own, round)
         if self.eager:
             now = self.in_flight[Round(round.number + 1, round.fragment)].offered
             combined = refreshed(combined, now=now, then=flight.offered)
         peers = tuple(m.header.peer for m in combined.messages)
-        own = [bytes(c.blob) for c in arrival.received if c.peer == self.exchange.peer and c.peer in peers]
-        counted = own == [flight.blob]
+        sent = [bytes(c.blob) for c in arrival.received if c.peer == self.exchange.peer and c.peer in peers]
+        counted = sent == [flight.blob]
         squares = self.routes.land(combined, flight.offered, flight.then, counted=counted)
         evolved = self.evolving.learn(round, verdict.agreement) if self.evolving else ""
         self.payload.landed(combined.messages, flight.offered)
         self.screen.learn(verdict.measured)
+        self.judge.landed(combined.messages, round)
         self.replica.rehash(flight.offered)
         self.waiting[round.fragment] -= flight.samples if counted else 0
         self.exchange.landed(round, self.inheritance.pack)
@@ -249,7 +256,7 @@ class OuterLoop(Course):
             refused=tuple(verdict.refused.values()),
             land_s=land_s,
             mean_norm=math.sqrt(squares),
-            notes=tuple(filter(None, [evolved, self.learned(flight, land_s)])),
+            notes=tuple(filter(None, [doubt, evolved, self.learned(flight, land_s)])),
         )
 
     def learned(self, flight: InFlight, land_s: float) -> str:

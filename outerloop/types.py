@@ -63,6 +63,10 @@ class ReplicasDiverged(Exception):
     """Two peers that must hold equal slow weights do not."""
 
 
+class Outvoted(ReplicasDiverged):
+    """Most peers ended with other slow weights than this one: theirs are the model of the run."""
+
+
 @dataclass(frozen=True, order=True)
 class Round:
     """One exchange of one fragment of the model."""

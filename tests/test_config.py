@@ -197,3 +197,23 @@ def test_a_clip_that_cannot_be_is_refused_before_anything_starts():
         build.check_parts(config.load(["recipe=noloco", "clip=median"]))
     with pytest.raises(UserError, match="clip=often is not one of auto, median, none"):
         build.check_parts(config.load(["clip=often"]))
+
+
+@pytest.mark.parametrize("recipe", ["recipe=sparseloco", "recipe=noloco"])
+def test_the_largest_payload_follows_from_the_model_and_an_option_may_only_say_less(recipe):
+    """Before: 1 GiB a peer and a round, whatever the model. `nano` has some 100,000 parameters."""
+    kind = "gossip" if "noloco" in recipe else "gather"
+
+    def limited(*options):
+        settings = config.load([recipe, f"exchange=swarm_{kind}", *options])
+        model = build.check_parts(settings)
+        build.limit_payloads(settings, model)
+        return settings.exchange.max_blob_bytes, sum(p.numel() for p in model.parameters())
+
+    most, values = limited()
+    assert 2 * 8 * values < most < 1 << 28, "both weights of NoLoCo in float32 fit, 1 GiB does not"
+    assert limited("exchange.max_blob_bytes=1000")[0] == 1000
+    assert limited(f"exchange.max_blob_bytes={1 << 40}")[0] == most
+    threads = config.load(["recipe=diloco", "exchange=inprocess"])
+    build.limit_payloads(threads, build.check_parts(threads))
+    assert "max_blob_bytes" not in threads.exchange

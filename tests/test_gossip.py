@@ -13,7 +13,7 @@ from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.island import here
 from outerloop.methods.noloco import NoLoCo
 from outerloop.payload import schema_of
-from outerloop.replicas import mean_and_spread
+from outerloop.replicas import average
 from outerloop.types import Contribution, Round, UserError
 
 
@@ -146,7 +146,7 @@ class Lane:
 
     island = SimpleNamespace(compute=here)
     inner_step = slow_hash = 0
-    peer = "a"
+    peer, waits_for_all = "a", True
 
     def __init__(self, weights, of_other_lanes):
         self.exchange, self.slow, self.of_other_lanes = self, {"w": weights}, of_other_lanes
@@ -157,7 +157,8 @@ class Lane:
         return [Contribution("a", Round(1), blob), Contribution("b", Round(1), other)]
 
     def sum(self, values):
-        return [own + other for own, other in zip(values, self.of_other_lanes, strict=True)]
+        others = self.of_other_lanes if len(values) == 2 else [0.0]  # of variance and count, or of one peer
+        return [own + other for own, other in zip(values, others, strict=True)]
 
 
 def test_the_spread_is_that_of_all_lanes_of_an_island():
@@ -165,8 +166,9 @@ def test_the_spread_is_that_of_all_lanes_of_an_island():
     spread = (19 / 4) ** 0.5
     for weights, others in ([2.0] * 3, [16.0, 1.0]), ([8.0], [3.0, 3.0]), ([], [19.0, 4.0]):
         lane = Lane(torch.tensor(weights), others)
-        mean, told, replicas = mean_and_spread(lane, lane)
-        assert mean["w"].tolist() == [1.5 * x for x in weights] and told == pytest.approx(spread) and replicas == 2
+        found = average(lane, lane)
+        assert found.mean["w"].tolist() == [1.5 * x for x in weights] and found.peers == ("a", "b")
+        assert found.spread == pytest.approx(spread)
 
 
 def test_mean_and_spread_of_replicas_by_hand():
@@ -178,10 +180,10 @@ def test_mean_and_spread_of_replicas_by_hand():
             for p in net.parameters():
                 p.fill_(1.0 + 2.0 * exchange.rank)
         outer = toy.outer(net, exchange)
-        mean, spread, replicas = mean_and_spread(outer)
-        assert replicas == 2
-        outer.replica.settle(mean)
-        return spread, outer.slow_hash, {float(p.detach().mean()) for p in net.parameters()}
+        found = average(outer)
+        assert len(found.peers) == 2 and not found.refused
+        outer.replica.settle(found.mean)
+        return found.spread, outer.slow_hash, {float(p.detach().mean()) for p in net.parameters()}
 
     (spread, first, weights), (same, second, _) = toy.run_workers(2, work)
     assert spread == same == 1.0 and first == second and weights == {2.0}

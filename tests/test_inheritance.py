@@ -14,6 +14,7 @@ from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
 from outerloop.course import launch_step
 from outerloop.feedback.ef import ErrorFeedback
+from outerloop.judge import RECENT
 from outerloop.payload import schema_of
 from outerloop.schedule.every_h import EveryH
 from outerloop.schedule.streaming import Streaming
@@ -132,6 +133,63 @@ def test_most_replicas_go_on_and_the_others_take_over_their_state():
     loop.exchange.recovery = None
     with pytest.raises(ReplicasDiverged):
         loop.judge.diverged(headers({"000": own, "001": own, "002": 7}), *at)
+
+
+def seen_in(loop, **rounds):
+    """A judge that has landed rounds with these peers in them: name -> the last one."""
+    for peer, number in rounds.items():
+        loop.judge.landed(headers({peer.removeprefix("p"): 0}), Round(number))
+
+
+@pytest.mark.parametrize("odd", ["000", "001"], ids=["own", "the other"])
+def test_a_round_of_two_says_nothing_about_who_is_right(odd):
+    """A leader that lies proposes itself and its victim: the victim goes on, and the next round of three tells."""
+    loop = loop_of("plain")
+    own, at = loop.slow_hash, (loop.slow_hash, Round(3))
+    loop.exchange.recovery, loop.exchange.size = lambda at_most: None, 4
+    seen_in(loop, p000=2, p001=2, p002=2, p003=2)
+    two = headers({"000": own, "001": 7})
+    assert loop.judge.diverged(two, *at) == ()
+    assert "001: other weights than here; 2 of 4 peers are too few" in loop.judge.in_doubt(two, *at)
+    three = headers({"000": own, "001": 7, "002": own if odd == "001" else 7})
+    assert not loop.judge.in_doubt(three, *at)
+    if odd == "001":
+        assert loop.judge.diverged(three, *at) == ("001",)
+    else:
+        with pytest.raises(Outrun):
+            loop.judge.diverged(three, *at)
+
+
+def test_two_that_are_left_stop_and_so_do_all_when_all_have_shown_their_hashes():
+    loop = loop_of("plain")
+    own = loop.slow_hash
+    loop.exchange.recovery, loop.exchange.size = lambda at_most: None, 4
+    seen_in(loop, p000=20, p001=20, p002=20 - RECENT, p003=3)
+    two = headers({"000": own, "001": 7})
+    assert loop.judge.diverged(two, own, Round(20)) == (), "002 may still tell"
+    with pytest.raises(ReplicasDiverged, match="before round 21, and nobody can know whose are right"):
+        loop.judge.diverged(two, own, Round(21))
+    with pytest.raises(ReplicasDiverged):
+        loop.judge.diverged(headers({"000": own, "001": 7, "002": 8, "003": 9}), own, Round(20))
+
+
+def test_a_round_that_nobody_can_judge_lands_and_is_noted():
+    """The victim of a round of two lands it like every other; alone with the other one it stops, with its message."""
+    for size, stops in [(4, False), (2, True)]:
+        giver, victim = loop_of("plain"), loop_of("plain", seed=5)
+        train(giver, range(1))
+        [told] = giver.exchange.told[Round(0)]
+        victim.exchange.peer, victim.exchange.size = "001", size
+        victim.exchange.told = {Round(0): [told]}
+        victim.exchange.recovery = lambda at_most: None
+        if stops:
+            before = victim.slow_hash
+            with pytest.raises(ReplicasDiverged):
+                [victim.after_inner_step(1) for _ in range(3)]
+            assert victim.slow_hash == before and list(victim.in_flight) == [Round(0)], "to be saved, and landed again"
+        else:
+            [report] = [report for _ in range(3) for report in victim.after_inner_step(1)]
+            assert not report.failed and "too few to know whose are right" in report.notes[0]
 
 
 def test_a_replica_that_differs_heals_at_its_next_landing():

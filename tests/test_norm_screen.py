@@ -8,7 +8,8 @@ import torch
 from outerloop import snapshot
 from outerloop.aggregate.mean import Mean
 from outerloop.aggregate.median_clip import MedianClip
-from outerloop.aggregate.norm_screen import GROWTH, LONGEST, MOST_SAMPLES, REMEMBERED, Measured, NormScreen, screen_of
+from outerloop.aggregate.norm_screen import GROWTH, LONGEST, MOST_SAMPLES, REMEMBERED, Measured, NormScreen
+from outerloop.aggregate.screen import screen_of
 from outerloop.exchange.inprocess import InProcess
 from outerloop.methods.average import Average
 from outerloop.methods.sign import Sign

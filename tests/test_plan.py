@@ -91,9 +91,7 @@ def test_tokens_and_days():
 def test_slow_rounds_are_told_what_to_type():
     assert outlook(fleet(4), method()).settings == []
     needs = outlook(fleet(16), method(size=2e9)).settings
-    assert [one.split("=")[0] for one in needs] == [
-        "exchange.grace_s", "exchange.deadline_s", "round_timeout_s", "exchange.max_blob_bytes"
-    ]  # fmt: skip
+    assert [one.split("=")[0] for one in needs] == ["exchange.grace_s", "exchange.deadline_s", "round_timeout_s"]
     assert outlook(fleet(16), method("gossip", size=100 * MB)).settings == ["exchange.deadline_s=200"]
 
 

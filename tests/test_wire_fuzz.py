@@ -21,7 +21,7 @@ from outerloop.compress.identity import Identity
 from outerloop.compress.index.fixed import Fixed
 from outerloop.compress.topk import TopK
 from outerloop.island import here
-from outerloop.types import Contribution, Moment, Round, RoundFailed
+from outerloop.types import Contribution, Moment, Round
 
 SHORT = settings(max_examples=160, derandomize=True, database=None)
 LONG = settings(max_examples=1300, database=None)
@@ -155,7 +155,7 @@ class Meeting:
     def __init__(self, parts):
         self.slow, self.inner_step, self.slow_hash = {"w": torch.ones(3)}, 5, 0
         self.exchange = self
-        self.peer, self.parts = "a", parts
+        self.peer, self.parts, self.waits_for_all = "a", parts, False
 
     def meet(self, blob):
         header = wire.Header(5, 0, 0, wire.schema_hash({"w": Size([3])}), 0, "b")
@@ -167,8 +167,9 @@ class Meeting:
     [{}, {"value": torch.ones(2)}, {"value": torch.tensor([0.0, torch.nan, 1.0])}, {"value": torch.ones(3).half()}],
     ids=["none", "short", "nan", "half"],
 )
-def test_weights_that_do_not_fit_fail_the_meeting(parts):
-    with pytest.raises(RoundFailed, match="weights that do not fit: payload of b, tensor w"):
-        replicas.mean_and_spread(Meeting(parts))
-    mean, spread, _ = replicas.mean_and_spread(Meeting({"value": torch.full((3,), 3.0)}))
-    assert mean["w"].tolist() == [2.0] * 3 and spread == 1.0
+def test_weights_that_do_not_fit_are_left_out(parts):
+    found = replicas.average(Meeting(parts))
+    assert found.refused["b"].startswith("b: its weights do not fit: payload of b, tensor w")
+    assert found.mean["w"].tolist() == [1.0] * 3 and found.peers == ("a",) and found.spread == 0.0
+    found = replicas.average(Meeting({"value": torch.full((3,), 3.0)}))
+    assert found.mean["w"].tolist() == [2.0] * 3 and found.spread == 1.0 and not found.refused

@@ -52,16 +52,15 @@ def test_peers_that_resume_at_different_steps_are_told_which_folder_to_remove():
         assert "'000': 150, '001': 300" in str(error) and "step-00000300" in str(error)
 
 
-@pytest.mark.parametrize(("call", "kind"), [("begin_together", UserError), ("finish", ReplicasDiverged)])
-def test_different_weights_where_a_run_goes_on_or_ends_are_not_passed_over(call, kind):
+def test_different_weights_where_a_run_goes_on_are_not_passed_over():
     def work(exchange):
         worker = worker_of(exchange)
         worker.trainer.outer.inner_step = 1
         if exchange.rank:
             worker.trainer.outer.replica.settle({name: x + 1 for name, x in worker.trainer.outer.slow.items()})
-        getattr(worker, call)()
+        worker.begin_together()
 
-    assert [type(outcome) for outcome in outcomes(work)] == [kind, kind]
+    assert [type(outcome) for outcome in outcomes(work)] == [UserError, UserError]
 
 
 def test_different_weights_at_the_start_become_those_of_the_first_and_that_is_told():
@@ -182,3 +181,19 @@ def test_one_of_several_does_it_and_another_one_when_it_failed(tmp_path):
     for what, expected in [("a", True), ("a", False), ("b", True), ("b", False)]:
         with only_once(tmp_path / "done", what) as mine:
             assert mine == expected
+
+
+def test_who_differs_from_the_others_is_saved_before_it_stops():
+    def work(exchange):
+        events = []
+        worker = worker_of(exchange, events)
+
+        def step():
+            raise ReplicasDiverged("nobody can know whose are right")
+
+        worker.trainer.step, worker.save = step, lambda: events.append("saved")
+        with pytest.raises(ReplicasDiverged):
+            worker.inner_step()
+        assert events == ["saved"]
+
+    toy.run_workers(1, work)

@@ -29,10 +29,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from outerloop.aggregate.median_clip import factors_of
-from outerloop.protocols import Exchange, OuterMethod
-from outerloop.types import UserError
 
-KINDS = ("auto", "median", "none")
 GROWTH = 4.0
 """Times h: under a linear warm-up of the learning rate the norm of the second round is 3 times that of the first."""
 REFUSED = 5.0
@@ -52,13 +49,14 @@ MOST_SAMPLES = 1 << 40
 class Measured:
     """The L2 norm and the samples of each contribution to a round, in peer-name order: the input of the screen.
 
-    `refused`: number of contributions that were left out already.
+    `refused`: number of contributions that were left out already. `own`: place of this peer's, where that matters.
     """
 
     fragment: int
     norms: list[float]
     samples: list[int]
     refused: int = 0
+    own: int | None = None
 
     @property
     def median(self) -> float:
@@ -118,7 +116,11 @@ class NormScreen:
         apart = bool(norms) and max(norms) > REFUSED * min(norms)
         unsure = apart or (round.refused and not self.before(round.fragment))
         if norms and (round.has_middle or not unsure):
-            self.landed[round.fragment] = [*self.landed.get(round.fragment, ()), round.median][-REMEMBERED:]
+            self.remember(round.fragment, [round.median])
+
+    def remember(self, fragment: int, norms: list[float]) -> None:
+        """Keep the last norms of a fragment, these included."""
+        self.landed[fragment] = [*self.landed.get(fragment, ()), *norms][-REMEMBERED:]
 
     def before(self, fragment: int) -> float:
         """h, or 0 where no round has landed."""
@@ -140,19 +142,3 @@ def median(values: Iterable[Any]) -> Any:
     """The lower median of those that are not zero; 0 of none."""
     positive = [x for x in values if x > 0]
     return statistics.median_low(positive) if positive else 0
-
-
-def screen_of(clip: str, *, method: OuterMethod, exchange: Exchange, eager: bool) -> NormScreen:
-    """The screen of a run; "auto": on where peers are others' machines, which may be left out of a round.
-
-    Raises UserError for another kind, and for "median" where contributions are no steps that all peers take alike.
-    """
-    if clip not in KINDS:
-        raise UserError(f"clip={clip} is not one of {', '.join(KINDS)}: type clip=auto")
-    alike = method.shared and exchange.agrees and not eager
-    if clip == "median" and not alike:
-        raise UserError(
-            "clip=median needs peers that take the same outer step, and this method, this exchange or eager=true gives"
-            " each its own: type clip=none"
-        )
-    return NormScreen(on=clip == "median" or (clip == "auto" and alike and not exchange.waits_for_all))

@@ -13,12 +13,13 @@ import torch
 from hydra.errors import InstantiationException
 from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig
+from torch import Size
 from torch import distributed as dist
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from outerloop import compatibility, hardware
-from outerloop.aggregate.norm_screen import screen_of
+from outerloop import compatibility, hardware, wire
+from outerloop.aggregate.screen import screen_of
 from outerloop.checkpoint import opened
 from outerloop.commands.alike import shown
 from outerloop.commands.config import stepped_inside
@@ -34,6 +35,9 @@ from outerloop.loop import OuterLoop
 from outerloop.lr import warmup_cosine
 from outerloop.protocols import Evolving, Exchange, Schedule
 from outerloop.types import Round, UserError
+
+LANES = 64
+"""Lanes of an island whose messages may travel as one, each with a table of its own."""
 
 RULES = ("quorum", "min_peers", "min_fraction", "absent_rounds", "max_blob_bytes")
 """Of the exchange: may change when a run is resumed, but only on all machines."""
@@ -225,8 +229,11 @@ def next_launch(schedule: Schedule, inner_step: int) -> Round:
     return next(due.launch[0] for step in count(inner_step + 1) if (due := schedule.due(step)).launch)
 
 
-def check_parts(config: DictConfig) -> None:
-    """Make everything that is cheap to make, so that a mistake is answered before anything is written or started."""
+def check_parts(config: DictConfig) -> Module:
+    """Make everything that is cheap to make, so that a mistake is answered before anything is written or started.
+
+    Return the trial model. Raises UserError.
+    """
     if allow := config.exchange.get("allow"):
         from outerloop.swarm.trust import AllowList  # with hivemind, which runs without a list may do without
 
@@ -242,7 +249,21 @@ def check_parts(config: DictConfig) -> None:
     peers = config.exchange.get("peers", config.workers)
     corpus.stream(rank=peers - 1, size=peers, batch=1, seq_len=config.inner.seq_len, seed=config.seed)
     check_validation(config, corpus, dist.get_world_size() if dist.is_initialized() else config.workers)
-    compatibility.refuse_fragments(make(config.schedule), list(trainable(trial_model(config, corpus))))
+    model = trial_model(config, corpus)
+    compatibility.refuse_fragments(make(config.schedule), list(trainable(model)))
+    return model
+
+
+def limit_payloads(config: DictConfig, model: Module) -> None:
+    """Set the largest payload that a peer takes to what a message of this model can have; an option may say less.
+
+    Twice the limit of the wire: some methods send fast and slow weights, and state_dtype=float64 has wide values.
+    """
+    if "max_blob_bytes" in config.exchange:
+        shapes = {name: x.shape for name, x in [*trainable(model).items(), *model.named_buffers()]}
+        tables = wire.size_limit(dict.fromkeys(shapes, Size([0])))
+        most = 2 * (wire.size_limit(shapes) + LANES * tables)
+        config.exchange.max_blob_bytes = min(config.exchange.max_blob_bytes or most, most)
 
 
 def trial_model(config: DictConfig, corpus: Corpus) -> Module:

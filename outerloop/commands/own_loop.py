@@ -60,6 +60,7 @@ def from_recipe(
     settings = config.load([f"recipe={recipe}", *options])
     plain = getattr(model, "_orig_mod", model)  # what torch.compile wraps has names that other peers know
     refuse_for_many(settings, processes_of(plain))
+    build.limit_payloads(settings, plain)
     if gathered:
         island = Gathered(plain, Ranks(group_of(plain)), state_device=build.state_device(settings))
         return led(settings, island, plain, exchange, Path(run_dir), state) if island.ranks.leads else following(island)

@@ -28,7 +28,7 @@ from outerloop.commands.build import make
 from outerloop.exchange.inprocess import Hub
 from outerloop.inner.worker import Event
 from outerloop.kernels.threads import keep_to
-from outerloop.types import Deserted, LeaderFailed, Made, ReplicasDiverged, RoundFailed, Stopped, UserError
+from outerloop.types import Deserted, LeaderFailed, Made, Outvoted, ReplicasDiverged, RoundFailed, Stopped, UserError
 
 LEAVE_S = 20
 """How long a worker process has to leave by itself before it is killed."""
@@ -54,9 +54,10 @@ def died(index: int, how: str) -> Event:
 def error_event(index: int, error: BaseException) -> Event:
     """What a worker says when it cannot go on: the user's mistake or a known end in one line, else the whole trace.
 
-    The kind "alone" is no worker's fault: the others were gone for too long.
+    The kind "alone" is no worker's fault: the others were gone for too long. "outvoted" ends this worker's run alone.
     """
-    kind = "user" if isinstance(error, UserError) else "alone" if isinstance(error, Deserted) else "crash"
+    kinds = {UserError: "user", Deserted: "alone", Outvoted: "outvoted"}
+    kind = next((kind for of, kind in kinds.items() if isinstance(error, of)), "crash")
     known = isinstance(error, UserError | RoundFailed | Deserted | LeaderFailed | ReplicasDiverged | FloatingPointError)
     text = str(error) if known else "".join(traceback.format_exception(error))
     return {"event": "error", "worker": index, "step": 0, "kind": kind, "text": text}

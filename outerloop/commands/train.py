@@ -41,7 +41,7 @@ def train(config: DictConfig, form: FormTeam | None = None) -> Row:
     `form` makes the team of workers, else they are threads or processes of this machine, as the exchange says.
     """
     console = Console()
-    build.check_parts(config)
+    build.limit_payloads(config, build.check_parts(config))
     with closing(rundir.open_run(config)) as run:
         return follow(config, run, console, form or TEAMS[config.workers_as])
 
@@ -83,6 +83,7 @@ class Supervisor:
         self.here = set(range(config.workers))
         self.ready: set[int] = set()
         self.died: set[int] = set()
+        self.outvoted = ""
         self.done_s: float | None = None
         self.went_back = False
 
@@ -103,6 +104,8 @@ class Supervisor:
         while self.here:
             for event in self.next_events(team):
                 self.take(event)
+        if self.outvoted and self.done_s is None:
+            raise WorkerCrashed(self.outvoted)
 
     def next_events(self, team: Team) -> list[Event]:
         """The next one. When a worker is done, the others have as long as a round may take to be done as well."""
@@ -122,6 +125,10 @@ class Supervisor:
             return
         if kind == "error" and event["kind"] == "alone" and self.done_s is not None:
             event, kind = died(worker, event["text"]), "died"
+        if kind == "error" and event["kind"] == "outvoted":  # the others of this machine hand in the model
+            self.outvoted = event["text"]
+            self.died.add(worker)
+            event, kind = died(worker, event["text"]), "left"
         self.write(event)
         if kind == "error":
             raise (UserError if event["kind"] == "user" else WorkerCrashed)(event["text"])

@@ -18,6 +18,8 @@ from outerloop.swarm.timeouts import DHT_S
 from outerloop.types import Contribution, Refusals, Round, UserError
 
 Came = TypeVar("Came")
+MOST_BLOB_BYTES = 1 << 30
+"""Of a payload where nobody says which model it is of."""
 
 
 class Part(Protocol):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
-from outerloop.exchange.swarm import SwarmExchange
+from outerloop.exchange.swarm import MOST_BLOB_BYTES, SwarmExchange
 from outerloop.exchange.swarm_patience import Came, PatientPending, progress_to, state_from_others
 from outerloop.swarm.common import ANY, Held
 from outerloop.swarm.disk import Folder
@@ -31,6 +31,8 @@ from outerloop.swarm.timeouts import CALL_S, DONATE_S, LINGER_S, MEET_S, STATE_S
 from outerloop.types import FIRST, Contribution, Deserted, Handing, Outrun, Refusals, Round, UserError
 
 logger = logging.getLogger(__name__)
+MEETING_BYTES = 16 << 20
+"""What a peer may tell of itself at the start, settings and shapes of all its lanes, however small the model is."""
 
 
 class SwarmGather(SwarmExchange):
@@ -57,7 +59,7 @@ class SwarmGather(SwarmExchange):
     fragments         of the schedule
     fingerprint       hash of all settings that must be equal on every peer
     settings          those settings by name, so that one that differs is named; who has others is left out
-    max_blob_bytes    largest payload that is sent, or accepted from a peer
+    max_blob_bytes    largest payload that is sent, or accepted from a peer; None: 1 GiB
     max_mbit          what payloads and state may take of the way out, Mbit/s; None: no limit
     patience_s        how long nobody may tell anything of the run to a peer that needs its state, 90 at least
     tell              told, in one line, what a round that takes long is waiting for
@@ -92,7 +94,7 @@ class SwarmGather(SwarmExchange):
         fragments: int = 1,
         fingerprint: str = "",
         settings: Settings | None = None,
-        max_blob_bytes: int = 1 << 30,
+        max_blob_bytes: int | None = None,
         max_mbit: float | None = None,
         patience_s: float = 600.0,
         tell: Callable[[str], None] = logger.warning,
@@ -123,6 +125,7 @@ class SwarmGather(SwarmExchange):
             tell=tell,
             remembers=self._remembers,
         )
+        max_blob_bytes = max_blob_bytes or MOST_BLOB_BYTES
         super().__init__(presence, max_blob_bytes=max_blob_bytes, tell=tell)
         if not (isinstance(patience_s, int | float) and patience_s > 0):
             raise UserError(
@@ -146,7 +149,11 @@ class SwarmGather(SwarmExchange):
                 incarnations=presence.incarnations,
             )
             self._meetings = Meetings(
-                self._node, run=run, own=self.peer, allowed=self._members.__contains__, max_bytes=max_blob_bytes
+                self._node,
+                run=run,
+                own=self.peer,
+                allowed=self._members.__contains__,
+                max_bytes=max(max_blob_bytes, MEETING_BYTES),
             )
             self._handover = Handover(
                 self._node,

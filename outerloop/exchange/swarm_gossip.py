@@ -5,7 +5,7 @@ What a round is, and how pairs end alike, is in `outerloop.swarm` (gossip.py, pa
 an Exchange. The two of a pair may be in rounds of different numbers: each contribution carries its sender's own.
 
 Members are those that were there at the start. One that dies is met no more, and costs its partner of the moment one
-limit in time; the run's final average is of those that are left.
+limit in time; at the end each peer averages the weights that it fetched itself (assembly.py).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, TimeoutError
 
 from outerloop.exchange.from_the_start import FromTheStart
-from outerloop.exchange.swarm import SwarmExchange, SwarmPending
-from outerloop.swarm.assembly import Assembly
+from outerloop.exchange.swarm import MOST_BLOB_BYTES, SwarmExchange, SwarmPending
+from outerloop.swarm.assembly import WAITS, Assembly
 from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.contents import Contents
 from outerloop.swarm.gossip import Gossip
@@ -25,9 +25,10 @@ from outerloop.swarm.pace import pace_of
 from outerloop.swarm.partners import Dealt, Drawn, Partners
 from outerloop.swarm.patience import Patience
 from outerloop.swarm.presence import Presence
+from outerloop.swarm.roster import id_of
 from outerloop.swarm.settings import Settings
 from outerloop.swarm.timeouts import DHT_S, LINGER_S
-from outerloop.types import FIRST, Contribution, Handing, Round, RoundFailed, UserError
+from outerloop.types import FIRST, Contribution, Handing, Refusals, Round, RoundFailed, UserError
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class SwarmGossip(FromTheStart, SwarmExchange):
     fingerprint, settings, max_blob_bytes, max_mbit    as for SwarmGather
     pairing           "random": with whoever is ready; "scheduled": dealt from the seed, the same in every run
     seed              of scheduled pairs; equal on all peers
-    patience          how long to wait for a partner, as a part of the own inner time
+    patience          how long to wait for a partner, as a part of this peer's own inner time
     least_patience_s  ... and at least
     most_patience_s   ... and at most
     deadline_s        a pair that takes longer is dropped; a scheduled partner is waited for this long
@@ -74,7 +75,7 @@ class SwarmGossip(FromTheStart, SwarmExchange):
         meeting_s: float = 600.0,
         fingerprint: str = "",
         settings: Settings | None = None,
-        max_blob_bytes: int = 1 << 30,
+        max_blob_bytes: int | None = None,
         max_mbit: float | None = None,
         tell: Callable[[str], None] = logger.info,
     ) -> None:
@@ -97,6 +98,7 @@ class SwarmGossip(FromTheStart, SwarmExchange):
             settings=settings,
             tell=tell,
         )
+        max_blob_bytes = max_blob_bytes or MOST_BLOB_BYTES
         super().__init__(presence, max_blob_bytes=max_blob_bytes, tell=tell)
         self._scheduled_wait_s = deadline_s if pairing == "scheduled" else None
         self._seed, self._join_timeout_s, self._meeting_s = seed, join_timeout_s, meeting_s
@@ -142,6 +144,11 @@ class SwarmGossip(FromTheStart, SwarmExchange):
         self._node.call(self._begin(), timeout_s=DHT_S)
         self._clock.begin()
 
+    def refused(self, round: Round, refusals: Refusals) -> None:
+        """Note each of the others whose weights cannot be used, and do not meet it for a while."""
+        reasons = {peer: why.removeprefix(f"{peer}: ") for peer, why in refusals.items() if peer != self.peer}
+        self._node.spawn(self._strike(round, reasons))
+
     def start(self, blob: bytes, round: Round) -> _Pending:
         self._check_size(blob)
         own_s = self._patience.after(self._clock.inner_s())
@@ -151,16 +158,21 @@ class SwarmGossip(FromTheStart, SwarmExchange):
         return pending
 
     def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Everybody's bytes who comes within `meeting_s`; not the own ones when this peer is later than that."""
+        """Return the shares of all members that came within `meeting_s`, each fetched by this peer; its own one too."""
         self._tell(f"at the end: the others have {self._meeting_s:g} s to come")
         try:
-            return self._node.call(self._assembly.meet(number, blob), timeout_s=timeout_s + 2 * self._meeting_s)
+            return self._node.call(self._assembly.meet(number, blob), timeout_s=timeout_s + WAITS * self._meeting_s)
         except TimeoutError as error:
             raise RoundFailed(f"meeting {number} did not end") from error
 
     def linger(self) -> None:
-        """Until everybody has the final average, or does not come."""
+        """Until everybody who is there has all shares."""
         self._node.call(self._assembly.linger(), timeout_s=self._meeting_s + 2 * LINGER_S)
+
+    async def _strike(self, round: Round, reasons: Refusals) -> None:
+        for peer, reason in reasons.items():
+            self._node.trust.refusals.note("payloads", peer, f"round {round.number}: {reason}")
+            self._gossip.strike(id_of(peer))
 
     async def _begin(self) -> None:
         self._gossip.begin(self._partners())

@@ -16,14 +16,15 @@ from torch import Tensor
 
 from outerloop import checkpoint, rng
 from outerloop.beginning import begin_alike, meet
+from outerloop.ending import ending_of
 from outerloop.inner.saving import keep_payload, load, save
 from outerloop.inner.spent import Spent
 from outerloop.inner.trainer import StepReport, Trainer
 from outerloop.protocols import Exchange
 from outerloop.ranks import Ranks
-from outerloop.replicas import ALONE, mean_and_spread
+from outerloop.replicas import ALONE, average
 from outerloop.rounds import SPENT, RoundReport, utilization
-from outerloop.types import ReplicasDiverged, RoundFailed, Tensors, UserError
+from outerloop.types import Outvoted, ReplicasDiverged, Round, RoundFailed, Tensors, UserError
 
 Event = dict[str, Any]
 
@@ -76,6 +77,7 @@ class Worker:
         self.lanes = trainer.ranks if trainer.outer.island.in_lanes else ALONE
         self.failed_in_a_row = 0
         self.to_be_saved = False
+        self.parted = ""
         self.spent = Spent()
         self.base = {"bytes_sent": 0, "bytes_received": 0, "payload_bytes": 0, "wait_s": 0.0, "rounds_failed": 0}
         self.base |= dict.fromkeys(SPENT, 0.0)
@@ -103,7 +105,7 @@ class Worker:
         self.told = self.step
         while self.step < self.trainer.outer.schedule.inner_steps(self.plan.rounds):
             self.check_stop()
-            report = self.trainer.step()
+            report = self.inner_step()
             self.spent.add(report)
             self.tell_step(report)
             for landed in report.rounds:
@@ -112,21 +114,47 @@ class Worker:
         self.finish()
         self.emit("done", slow_hash=f"{self.trainer.outer.slow_hash:016x}", peer=self.exchange.peer, **self.counters())
 
+    def inner_step(self) -> StepReport:
+        """Take one inner step and land what is due.
+
+        Raises ReplicasDiverged once the state is saved: nobody knows yet which of the replicas is wrong. The ranks of
+        an island save together, and only one of them hears of it: an island keeps its last checkpoint.
+        """
+        try:
+            return self.trainer.step()
+        except ReplicasDiverged:
+            if self.ranks.size == 1:
+                self.save()
+            raise
+
     def finish(self) -> None:
-        """One model comes out: the mean where replicas differ, and proof that they are equal where they must be."""
+        """End with one model: the mean where replicas differ, else that of most peers (ending.py). Raises Outvoted."""
         if not self.trainer.outer.shared:
             self.become_one()
             return
-        states = {peer: one.slow for peer, one in meet(self.trainer.outer).items()}
-        if len(set(states.values())) > 1:
-            raise ReplicasDiverged(f"the peers ended with different slow weights: {states}")
+        ending = ending_of(self.trainer.outer)
+        if ending.outvoted:
+            raise Outvoted(ending.outvoted)
+        for line in ending.odd:
+            self.tell_once(line)
+        self.parted = ending.parted
+
+    def tell_apart(self) -> None:
+        """Once the model is handed in: raises ReplicasDiverged where no hash was that of most peers at the end."""
+        if self.parted:
+            raise ReplicasDiverged(self.parted)
 
     def become_one(self) -> None:
-        """The mean of all replicas that are left is the run's model, and what its last evaluation is of."""
-        mean, spread, replicas = mean_and_spread(self.trainer.outer, self.lanes)
-        self.trainer.outer.replica.settle(mean)
-        self.tell_once(f"the model is the mean of {replicas} of {self.exchange.size} replicas, {spread:.2g} apart")
-        self.tell_validation(self.plan.rounds, mean, spread=spread, replicas=replicas)
+        """Take the mean of all replicas that fit as the run's model, and evaluate it."""
+        found = average(self.trainer.outer, self.lanes)
+        self.trainer.outer.replica.settle(found.mean)
+        if found.refused:
+            self.exchange.refused(Round(self.plan.rounds), found.refused)
+        for reason in found.refused.values():
+            self.tell_once(f"left out, {reason}")
+        replicas, size = len(found.peers), self.exchange.size
+        self.tell_once(f"the model is the mean of {replicas} of {size} replicas, {found.spread:.2g} apart")
+        self.tell_validation(self.plan.rounds, found.mean, spread=found.spread, replicas=replicas)
 
     def begin_together(self) -> None:
         """Check that all peers, on whatever machine, begin with the same round and layouts, and with equal weights.
@@ -247,8 +275,8 @@ class Worker:
         if outer.shared or not self.exchange.lockstep:
             self.tell_validation(round_number, outer.slow)
         else:
-            mean, spread, replicas = mean_and_spread(outer, self.lanes)
-            self.tell_validation(round_number, mean, spread=spread, replicas=replicas)
+            found = average(outer, self.lanes)
+            self.tell_validation(round_number, found.mean, spread=found.spread, replicas=len(found.peers))
 
     def tell_validation(self, round_number: int, weights: Tensors, **replicas: float) -> None:
         """These weights on this worker's share."""

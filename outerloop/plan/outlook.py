@@ -21,8 +21,8 @@ from outerloop.plan import gather, gossip
 from outerloop.plan.links import gather_s, pair_s
 from outerloop.plan.setting import Fleet, Method, Pace
 
-GRACE_S, DEADLINE_S, ABSENT_ROUNDS, BLOB_BYTES, ROUND_S = 3.0, 120.0, 2, 1 << 30, 600.0
-"""exchange.grace_s, deadline_s, absent_rounds, max_blob_bytes and round_timeout_s as they come."""
+GRACE_S, DEADLINE_S, ABSENT_ROUNDS, ROUND_S = 3.0, 120.0, 2, 600.0
+"""exchange.grace_s, deadline_s, absent_rounds and round_timeout_s as they come."""
 LEAD_S = 5.0
 """The patience with a leader that is gone: swarm/timeouts.py."""
 RESTART_S = 60.0
@@ -126,5 +126,3 @@ def to_type(fleet: Fleet, method: Method, settle_s: float) -> Iterator[str]:
         yield f"exchange.deadline_s={math.ceil(2 * took_s)}"
     if took_s > ROUND_S / 2:
         yield f"round_timeout_s={math.ceil(4 * took_s)}"
-    if method.payload_bytes > BLOB_BYTES:
-        yield f"exchange.max_blob_bytes={math.ceil(1.1 * method.payload_bytes)}"

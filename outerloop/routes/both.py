@@ -92,7 +92,7 @@ class Routes:
         self.merge_local = 0.0 if merge_local == "carry" else float(merge_local)
         self.reads = method.reads
         self.copies: Tensors = {}
-        self.plain = Plain(method=method, feedback=feedback, aggregate=aggregate, payload=payload, peer=peer)
+        self.plain = Plain(method=method, feedback=feedback, aggregate=aggregate, payload=payload, peer=peer, slow=slow)
         self.local = isinstance(feedback, LocalError)
         self.fused = Fused(self.plain, aside=bool(delay or self.merge_local or not island.in_place))
         self.fused.fits &= delay < sync_every  # at a delay of H the slow weights have moved since the launch

@@ -7,9 +7,11 @@ Norms, agreement and aggregate are of one kind: of values, or of the coefficient
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from outerloop import wire
@@ -33,13 +35,25 @@ class Launched:
 
 
 class Plain:
-    """The definition of a round; takes every tensor."""
+    """The definition of a round; takes every tensor.
+
+    slow   this peer's slow weights. Where a method sends weights, norms are of their differences from these, and what
+           is shortened are the differences (aggregate/distance_screen.py)
+    """
 
     def __init__(
-        self, *, method: OuterMethod, feedback: Feedback, aggregate: Aggregate, payload: Payload, peer: str
+        self,
+        *,
+        method: OuterMethod,
+        feedback: Feedback,
+        aggregate: Aggregate,
+        payload: Payload,
+        peer: str,
+        slow: Tensors | None = None,
     ) -> None:
         self.method, self.feedback, self.aggregate = method, feedback, aggregate
         self.payload, self.peer = payload, peer
+        self.centre = (slow or {}) if method.sends == "weights" else {}
 
     def launch(self, number: int, slow: Tensors, read: Tensors, *, leads: bool) -> Launched:
         """Difference, feedback, compress. Changes nothing that lasts."""
@@ -65,7 +79,7 @@ class Plain:
         """
 
         def sent(name: str, x: Tensor) -> list[Tensor]:
-            return scaled(self.contributions(messages, name, x), factors)
+            return self.scaled(name, self.contributions(messages, name, x), factors)
 
         return {name: self.payload.values(self.aggregate(sent(name, x), samples, norms)) for name, x in like.items()}
 
@@ -86,10 +100,28 @@ class Plain:
         return squares(mean)
 
     def squares_of(self, message: wire.Message, like: Tensors) -> dict[str, float]:
-        """Σ x² of each tensor of one message, as it is aggregated. Raises BadMessage."""
+        """Return Σ x² of each tensor of one message, as it is aggregated. Raises BadMessage."""
         return {
-            name: sum_of_squares(self.payload.contribution(message, name, x), of=x.numel()) for name, x in like.items()
+            name: self.sum_of_squares(name, self.payload.contribution(message, name, x), of=x.numel())
+            for name, x in like.items()
         }
+
+    def scaled(self, name: str, sent: Sequence[Tensor], factors: Sequence[float]) -> list[Tensor]:
+        """Return each contribution to one tensor times its factor; as it is where that is 1."""
+        if name not in self.centre:
+            return scaled(sent, factors)
+        centre = self.centre[name]
+        return [
+            torch.lerp(centre.expand_as(x).to(x.dtype), x, factor) if factor < 1 else x
+            for x, factor in zip(sent, factors, strict=True)
+        ]
+
+    def sum_of_squares(self, name: str, sent: Tensor, *, of: int) -> float:
+        """Return Σ x² of one contribution to one tensor; infinite where float64 does not hold it."""
+        if name not in self.centre:
+            return sum_of_squares(sent, of=of)
+        apart = sent.double() - self.centre[name].double()
+        return sum_of_squares(apart, of=of) if all_finite(apart) else math.inf
 
 
 def finite(name: str, x: Tensor, slow: Tensor) -> Tensor:

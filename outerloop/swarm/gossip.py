@@ -105,6 +105,10 @@ class Gossip:
         """The members are known, and so are the partners."""
         self._pairing.partners = partners
 
+    def strike(self, peer: str) -> None:
+        """A payload that this partner (peer id) sent cannot be used: it is not met for a while."""
+        self._pairing.strike(peer)
+
     async def meet(self, round: Round, blob: bytes, *, patience_s: float) -> list[Contribution]:
         """One round: the contributions of the pair in the order of names, or the own one alone."""
         async with self._line:

@@ -99,7 +99,8 @@ class Outcomes:
         """
         while (missing := self._missing(commit)) and self._broken is None:
             others = [peer for peer in commit.roster if peer != self._own]
-            await asyncio.wait([self._pulls.start(commit.number, one, [one.peer, *others]) for one in missing])
+            pulls = [self._pulls.start(commit.number, one, [one.peer, *others], decided=True) for one in missing]
+            await asyncio.wait(pulls)
             if self._missing(commit):
                 if commit.number < self._open - ROUNDS_KEPT:
                     return

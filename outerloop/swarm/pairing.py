@@ -17,9 +17,11 @@ Events go in as method calls; some return what shall be done next.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import dataclass
 
 from outerloop.swarm.partners import Partners
+from outerloop.swarm.penalties import MOST_ROUNDS
 from outerloop.types import Round
 
 LATELY = 4
@@ -52,6 +54,8 @@ class Pairing:
         self._ready: dict[str, Round] = {}
         self._heard: dict[str, int] = {}  # peer -> in which of the own rounds it was heard last
         self._rounds = 0
+        self._strikes: Counter[str] = Counter()
+        self._shunned_until: dict[str, int] = {}  # peer -> the own round from which on it may be met again
         self._engaged: str | None = None
         self._paired = False
         self._tired = False
@@ -115,6 +119,15 @@ class Pairing:
         """The pair is done on this side."""
         assert self._engaged is not None and self._paired
         self.partners.met(self._engaged)
+        self._strikes[self._engaged] = max(0, self._strikes[self._engaged] - 1)
+
+    def strike(self, peer: str) -> None:
+        """What a partner sent cannot be used: it is not met again for 2^strikes own rounds, MOST_ROUNDS at most.
+
+        Two strikes: one is what it was forgiven when the pair was done.
+        """
+        self._strikes[peer] += 2
+        self._shunned_until[peer] = self._rounds + min(2 ** self._strikes[peer], MOST_ROUNDS)
 
     def leave(self) -> None:
         """This peer leaves the pool, in a pair, alone, or because the round was given up."""
@@ -125,7 +138,9 @@ class Pairing:
 
     def _may_meet(self, peer: str, round: Round) -> bool:
         own = self.round
-        return own is not None and self.partners.fit(own, round) and peer in self.partners.of(own)
+        if own is None or self._rounds < self._shunned_until.get(peer, 0):
+            return False
+        return self.partners.fit(own, round) and peer in self.partners.of(own)
 
     def _propose(self, candidates: list[str]) -> Propose | None:
         if self._engaged is not None or not candidates:

@@ -1,7 +1,4 @@
-"""Shares of an assembly, sealed by their owners: a collector can leave somebody out, and cannot speak for it.
-
-What is not signed by its owner for this assembly (sealed.py) is refused by name, on every peer alike.
-"""
+"""Shares of an assembly, sealed by their owners: whoever passes one on cannot pass off anything else as it."""
 
 from __future__ import annotations
 
@@ -18,17 +15,17 @@ class Shares:
         self._members = membership
 
     async def seal(self, number: int, blob: bytes) -> bytes:
-        """What travels of what this peer brings to an assembly."""
+        """Return what travels of what this peer brings to an assembly."""
         signatures, sitting = self._transport.trust.signatures, self._members.sitting
         name = self._members.names[self._transport.peer_id]
         return await beside(
             len(blob), lambda: sealed(blob, signatures, sitting=sitting, number=number, peer=name, purpose=SHARE)
         )
 
-    async def open(self, number: int, owner: str, content: bytes) -> bytes | None:
-        """What a member (peer id) brought to this assembly; None: it did not sign that."""
+    async def open(self, number: int, owner: str, content: bytes) -> tuple[bytes, str]:
+        """Return what a member (peer id) brought to this assembly and "", or nothing and why it did not."""
         trust, name, sitting = self._transport.trust, self._members.names[owner], self._members.sitting
-        if why := await doubt(content, trust.signatures, sitting=sitting, number=number, peer=name, purpose=SHARE):
-            trust.refusals.note("payloads", name, why)
-            return None
-        return await beside(len(content), lambda: content[SEAL_BYTES:])
+        why = await doubt(content, trust.signatures, sitting=sitting, number=number, peer=name, purpose=SHARE)
+        if why:
+            return b"", f"{why} ({name})"
+        return await beside(len(content), lambda: content[SEAL_BYTES:]), ""
