@@ -1,7 +1,8 @@
 """Payloads on their way into the store, each of them once, from its owner or whoever else holds it.
 
 What is larger than allowed is not asked for, and what its owner did not sign for the round is not held: it is refused
-by name, and not asked for again.
+by name, and not asked for again. An owner has one payload a round: of one that signs more, MOST_HELD are held, and of
+more only what the round came to.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from outerloop.swarm.trust import Trust
 
 logger = logging.getLogger(__name__)
 Key = tuple[int, Participant]
+MOST_HELD = 2
+"""Payloads of one peer for a round that is not decided: a second one shows that it lies, more would fill the disk."""
 
 
 class Pulls:
@@ -43,6 +46,7 @@ class Pulls:
         self._sitting = sitting
         self._max_bytes = max_bytes
         self._held = held
+        self._decided = -1  # the last round that was
         self._refused: set[Key] = set()  # each cost its download, or was never asked for
         self._running: dict[Key, tuple[asyncio.Task[None], list[str]]] = {}
 
@@ -65,6 +69,7 @@ class Pulls:
 
     def drop_all_but(self, number: int, needed: Iterable[Participant]) -> None:
         """The round was decided: nobody needs its other payloads any more."""
+        self._decided = number
         self._refused = {key for key in self._refused if key[0] > number - ROUNDS_KEPT}
         for (of, one), (task, _) in list(self._running.items()):
             if of == number and one not in needed:
@@ -81,17 +86,26 @@ class Pulls:
 
     async def _take(self, number: int, one: Participant, holders: list[str]) -> None:
         """Get it, look at it, hold it. Raises Unobtainable."""
-        content, reason = b"", f"a payload of {one.size_bytes} bytes, up to {self._max_bytes} are allowed"
-        if one.size_bytes <= self._max_bytes:
+        content, reason = b"", self._too_much(number, one)
+        if not reason:
             content = await self._get(one, holders)
             signatures, sitting = self._trust.signatures, self._sitting()
-            reason = await doubt(content, signatures, sitting=sitting, number=number, peer=one.peer)
+            reason = await doubt(content, signatures, sitting=sitting, number=number, peer=one.peer, state=one.state)
         if reason:
             self._refused.add((number, one))
             self.refuse(one.peer, reason)
             return
         await self._store.put(number, one, content)
         self._held(number, one)
+
+    def _too_much(self, number: int, one: Participant) -> str:
+        """Why a payload is not even asked for; empty when it is."""
+        if one.size_bytes > self._max_bytes:
+            return f"a payload of {one.size_bytes} bytes, up to {self._max_bytes} are allowed"
+        held = [1 for of, other in self._store.since(number) if of == number and id_of(other.peer) == id_of(one.peer)]
+        if number > self._decided and len(held) >= MOST_HELD:
+            return f"more than {MOST_HELD} payloads for round {number}"
+        return ""
 
     async def _get(self, one: Participant, holders: list[str]) -> bytes:
         return await self._bulk.get(one.digest, one.size_bytes, holders, at_most=self._max_bytes, timeout_s=PULL_S)

@@ -1,6 +1,6 @@
 """The payloads of the last rounds, on disk: what this peer holds for others and for its own landing.
 
-    <round>-<sha256>-<peer>.payload
+    <round>-<sha256>-<peer>.payload        <peer>@<commit>.<sha256> where it names a state of the run (state_roots.py)
 
 An accept says "its payloads can be had from me", so a payload is safe before anybody hears that it is held, and is
 found again after a crash. Those of the newest round lie in memory as well until they are landed: just the bytes that
@@ -16,7 +16,7 @@ from outerloop.swarm.commits import Participant
 from outerloop.swarm.disk import Buffer, Disk
 
 logger = logging.getLogger(__name__)
-NAME = re.compile(r"(\d+)-([0-9a-f]{64})-(.+)\.payload")
+NAME = re.compile(r"(\d+)-([0-9a-f]{64})-([^@]+)(?:@(\d+)\.([0-9a-f]{64}))?\.payload")
 Key = tuple[int, Participant]
 
 
@@ -37,7 +37,8 @@ class Store:
 
     async def put(self, number: int, one: Participant, content: bytes) -> None:
         """Hold a content, which is what `one` says; safe when this returns."""
-        name = f"{number:012d}-{one.digest.hex()}-{one.peer}.payload"
+        named = f"@{one.state[0]}.{one.state[1].hex()}" if one.state else ""
+        name = f"{number:012d}-{one.digest.hex()}-{one.peer}{named}.payload"
         await self._disk.write(name, content)
         self._files[number, one] = name
         self._keep(number, one, content)
@@ -77,7 +78,8 @@ def _key(disk: Disk, name: str) -> Key | None:
     if found is None:
         return None
     content = disk.read(name)
-    one = Participant.of(found[3], memoryview(content))
+    state = (int(found[4]), bytes.fromhex(found[5])) if found[4] else None
+    one = Participant.of(found[3], memoryview(content), state=state)
     if one.digest.hex() == found[2]:
         return int(found[1]), one
     logger.warning("payload %s is damaged: removed, it will be fetched again", name)

@@ -33,6 +33,11 @@ class AllowList:
                 raise UserError(f"exchange.allow: {error}; {shown}") from error
         self._peers = frozenset(peers) | {own} if peers else frozenset()
 
+    @property
+    def listed(self) -> frozenset[str]:
+        """The ids that are on it, with the own one; none where the run is open."""
+        return frozenset(peer for peer in self._peers if peer in self)
+
     def __contains__(self, peer_id: str) -> bool:
         return not self._peers or peer_id in self._peers
 
