@@ -158,6 +158,7 @@ class Handover:
 
         Where neither a memory nor a list tells whose word counts, it rests on most of those that answer.
         """
+        names = {id_of(peer): peer for peer in peers}
         while True:
             known = self._rounds.known
             later = GENESIS - 1 if known is None else known.number
@@ -168,7 +169,7 @@ class Handover:
                 self._heard_s = time.monotonic()
             if head := newest(logs, notary, voters=voters, known=None if self._rounds.outrun else known):
                 for peer, why in objections(logs, head).items():
-                    self._refuse(peer, why)
+                    self._refuse(names[peer], why)
                 rests_on = _told(voters) or f"the {len(logs)} peers that answered, for there is no exchange.allow"
                 logger.info("commit %d is held by more than half of %s, or follows it", head.number, rests_on)
                 return head
