@@ -35,7 +35,6 @@ class StateRoots:
         self._hashed = asyncio.Event()
         self._hashed.set()
         self._named: defaultdict[State, set[str]] = defaultdict(set)  # the ids of those that name it
-        self._voters = 0  # of the last commit's roster
         self._certified: dict[int, bytes] = {}
         self._last = -1
         self._news = asyncio.Event()
@@ -71,7 +70,6 @@ class StateRoots:
             if one.state and one.peer == self._own and one.state == self._to_name:
                 self._to_name = None
         voters = voters_of(id_of(self._own), commit.roster, ())
-        self._voters = sum(map(len, voters))
         for (number, sha), peers in self._named.items():
             if most(peers, voters):
                 self._certified.setdefault(number, sha)
@@ -93,7 +91,7 @@ class StateRoots:
     def told(self, number: int) -> str:
         """How many name a state as of this commit, in one line."""
         named = max((len(peers) for (of, _), peers in self._named.items() if of == number), default=0)
-        return f"{named} of {self._voters} peers have named it in a commit, and more than half have to"
+        return f"{named} peers have named it in a commit, and more than half of the roster have to"
 
     def _forget(self) -> None:
         oldest = self._last - CERTIFY_ROUNDS
