@@ -160,6 +160,7 @@ class SwarmGather(SwarmExchange):
                 self._rounds,
                 run=run,
                 own=self.peer,
+                sitting=lambda: self._members.sitting,
                 allowed=lambda peer_id: peer_id in self._names(),
                 disk=Folder(Path(identity_path).with_suffix(".state"), synced=False),
                 pace=pace,

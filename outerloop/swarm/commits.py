@@ -34,35 +34,58 @@ from outerloop.swarm.fields import (
 
 DOMAIN = b"outerloop/1/commit\n"
 GENESIS = -1
+MOST_LETTERS = 64
+"""Of the name of a peer that names a state: both are in the name of the payload's file (store.py), 255 at most."""
+State = tuple[int, bytes]
+"""The number of a commit, and the sha256 of the manifest of the run's state as of it."""
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Participant:
-    """One payload of a round: whose it is, its sha256 and its size."""
+    """One payload of a round: whose it is, its sha256 and its size; in order of these.
+
+    `state`: the state of the run that its owner has copied, where somebody asked for it (state_roots.py).
+    """
 
     peer: str
     digest: bytes
     size_bytes: int
+    state: State | None = None
+
+    def __lt__(self, other: Participant) -> bool:
+        return self._place < other._place
+
+    @property
+    def _place(self) -> tuple[str, bytes, int, State]:
+        return self.peer, self.digest, self.size_bytes, self.state or (GENESIS - 1, b"")
 
     def to_list(self) -> list[Any]:
-        return [self.peer, self.digest, self.size_bytes]
+        return [self.peer, self.digest, self.size_bytes, *(self.state or ())]
 
     @staticmethod
-    def of(peer: str, content: bytes | memoryview) -> Participant:
+    def of(peer: str, content: bytes | memoryview, *, state: State | None = None) -> Participant:
         """What a payload is called."""
-        return Participant(peer, hashlib.sha256(content).digest(), len(content))
+        return Participant(peer, hashlib.sha256(content).digest(), len(content), state)
 
     @staticmethod
     def from_list(value: Any) -> Participant:
         """Raises BadMessage."""
-        if type(value) is not list or len(value) != 3:
-            raise BadMessage(f"a participant is [peer, sha256, bytes]; came {quote(value)}")
-        peer, sha256, size_bytes = value
+        if type(value) is not list or len(value) not in (3, 5):
+            raise BadMessage(f"a participant is [peer, sha256, bytes] or that with a state; came {quote(value)}")
+        peer, sha256, size_bytes, *state = value
+        if state and type(peer) is str and len(peer) > MOST_LETTERS:
+            raise BadMessage(f"who names a state has a name of at most {MOST_LETTERS} letters; came {quote(peer)}")
         return Participant(
             peer_id(peer, "a participant's peer"),
             digest(sha256, "a participant's payload"),
             whole(size_bytes, "a payload's size in bytes", most=MAX_AMOUNT),
+            _state(*state) if state else None,
         )
+
+
+def _state(number: Any, sha256: Any) -> State:
+    named = digest(sha256, "the manifest of a participant's state")
+    return whole(number, "the number of a participant's state", most=MAX_NUMBER), named
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""A state on its way here: the manifest that most donors name, then its chunks from all of these donors at once.
+"""A state on its way here: its manifest, then its chunks from all donors that name it at once.
+
+    more than half of all donors name one state    ->   that one, while it is not certified yet (state_roots.py)
+    else                                           ->   the certified one, once that is known
 
 What arrived is kept on disk until all is here, so a download that was broken off goes on where it was as long as the
 state stays the same one.
@@ -11,7 +14,7 @@ import hashlib
 import io
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from outerloop.swarm.bulk import TRANSFERS_AT_ONCE, Bulk
 from outerloop.swarm.disk import Buffer, Disk
@@ -30,24 +33,40 @@ Named = tuple[bytes, int]
 
 
 class Download:
-    """Gets states; `disk` is for nothing but their chunks."""
+    """Gets states; `disk` is for nothing but their chunks. `sitting`: what donors sign for."""
 
-    def __init__(self, transport: Transport, *, run: str, disk: Disk) -> None:
+    def __init__(self, transport: Transport, *, run: str, sitting: Callable[[], str], disk: Disk) -> None:
         self._transport = transport
         self._protocol = protocol_of(run)
-        self._run = run
+        self._sitting = sitting
         self._disk = disk
         self.bulk = Bulk(transport, _Nothing(), run=content_of(run), allowed=lambda peer_id: False)
 
     async def get(
-        self, number: int, donors: Sequence[str], progress: Progress, *, at_most: int
+        self,
+        number: int,
+        donors: Sequence[str],
+        progress: Progress,
+        *,
+        at_most: int,
+        certified: Callable[[], Awaitable[bytes]] | None = None,
     ) -> tuple[Manifest, bytes]:
         """The state of at most so many bytes as of this commit from those of `donors` (peer ids) that give it.
 
-        `progress` is told the bytes that are here and the size. Raises Unobtainable, BadMessage.
+        `progress` is told the bytes that are here and the size; `certified` waits for the sha256 of its manifest,
+        which the caller compares. None: nothing certifies it, and more than half of the donors have to name it. Raises
+        Unobtainable, BadMessage.
         """
         answers = await asyncio.gather(*(self._ask(donor, number, most_bytes(at_most)) for donor in donors))
-        (sha, length), holders = _most(answers)
+        offers = _offers(answers)
+        named = _named_by_most(offers, len(donors))
+        if named is None and certified is not None and offers:
+            sha = await certified()
+            named = next((one for one in offers if one[0] == sha), None)
+        if named is None:
+            count = max(map(len, offers.values()), default=0)
+            raise Unobtainable(f"{count} of {len(donors)} peers give one state, and more than half have to")
+        (sha, length), holders = named, offers[named]
         told = await self.bulk.get(sha, length, holders, at_most=most_bytes(at_most), timeout_s=PULL_S)
         manifest = Manifest.from_bytes(told)
         if manifest.number != number or manifest.size_bytes > at_most:
@@ -70,7 +89,7 @@ class Download:
     def _signed(self, donor: str, number: int, named: Named, signature: object) -> bool:
         """Whether a donor stands for what it names."""
         trust = self._transport.trust
-        right = trust.signatures.right(signature, CONTEXT, self._run, number, *named, by=donor)
+        right = trust.signatures.right(signature, CONTEXT, self._sitting(), number, *named, by=donor)
         if not right:
             trust.refusals.note("manifests", donor, f"a state as of commit {number} whose name it did not sign")
         return right
@@ -131,14 +150,17 @@ class _Nothing:
         return None
 
 
-def _most(answers: Sequence[tuple[Named, str] | None]) -> tuple[Named, list[str]]:
-    """What the most donors name, and those donors. Raises Unobtainable when nobody names anything."""
+def _offers(answers: Sequence[tuple[Named, str] | None]) -> dict[Named, list[str]]:
+    """Which donors name what."""
     donors: defaultdict[Named, list[str]] = defaultdict(list)
     for answer in answers:
         if answer is not None:
             donors[answer[0]].append(answer[1])
-    if not donors:
-        raise Unobtainable(f"none of {len(answers)} peers gives its state")
     if len(donors) > 1:
         logger.warning("donors name different states: %s", sorted(donors.values(), key=len))
-    return max(donors.items(), key=lambda named: (len(named[1]), named[0]))
+    return dict(donors)
+
+
+def _named_by_most(offers: Mapping[Named, Sequence[str]], donors: int) -> Named | None:
+    """What more than half of so many donors name."""
+    return next((named for named, holders in offers.items() if 2 * len(holders) > donors), None)

@@ -1,10 +1,12 @@
 """The state of a run from those who have it to one that comes late, or was away for too long.
 
-the newest commit h that can be believed   ->   its roster is asked for the state as of commit h + 1 (donor.py)
-commit h + 1 is decided, h's roster signed ->   the newcomer follows the chain from there, and keeps what comes
-the state is here (download.py)            ->   its trainer goes on from that, and lands what has come meanwhile
+the newest commit h that is proven        ->   its roster is asked for the state as of commit n = h + 1 (donor.py)
+commit n is decided, as the chain signs   ->   the newcomer follows the chain from there, and keeps what comes
+donors name their states in the chain     ->   the state that a majority of them names is the run's (state_roots.py)
+just that state is here (download.py)     ->   its trainer goes on from it, and lands what has come meanwhile
 
-Before the first round, the state that the run begins with goes the same way to those that hold another one.
+Where commit n passed without a state, the next n is one that every donor copies. Before the first round, the state that
+the run begins with goes the same way to those that hold another one; there more than half of the givers name it.
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from outerloop.swarm.ballots import Decided
-from outerloop.swarm.commits import Commit
+from outerloop.swarm.commits import GENESIS, Commit
 from outerloop.swarm.disk import Disk
-from outerloop.swarm.donor import Donor
+from outerloop.swarm.donor import Donor, next_common
 from outerloop.swarm.download import Download, Progress
 from outerloop.swarm.fields import MAX_NUMBER, BadMessage
 from outerloop.swarm.framing import BrokenStream
@@ -25,10 +28,10 @@ from outerloop.swarm.holders import Unobtainable
 from outerloop.swarm.manifest import Manifest
 from outerloop.swarm.notary import Keys
 from outerloop.swarm.pace import Pace
-from outerloop.swarm.proof import newest, objections, unproven
+from outerloop.swarm.proof import newest, objections, unproven, voters_of
 from outerloop.swarm.roster import id_of
 from outerloop.swarm.rounds import Rounds
-from outerloop.swarm.timeouts import RETRY_S
+from outerloop.swarm.timeouts import CERTIFY_S, RETRY_S
 from outerloop.swarm.transport import Transport, Unreachable
 
 logger = logging.getLogger(__name__)
@@ -37,7 +40,8 @@ START = MAX_NUMBER
 
 
 class Handover:
-    """Both sides of it. `own`: this peer's name; `disk`: for chunks alone; `pace`: how fast state may leave.
+    """Both sides of it. `own`: this peer's name; `sitting`: what donors sign for; `disk`: for chunks alone; `pace`: how
+    fast state may leave.
 
     `given` and `taken` carry and count it.
     """
@@ -49,6 +53,7 @@ class Handover:
         *,
         run: str,
         own: str,
+        sitting: Callable[[], str],
         allowed: Callable[[str], bool],
         disk: Disk,
         pace: Pace | None = None,
@@ -56,10 +61,11 @@ class Handover:
         self._trust = transport.trust
         self._rounds = rounds
         self._own = own
-        self._donor = Donor(transport, run=run, allowed=allowed, pace=pace)
-        self._download = Download(transport, run=run, disk=disk)
+        self._donor = Donor(transport, run=run, sitting=sitting, allowed=allowed, pace=pace)
+        self._download = Download(transport, run=run, sitting=sitting, disk=disk)
         self.given, self.taken = self._donor.bulk, self._download.bulk
         self._heard_s, self._moved = time.monotonic(), 0
+        self._warned = ""
 
     async def serve(self) -> None:
         await self._donor.serve()
@@ -90,11 +96,17 @@ class Handover:
         self._donor.release(START)
 
     async def landed(self, number: int, content: bytes | None) -> None:
-        """The trainer has landed a commit, and copied its state if that was wanted."""
+        """The trainer has landed a commit, and copied its state if that was wanted.
+
+        This peer's next payload names that state.
+        """
         head = self._rounds.head_of(number)
         self._donor.landed(number, copied=content is not None and head is not None)
         if content is not None and head is not None:
-            self._donor.hold(content, await asyncio.to_thread(Manifest.of, content, number=number, head=head))
+            with self._rounds.roots.hashing():
+                manifest = await asyncio.to_thread(Manifest.of, content, number=number, head=head)
+                self._rounds.roots.name(number, manifest.sha)
+            self._donor.hold(content, manifest)
 
     def silent_s(self) -> float:
         """Seconds since a peer last told this one something of the run, or state came from one or went to one."""
@@ -116,63 +128,131 @@ class Handover:
         """
         others = [peer for peer in peers if peer != self._own and id_of(peer) in self._trust.allow]
         notary = Keys(self._trust.signatures, sitting=sitting)
+        number = None
         while True:
             head = await self._newest(others, notary)
-            number, donors = head.number + 1, [peer for peer in head.roster if peer != self._own]
-            ids = list(map(id_of, donors))
-            getting = asyncio.create_task(self._download.get(number, ids, progress, at_most=at_most))
+            if number is None or number <= head.number:
+                number = head.number + 1 if number is None else next_common(head.number + 1)
+            donors = [peer for peer in head.roster if peer != self._own]
+            root = asyncio.create_task(self._certified(number, head, donors, notary, sitting))
+            getting = asyncio.create_task(
+                self._download.get(
+                    number, list(map(id_of, donors)), progress, at_most=at_most, certified=partial(asyncio.shield, root)
+                )
+            )
             try:
-                decided = await self._decided(head, donors, notary, getting)
-                await self._rounds.go_on_from(decided, run=sitting)
-                manifest, content = await getting
-                if manifest.head == decided.commit.digest:
+                sha, (manifest, content) = await asyncio.gather(root, getting)
+                if manifest.sha == sha:
                     self._rounds.arrived()
                     return number, content
-                logger.warning("the state that was given is of another history; asking again")
+                self._warn("the state that most donors gave is not the one that most have named; asking again")
             except (Unobtainable, BadMessage) as error:
-                logger.warning("no state as of commit %d: %s; asking for a later one", number, error)
+                self._warn(f"no state as of commit {number}: {error}; asking again, or for a later one")
             finally:
                 getting.cancel()
+                root.cancel()
             await asyncio.sleep(RETRY_S[1])
 
     async def _newest(self, peers: Sequence[str], notary: Keys) -> Commit:
-        """The newest commit that can be believed (proof.py), as soon as there is one; who tells another is refused."""
+        """The newest commit that is proven (proof.py), as soon as there is one; who tells another is refused.
+
+        Where neither a memory nor a list tells whose word counts, it rests on most of those that answer.
+        """
+        names = {id_of(peer): peer for peer in peers}
         while True:
+            known = self._rounds.known
+            later = GENESIS - 1 if known is None else known.number
+            voters = voters_of(id_of(self._own), known.roster if known else (), self._trust.allow.listed)
             answers = zip(peers, await asyncio.gather(*(self._ask(peer, None) for peer in peers)), strict=True)
-            logs = {peer: log for peer, log in answers if log}
-            if head := newest(logs, notary):
+            logs = {id_of(peer): log for peer, log in answers if log}
+            if any(log[-1].commit.number > later for log in logs.values()):
+                self._heard_s = time.monotonic()
+            if head := newest(logs, notary, voters=voters, known=None if self._rounds.outrun else known):
                 for peer, why in objections(logs, head).items():
-                    self._refuse(peer, why)
-                logger.info(
-                    "commit %d is what most of %d peers that answered hold, or follows it", head.number, len(logs)
-                )
+                    self._refuse(names[peer], why)
+                rests_on = _told(voters) or f"the {len(logs)} peers that answered, for there is no exchange.allow"
+                logger.info("commit %d is held by more than half of %s, or follows it", head.number, rests_on)
                 return head
             if logs:
-                logger.warning("most of %d peers that answer hold no commit in common: asking again", len(logs))
+                whom = _told(voters) or f"the {len(logs)} peers that answer"
+                self._warn(
+                    f"{len(logs)} peers tell their commits, but more than half of {whom} have to hold one: waiting"
+                )
             await asyncio.sleep(RETRY_S[1])
 
-    async def _decided(self, head: Commit, peers: Sequence[str], notary: Keys, getting: asyncio.Task) -> Decided:
-        """The commit after `head`, as soon as one of them proves it. Raises what `getting` failed of."""
+    async def _certified(self, number: int, head: Commit, donors: Sequence[str], notary: Keys, sitting: str) -> bytes:
+        """Follow the chain from `head`: the sha256 of the manifest that the run's state as of this commit has.
+
+        Raises Unobtainable when it is not certified, UserError when this peer may not follow.
+        """
+        decided = await self._decided(head, donors, notary)
+        while decided.commit.number < number:
+            decided = await self._decided(decided.commit, donors, notary)
+        await self._rounds.go_on_from(decided, run=sitting)
+        certified = asyncio.create_task(self._rounds.roots.certified(number))
+        try:
+            await self._follow(number, donors, certified)
+            return await certified
+        finally:
+            certified.cancel()
+
+    async def _follow(self, number: int, peers: Sequence[str], certified: asyncio.Task[bytes]) -> None:
+        """Look how far these are until the state is certified, and say so when that takes long."""
+        clock = asyncio.get_running_loop().time
+        began_s, said_s, turn = clock(), CERTIFY_S, 0
+        while not certified.done():
+            if self._rounds.outrun:
+                raise Unobtainable(f"the others are too far past commit {number} already")
+            await self._look_at(peers[turn % len(peers)])
+            turn += 1
+            if clock() - began_s > said_s:
+                said_s *= 2
+                self._warn(
+                    f"the state as of commit {number} waits for the rounds after it: {self._rounds.roots.told(number)}."
+                    " A run that ends before that hands nothing over"
+                )
+            await asyncio.wait([certified], timeout=RETRY_S[1])
+
+    async def _decided(self, head: Commit, peers: Sequence[str], notary: Keys) -> Decided:
+        """The commit after `head`, as soon as one of them proves it."""
         while True:
             for peer in peers:
-                for one in (await self._ask(peer, head.number))[:1]:
+                found = await self._ask(peer, head.number)
+                self._heard_s = time.monotonic() if found is not None else self._heard_s
+                for one in found or ():
+                    if one.commit.number > head.number + 1:
+                        break  # its log does not reach back any more, or it follows another one
                     if not (why := unproven(head, one, notary)):
                         return one
                     self._refuse(peer, why)
-            await asyncio.wait([getting], timeout=RETRY_S[1])
-            if getting.done():
-                getting.result()
+            await asyncio.sleep(RETRY_S[1])
 
     def _refuse(self, peer: str, why: str) -> None:
         self._trust.refusals.note("ballots", peer, why)
 
-    async def _ask(self, peer: str, after: int | None) -> Sequence[Decided]:
-        """What a peer knows, nothing when it does not answer."""
+    def _warn(self, line: str) -> None:
+        """Once, however often it is so."""
+        if line != self._warned:
+            logger.warning("%s", line)
+        self._warned = line
+
+    async def _look_at(self, peer: str) -> None:
+        """Follow a peer where it is ahead."""
         try:
-            told = await self._rounds.history.ask(peer, after)
-            if told is not None:
-                self._heard_s = time.monotonic()
-            return told or ()
+            await self._rounds.look_at(peer)
+            self._heard_s = time.monotonic()
+        except (BrokenStream, Unreachable, TimeoutError) as error:
+            logger.debug("%s does not answer: %s", peer, error)
+
+    async def _ask(self, peer: str, after: int | None) -> Sequence[Decided] | None:
+        """What a peer knows; None when it does not answer."""
+        try:
+            return await self._rounds.history.ask(peer, after)
         except (BrokenStream, Unreachable, TimeoutError) as error:
             logger.debug("%s does not tell its commits: %s", peer, error)
-            return ()
+            return None
+
+
+def _told(voters: Sequence[frozenset[str]]) -> str:
+    """Whose word counts, for people; empty where nothing tells."""
+    return " or ".join(f"{len(group)} peers" for group in voters)

@@ -3,7 +3,7 @@
     sha256 of the manifest's bytes -> the sha256 of every chunk, and the commit that the state is as of
 
 Peers that hold equal states have equal manifests, so one name stands for all of them as holders. Each donor signs the
-name over (run, commit, sha256, bytes): it stands for the state, and can be shown to.
+name over (sitting, commit, sha256, bytes): it stands for the state, and can be shown to.
 """
 
 from __future__ import annotations
@@ -34,6 +34,11 @@ class Manifest:
     def of(content: bytes, *, number: int, head: bytes) -> Manifest:
         chunks = (hashlib.sha256(one).digest() for one in cut(content))
         return Manifest(number, head, len(content), tuple(chunks))
+
+    @property
+    def sha(self) -> bytes:
+        """The name of it: sha256 of its bytes."""
+        return hashlib.sha256(self.to_bytes()).digest()
 
     def places(self) -> dict[bytes, list[int]]:
         """Where each different chunk belongs, in the order of their first places."""

@@ -1,6 +1,6 @@
 """Which payload a peer has for a round: its owner is asked, and answers as soon as it has one.
 
-    {number} ->   <- {payload: [sha256, bytes]}, or {} when the owner is past that round without one
+    {number} ->   <- {payload: [sha256, bytes, state ...]}, or {} when the owner is past that round without one
 
 Nobody announces, so nothing is lost that would have to be said again: whoever wants to know asks, and asks again when
 the stream broke. The content itself is pulled by its hash (pulls.py), and holds its owner's signature (sealed.py).

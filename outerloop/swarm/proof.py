@@ -1,41 +1,61 @@
-"""The newest commit that a newcomer can believe, from the logs that the others tell it.
+"""Proof that the run is further than this peer knows: what others tell counts only where so many of them say the same.
 
-    anchor    the highest commit that more than half of the peers that answered hold in their logs
-    newest    from there on as far as the logs lead: each commit is signed by a majority of the roster that the one
-              before it names (notary.py)
+    voters     the others of the roster that this peer last knew, and the others on exchange.allow; more than half of
+               either group is enough. A peer without a memory, in a run without a list: those that answer
+    anchor     the highest commit that more than half of the voters hold in their logs, or what this peer remembers
+    newest     from there on as far as the logs lead: each commit is signed by a majority of the roster that the one
+               before it names (notary.py)
+    outrun     more than half of the voters are past this peer's round, and no log reaches back to it: they say so
+               themselves, or a commit that anybody shows has their signed accepts. Not if most of its roster is level
 
-What is trusted, since no log reaches back to genesis for long (memory.ROUNDS_KEPT): that of the peers that answered,
-all of them in exchange.allow, more than half are honest. Everything after the anchor is proven by signatures.
+What is trusted, since no log reaches back to genesis for long (memory.ROUNDS_KEPT): that more than half of the voters
+are honest. Everything after the anchor is proven by signatures. One vote a peer id; this peer itself is no voter.
 
-Within the allow-list, with fewer than half of those that answer, an attacker
-    cannot    name another roster, another history, or a round that is not decided: what it forges is not held by most
-              of them, nor signed by a majority of a roster that follows from what they hold; it is refused by name
-    can       hold back its log, or tell an old one: the newcomer may start at an earlier commit, and follows from there
-    can       keep a newcomer waiting where it is half of those that answer, or more: nothing is held by most then
+Fewer than half of the voters
+    cannot    name another roster, another history, or a round that is not decided; nor make a peer that is up to date
+              believe that it is behind. What they forge is refused by name
+    can       hold back their logs, or tell old ones: a newcomer may start at an earlier commit, and follows from there
+    can       keep a newcomer waiting where so many others are silent that no group has more than half left
 
-The members that name the sitting are believed alike (membership.py): the list of more than half of those that have
-formed. While a run forms one that says it has is believed, and whoever is in the list can keep a run from forming.
+The members that name the sitting are believed alike (membership.py).
 
-With more than half of those that answer it can name any history. Where only one peer answers, its word is the anchor;
-and a run without an allow-list has nothing to count by, for anybody can make many identities.
+In a run without an allow-list a newcomer has nothing to count by but who answers, and anybody can make many identities:
+more than half of those that answer can name any history, and where only one peer answers its word is the anchor.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from outerloop.swarm.ballots import Decided
 from outerloop.swarm.commits import Commit
+from outerloop.swarm.roster import id_of
 from outerloop.swarm.scrutiny import Notary, doubt
 
 Logs = Mapping[str, Sequence[Decided]]
-"""Peer -> the last commits as it tells them, at least one."""
+"""Peer id -> the last commits as it tells them, at least one."""
+Voters = Sequence[frozenset[str]]
+"""Groups of peer ids, none of them empty; more than half of any of them is enough."""
 
 
-def newest(logs: Logs, notary: Notary) -> Commit | None:
-    """The commit to go by; None: no commit is held by most of those that answered."""
-    head = _anchor(logs)
+def voters_of(own: str, roster: Iterable[str], listed: Iterable[str]) -> Voters:
+    """Return whose word counts for the peer with this id: of the roster (names) that it last knew, and of the list."""
+    groups = (frozenset(map(id_of, roster)) - {own}, frozenset(listed) - {own})
+    return [group for group in groups if group]
+
+
+def most(peers: Collection[str], voters: Voters) -> bool:
+    """Return whether these are more than half of one of the groups."""
+    return any(2 * len(group.intersection(peers)) > len(group) for group in voters)
+
+
+def newest(logs: Logs, notary: Notary, *, voters: Voters = (), known: Commit | None = None) -> Commit | None:
+    """Return the commit to go by, `known` or a later one; None: no commit is held by most voters, and none is known.
+
+    Without voters those that answered are.
+    """
+    found = _anchor(logs, voters or [frozenset(logs)])
+    head = max((one for one in (found, known) if one), key=lambda commit: commit.number, default=None)
     while head is not None and (after := _after(head, logs, notary)):
         head = after
     return head
@@ -44,7 +64,7 @@ def newest(logs: Logs, notary: Notary) -> Commit | None:
 def objections(logs: Logs, head: Commit) -> dict[str, str]:
     """Who tells something else than what was found to be the newest commit, and what: peer -> one line."""
     ends = {peer: max((one.commit for one in log), key=lambda commit: commit.number) for peer, log in logs.items()}
-    text = "tells commit {}, which does not follow from what most of those that answer hold"
+    text = "tells commit {}, which does not follow from what most hold"
     return {
         peer: text.format(end.number)
         for peer, end in ends.items()
@@ -59,10 +79,27 @@ def unproven(head: Commit, decided: Decided, notary: Notary) -> str:
     return doubt(head.roster, decided, notary)
 
 
-def _anchor(logs: Logs) -> Commit | None:
+def ahead(number: int, logs: Logs, notary: Notary, *, voters: Voters) -> set[str]:
+    """Return the voters (ids) that are past round `number`: who tells a later commit, and who has signed one of those.
+
+    An honest peer accepts a commit of round r only once it knows all before it.
+    """
+    found = {peer for peer, log in logs.items() if any(one.commit.number > number for one in log)}
+    counted = frozenset[str]().union(*voters)
+    for one in (one for log in logs.values() for one in log if one.commit.number > number):
+        where = one.commit.number, one.view, one.commit.digest
+        unheard = [(peer, signature) for peer, signature in one.accepts if id_of(peer) in counted - found]
+        found |= {id_of(peer) for peer, signature in unheard if notary.right(peer, *where, signature)}
+    return found & counted
+
+
+def _anchor(logs: Logs, voters: Voters) -> Commit | None:
     commits = {one.commit for log in logs.values() for one in log}
-    holders = Counter(digest for log in logs.values() for digest in {one.commit.digest for one in log})
-    held = [commit for commit in commits if 2 * holders[commit.digest] > len(logs)]
+    holders: dict[bytes, set[str]] = {commit.digest: set() for commit in commits}
+    for peer, log in logs.items():
+        for one in log:
+            holders[one.commit.digest].add(peer)
+    held = [commit for commit in commits if most(holders[commit.digest], voters)]
     return max(held, key=lambda commit: commit.number, default=None)
 
 

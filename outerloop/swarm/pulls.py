@@ -1,7 +1,8 @@
 """Payloads on their way into the store, each of them once, from its owner or whoever else holds it.
 
 What is larger than allowed is not asked for, and what its owner did not sign for the round is not held: it is refused
-by name, and not asked for again.
+by name, and not asked for again. An owner has one payload a round: of one that signs more, PAYLOADS_KEPT are held, and of
+more only what the round came to.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class Pulls:
         if one.size_bytes <= self._max_bytes:
             content = await self._get(one, holders)
             signatures, sitting = self._trust.signatures, self._sitting()
-            reason = await doubt(content, signatures, sitting=sitting, number=number, peer=one.peer)
+            reason = await doubt(content, signatures, sitting=sitting, number=number, peer=one.peer, state=one.state)
         if reason:
             self._refused.add((number, one))
             self.refuse(one.peer, reason)

@@ -24,7 +24,7 @@ from outerloop.swarm.agreement import Agreement
 from outerloop.swarm.asking import Asking
 from outerloop.swarm.ballots import Decided, Message
 from outerloop.swarm.bulk import Bulk
-from outerloop.swarm.commits import Participant
+from outerloop.swarm.commits import Commit, Participant
 from outerloop.swarm.disk import Disk
 from outerloop.swarm.event_queue import MOST_WAITING, EventQueue
 from outerloop.swarm.exhaustion import EXHAUSTION
@@ -43,6 +43,7 @@ from outerloop.swarm.pulls import Pulls
 from outerloop.swarm.reach import Reach
 from outerloop.swarm.rules import Rules
 from outerloop.swarm.sealed import SEAL_BYTES, beside, sealed, unsealed
+from outerloop.swarm.state_roots import StateRoots
 from outerloop.swarm.store import Store
 from outerloop.swarm.timers import Event, Timers
 from outerloop.swarm.transport import Transport
@@ -55,8 +56,9 @@ logger = logging.getLogger(__name__)
 class Rounds:
     """One peer's rounds. `names` are peer ids and names of who may take part, `own` is this peer's name.
 
-    `bulk` carries and counts payloads; `asking` hears whose cannot be used; `memory_file` holds what this peer must not
-    forget; `pace`: how fast payloads may leave; none: no limit. `incarnations`: which processes are heard; none: any.
+    `bulk` carries and counts payloads; `roots` tell which state is the run's; `asking` hears whose cannot be used;
+    `memory_file` holds what this peer must not forget; `pace`: how fast payloads may leave; none: no limit.
+    `incarnations`: which processes are heard; none: any.
     """
 
     def __init__(
@@ -94,11 +96,13 @@ class Rounds:
         self.history = History(transport, run=run, allowed=allowed, since=self._since)
         self._following = Following(
             self.history,
-            number=lambda: self._agreement.number,
+            self._trust,
+            machine=lambda: self._agreement,
             others=self._others,
             receive=self._receive,
             outrun=self._outcomes.outrun,
         )
+        self.roots = StateRoots(own=own)
         self._payloads = Payloads(transport, run=run, allowed=allowed)
         self.asking = Asking(
             self._payloads, self._pulls, self._store, self.bulk, ahead=self._following.catch_up, act=self._happens
@@ -184,6 +188,20 @@ class Rounds:
         await self.memory_file.write(memory)
         self.go_on(memory)
 
+    @property
+    def known(self) -> Commit | None:
+        """The last commit here; None before the rounds have begun."""
+        return None if self._machine is None else self._machine.memory.head
+
+    @property
+    def outrun(self) -> bool:
+        """Whether this peer needs the others' state, however far it follows them."""
+        return self._outcomes.too_far
+
+    async def look_at(self, peer: str) -> None:
+        """Ask a peer how far it is, and follow it where it is ahead. Raises what streams raise."""
+        await self._following.look_at(peer)
+
     def arrived(self) -> None:
         """The trainer has the state: this peer can be counted on."""
         self._following.away = False
@@ -191,11 +209,12 @@ class Rounds:
     async def offer(self, number: int, blob: bytes) -> None:
         """This peer's payload of a round; what it has said about the round in an earlier life stays."""
         if self._payloads.own.get(number) is None and number >= self._agreement.number:
-            sitting = self._agreement.memory.run
+            sitting, state = self._agreement.memory.run, await self.roots.named_in(number)
 
             def seal() -> tuple[bytes, Participant]:
-                content = sealed(blob, self._trust.signatures, sitting=sitting, number=number, peer=self._own)
-                return content, Participant.of(self._own, content)
+                signatures, peer = self._trust.signatures, self._own
+                content = sealed(blob, signatures, sitting=sitting, number=number, peer=peer, state=state)
+                return content, Participant.of(peer, content, state=state)
 
             content, one = await beside(len(blob), seal)
             await self._store.put(number, one, content)
@@ -255,6 +274,7 @@ class Rounds:
             self._post.send(output.to, output.message)
         elif isinstance(output, Apply):
             self._outcomes.add(output.commit)
+            self.roots.add(output.commit)
             self._spawn(self._outcomes.complete(output.commit))
         elif isinstance(output, Want):
             for one in output.participants:
@@ -289,12 +309,12 @@ class Rounds:
         ahead = bisect(self.roster, self._own)
         return [peer for peer in (*self.roster[ahead:], *self.roster[:ahead]) if peer != self._own]
 
-    def _since(self, number: int | None) -> tuple[Decided, ...] | None:
-        """What History is asked for; None of all commits: whoever has the run does not have it from here."""
-        if number is None:
-            there = self._machine and not self._outcomes.too_far
-            return tuple(one for one in self._agreement.memory.log if one.accepts) if there else None
-        return self._machine.commits_since(number) if self._machine else ()  # () is not that a log begins later
+    def _since(self, number: int | None) -> tuple[Decided, ...]:
+        """The commits after a number; all that the log holds for None, or where it does not reach back that far."""
+        if self._machine is None:
+            return ()
+        found = None if number is None else self._machine.commits_since(number)
+        return tuple(one for one in self._machine.memory.log if one.accepts) if found is None else found
 
     def _holders(self, one: Participant, first: str = "") -> Iterable[str]:
         return [peer for peer in dict.fromkeys([first, one.peer, *self.roster]) if peer not in ("", self._own)]

@@ -1,11 +1,13 @@
 """A payload with its owner's signature in front, so that whoever passes it on cannot pass it off as something else.
 
     signature (64 bytes) | payload          over (purpose, sitting, round, the owner's name, sha256 of the payload)
+                                            and the state that the owner names, if it names one
 
 What a commit names is the sha256 of both together. Nobody says that it holds a payload before the signature was found
 right, and nobody accepts a commit without holding all of its payloads: so what a majority accepts is made of what its
-owners offered for just this round, whatever a leader claims and whoever gave the bytes. The payload itself repeats its
-round, fragment, peer and samples (wire.py).
+owners offered for just this round, whatever a leader claims and whoever gave the bytes; and a state that a commit says
+a participant names (state_roots.py) is the one that it does name. The payload itself repeats its round, fragment, peer
+and samples (wire.py).
 
 A share of an assembly (shares.py) is sealed the same way, for a purpose of its own.
 """
@@ -17,6 +19,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from outerloop.swarm.commits import State
 from outerloop.swarm.disk import Buffer
 from outerloop.swarm.fields import SIGNATURE_BYTES
 from outerloop.swarm.roster import id_of
@@ -31,18 +34,34 @@ INLINE_BYTES = 4 << 20
 
 
 def sealed(
-    payload: bytes, signatures: Signatures, *, sitting: str, number: int, peer: str, purpose: str = PAYLOAD
+    payload: bytes,
+    signatures: Signatures,
+    *,
+    sitting: str,
+    number: int,
+    peer: str,
+    purpose: str = PAYLOAD,
+    state: State | None = None,
 ) -> bytes:
-    """What travels. `peer`: the name of this peer, who offers it."""
-    return signatures.sign(purpose, sitting, number, peer, hashlib.sha256(payload).digest()) + payload
+    """What travels. `peer`: the name of this peer, who offers it; `state`: what it names beside."""
+    seen = hashlib.sha256(payload).digest()
+    return signatures.sign(purpose, sitting, number, peer, seen, *(state or ())) + payload
 
 
 async def doubt(
-    content: bytes, signatures: Signatures, *, sitting: str, number: int, peer: str, purpose: str = PAYLOAD
+    content: bytes,
+    signatures: Signatures,
+    *,
+    sitting: str,
+    number: int,
+    peer: str,
+    purpose: str = PAYLOAD,
+    state: State | None = None,
 ) -> str:
-    """Why this is not what a peer offered for this round; empty when it is."""
+    """Why this is not what a peer offered for this round, naming this state; empty when it is."""
     seen = await beside(len(content), lambda: _seen(content))
-    if signatures.right(content[:SEAL_BYTES], purpose, sitting, number, peer, seen, by=id_of(peer)):
+    said = purpose, sitting, number, peer, seen, *(state or ())
+    if signatures.right(content[:SEAL_BYTES], *said, by=id_of(peer)):
         return ""
     return f"what came as its {purpose} of round {number} is not signed by it for this round"
 

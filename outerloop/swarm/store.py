@@ -1,6 +1,6 @@
 """The payloads of the last rounds, on disk: what this peer holds for others and for its own landing.
 
-    <round>-<sha256>-<peer>.payload
+    <round>-<sha256>-<peer>.payload        <peer>@<commit>.<sha256> where it names a state of the run (state_roots.py)
 
 An accept says "its payloads can be had from me", so a payload is safe before anybody hears that it is held, and is
 found again after a crash. Those of the newest round lie in memory as well until they are landed: just the bytes that
@@ -17,7 +17,7 @@ from outerloop.swarm.disk import Buffer, Disk
 from outerloop.swarm.roster import id_of
 
 logger = logging.getLogger(__name__)
-NAME = re.compile(r"(\d+)-([0-9a-f]{64})-(.+)\.payload")
+NAME = re.compile(r"(\d+)-([0-9a-f]{64})-([^@]+)(?:@(\d+)\.([0-9a-f]{64}))?\.payload")
 Key = tuple[int, Participant]
 PAYLOADS_KEPT = 4
 """Different payloads of one peer in one round: an honest one has one. What a majority has chosen is held besides."""
@@ -46,7 +46,8 @@ class Store:
 
     async def put(self, number: int, one: Participant, content: bytes) -> None:
         """Hold a content, which is what `one` says; safe when this returns."""
-        name = f"{number:012d}-{one.digest.hex()}-{one.peer}.payload"
+        named = f"@{one.state[0]}.{one.state[1].hex()}" if one.state else ""
+        name = f"{number:012d}-{one.digest.hex()}-{one.peer}{named}.payload"
         self._writing.add((number, one))
         try:
             await self._disk.write(name, content)
@@ -90,7 +91,8 @@ def _key(disk: Disk, name: str) -> Key | None:
     if found is None:
         return None
     content = disk.read(name)
-    one = Participant.of(found[3], memoryview(content))
+    state = (int(found[4]), bytes.fromhex(found[5])) if found[4] else None
+    one = Participant.of(found[3], memoryview(content), state=state)
     if one.digest.hex() == found[2]:
         return int(found[1]), one
     logger.warning("payload %s is damaged: removed, it will be fetched again", name)

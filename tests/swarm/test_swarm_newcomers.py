@@ -127,7 +127,7 @@ def donate(swarm: Swarm) -> None:
         node.names["e"] = "004-e"
         handover = Handover(
             MemoryTransport(swarm.network, node.id), node.rounds,
-            run=RUN, own=node.name, allowed=lambda peer: True, disk=MemoryDisk(),
+            run=RUN, own=node.name, sitting=lambda: RUN, allowed=lambda peer: True, disk=MemoryDisk(),
         )  # fmt: skip
         node.handover = handover  # type: ignore[attr-defined]
         node.land = landing(node, handover)  # type: ignore[method-assign]
@@ -140,7 +140,9 @@ def landing(node: Node, handover: Handover) -> Any:
         donor.landed(number, copied=wanted)
         if wanted and head is not None:
             content = b"state %d" % number
-            donor.hold(content, Manifest.of(content, number=number, head=head))
+            manifest = Manifest.of(content, number=number, head=head)
+            node.rounds.roots.name(number, manifest.sha)
+            donor.hold(content, manifest)
         return after_it
 
     return land
@@ -189,7 +191,15 @@ def test_a_newcomer_joins_the_honest_ones_whatever_a_member_tells(after_head: bo
         newcomer = Node(swarm.network, "004-e", [*names, "004-e"], swarm["a"].rules, inner_s=10)
         await newcomer.appear()
         own = MemoryTransport(swarm.network, "e")
-        at = Handover(own, newcomer.rounds, run=RUN, own="004-e", allowed=lambda peer: True, disk=MemoryDisk())
+        at = Handover(
+            own,
+            newcomer.rounds,
+            run=RUN,
+            own="004-e",
+            sitting=lambda: RUN,
+            allowed=lambda peer: True,
+            disk=MemoryDisk(),
+        )
         number, content = await at.take_over(names, sitting=RUN, at_most=1 << 20, progress=lambda here, size: None)
         assert content == b"state %d" % number and number < 100
         taken = newcomer.rounds.head_of(number) or newcomer.rounds._agreement.memory.log[0].commit.digest
@@ -216,7 +226,9 @@ def test_who_is_outside_the_allow_list_is_not_asked() -> None:
         node = Node(network, "004-e", ["004-e"], swarm["e"].rules, inner_s=1)
         await node.appear()
         own = MemoryTransport(network, "e", allow=["a", "e"])
-        at = Handover(own, node.rounds, run=RUN, own="004-e", allowed=lambda peer: True, disk=MemoryDisk())
+        at = Handover(
+            own, node.rounds, run=RUN, own="004-e", sitting=lambda: RUN, allowed=lambda peer: True, disk=MemoryDisk()
+        )
         work = asyncio.create_task(
             at.take_over(["000-a", "001-b"], sitting=RUN, at_most=1, progress=lambda here, size: None)
         )
@@ -227,15 +239,16 @@ def test_who_is_outside_the_allow_list_is_not_asked() -> None:
     run(scene())
 
 
-def test_who_was_outrun_tells_no_newcomer_where_the_run_is() -> None:
+def test_who_was_outrun_still_tells_what_it_can_prove() -> None:
     async def scene() -> None:
         swarm = await Swarm("abc").start()
         rounds = swarm["c"].rounds
-        assert rounds._since(None) == (), "no commit yet, but here the first one will be known"
+        assert rounds._since(None) == (), "no commit yet"
         await swarm.until("abc", 2)
-        assert rounds._since(None)
+        told = rounds._since(None)
+        assert [one.commit.number for one in told] == [0, 1] and rounds._since(1) == ()
         rounds._outcomes.outrun(rounds._agreement.number)
-        assert rounds._since(None) is None
+        assert rounds.outrun and rounds._since(None) == rounds._since(-7) == told
 
     run(scene())
 

@@ -16,6 +16,7 @@ from outerloop.swarm.manifest import CHUNK_BYTES, Manifest, cut
 from outerloop.swarm.timeouts import POLL_S, STATE_KEPT_S
 
 HEAD = b"h" * 32
+SITTING = "r/1"
 SIZES = [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES + 5]
 MOST = 1 << 26
 
@@ -26,7 +27,10 @@ def state(size, seed=0):
 
 async def donors(network, names):
     made = {
-        name: Donor(MemoryTransport(network, name), run="r", allowed=lambda peer: peer != "stranger") for name in names
+        name: Donor(
+            MemoryTransport(network, name), run="r", sitting=lambda: SITTING, allowed=lambda peer: peer != "stranger"
+        )
+        for name in names
     }
     for donor in made.values():
         await donor.serve()
@@ -41,7 +45,8 @@ class Joiner(Download):
 
 
 def joiner(network, disk=None, *, name="j"):
-    return Joiner(MemoryTransport(network, name), run="r", disk=MemoryDisk() if disk is None else disk)
+    disk = MemoryDisk() if disk is None else disk
+    return Joiner(MemoryTransport(network, name), run="r", sitting=lambda: SITTING, disk=disk)
 
 
 async def land(donor, number, content, *, after_s=0.0):
@@ -161,7 +166,7 @@ def test_who_asks_for_what_is_past_hears_so_and_the_copy_does_not_stay_for_ever(
         network, content = MemoryNetwork(), state(10)
         made = await donors(network, "a")
         await land(made["a"], 7, content)
-        with pytest.raises(Unobtainable, match="none of 1 peers gives"):
+        with pytest.raises(Unobtainable, match="0 of 1 peers give one state, and more than half have to"):
             await joiner(network).get(7, ["a"], ignore)
         assert now_s() < 1
         get = asyncio.create_task(joiner(network).get(8, ["a"], ignore))

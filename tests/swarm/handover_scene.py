@@ -1,0 +1,96 @@
+"""A swarm in memory whose peers give their state: `b"state 7"` as of commit 7, from whoever has landed it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from gather_scene import RUN, MemoryDisk, Node, Swarm
+from liar import Liar
+from memory_network import MemoryTransport
+
+from outerloop.swarm.ballots import Decided
+from outerloop.swarm.commits import Commit
+from outerloop.swarm.donor import Donor
+from outerloop.swarm.handover import Handover
+from outerloop.swarm.manifest import Manifest
+from outerloop.swarm.notary import Keys
+from outerloop.swarm.post import send_message
+
+FAR = 1000
+"""A round that the run does not come to."""
+
+
+def handover_of(node: Node, *, allow: Iterable[str] = ()) -> Handover:
+    link = MemoryTransport(node.network, node.id, allow=allow)
+    return Handover(
+        link, node.rounds, run=RUN, own=node.name, sitting=lambda: RUN, allowed=lambda peer: True, disk=MemoryDisk()
+    )
+
+
+async def donate(swarm: Swarm) -> None:
+    """All of them give their state from now on; each counts its copies in `copies`."""
+    for node in swarm.nodes.values():
+        node.names["e"] = "004-e"
+        handover = handover_of(node)
+        node.copies = []  # type: ignore[attr-defined]
+        node.land = landing(node, handover)  # type: ignore[method-assign]
+        await handover.serve()
+
+
+def landing(node: Node, handover: Handover) -> Any:
+    """What the trainer does at a landing; hashed at once, since a thread knows no virtual clock."""
+
+    async def land(number: int) -> int:
+        after_it, donor = await Node.land(node, number), handover._donor
+        wanted, head = donor.wants(number), node.rounds.head_of(number)
+        donor.landed(number, copied=wanted)
+        if wanted and head is not None:
+            content = b"state %d" % number
+            manifest = Manifest.of(content, number=number, head=head)
+            node.copies.append(number)  # type: ignore[attr-defined]
+            node.rounds.roots.name(number, manifest.sha)
+            donor.hold(content, manifest)
+        return after_it
+
+    return land
+
+
+async def newcomer(swarm: Swarm, names: Iterable[str], *, allow: Iterable[str] = ()) -> tuple[Node, Handover]:
+    """ "004-e", which takes part in nothing yet."""
+    like = next(iter(swarm.nodes.values()))
+    node = Node(swarm.network, "004-e", [*names, "004-e"], like.rules, inner_s=10)
+    node.allow = allow
+    await node.appear()
+    return node, handover_of(node, allow=allow)
+
+
+def taking(at: Handover, names: Iterable[str]) -> asyncio.Task[tuple[int, bytes]]:
+    work = at.take_over(names, sitting=RUN, at_most=1 << 20, progress=lambda here, size: None)
+    return asyncio.create_task(work)
+
+
+async def lead_astray(liar: Liar) -> None:
+    """Tell a history of its own, which ends after FAR, to whoever asks, and give its weights as the state there."""
+    keys = Keys(liar.link.trust.signatures, sitting=RUN)
+
+    def signed(commit: Commit) -> Decided:
+        return Decided(commit, 0, ((liar.name, keys.sign(commit.number, 0, commit.digest)),))
+
+    first = Commit(FAR, b"p" * 32, 0, (), (liar.name,))
+    chain = [signed(first), signed(Commit(FAR + 1, first.digest, 0, (), (liar.name,)))]
+
+    async def tell(remote: str, request: Any, stream: Any) -> None:
+        after = -1 if request["after"] is None else request["after"]
+        told = [one for one in chain if one.commit.number > after]
+        await stream.send_object({"commits": len(told)})
+        for one in told:
+            await send_message(stream, one)
+        await stream.ended()
+
+    await liar.link.serve(f"outerloop/1/{RUN}/commits", allowed=lambda peer: True, handler=tell)
+    donor = Donor(liar.link, run=RUN, sitting=lambda: RUN, allowed=lambda peer: True)
+    await donor.serve()
+    content = b"weights of the liar"
+    donor.hold(content, Manifest.of(content, number=FAR + 1, head=chain[1].commit.digest))

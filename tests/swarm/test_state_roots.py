@@ -1,0 +1,310 @@
+"""A newcomer takes the state that a majority named in the chain of commits, whoever gives what and however fast."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import Any
+
+import pytest
+from gather_scene import RUN, MemoryDisk, Swarm
+from handover_scene import donate, newcomer, taking
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from liar import Liar, swarm_with_liar
+from memory_trust import trust_of
+from virtual_clock import run
+
+from outerloop.swarm import sealed
+from outerloop.swarm.commits import MOST_LETTERS, Commit, Participant
+from outerloop.swarm.donor import COPY_EVERY
+from outerloop.swarm.fields import BadMessage
+from outerloop.swarm.framing import BrokenStream
+from outerloop.swarm.holders import Unobtainable
+from outerloop.swarm.manifest import Manifest
+from outerloop.swarm.state_roots import CERTIFY_ROUNDS, StateRoots
+from outerloop.swarm.store import Store
+
+RIGHT, WRONG = b"r" * 32, b"w" * 32
+HASH = b"p" * 32
+
+
+def commit(number: int, named: dict[str, tuple[int, bytes] | None], roster: str) -> Commit:
+    """Who takes part and names what, by letter."""
+    names = {letter: f"00{index}-{letter}" for index, letter in enumerate("abcdefgh")}
+    participants = tuple(Participant(names[letter], HASH, 9, state) for letter, state in sorted(named.items()))
+    return Commit(number, HASH, 0, participants, tuple(names[letter] for letter in roster))
+
+
+def certified(roots: StateRoots, number: int) -> bytes | None:
+    async def wait() -> bytes:
+        return await asyncio.wait_for(roots.certified(number), 1)
+
+    try:
+        return run(wait())
+    except TimeoutError:
+        return None
+
+
+def test_a_state_is_certified_by_more_than_half_of_the_roster_over_several_commits() -> None:
+    roots = StateRoots(own="009-z")
+    roots.add(commit(5, {"a": (4, RIGHT), "b": None}, "abcd"))
+    assert certified(roots, 4) is None
+    roots.add(commit(6, {"a": (4, RIGHT), "b": (4, RIGHT), "d": (4, WRONG)}, "abcd"))
+    assert certified(roots, 4) is None and "2 peers have named it" in roots.told(4), "each peer counts once"
+    roots.add(commit(7, {"c": (4, RIGHT)}, "abcd"))
+    assert certified(roots, 4) == RIGHT
+
+
+def test_who_is_not_in_the_roster_and_the_peer_itself_do_not_count() -> None:
+    roots = StateRoots(own="002-c")
+    roots.add(commit(5, {letter: (4, RIGHT) for letter in "acefgh"}, "abcd"))
+    assert certified(roots, 4) is None
+    roots.add(commit(6, {"d": (4, RIGHT)}, "abcd"))
+    assert certified(roots, 4) == RIGHT, "two of the three others"
+
+
+def test_a_state_of_its_own_or_a_later_commit_and_a_too_old_one_count_for_nothing() -> None:
+    roots = StateRoots(own="009-z")
+    for number in (5, 6, 5 - CERTIFY_ROUNDS - 1):
+        roots.add(commit(5, {letter: (number, RIGHT) for letter in "abc"}, "abc"))
+        assert not roots._named and not roots._certified
+
+
+def test_what_is_never_certified_is_given_up_and_nothing_of_it_is_kept() -> None:
+    roots = StateRoots(own="009-z")
+    for number in range(5, 5 + CERTIFY_ROUNDS):
+        roots.add(commit(number, {"a": (4, RIGHT), "b": (4, WRONG)}, "abc"))
+    assert certified(roots, 4) is None
+    roots.add(commit(4 + CERTIFY_ROUNDS + 1, {"a": None}, "abc"))
+    with pytest.raises(Unobtainable, match=f"no majority named one state as of commit 4 in {CERTIFY_ROUNDS} rounds"):
+        certified(roots, 4)
+    assert not roots._named
+
+
+@settings(max_examples=150, deadline=None)
+@given(peers=st.integers(1, 7), seed=st.integers(0, 1 << 20))
+def test_no_minority_certifies_a_state_and_what_it_names_is_bounded(peers: int, seed: int) -> None:
+    """Honest peers name the right state, some later than others; liars name whatever they like, again and again."""
+    draw = random.Random(seed)
+    roster = "abcdefgh"[:peers]
+    liars = draw.sample(roster, (peers - 1) // 2)
+    roots = StateRoots(own="009-z")
+    states = [(number, WRONG) for number in range(3, 20)] + [(4, bytes([i]) * 32) for i in range(20)]
+    for number in range(5, 5 + CERTIFY_ROUNDS):
+        honest = {letter: draw.choice([None, (4, RIGHT)]) for letter in roster if letter not in liars}
+        roots.add(commit(number, {**honest, **{letter: draw.choice(states) for letter in liars}}, roster))
+        assert set(roots._certified.values()) <= {RIGHT}
+        assert len(roots._named) <= (len(liars) * CERTIFY_ROUNDS) + 1
+    roots.add(commit(5 + CERTIFY_ROUNDS - 1, {letter: (4, RIGHT) for letter in roster if letter not in liars}, roster))
+    assert roots._certified[4] == RIGHT
+
+
+def test_what_a_peer_names_is_named_until_a_commit_counts_it() -> None:
+    async def scene() -> None:
+        roots = StateRoots(own="000-a")
+        assert await roots.named_in(5) is None
+        roots.name(4, RIGHT)
+        assert [await roots.named_in(number) for number in (4, 5, 6)] == [None, (4, RIGHT), (4, RIGHT)]
+        roots.add(commit(5, {"a": None, "b": (4, RIGHT)}, "ab"))
+        assert await roots.named_in(6) == (4, RIGHT)
+        assert await roots.named_in(5 + CERTIFY_ROUNDS) is None, "too late"
+        roots.add(commit(6, {"a": (4, RIGHT)}, "ab"))
+        assert await roots.named_in(7) is None
+
+    run(scene())
+
+
+def test_a_payload_waits_for_the_hash_of_the_state_and_not_for_long() -> None:
+    async def scene() -> None:
+        roots = StateRoots(own="000-a")
+        with roots.hashing():
+            said = asyncio.create_task(roots.named_in(5))
+            await asyncio.sleep(0.1)
+            assert not said.done()
+            roots.name(4, RIGHT)
+        assert await said == (4, RIGHT)
+        with roots.hashing():
+            roots.name(5, WRONG)
+            assert await asyncio.wait_for(roots.named_in(6), 10) == (5, WRONG)
+
+    run(scene())
+
+
+# the seal and the store
+
+
+def test_the_seal_covers_the_state_and_a_calm_payload_has_no_byte_of_it() -> None:
+    signatures = trust_of("a").signatures
+
+    def doubt(content: bytes, state: Any) -> str:
+        return run(sealed.doubt(content, signatures, sitting=RUN, number=5, peer="000-a", state=state))
+
+    for state in (None, (4, RIGHT)):
+        content = sealed.sealed(b"payload", signatures, sitting=RUN, number=5, peer="000-a", state=state)
+        assert len(content) == sealed.SEAL_BYTES + 7
+        wrong = [None, (4, RIGHT), (4, WRONG), (5, RIGHT)]
+        assert doubt(content, state) == "" and all(doubt(content, one) for one in wrong if one != state)
+    assert Participant("000-a", HASH, 9).to_list() == ["000-a", HASH, 9]
+
+
+def test_a_participant_with_a_state_comes_back_and_what_is_none_is_refused() -> None:
+    one = Participant("000-a", HASH, 9, (4, RIGHT))
+    assert Participant.from_list(one.to_list()) == one != Participant("000-a", HASH, 9)
+    assert commit(5, {"a": (4, RIGHT)}, "a").digest != commit(5, {"a": None}, "a").digest
+    plain = ["000-a", HASH, 9]
+    for state in ([4], [4, RIGHT, 0], [-1, RIGHT], [1.0, RIGHT], [4, b"short"], [4, None]):
+        with pytest.raises(BadMessage):
+            Participant.from_list([*plain, *state])
+    with pytest.raises(BadMessage, match="has a name of at most 64 letters"):
+        Participant.from_list(["a" * (MOST_LETTERS + 1), HASH, 9, 4, RIGHT])
+    twins = [Participant("000-a", HASH, 9, state) for state in ((4, WRONG), None, (4, RIGHT), (3, WRONG))]
+    assert [other.state for other in sorted(twins)] == [None, (3, WRONG), (4, RIGHT), (4, WRONG)]
+
+
+def test_a_payload_is_found_again_after_a_restart_with_the_state_that_it_names() -> None:
+    async def scene() -> None:
+        disk = MemoryDisk()
+        both = [Participant.of("0" * MOST_LETTERS, b"content", state=state) for state in (None, (4, RIGHT))]
+        for one in both:
+            await Store(disk).put(5, one, b"content")
+        assert Store(disk).since(5) == [(5, one) for one in both] and max(map(len, disk)) <= 255 - 16
+
+    run(scene())
+
+
+def test_of_one_that_signs_many_payloads_for_a_round_two_are_held() -> None:
+    async def scene() -> None:
+        swarm, liar = await swarm_with_liar(lambda liar, swarm: lambda number: None, absent_rounds=8)
+        await asyncio.sleep(1)
+        pulls = swarm["a"].rounds._pulls
+        made = [Participant("003-d", *liar.offer(liar.seal(b"%d" % i, 0))) for i in range(6)]
+        await asyncio.wait([pulls.start(0, one, ["003-d"]) for one in made[:2]])
+        await asyncio.wait([pulls.start(0, one, ["003-d"]) for one in made[2:]])
+        held = [one for _, one in swarm["a"].rounds._store.since(0) if one.peer == "003-d"]
+        assert held == sorted(made[:2])
+        pulls.drop_all_but(0, made[5:])
+        pulls._refused.discard((0, made[5]))
+        await asyncio.wait([pulls.start(0, made[5], ["003-d"])])
+        assert (0, made[5]) in swarm["a"].rounds._store, "what the round came to is fetched all the same"
+
+    run(scene())
+
+
+# newcomers
+
+
+async def ask_for(liar: Liar, peer: str, number: int) -> None:
+    """Demand a state, and hang up after a while."""
+    try:
+        async with liar.link.open_stream(peer, f"outerloop/1/{RUN}/snapshot") as stream:
+            await stream.send_object({"number": number})
+            await asyncio.sleep(1)
+    except BrokenStream:
+        pass
+
+
+async def false_states(liar: Liar, swarm: Swarm) -> None:
+    """Give another state as of whatever is asked for, at once."""
+
+    async def tell(remote: str, request: Any, stream: Any) -> None:
+        number = request["number"]
+        head = swarm["a"].rounds.head_of(number) or bytes(32)
+        manifest = Manifest.of(b"weights of the liar", number=number, head=head)
+        told = manifest.to_bytes()
+        donor = giving(liar, b"weights of the liar", told)
+        signature = liar.link.trust.signatures.sign("manifest", RUN, number, manifest.sha, len(told))
+        await donor.serve()
+        await stream.send_object({"manifest": [manifest.sha, len(told), signature]})
+        await stream.ended()
+
+    await liar.link.serve(f"outerloop/1/{RUN}/snapshot", allowed=lambda peer: True, handler=tell)
+
+
+def giving(liar: Liar, *contents: bytes) -> Any:
+    from hashlib import sha256
+
+    from outerloop.swarm.bulk import Bulk
+
+    held = {sha256(content).digest(): content for content in contents}
+    return Bulk(liar.link, held, run=f"{RUN}/state", allowed=lambda peer: True)
+
+
+@pytest.mark.parametrize("slow", [False, True], ids=["all give theirs", "the honest give nothing for long"])
+def test_a_newcomer_takes_the_state_of_the_majority_whatever_a_liar_asks_for_and_gives(slow: bool) -> None:
+    """The liar fills what may be wanted of the honest with far commits, and names weights of its own at once."""
+
+    async def scene() -> None:
+        swarm, liar = await swarm_with_liar(lambda liar, swarm: lambda number: None, absent_rounds=8)
+        await donate(swarm)
+        await false_states(liar, swarm)
+        await swarm.until("abc", 3)
+        for index in range(8):
+            await asyncio.gather(*(ask_for(liar, peer, 3000 + index) for peer in "abc"))
+        if slow:
+            for node in swarm.nodes.values():
+                swarm.network.handlers[node.id, f"outerloop/1/{RUN}/snapshot"] = silent(swarm, node.id)
+        names = [liar.name, *(node.name for node in swarm.nodes.values())]
+        _, at = await newcomer(swarm, names)
+        work = taking(at, names)
+        if slow:
+            await asyncio.sleep(150)
+            assert not work.done()
+            for node in swarm.nodes.values():
+                handlers = swarm.network.handlers
+                handlers[node.id, f"outerloop/1/{RUN}/snapshot"] = handlers[node.id, "kept"]
+        number, content = await asyncio.wait_for(work, 600)
+        assert content == b"state %d" % number and number < 100
+        assert all(len(node.copies) <= node.done // COPY_EVERY * 2 + 2 for node in swarm.nodes.values())  # type: ignore[attr-defined]
+
+    run(scene())
+
+
+def silent(swarm: Swarm, peer: str) -> Any:
+    """What gives nothing, as a donor does that has not come to it."""
+    handlers = swarm.network.handlers
+    handlers[peer, "kept"] = kept = handlers[peer, f"outerloop/1/{RUN}/snapshot"]
+
+    async def tell(remote: str, request: Any, stream: Any) -> None:
+        await asyncio.sleep(60)
+        await stream.send_object({})
+        await stream.ended()
+
+    return kept[0], tell
+
+
+def test_where_no_round_follows_the_newcomer_says_what_it_waits_for(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene() -> None:
+        swarm = await Swarm("abc").start()
+        await donate(swarm)
+        await swarm.until("abc", 2)
+        names = [node.name for node in swarm.nodes.values()]
+        node, at = await newcomer(swarm, names)
+        work = taking(at, names)
+        while not any(node.copies for node in swarm.nodes.values()):  # type: ignore[attr-defined]
+            await asyncio.sleep(0.1)
+        for one in swarm.nodes.values():
+            one.training.cancel()
+        with caplog.at_level(logging.WARNING):
+            await asyncio.sleep(100)
+        assert not work.done() and not node.rounds.outrun
+        work.cancel()
+
+    run(scene())
+    said = [record.getMessage() for record in caplog.records if "waits for the rounds after it" in record.getMessage()]
+    assert 1 <= len(said) <= 2 and "0 peers have named it in a commit" in said[0]
+    assert said[0].endswith("A run that ends before that hands nothing over")
+
+
+def test_nobody_names_a_state_where_none_was_asked_for() -> None:
+    async def scene() -> None:
+        swarm = await Swarm("abc").start()
+        await donate(swarm)
+        await swarm.until("abc", 5)
+        for node in swarm.nodes.values():
+            assert not node.copies  # type: ignore[attr-defined]
+            log = node.rounds._agreement.memory.log
+            assert all(one.state is None for decided in log for one in decided.commit.participants)
+
+    run(scene())
