@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from hivemind.p2p import P2P, P2PContext, P2PHandlerError, PeerID, ServicerBase
 from hivemind.proto import dht_pb2
 from loopback import Make, together
 
+from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.swarm.identity import ensure_identity
+from outerloop.swarm.shelf import MOST_BYTES
 from outerloop.swarm.signatures import Signatures
 from outerloop.swarm.thread import NetworkThread
 from outerloop.types import Round
@@ -75,6 +78,16 @@ def stranger() -> Iterator[tuple[Stranger, NetworkThread]]:
         thread.stop(timeout_s=PATIENCE_S)
 
 
+def largest_answer(full: SwarmGather, reader: SwarmGather) -> bytes:
+    """What a peer reads of a key that is full at another."""
+    shelf, protocol = full._node.dht.protocol.storage, reader._node.dht.protocol
+    for number in range(200):
+        shelf.store_subkey(KEY, f"{number}", bytes(8000), time.time() + 60)
+    request = dht_pb2.FindRequest(keys=[KEY.to_bytes()])
+    asked = protocol.get_stub(PeerID.from_base58(full._node.peer_id)).rpc_find(request, timeout=PATIENCE_S)
+    return reader._node.call(asked, timeout_s=PATIENCE_S).results[0].value
+
+
 @pytest.mark.parametrize("listed", [True, False], ids=["listed", "open"])
 def test_a_run_forms_and_lands_rounds_beside_a_stranger_at_the_key_of_its_roster(
     listed: bool, make: Make, stranger: tuple[Stranger, NetworkThread], tmp_path: Path
@@ -94,3 +107,7 @@ def test_a_run_forms_and_lands_rounds_beside_a_stranger_at_the_key_of_its_roster
     assert together(pair, lambda peer: peer.join()) == [None, None]
     landed = together(pair, lambda peer: peer.start(b"x", Round(0)).wait(PATIENCE_S))
     assert [[part.peer for part in parts] for parts in landed] == [sorted(peer.peer for peer in pair)] * 2
+    assert [peer.counters()["refused_requests"] for peer in pair] == [float(not listed), 0.0], (
+        "members are within bounds"
+    )
+    assert len(largest_answer(*pair)) > MOST_BYTES * 0.9, "p2pd lets the largest answer through"

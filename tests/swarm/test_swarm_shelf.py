@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from loopback import Make
 
 from outerloop.swarm.records import MAX_RECORD_BYTES
-from outerloop.swarm.shelf import MOST_BYTES, Shelf
+from outerloop.swarm.shelf import MOST_BYTES, MOST_KEYS, MOST_KEYS_OF_ONE, Shelf
 
 KEY = DHTID.generate(source="outerloop/r/roster")
 READABLE_BYTES = 4 << 20
@@ -80,6 +80,26 @@ def test_never_more_than_fits_and_members_before_strangers(stores: list[tuple[st
         assert held is None or sum(len(one.value) for one in held.value.data.values()) <= MOST_BYTES
     if stores and last:
         assert {owner: len(at.get(KEY).value.get(owner).value) for owner in last} == last
+
+
+def test_keys_are_few_of_one_peer_and_of_all_and_a_member_always_finds_a_place() -> None:
+    at = shelf()
+    keys = [DHTID.generate(source=str(number)) for number in range(2 * MOST_KEYS)]
+    assert [put(at, "greedy", key=key, size=1) for key in keys] == [True] * MOST_KEYS_OF_ONE + [False] * (
+        len(keys) - MOST_KEYS_OF_ONE
+    )
+    assert put(at, "a", key=keys[0], size=1), "a member is at the oldest"
+    stored = [put(at, f"stranger {number}", key=key, size=1) for number, key in enumerate(keys)]
+    assert sum(stored) == len(at) == MOST_KEYS and not stored[-1]
+    assert put(at, "b", key=keys[-1], size=1) and len(at) == MOST_KEYS
+    assert set(at.data) == {*keys[: MOST_KEYS - 1], keys[-1]}, "the newest of the strangers' went"
+
+
+def test_the_same_again_leaves_no_trace() -> None:
+    at, until = shelf(), time.time() + 60
+    assert at.store_subkey(KEY, "a", b"", until)
+    assert not any(at.store_subkey(KEY, "a", b"", until - number) for number in range(1000))
+    assert len(at.expiration_heap) == len(at.get(KEY).value.expiration_heap) == 1
 
 
 def test_a_peer_has_such_shelves_and_counts_on_its_members(make: Make) -> None:
