@@ -78,7 +78,8 @@ class Pipe:
         return self
 
     def abort(self) -> None:
-        self.break_off()
+        """As `close`: bytes that wait here keep no file open, and the end takes its time to the other side, too."""
+        self.close()
 
     def pause_reading(self) -> None:
         self._paused = True
