@@ -109,7 +109,7 @@ class Incarnations:
         self._taken |= any(taken) and self.stopped is None
 
     async def keep_introducing(self, peers: Callable[[], Iterable[str]]) -> None:
-        """Tell one of them after the other, for as long as this process lives, and all when a younger one is noticed."""
+        """Tell one of them after the other, as long as this process lives, and all when a younger one is noticed."""
         turn = 0
         while self.stopped is None:
             try:
@@ -119,8 +119,9 @@ class Incarnations:
                 pass
             others = sorted(peer for peer in peers() if peer != self._transport.peer_id)
             turn = (turn + 1) % max(1, len(others))
-            await self.introduce(others if self._noticed.is_set() else others[turn:][:1])
+            now = others if self._noticed.is_set() else others[turn:][:1]
             self._noticed.clear()
+            await self.introduce(now)
 
     async def heed(self, stream: Stream) -> None:
         """Take what a peer answers to a ballot, if it answers at all; then the stream has ended."""
