@@ -78,7 +78,7 @@ class Incarnations:
         self._me = self._statements.incarnation(life)
         self.own = self._me.packed
         self.stopped: UserError | None = None
-        self._told = asyncio.Event()
+        self._told, self._noticed = asyncio.Event(), asyncio.Event()
         self._taken = False  # for this peer, by another one that knew of no other process
         self._seen: set[bytes] = set()
         self._known: OrderedDict[str, _Known] = OrderedDict()
@@ -109,13 +109,19 @@ class Incarnations:
         self._taken |= any(taken) and self.stopped is None
 
     async def keep_introducing(self, peers: Callable[[], Iterable[str]]) -> None:
-        """Tell one of them after the other, for as long as this process lives: one that never votes is noticed, too."""
+        """Tell one of them after the other, as long as this process lives, and all when a younger one is noticed."""
         turn = 0
         while self.stopped is None:
-            await asyncio.sleep(ROSTER_REFRESH_S)
-            if others := sorted(peer for peer in peers() if peer != self._transport.peer_id):
-                await self.introduce([others[turn % len(others)]])
-                turn += 1
+            try:
+                async with limit(ROSTER_REFRESH_S):
+                    await self._noticed.wait()
+            except TimeoutError:
+                pass
+            others = sorted(peer for peer in peers() if peer != self._transport.peer_id)
+            turn = (turn + 1) % max(1, len(others))
+            now = others if self._noticed.is_set() else others[turn:][:1]
+            self._noticed.clear()
+            await self.introduce(now)
 
     async def heed(self, stream: Stream) -> None:
         """Take what a peer answers to a ballot, if it answers at all; then the stream has ended."""
@@ -168,6 +174,7 @@ class Incarnations:
     def _tell_of(self, twin: Incarnation) -> None:
         if twin.nonce not in self._seen:
             self._seen.add(twin.nonce)
+            self._noticed.set()
             self._tell(
                 f"another machine has started with a copy of this peer's identity {self.life.path}, and is refused:"
                 " remove that file there, and it gets an identity of its own"
