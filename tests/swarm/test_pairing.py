@@ -201,3 +201,32 @@ def test_nobody_is_ever_in_two_pairs_whatever_is_late(seed: int) -> None:
     """Messages take as long as inner steps do. What the world asserts at every step is the test."""
     world = World([3.0] * 6, seed=seed, delay_s=(0.0, 2.0), patience=1.0, jitter=0.9, exchange_s=0.5).run(400.0)
     assert sum(world.met.values()) > 50
+
+
+def test_a_partner_that_was_struck_is_not_met_for_twice_as_long_every_time() -> None:
+    """Two strikes: four own rounds; again after that: sixteen less what a good pair forgave; 64 at most."""
+
+    def rounds_until_it_is_met(pairing: Pairing) -> int:
+        number = 0
+        while True:
+            number += 1
+            pairing.ready(Round(0))
+            met = pairing.asked("b", Round(0))
+            if met:
+                pairing.met()
+            pairing.leave()
+            if met:
+                return number
+
+    pairing = Pairing("a", Drawn(["b", "c"]), draw=random.Random(0))
+    assert rounds_until_it_is_met(pairing) == 1
+    waits = []
+    for _ in range(8):
+        pairing.strike("b")
+        waits.append(rounds_until_it_is_met(pairing))
+    assert waits == [4, 8, 16, 32, 64, 64, 64, 64]
+    pairing.strike("b")
+    pairing.ready(Round(0))
+    pairing.heard("b", Round(0))
+    assert not pairing.asked("b", Round(0)) and pairing.turn() is None
+    assert pairing.asked("c", Round(0)), "nobody else pays for it"
