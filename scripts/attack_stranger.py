@@ -8,7 +8,8 @@
     claims    streams that announce 1 GiB and send what the rate allows
     loris     100 streams that send a byte a second of a message
 
-All that is sent is paced together. What was done goes to standard output as one line of JSON.
+All that is sent is paced together. A line on standard output says when it is
+connected to all; a line of JSON what was done.
 """
 
 from __future__ import annotations
@@ -32,12 +33,15 @@ from hivemind.utils.multiaddr import Multiaddr
 
 from outerloop.swarm.pace import Pace
 
-IDLE, CLAIMS, LORIS = 2000, 8, 100
+IDLE, CLAIMS, LORIS, FLOODS = 2000, 32, 100, 4
+"""Streams in all; requests at a time for each peer."""
 KEYS, RECORDS = 60_000, 8_000
 CLAIMED_BYTES = 1 << 30
 PIECE = bytes(64 * 1024)
 AGAIN_S = 5.0
-"""Pause before a stream that was closed is opened again, and after a request that was refused."""
+"""Pause before a stream that sends little or nothing is opened again; who does not answer a request has so long."""
+SOON_S = 0.1
+"""Pause before the others: streams that are refused at once would else be as many as the processor can open."""
 WORDS = ("probe", "default/members", "default/setting", "default/ballot", "default/payload", "default/commits",
          "default/snapshot", "default/pull")  # fmt: skip
 PROTOCOLS = [f"outerloop/1/{word}" for word in WORDS]
@@ -55,7 +59,8 @@ class Stranger:
         places = zip(cycle(self.victims), cycle(PROTOCOLS), range(IDLE + CLAIMS + LORIS), strict=False)
         ways = [self.idle] * IDLE + [self.claim] * CLAIMS + [self.loris] * LORIS
         streams = [self.again(way, victim, protocol) for way, (victim, protocol, _) in zip(ways, places, strict=True)]
-        work = asyncio.gather(*streams, *(self.again(self.flood, victim, "") for victim in self.victims))
+        floods = [self.again(self.flood, victim, "") for victim in self.victims for _ in range(FLOODS)]
+        work = asyncio.gather(*streams, *floods)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await work
@@ -67,7 +72,7 @@ class Stranger:
                 await way(victim, protocol)
             except Exception as error:  # whatever the other side or the daemon makes of it
                 self.done[f"{way.__name__}: {type(error).__name__}"] += 1
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(AGAIN_S if way in (self.idle, self.loris) else SOON_S)
 
     async def idle(self, victim: PeerID, protocol: str) -> None:
         _, reader, writer = await self.p2p.call_binary_stream_handler(victim, protocol)
@@ -133,6 +138,7 @@ async def run(addresses: list[str], *, seconds: float, mbit: float) -> Counter[s
         nat_port_map=False, use_relay=False, idle_timeout=3600, startup_timeout=60,
     )  # fmt: skip
     stranger = Stranger(p2p, victims, mbit=mbit)
+    print("connected", flush=True)
     try:
         await stranger.attack(seconds)
     finally:

@@ -16,6 +16,7 @@ import json
 import statistics
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -36,8 +37,9 @@ def measured(kind: str, folder: Path, args: argparse.Namespace) -> Row:
         if kind == "aside":
             target = stack.enter_context(running(Listed(folder / "aside", workers=2, options=args.options)))
         swarm.follow(WARM_S)
-        began = max(swarm.first_seen.values())
         attack = start(target, args) if kind != "calm" else None
+        swarm.look()
+        began = time.monotonic()
         swarm.follow(60 * args.minutes)
         record = swarm.report(swarm.machines) | {"kind": kind, "minutes": args.minutes, "options": args.options}
         record |= {"rounds_measured": len(swarm.seconds(began))} | round_times(swarm.seconds(began))
@@ -45,10 +47,13 @@ def measured(kind: str, folder: Path, args: argparse.Namespace) -> Row:
 
 
 def start(target: Listed, args: argparse.Namespace) -> subprocess.Popen[str]:
-    """The stranger, that knows where all peers are."""
+    """The stranger, that knows where all peers are; returns once it is connected to them."""
     addresses = [machine.address for machine in target.machines if machine.address]
     command = [sys.executable, str(HERE / "attack_stranger.py"), "--seconds", str(60 * args.minutes)]
-    return subprocess.Popen([*command, "--mbit", str(args.mbit), *addresses], stdout=subprocess.PIPE, text=True)
+    attack = subprocess.Popen([*command, "--mbit", str(args.mbit), *addresses], stdout=subprocess.PIPE, text=True)
+    assert attack.stdout
+    attack.stdout.readline()
+    return attack
 
 
 def ratios(records: list[Row]) -> Row:
