@@ -20,6 +20,9 @@ from typing import Any
 from outerloop.schedule.every_h import EveryH
 from outerloop.types import Round, UserError
 
+MOST = 1 << 40
+"""Rounds, or inner steps: no run comes so far."""
+
 
 class Adaptive(EveryH):
     """One fragment, the whole model.
@@ -97,5 +100,9 @@ class Adaptive(EveryH):
         return {"sync_every": self.sync_every, "landed": self.landed, "left_after": self.left_after}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
-        self.sync_every, self.landed, self.left_after = (state[key] for key in ("sync_every", "landed", "left_after"))
+        """Take over what `state_dict` returned. Raises ValueError for what it never returns."""
+        allowed = {"sync_every": (self.sync_min, self.sync_max), "landed": (-1, MOST), "left_after": (0, MOST)}
+        for key, (least, most) in allowed.items():
+            if type(state[key]) is not int or not least <= state[key] <= most:
+                raise ValueError(f"the schedule's {key} is {least} to {most}; came {state[key]!r:.40}")
+        self.sync_every, self.landed, self.left_after = (state[key] for key in allowed)

@@ -82,8 +82,8 @@ async def lead_astray(liar: Liar) -> None:
     chain = [signed(first), signed(Commit(FAR + 1, first.digest, 0, (), (liar.name,)))]
 
     async def tell(remote: str, request: Any, stream: Any) -> None:
-        after = -1 if request["after"] is None else request["after"]
-        told = [one for one in chain if one.commit.number > after]
+        after = request["after"]
+        told = chain[:1] if after is None else [one for one in chain if one.commit.number > after]
         await stream.send_object({"commits": len(told)})
         for one in told:
             await send_message(stream, one)

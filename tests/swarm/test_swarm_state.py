@@ -1,16 +1,19 @@
 """State for late comers: from all donors at once, the same for whoever asks; a donor's death costs its open chunks."""
 
 import asyncio
+import contextlib
 import random
+from itertools import pairwise
 
 import pytest
 from gather_scene import MemoryDisk
 from memory_network import MemoryNetwork, MemoryTransport
 from virtual_clock import now_s, run
 
-from outerloop.swarm.donor import Donor
+from outerloop.swarm.donor import COPY_EVERY, FURTHEST_AHEAD, Donor, next_common, protocol_of
 from outerloop.swarm.download import Download
 from outerloop.swarm.fields import MAX_NUMBER, BadMessage
+from outerloop.swarm.framing import BrokenStream
 from outerloop.swarm.holders import Unobtainable
 from outerloop.swarm.manifest import CHUNK_BYTES, Manifest, cut
 from outerloop.swarm.timeouts import POLL_S, STATE_KEPT_S
@@ -40,8 +43,8 @@ async def donors(network, names):
 class Joiner(Download):
     """One that takes at most 64 MiB, unless it is told otherwise."""
 
-    async def get(self, number, donors, progress, *, at_most=MOST):
-        return await super().get(number, donors, progress, at_most=at_most)
+    async def get(self, number, donors, progress, *, at_most=MOST, certified=None):
+        return await super().get(number, donors, progress, at_most=at_most, certified=certified)
 
 
 def joiner(network, disk=None, *, name="j"):
@@ -244,3 +247,136 @@ def test_a_manifest_comes_back():
     manifest = Manifest.of(state(2 * CHUNK_BYTES + 1), number=3, head=HEAD)
     assert Manifest.from_bytes(manifest.to_bytes()) == manifest and len(manifest.chunks) == 3
     assert list(map(len, cut(state(manifest.size_bytes)))) == [CHUNK_BYTES, CHUNK_BYTES, 1]
+
+
+async def demand(network, who, donor, number, *, for_s=0.5):
+    """Ask a donor for a state, and hang up after a while."""
+    with contextlib.suppress(BrokenStream, TimeoutError):
+        async with asyncio.timeout(for_s), MemoryTransport(network, who).open_stream(donor, protocol_of("r")) as stream:
+            await stream.send_object({"number": number})
+            await stream.receive_object(patience_s=for_s)
+
+
+async def land_all(made, number):
+    """Every donor lands a commit; the letters of those that have copied their state for it."""
+    copied = "".join(name for name, donor in made.items() if donor.wants(number))
+    await asyncio.gather(*(land(donor, number, b"state %d" % number) for donor in made.values()))
+    return copied
+
+
+def test_only_states_of_the_next_two_commits_are_wanted():
+    async def scene():
+        network = MemoryNetwork()
+        [donor] = (await donors(network, "a")).values()
+        for number in (3000, FURTHEST_AHEAD + 8, MAX_NUMBER, (1 << 64) - 1, 7, 0, -1):
+            await land(donor, 7, b"")
+            await demand(network, "l", "a", number)
+            assert not donor._demands, number
+        for number in (8, 9):
+            await demand(network, "l", "a", number)
+            assert donor._demands == {"l": number}, "one demand a peer, the last one"
+        with pytest.raises(Unobtainable):
+            await joiner(network).get(3000, ["a"], ignore)
+        assert now_s() >= POLL_S, "it waits and is told to ask again"
+
+    run(scene())
+
+
+def test_a_demand_that_is_too_early_is_wanted_once_its_commit_is_near():
+    async def scene():
+        network = MemoryNetwork()
+        made = await donors(network, "ab")
+        get = asyncio.create_task(joiner(network).get(7, list(made), ignore))
+        for number in range(8):
+            await asyncio.sleep(1)
+            assert made["a"].wants(7) == (number >= 7 - FURTHEST_AHEAD + 1)
+            await land_all(made, number)
+        assert (await get)[1] == b"state 7"
+
+    run(scene())
+
+
+@pytest.mark.parametrize("liars", ["l", "lmno"])
+def test_however_many_ask_for_all_states_few_are_copied(liars):
+    async def scene():
+        network, copies = MemoryNetwork(), []
+        made = await donors(network, "a")
+        for number in range(60):
+            asked = [demand(network, who, "a", number + i % FURTHEST_AHEAD) for i, who in enumerate(liars)]
+            await asyncio.gather(*asked, *(demand(network, who, "a", number) for who in liars))
+            copies += [number] * len(await land_all(made, number))
+        windows = [sum(first <= number < first + COPY_EVERY for number in copies) for first in range(60)]
+        assert len(copies) >= 60 // COPY_EVERY and max(windows) <= 2
+        assert all(number % COPY_EVERY == 0 or number - before >= COPY_EVERY for before, number in pairwise(copies))
+
+    run(scene())
+
+
+def test_a_liar_that_makes_each_donor_copy_at_another_commit_cannot_keep_a_newcomer_out():
+    async def scene():
+        network = MemoryNetwork()
+        made = await donors(network, "abc")
+        together = []
+        for number in range(30):
+            await asyncio.gather(*(demand(network, f"l{i}", d, number) for i, d in enumerate(made) if number % 3 == i))
+            await asyncio.gather(*(demand(network, "j", d, next_common(number)) for d in made))
+            if await land_all(made, number) == "abc":
+                together.append(number)
+        assert together and {number % COPY_EVERY for number in together} == {0}
+        assert together == list(range(0, 30, COPY_EVERY))
+
+    run(scene())
+
+
+def test_a_manifest_is_signed_for_the_sitting():
+    async def scene():
+        network = MemoryNetwork()
+        made = await donors(network, "a")
+        made["a"].hold(b"state", Manifest.of(b"state", number=3, head=HEAD))
+        at = Download(MemoryTransport(network, "j"), run="r", sitting=lambda: "r/2", disk=MemoryDisk())
+        with pytest.raises(Unobtainable):
+            await at.get(3, ["a"], ignore, at_most=MOST)
+        assert at._transport.trust.refusals.of_kind["manifests"] == 1
+        assert (await joiner(network).get(3, ["a"], ignore))[1] == b"state"
+
+    run(scene())
+
+
+@pytest.mark.parametrize(("named", "taken"), [("112", 1), ("12", None), ("1--", None), ("11--", None), ("111--", 1)])
+def test_without_a_certificate_more_than_half_of_all_donors_have_to_name_a_state(named, taken):
+    """What each donor names; who gives nothing counts as well."""
+
+    async def scene():
+        network = MemoryNetwork()
+        made = await donors(network, "abcdef"[: len(named)])
+        for donor, seed in zip(made.values(), named, strict=True):
+            donor.landed(3, copied=False)
+            if seed != "-":
+                donor.hold(state(100, int(seed)), Manifest.of(state(100, int(seed)), number=3, head=HEAD))
+        get = joiner(network).get(3, list(made), ignore)
+        if taken is None:
+            with pytest.raises(Unobtainable, match="give one state, and more than half have to"):
+                await get
+        else:
+            assert (await get)[1] == state(100, taken)
+
+    run(scene())
+
+
+def test_the_certified_state_is_taken_however_few_name_it():
+    async def scene():
+        network = MemoryNetwork()
+        made = await donors(network, "abc")
+        manifests = {seed: Manifest.of(state(100, seed), number=3, head=HEAD) for seed in (1, 2)}
+        for donor, seed in zip(made.values(), (1, 2), strict=False):
+            donor.hold(state(100, seed), manifests[seed])
+        made["c"].landed(3, copied=False)
+
+        async def certified():
+            await asyncio.sleep(100)
+            return manifests[2].sha
+
+        manifest, came = await joiner(network).get(3, list(made), ignore, certified=certified)
+        assert came == state(100, 2) and manifest.sha == manifests[2].sha and now_s() > 100
+
+    run(scene())
