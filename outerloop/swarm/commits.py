@@ -29,6 +29,7 @@ from outerloop.swarm.fields import (
     peer_id,
     peer_ids,
     quote,
+    signature,
     whole,
 )
 
@@ -69,7 +70,8 @@ class Participant:
 class Commit:
     """`view`: where it was proposed first. A later view proposes it again unchanged, so that its digest stays.
 
-    `participants` in the order of peers; `roster`: the peers, in order, that decide the next round.
+    `participants` in the order of peers; `roster`: the peers, in order, that decide the next round. `asks`: who takes
+    part without being in the roster that decides this round, in order, each with its signature of the ask to be counted.
     """
 
     number: int
@@ -77,6 +79,7 @@ class Commit:
     view: int
     participants: tuple[Participant, ...]
     roster: tuple[str, ...]
+    asks: tuple[tuple[str, bytes], ...] = ()
 
     @cached_property
     def digest(self) -> bytes:
@@ -92,12 +95,13 @@ class Commit:
             "view": self.view,
             "participants": [one.to_list() for one in self.participants],
             "roster": list(self.roster),
+            "asks": [list(one) for one in self.asks],
         }
 
     @staticmethod
     def from_map(value: Any) -> Commit:
         """Raises BadMessage."""
-        found = fields(value, "a commit", ("number", "parent", "view", "participants", "roster"))
+        found = fields(value, "a commit", ("number", "parent", "view", "participants", "roster", "asks"))
         participants = [Participant.from_list(one) for one in items(found["participants"], "participants")]
         ascending([one.peer for one in participants], "participants")
         return Commit(
@@ -106,7 +110,17 @@ class Commit:
             whole(found["view"], "a commit's view", most=MAX_VIEW),
             tuple(participants),
             peer_ids(found["roster"], "a roster's peers", least=1),
+            _asks(found["asks"]),
         )
+
+
+def _asks(value: Any) -> tuple[tuple[str, bytes], ...]:
+    rows = items(value, "asks")
+    if any(type(row) is not list or len(row) != 2 for row in rows):
+        raise BadMessage(f"an ask is [peer, signature]; came {quote(value)}")
+    asks = tuple((peer_id(peer, "an asker"), signature(signed, "an asker's signature")) for peer, signed in rows)
+    ascending([peer for peer, _ in asks], "asks")
+    return asks
 
 
 def genesis(run: str, roster: Iterable[str], *, first: int = 0) -> Commit:

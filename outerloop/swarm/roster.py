@@ -19,7 +19,7 @@ from typing import Any
 
 from hivemind.dht import DHTNode
 
-from outerloop.swarm.fields import BadMessage
+from outerloop.swarm.fields import BadMessage, id_of
 from outerloop.swarm.settings import well_formed as well_formed_settings
 from outerloop.swarm.status import Status
 from outerloop.swarm.timeouts import DHT_S, ROSTER_EXPIRY_S, ROSTER_LEAST_S, ROSTER_REFRESH_S, STOP_S, limit
@@ -52,11 +52,6 @@ class Record:
 
 def peer_name(worker: int, peer_id: str) -> str:
     return f"{worker:03d}-{peer_id}"
-
-
-def id_of(name: str) -> str:
-    """The peer id in a name, which streams are opened to and prove."""
-    return name.partition("-")[2]
 
 
 class Roster:
