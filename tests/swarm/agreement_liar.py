@@ -81,7 +81,7 @@ class LiarWorld(World):
     what honest peers have said or heard of it.
     """
 
-    def __init__(self, members: Iterable[str], outsiders: Iterable[str], *, liar: str, **options: object) -> None:
+    def __init__(self, members: Iterable[str], outsiders: Iterable[str] = (), *, liar: str, **options: object) -> None:
         self.liar = liar
         self.ears: list[tuple[str, Message]] = []
         self.circulated: set[tuple[str, Message]] = set()
