@@ -1,20 +1,21 @@
 """What peers say to each other about a round, as maps of msgpack. All but Decided name the round and the sender's head.
 
-    here      this is where I am: a round, and a view in which its leader may propose
+    here      I want to be in this view, signed
+    wishes    the same of several peers: those of a majority are a certificate of the view that they all want to reach
     promise   to that view's leader: I accept nothing of an earlier view any more, and this is what I have accepted
-    propose   the leader to all: this shall be the commit
+    propose   the leader to all: this shall be the commit, and I have accepted it; after view 0 also why it must be
     accept    to the leader: I hold its payloads and have accepted it
     decided   a majority of the roster has: these peers
     ask       a peer outside the roster: I hold the head, count my payload and let me in
 
-Who says it is proven by the stream that it comes on, and no field. What is shown to others is signed: a Decided holds
-the accepts of a majority, each with its peer's signature (notary.py).
+Who says it is proven by the stream that it comes on, and no field. What is shown to others is signed (statements.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from outerloop.swarm.commits import Commit
 from outerloop.swarm.fields import (
@@ -31,33 +32,102 @@ from outerloop.swarm.fields import (
     whole,
 )
 
-MAX_MESSAGE_BYTES = 640 * 1024
-"""Of any message as msgpack: 1024 participants with the longest ids, roster and accepts fit."""
+MAX_MESSAGE_BYTES = 2 << 20
+"""Of any message as msgpack: 1024 participants with the longest ids, who all asked, roster, accepts and 8 views in
+which the commit was proposed (justification.py) fit."""
+
+T = TypeVar("T")
+
+
+class Wish(NamedTuple):
+    """A peer wants to be in a view of the round, signed by it."""
+
+    peer: str
+    view: int
+    signature: bytes
+
+    @staticmethod
+    def from_list(value: Any) -> Wish:
+        """Raises BadMessage."""
+        peer, view, signed = _row(value, 3, "a wish is [peer, view, signature]")
+        return Wish(peer_id(peer, "a wish's peer"), _view(view), signature(signed, "a wish's signature"))
+
+
+class Pledge(NamedTuple):
+    """A promise as it is shown to others: whose, what it had accepted (view and digest), signed by it."""
+
+    peer: str
+    accepted: tuple[int, bytes] | None
+    signature: bytes
+
+    @staticmethod
+    def from_list(value: Any) -> Pledge:
+        """Raises BadMessage."""
+        peer, accepted, signed = _row(value, 3, "a pledge is [peer, what it accepted, signature]")
+        if accepted is not None:
+            view, of = _row(accepted, 2, "what a pledge says was accepted is [view, digest]")
+            accepted = _view(view), digest(of, "a pledged commit")
+        return Pledge(peer_id(peer, "a pledge's peer"), accepted, signature(signed, "a pledge's signature"))
+
+
+class Link(NamedTuple):
+    """A view in which a commit was proposed: the promises of a majority that justify it there, none in view 0, and
+    the signature of the accept of that view's leader."""
+
+    view: int
+    pledges: tuple[Pledge, ...]
+    signature: bytes
+
+    @staticmethod
+    def from_list(value: Any) -> Link:
+        """Raises BadMessage."""
+        view, pledges, signed = _row(value, 3, "a link is [view, pledges, signature]")
+        known = _rows(pledges, "pledges", Pledge.from_list)
+        return Link(_view(view), known, signature(signed, "a leader's signature"))
 
 
 @dataclass(frozen=True)
 class Accepted:
-    """A commit that was accepted, and in which view (never before the one in which it was proposed first)."""
+    """A proposal that was accepted: the commit, and the views in which it was proposed so far, the last one's last."""
 
-    view: int
     commit: Commit
+    links: tuple[Link, ...]
+
+    @property
+    def view(self) -> int:
+        return self.links[-1].view
+
+    @property
+    def vote(self) -> tuple[int, bytes]:
+        """What a promise tells of it."""
+        return self.view, self.commit.digest
 
     def to_map(self) -> dict[str, Any]:
-        return {"view": self.view, "commit": self.commit.to_map()}
+        return {"commit": self.commit.to_map(), "links": self.links}
 
     @staticmethod
     def from_map(value: Any) -> Accepted:
         """Raises BadMessage."""
-        found = fields(value, "an accepted commit", ("view", "commit"))
+        found = fields(value, "an accepted commit", ("commit", "links"))
         commit = Commit.from_map(found["commit"])
-        return Accepted(whole(found["view"], "an accepted view", least=commit.view, most=MAX_VIEW), commit)
+        return Accepted(commit, _links(found["links"], commit.view, least=1))
 
 
 @dataclass(frozen=True)
 class Here:
+    """`view`: where this peer wants to be, at most one beyond where it is."""
+
     number: int
     head: bytes
     view: int
+    signature: bytes
+
+
+@dataclass(frozen=True)
+class Wishes:
+    number: int
+    head: bytes
+    wishes: tuple[Wish, ...]
 
 
 @dataclass(frozen=True)
@@ -66,11 +136,16 @@ class Promise:
     head: bytes
     view: int
     accepted: Accepted | None
+    signature: bytes
+
+    @property
+    def vote(self) -> tuple[int, bytes] | None:
+        return self.accepted.vote if self.accepted else None
 
 
 @dataclass(frozen=True)
 class Propose:
-    """`accepted`: the proposal, and the view in which it is made; its leader has accepted it."""
+    """`accepted`: the proposal, which its leader has accepted in the view in which it is made."""
 
     accepted: Accepted
 
@@ -100,39 +175,48 @@ class Accept:
 
 @dataclass(frozen=True)
 class Decided:
-    """`view`: in which a majority accepted it. `accepts`: who did, in order, each with its signature."""
+    """`view`: in which a majority accepted it. `accepts`: who did, in order, each with its signature.
+
+    `links`: the views in which it was proposed, the last of them `view`; none when that is view 0. Of two decided
+    commits of one round they tell who lied (justification.py).
+    """
 
     commit: Commit
     view: int
     accepts: tuple[tuple[str, bytes], ...]
+    links: tuple[Link, ...] = ()
 
     def to_map(self) -> dict[str, Any]:
-        return {"commit": self.commit.to_map(), "view": self.view, "accepts": [list(one) for one in self.accepts]}
+        return {"commit": self.commit.to_map(), "view": self.view, "accepts": self.accepts, "links": self.links}
 
     @staticmethod
     def from_map(value: Any) -> Decided:
         """Raises BadMessage."""
-        found = fields(value, "a decided commit", ("commit", "view", "accepts"))
+        found = fields(value, "a decided commit", ("commit", "view", "accepts", "links"))
         commit = Commit.from_map(found["commit"])
-        accepts = tuple(_accept(one) for one in items(found["accepts"], "accepts"))
-        ascending([peer for peer, _ in accepts], "accepts")
-        return Decided(commit, whole(found["view"], "a decided view", least=commit.view, most=MAX_VIEW), accepts)
+        view = whole(found["view"], "a decided view", least=commit.view, most=MAX_VIEW)
+        links = _links(found["links"], commit.view)
+        if (links[-1].view if links else 0) != view:
+            raise BadMessage(f"links of a decided commit end in its view {view}; came {quote(found['links'])}")
+        return Decided(commit, view, _rows(found["accepts"], "accepts", _accept), links)
 
 
 @dataclass(frozen=True)
 class Ask:
     number: int
     head: bytes
+    signature: bytes
 
 
-Message = Here | Promise | Propose | Accept | Decided | Ask
+Message = Here | Wishes | Promise | Propose | Accept | Decided | Ask
 NAMES = {
-    "here": ("number", "head", "view"),
-    "promise": ("number", "head", "view", "accepted"),
+    "here": ("number", "head", "view", "signature"),
+    "wishes": ("number", "head", "wishes"),
+    "promise": ("number", "head", "view", "accepted", "signature"),
     "propose": ("accepted",),
     "accept": ("number", "head", "view", "digest", "signature"),
     "decided": ("decided",),
-    "ask": ("number", "head"),
+    "ask": ("number", "head", "signature"),
 }
 
 
@@ -144,11 +228,14 @@ def to_map(message: Message) -> dict[str, Any]:
     if isinstance(message, Propose):
         return {**kind, "accepted": message.accepted.to_map()}
     where = {**kind, "number": message.number, "head": message.head}
+    if isinstance(message, Wishes):
+        return {**where, "wishes": message.wishes}
+    where["signature"] = message.signature
     if isinstance(message, Ask):
         return where
     where["view"] = message.view
     if isinstance(message, Accept):
-        return {**where, "digest": message.digest, "signature": message.signature}
+        return {**where, "digest": message.digest}
     if isinstance(message, Promise):
         return {**where, "accepted": message.accepted.to_map() if message.accepted else None}
     return where
@@ -166,15 +253,48 @@ def from_map(value: Any) -> Message:
         return Propose(_proposal(found["accepted"]))
     number = whole(found["number"], "a round's number", most=MAX_NUMBER)
     head = digest(found["head"], "a head")
+    if kind == "wishes":
+        return Wishes(number, head, _rows(found["wishes"], "wishes", Wish.from_list))
+    signed = signature(found["signature"], f"the signature of {kind}")
     if kind == "ask":
-        return Ask(number, head)
-    view = whole(found["view"], "a view", least=int(kind == "promise"), most=MAX_VIEW)
+        return Ask(number, head, signed)
+    view = _view(found["view"], least=int(kind == "promise"))
     if kind == "accept":
-        signed = signature(found["signature"], "an accept's signature")
         return Accept(number, head, view, digest(found["digest"], "an accepted commit"), signed)
     if kind == "here":
-        return Here(number, head, view)
-    return Promise(number, head, view, _earlier(found["accepted"], number, head, view))
+        return Here(number, head, view, signed)
+    return Promise(number, head, view, _earlier(found["accepted"], number, head, view), signed)
+
+
+def _view(value: Any, *, least: int = 0) -> int:
+    return whole(value, "a view", least=least, most=MAX_VIEW)
+
+
+def _row(value: Any, length: int, what: str) -> list[Any]:
+    if type(value) is not list or len(value) != length:
+        raise BadMessage(f"{what}; came {quote(value)}")
+    return value
+
+
+def _rows(value: Any, what: str, one: Callable[[Any], T]) -> tuple[T, ...]:
+    """Rows that begin with a peer, each peer once and in order."""
+    rows = tuple(one(row) for row in items(value, what))
+    ascending([row[0] for row in rows], what)  # type: ignore[index]
+    return rows
+
+
+def _links(value: Any, first_view: int, *, least: int = 0) -> tuple[Link, ...]:
+    """In the order of views; the first is the one in which the commit was proposed first."""
+    links = tuple(Link.from_list(row) for row in items(value, "links", least=least))
+    views = [link.view for link in links]
+    if views != sorted(set(views)) or views[:1] not in ([], [first_view]):
+        raise BadMessage(f"links come in the order of views, from view {first_view} on; came views {quote(views)}")
+    return links
+
+
+def _accept(value: Any) -> tuple[str, bytes]:
+    peer, signed = _row(value, 2, "an accept is [peer, signature]")
+    return peer_id(peer, "an accept's peer"), signature(signed, "an accept's signature")
 
 
 def _decree(commit: Commit) -> Commit:
@@ -186,12 +306,6 @@ def _decided(value: Any) -> Decided:
     decided = Decided.from_map(value)
     _decree(decided.commit)
     return decided
-
-
-def _accept(value: Any) -> tuple[str, bytes]:
-    if type(value) is not list or len(value) != 2:
-        raise BadMessage(f"an accept is [peer, signature]; came {quote(value)}")
-    return peer_id(value[0], "an accept's peer"), signature(value[1], "an accept's signature")
 
 
 def _proposal(value: Any) -> Accepted:

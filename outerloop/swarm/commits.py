@@ -25,10 +25,12 @@ from outerloop.swarm.fields import (
     ascending,
     digest,
     fields,
+    id_of,
     items,
     peer_id,
     peer_ids,
     quote,
+    signature,
     whole,
 )
 
@@ -92,7 +94,8 @@ def _state(number: Any, sha256: Any) -> State:
 class Commit:
     """`view`: where it was proposed first. A later view proposes it again unchanged, so that its digest stays.
 
-    `participants` in the order of peers; `roster`: the peers, in order, that decide the next round.
+    `participants` in the order of peers; `roster`: the peers, in order, that decide the next round. `asks`: who takes
+    part without being in the roster that decides this round, in order, each with its signed request to be counted.
     """
 
     number: int
@@ -100,6 +103,7 @@ class Commit:
     view: int
     participants: tuple[Participant, ...]
     roster: tuple[str, ...]
+    asks: tuple[tuple[str, bytes], ...] = ()
 
     @cached_property
     def digest(self) -> bytes:
@@ -115,12 +119,13 @@ class Commit:
             "view": self.view,
             "participants": [one.to_list() for one in self.participants],
             "roster": list(self.roster),
+            "asks": [list(one) for one in self.asks],
         }
 
     @staticmethod
     def from_map(value: Any) -> Commit:
         """Raises BadMessage."""
-        found = fields(value, "a commit", ("number", "parent", "view", "participants", "roster"))
+        found = fields(value, "a commit", ("number", "parent", "view", "participants", "roster", "asks"))
         participants = [Participant.from_list(one) for one in items(found["participants"], "participants")]
         ascending([one.peer for one in participants], "participants")
         return Commit(
@@ -129,15 +134,33 @@ class Commit:
             whole(found["view"], "a commit's view", most=MAX_VIEW),
             tuple(participants),
             peer_ids(found["roster"], "a roster's peers", least=1),
+            _asks(found["asks"]),
         )
+
+
+def _asks(value: Any) -> tuple[tuple[str, bytes], ...]:
+    rows = items(value, "asks")
+    if any(type(row) is not list or len(row) != 2 for row in rows):
+        raise BadMessage(f"an ask is [peer, signature]; came {quote(value)}")
+    asks = tuple((peer_id(peer, "an asker"), signature(signed, "an asker's signature")) for peer, signed in rows)
+    ascending([peer for peer, _ in asks], "asks")
+    return asks
 
 
 def genesis(run: str, roster: Iterable[str], *, first: int = 0) -> Commit:
     """The commit before round `first`, which its roster decides. Raises BadMessage for a roster that cannot be."""
     parent = hashlib.sha256(DOMAIN + run.encode()).digest()
-    return Commit(first - 1, parent, 0, (), peer_ids(sorted(set(roster)), "the first roster's peers", least=1))
+    names = peer_ids(sorted(set(roster)), "the first roster's peers", least=1)
+    if len({id_of(name) for name in names}) < len(names):
+        raise BadMessage(f"the first roster names a peer twice: {', '.join(names)}")
+    return Commit(first - 1, parent, 0, (), names)
 
 
 def majority(roster: tuple[str, ...]) -> int:
     """The least number of peers that is more than half: any two majorities of a roster share a peer."""
     return len(roster) // 2 + 1
+
+
+def most_faulty(roster: tuple[str, ...]) -> int:
+    """The most peers that may lie without a say in what the others do: one of four. One more holds an honest one."""
+    return (len(roster) - 1) // 3

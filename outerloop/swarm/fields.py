@@ -34,6 +34,11 @@ def whole(value: Any, what: str, *, least: int = 0, most: int) -> int:
     return value
 
 
+def id_of(name: str) -> str:
+    """Return the peer id in a name, NNN-<peer id>, which streams are opened to and prove; a bare id is its own."""
+    return name.partition("-")[2] or name
+
+
 def digest(value: Any, what: str) -> bytes:
     if type(value) is not bytes or len(value) != 32:
         raise BadMessage(f"{what} is a sha256 of 32 bytes; came {quote(value)}")

@@ -1,27 +1,36 @@
-"""Accepts that can be shown to others: a commit is proven by those of a majority, whoever passes it on.
+"""Statements (statements.py) that can be shown to others: signed by the key that the signer's peer id is made of.
 
-    signature over ("accept", sitting, round, view, digest of the commit), by the key of the acceptor's peer id
+    signature over (context, sitting, name of the signer, what is said ...)
 
-The view belongs to it: accepts of one commit in two views do not add up to a majority.
+The name belongs to it, so that one signature counts for one seat. The view belongs to an accept: accepts of one commit
+in two views do not add up to a majority.
 """
 
 from __future__ import annotations
 
-from outerloop.swarm.roster import id_of
-from outerloop.swarm.signatures import Signatures
+from typing import cast
 
-CONTEXT = "accept"
+from outerloop.swarm.fields import id_of
+from outerloop.swarm.signatures import Signatures
+from outerloop.swarm.statements import Statement
 
 
 class Keys:
-    """The agreement's notary (scrutiny.py), with the keys that peer ids are made of. `sitting`: the agreement's run."""
+    """The agreement's notary. `sitting`: the agreement's run; `own`: the name that this peer signs with."""
 
-    def __init__(self, signatures: Signatures, *, sitting: str) -> None:
+    def __init__(self, signatures: Signatures, *, sitting: str, own: str) -> None:
         self._signatures = signatures
         self._sitting = sitting
+        self._own = own
 
-    def sign(self, number: int, view: int, digest: bytes) -> bytes:
-        return self._signatures.sign(CONTEXT, self._sitting, number, view, digest)
+    @property
+    def sitting(self) -> str:
+        return self._sitting
 
-    def right(self, peer: str, number: int, view: int, digest: bytes, signature: bytes) -> bool:
-        return self._signatures.right(signature, CONTEXT, self._sitting, number, view, digest, by=id_of(peer))
+    def sign(self, statement: Statement) -> bytes:
+        context, *said = statement
+        return self._signatures.sign(cast(str, context), self._sitting, self._own, *said)
+
+    def right(self, peer: str, statement: Statement, signature: bytes) -> bool:
+        context, *said = statement
+        return self._signatures.right(signature, cast(str, context), self._sitting, peer, *said, by=id_of(peer))

@@ -25,7 +25,7 @@ from typing import Any
 from hivemind.dht import DHTNode
 
 from outerloop.swarm.directory import Directory, roster_key
-from outerloop.swarm.fields import BadMessage
+from outerloop.swarm.fields import BadMessage, id_of
 from outerloop.swarm.incarnation import PACKED_BYTES
 from outerloop.swarm.settings import well_formed as well_formed_settings
 from outerloop.swarm.status import Status
@@ -61,11 +61,6 @@ class Record:
 
 def peer_name(worker: int, peer_id: str) -> str:
     return f"{worker:03d}-{peer_id}"
-
-
-def id_of(name: str) -> str:
-    """The peer id in a name, which streams are opened to and prove."""
-    return name.partition("-")[2]
 
 
 class Roster:

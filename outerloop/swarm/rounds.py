@@ -28,6 +28,7 @@ from outerloop.swarm.commits import Commit, Participant
 from outerloop.swarm.disk import Disk
 from outerloop.swarm.event_queue import MOST_WAITING, EventQueue
 from outerloop.swarm.exhaustion import EXHAUSTION
+from outerloop.swarm.fields import id_of
 from outerloop.swarm.following import Following
 from outerloop.swarm.history import History
 from outerloop.swarm.incarnations import Incarnations
@@ -161,9 +162,10 @@ class Rounds:
         rules = self._rules
         self._machine = Agreement(
             memory,
-            notary=Keys(self._trust.signatures, sitting=memory.run),
+            notary=Keys(self._trust.signatures, sitting=memory.run, own=self._own),
             closing=rules.closing,
             absent_rounds=rules.absent_rounds,
+            allowed=lambda name: id_of(name) in self._trust.allow,
             most_bytes=self._most_bytes,
         )
         for number, one in self._store.since(memory.number):

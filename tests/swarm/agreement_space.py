@@ -18,7 +18,7 @@ from agreement_world import RUN, payload
 from toy_notary import ToyNotary
 
 from outerloop.swarm.agreement import Agreement
-from outerloop.swarm.ballots import Accept, Message, Promise, Propose
+from outerloop.swarm.ballots import Accept, Here, Message, Promise, Propose
 from outerloop.swarm.closing import Closing
 from outerloop.swarm.commits import majority
 from outerloop.swarm.memory import Memory
@@ -47,10 +47,10 @@ class Peer(NamedTuple):
 class Space:
     """`worlds` visited, `ends` among them where no message changes anything any more."""
 
-    def __init__(self, *, timeouts: int, crashes: int, late: bool = False) -> None:
+    def __init__(self, *, timeouts: int, crashes: int, late: bool = False, wished: bool = False) -> None:
         self.worlds: set[World] = set()
         self.ends: list[World] = []
-        self._late = late
+        self._late, self._wished = late, wished
         self._peers: list[Peer] = []
         self._known: dict[Hashable, int] = {}
         self._messages: list[tuple[str, str, Message]] = []
@@ -98,6 +98,14 @@ class Space:
         world = World((0,) * len(PEERS), 0, timeouts, crashes)
         for who, machine in enumerate(machines):
             world = self._arrived(world, who, Peer(memories[who], machine), self._give(machine))
+        return self._impatient(world) if self._wished else world
+
+    def _impatient(self, world: World) -> World:
+        """The last of the roster wants view 1 already, and all have heard so: one more, and the view begins."""
+        (world, *_) = self._moves(world, len(PEERS) - 1, "timeout", crashes=0)
+        for bit in _bits(world.sent):
+            if isinstance(self._messages[bit][2], Here):
+                (world, *_) = self._moves(world, self._to(bit), bit, crashes=0)
         return world
 
     def _give(self, machine: Agreement) -> list[Output]:
@@ -228,7 +236,7 @@ class Space:
                 votes[message.view, message.digest].add(sender)
             if isinstance(message, Promise):
                 vote = message.accepted
-                promised[sender, message.view].add((vote.view, vote.commit.digest) if vote else NOTHING)
+                promised[sender, message.view].add(vote.vote if vote else NOTHING)
         assert all(len(one) == 1 for one in proposed.values()), "two proposals in one view"
         chosen = {digest for (_, digest), voters in votes.items() if len(voters) >= majority(PEERS)}
         assert len(chosen) <= 1, "majorities chose two commits of one round"
