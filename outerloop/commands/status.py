@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 
 from rich.console import Console, Group
@@ -15,10 +16,14 @@ from rich.text import Text
 from outerloop.commands.inspect import table_of
 from outerloop.commands.parser import Parser
 from outerloop.sinks.console import readable_bytes
+from outerloop.swarm.accusations import ask
 from outerloop.swarm.daemon import check_addresses
+from outerloop.swarm.evidence import Evidence, guilty
+from outerloop.swarm.framing import BrokenStream
 from outerloop.swarm.roster import Record, read_roster
 from outerloop.swarm.status import Status
-from outerloop.swarm.timeouts import DHT_S, WATCH_S
+from outerloop.swarm.timeouts import DHT_S, HISTORY_S, WATCH_S
+from outerloop.swarm.transport import Unreachable
 from outerloop.swarm.visitor import Visitor, visit
 from outerloop.types import UserError
 
@@ -59,19 +64,25 @@ def main(arguments: Sequence[str]) -> int:
     console = Console() if terminal else Console(width=WIDE)
     with visit(initial_peers=[options.address]) as visitor:
         if terminal and not options.once:
-            watch(visitor, options.run, console)
+            watch(visitor, options, console)
         else:
-            console.print(page(options.run, present(look(visitor, options.run), options.run)))
+            console.print(
+                page(options.run, present(look(visitor, options.run), options.run), accused(visitor, options))
+            )
     return 0
 
 
-def watch(visitor: Visitor, run: str, console: Console) -> None:
+def watch(visitor: Visitor, options: Namespace, console: Console) -> None:
     """Until Ctrl-C."""
+
+    def seen() -> Group:
+        return page(options.run, look(visitor, options.run), accused(visitor, options))
+
     try:
-        with Live(page(run, look(visitor, run)), console=console, auto_refresh=False) as live:
+        with Live(seen(), console=console, auto_refresh=False) as live:
             while True:
                 time.sleep(WATCH_S)
-                live.update(page(run, look(visitor, run)), refresh=True)
+                live.update(seen(), refresh=True)
     except KeyboardInterrupt:
         pass
 
@@ -82,6 +93,16 @@ def look(visitor: Visitor, run: str) -> Seen:
     return sorted(found, key=lambda seen: seen[0].name)
 
 
+def accused(visitor: Visitor, options: Namespace) -> list[Evidence]:
+    """What the peer at the address has expelled others for, checked here; nothing when it does not answer."""
+    peer_id = options.address.rpartition("/p2p/")[2]
+    try:
+        found = visitor.call(ask(visitor, options.run, peer_id), timeout_s=2 * HISTORY_S)
+    except (BrokenStream, Unreachable, TimeoutError):
+        return []
+    return [one for one in found if guilty(one, visitor.trust.signatures)]
+
+
 def present(seen: Seen, run: str) -> Seen:
     """The same, if there is anybody. Raises UserError."""
     if not seen:
@@ -89,9 +110,10 @@ def present(seen: Seen, run: str) -> Seen:
     return seen
 
 
-def page(run: str, seen: Seen) -> Group:
-    """One line above the table of all peers."""
-    return Group(Text(headline(run, seen)), table(seen))
+def page(run: str, seen: Seen, expelled: Sequence[Evidence] = ()) -> Group:
+    """One line above the table of all peers, one below for each that is expelled."""
+    lines = [Text(f"expelled: {shown(one.peer)} {one.why}") for one in expelled]
+    return Group(Text(headline(run, seen)), table(seen), *lines)
 
 
 def headline(run: str, seen: Seen) -> str:
@@ -115,8 +137,12 @@ def table(seen: Seen) -> Table:
 
 
 def name_of(record: Record) -> str:
+    return shown(record.name)
+
+
+def shown(name: str) -> str:
     """The index of the worker on its machine and the end of its id: the beginning is the same for all."""
-    return f"{record.name[:3]}-…{record.peer_id[-8:]}"
+    return f"{name[:3]}-…{name[-8:]}"
 
 
 def address_of(record: Record) -> str:

@@ -32,9 +32,18 @@ class AllowList:
                 shown = "`outerloop doctor --run-dir` shows the ids of a run directory's workers"
                 raise UserError(f"exchange.allow: {error}; {shown}") from error
         self._peers = frozenset(peers) | {own} if peers else frozenset()
+        self._expelled: set[str] = set()
 
     def __contains__(self, peer_id: str) -> bool:
-        return not self._peers or peer_id in self._peers
+        return peer_id not in self._expelled and (not self._peers or peer_id in self._peers)
+
+    def expel(self, peer_id: str) -> None:
+        """This peer may take part no longer (expelled.py), in an open run either."""
+        self._expelled.add(peer_id)
+
+    def why_not(self, peer_id: str) -> str:
+        """Why a peer that is not in this list is turned away."""
+        return "was expelled from the run" if peer_id in self._expelled else "is not in exchange.allow"
 
 
 @dataclass(frozen=True)
@@ -48,7 +57,7 @@ class Trust:
     def admits(self, remote: str, protocol: str, allowed: Callable[[str], bool]) -> bool:
         """Whether a stream of this peer is answered: it is on the list, and then `allowed`."""
         if remote not in self.allow:
-            self.refusals.note("outsiders", remote, f"asked for {protocol}, and is not in exchange.allow")
+            self.refusals.note("outsiders", remote, f"asked for {protocol}, and {self.allow.why_not(remote)}")
             return False
         if not allowed(remote):
             self.refusals.note("outsiders", remote, f"asked for {protocol}, and is not a member")

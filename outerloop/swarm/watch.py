@@ -1,0 +1,62 @@
+"""What the peers of a sitting have signed lately, so that two statements that contradict each other are seen.
+
+It is told each statement whose signature this peer has checked anyway, and compares it with the few that it could
+contradict: no signature is checked here, and none is made.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from outerloop.swarm.evidence import ACCEPT, PAYLOAD, PROMISE, Evidence, Signed, contradiction
+from outerloop.swarm.memory import ROUNDS_KEPT
+from outerloop.swarm.statements import Statement
+
+VIEWS_KEPT = 64
+"""Accepts and promises of one peer in one round, each: the last ones. An honest peer sees few views of a round."""
+KINDS = (ACCEPT, PROMISE, PAYLOAD)
+
+
+class Watch:
+    """Of one sitting. Kept: a statement a peer, kind, round and view, of the rounds close to the one at hand."""
+
+    def __init__(self, sitting: str) -> None:
+        self._sitting = sitting
+        self._number = 0
+        self._said: dict[int, dict[tuple[str, str], dict[int, Signed]]] = defaultdict(lambda: defaultdict(dict))
+
+    def begin(self, number: int) -> None:
+        """This round is at hand: what is of much earlier ones is forgotten."""
+        self._number = number
+        for old in [known for known in self._said if not self._is_close(known)]:
+            del self._said[old]
+
+    def saw(self, peer: str, statement: Statement, signature: bytes) -> Evidence | None:
+        """Return evidence against a peer (its name) that has signed this, if it has signed the contrary before."""
+        context, number = str(statement[0]), int(statement[1])
+        if context not in KINDS or not self._is_close(number):
+            return None
+        signed, of_round = Signed(statement, signature), self._said[number]
+        for other in self._comparable(of_round, peer, context):
+            if contradiction(statement, other.statement):
+                return Evidence.of(self._sitting, peer, signed, other)
+        kept = of_round[peer, context]
+        kept.setdefault(view_of(statement), signed)
+        if len(kept) > VIEWS_KEPT:
+            del kept[min(kept)]
+        return None
+
+    def _comparable(
+        self, of_round: dict[tuple[str, str], dict[int, Signed]], peer: str, context: str
+    ) -> Iterable[Signed]:
+        others = {ACCEPT: (ACCEPT, PROMISE), PROMISE: (ACCEPT,), PAYLOAD: (PAYLOAD,)}[context]
+        return [signed for kind in others for signed in of_round.get((peer, kind), {}).values()]
+
+    def _is_close(self, number: int) -> bool:
+        return abs(number - self._number) <= ROUNDS_KEPT
+
+
+def view_of(statement: Statement) -> int:
+    """Return the view that a statement is about; 0 for a payload."""
+    return {ACCEPT: lambda: int(statement[2]), PROMISE: lambda: int(statement[3])}.get(str(statement[0]), lambda: 0)()
