@@ -125,9 +125,7 @@ def contradiction(one: Statement, other: Statement) -> str:
         return _two_accepts(one, other)
     if (one[0], other[0]) == (ACCEPT, PROMISE):
         return _left_out(one, other)
-    if (one[0], other[0]) == (PAYLOAD, PAYLOAD) and one[1] == other[1] and one[2:] != other[2:]:
-        return f"sealed two payloads for round {one[1]}"
-    return ""
+    return _two_payloads(one, other) if (one[0], other[0]) == (PAYLOAD, PAYLOAD) else ""
 
 
 def false_roots(named: Iterable[tuple[str, tuple[int, bytes] | None]], roster: Iterable[str]) -> dict[str, int]:
@@ -157,7 +155,7 @@ def _most_named(named: Iterable[set[bytes]], seats: int) -> bytes | None:
     return next((root for root, count in votes.items() if 2 * count > seats), None)
 
 
-def _two_accepts(one: Statement, other: Statement) -> str:
+def _two_accepts(one: Any, other: Any) -> str:
     (_, number, view, accepted), (_, other_number, other_view, also) = one, other
     if (number, view) != (other_number, other_view) or accepted == also:
         return ""
@@ -169,6 +167,11 @@ def _left_out(accept: Any, promise: Any) -> str:
     if number != other_number or later <= view or told_view > view or (told_view, told) == (view, accepted):
         return ""
     return f"promised view {later} of round {number} and left out what it had accepted in view {view}"
+
+
+def _two_payloads(one: Any, other: Any) -> str:
+    (_, number, *sealed), (_, other_number, *also) = one, other
+    return f"sealed two payloads for round {number}" if number == other_number and sealed != also else ""
 
 
 def _is_signed(evidence: Evidence, signed: Signed, signatures: Signatures) -> bool:
