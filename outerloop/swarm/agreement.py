@@ -14,40 +14,69 @@ peer up that tells it the head.
 What must outlive a crash: Save outputs, each before the outputs after it; and payloads, from `holds` until their round
 is ROUNDS_KEPT old, for an accept says "if this is the commit, its payloads can be had from me". A commit is applied and
 passed on before it is saved: what it rests on are accepts, which a majority has on disk, so who loses it in a crash
-learns the same one again. A peer that lost what it saved comes back as a new one. Peers may stop, lag and lose
-messages; that they do not lie is assumed.
+learns the same one again. A peer that lost what it saved comes back as a new one.
+
+What is assumed. Of peers that stop, lag, lose messages and come back from their disks: nothing more than that. Any
+minority of a round's roster may be gone, and the rest goes on; no two commits of a round, whoever is gone.
+
+Of peers of the roster that lie, in any way, while the others of it that are up are a majority by themselves:
+    rounds go on    where they are no more than (n - 1) // 3 of n: they move no view, let nobody in without its request
+                    and not more than the rule says, drop nobody whom the logs show present, and lead only in turn
+    no commit       is applied that a majority of its roster has not signed, however many lie
+    a fork          needs a peer that accepts two commits and is in both majorities: in a bare majority one liar is
+                    enough, if it reaches two parts of the others that do not hear of each other meanwhile. Both parts
+                    then follow signed commits. The two decided commits of the round hold two statements of one peer
+                    that no honest one makes (justification.py), by which all can tell who it was
+    not covered     who leads in its turn says which payloads count, and may leave some out; a majority that lies
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
+from outerloop.swarm import statements
 from outerloop.swarm.ballots import Accept, Ask, Decided, Message
 from outerloop.swarm.closing import Closing
 from outerloop.swarm.commits import Participant
 from outerloop.swarm.decree import Decree
-from outerloop.swarm.fields import MAX_AMOUNT, MAX_PEERS, MAX_VIEW
+from outerloop.swarm.fields import MAX_AMOUNT, MAX_PEERS, id_of
 from outerloop.swarm.gathering import Gathering
 from outerloop.swarm.memory import ROUNDS_KEPT, Memory
 from outerloop.swarm.outputs import Apply, Behind, Output
-from outerloop.swarm.scrutiny import Notary, doubt
+from outerloop.swarm.scrutiny import doubt
+from outerloop.swarm.statements import Notary
 
 
 class Agreement(Decree):
     """One peer's part. Equal on all peers: `closing`, `absent_rounds` (commits missed in a row, then out), `most_bytes`
-    (of one payload).
+    (of one payload). `allowed`: whether the peer of a name may take part, as this peer sees it just now.
 
     After every event look at `number` and `view`: timers belong to them, and an old one's event changes nothing.
     `waiting.waiting_for` tells people what is missing.
     """
 
     def __init__(
-        self, memory: Memory, *, notary: Notary, closing: Closing, absent_rounds: int, most_bytes: int = MAX_AMOUNT
+        self,
+        memory: Memory,
+        *,
+        notary: Notary,
+        closing: Closing,
+        absent_rounds: int,
+        most_bytes: int = MAX_AMOUNT,
+        allowed: Callable[[str], bool] = lambda name: True,
     ) -> None:
         """`memory` is on disk already: Memory.first, Memory.joining or what was saved last."""
         if not 1 <= absent_rounds <= ROUNDS_KEPT:
             raise ValueError(f"absent_rounds is 1 to {ROUNDS_KEPT}; came {absent_rounds}")
-        super().__init__(memory, notary=notary, closing=closing, absent_rounds=absent_rounds, most_bytes=most_bytes)
+        super().__init__(
+            memory,
+            notary=notary,
+            closing=closing,
+            absent_rounds=absent_rounds,
+            most_bytes=most_bytes,
+            allowed=allowed,
+        )
 
     def receive(self, sender: str, message: Message) -> list[Output]:
         """A message, from whom the network proved it is."""
@@ -61,7 +90,7 @@ class Agreement(Decree):
         elif message.head != self.memory.head.digest:
             self._refuse(sender, f"round {self.number} after another head: its history is not this one")
         elif isinstance(message, Ask):
-            self._admit(sender)
+            self._admit(sender, message)
         elif sender not in self.memory.roster or sender == self.memory.peer:
             self._refuse(sender, f"not another peer of the roster of round {self.number}")
         elif self.votes:
@@ -87,15 +116,16 @@ class Agreement(Decree):
         return self._act()
 
     def timeout(self, number: int, view: int) -> list[Output]:
-        """A leader that could have proposed has not, for too long. Give each later one more time than the last."""
-        if (number, view) == (self.number, self.view) and self.votes and view < MAX_VIEW:
-            self._promise(view + 1)
+        """A leader that could have proposed has not, for too long; or nobody has come along to the next view since."""
+        if (number, view) == (self.number, self.view) and self.votes:
+            self._wish()
         return self._act()
 
     def ask(self) -> list[Output]:
         """Not in the roster, the head's state at hand: ask to be a learner. Again in each round, and now and then."""
         if not self.votes:
-            self._tell(self.memory.roster, Ask(self.number, self.memory.head.digest))
+            number, head = self.number, self.memory.head.digest
+            self._tell(self.memory.roster, Ask(number, head, self.notary.sign(statements.ask(number, head))))
         return self._act()
 
     def skip_to(self, decided: Decided) -> list[Output]:
@@ -150,6 +180,12 @@ class Agreement(Decree):
         self.memory, self.gathering = memory, Gathering()
         self.held = {number: held for number, held in self.held.items() if number >= self.number}
 
-    def _admit(self, sender: str) -> None:
-        if len(self.gathering.asked) < MAX_PEERS:
-            self.gathering = replace(self.gathering, asked=self.gathering.asked | {sender})
+    def _admit(self, sender: str, asking: Ask) -> None:
+        """A learner asks to be counted: once, under one name, and not with the key of a peer of the roster."""
+        taken = {id_of(peer) for peer in self.gathering.asked.union(self.memory.roster)}
+        if id_of(sender) in taken or not self._allowed(sender) or len(self.gathering.asks) == MAX_PEERS:
+            return
+        if not self.notary.right(sender, statements.ask(asking.number, asking.head), asking.signature):
+            self._refuse(sender, f"asks to be counted in round {asking.number} without signing that")
+            return
+        self.gathering = replace(self.gathering, asks=self.gathering.asks | {(sender, asking.signature)})

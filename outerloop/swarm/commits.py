@@ -25,6 +25,7 @@ from outerloop.swarm.fields import (
     ascending,
     digest,
     fields,
+    id_of,
     items,
     peer_id,
     peer_ids,
@@ -71,7 +72,7 @@ class Commit:
     """`view`: where it was proposed first. A later view proposes it again unchanged, so that its digest stays.
 
     `participants` in the order of peers; `roster`: the peers, in order, that decide the next round. `asks`: who takes
-    part without being in the roster that decides this round, in order, each with its signature of the ask to be counted.
+    part without being in the roster that decides this round, in order, each with its signed request to be counted.
     """
 
     number: int
@@ -126,9 +127,17 @@ def _asks(value: Any) -> tuple[tuple[str, bytes], ...]:
 def genesis(run: str, roster: Iterable[str], *, first: int = 0) -> Commit:
     """The commit before round `first`, which its roster decides. Raises BadMessage for a roster that cannot be."""
     parent = hashlib.sha256(DOMAIN + run.encode()).digest()
-    return Commit(first - 1, parent, 0, (), peer_ids(sorted(set(roster)), "the first roster's peers", least=1))
+    names = peer_ids(sorted(set(roster)), "the first roster's peers", least=1)
+    if len({id_of(name) for name in names}) < len(names):
+        raise BadMessage(f"the first roster names a peer twice: {', '.join(names)}")
+    return Commit(first - 1, parent, 0, (), names)
 
 
 def majority(roster: tuple[str, ...]) -> int:
     """The least number of peers that is more than half: any two majorities of a roster share a peer."""
     return len(roster) // 2 + 1
+
+
+def most_faulty(roster: tuple[str, ...]) -> int:
+    """The most peers that may lie without a say in what the others do: one of four. One more holds an honest one."""
+    return (len(roster) - 1) // 3

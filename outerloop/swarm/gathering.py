@@ -2,33 +2,53 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
-from outerloop.swarm.ballots import Accepted
+from outerloop.swarm.ballots import Accepted, Promise, Wish
 from outerloop.swarm.commits import Participant
 
 
 @dataclass(frozen=True)
 class Gathering:
-    """Immutable: an event makes a new one. The first three are of the round, the others of the view at hand.
+    """Immutable: an event makes a new one. The first five are of the round, the others of the view at hand.
 
-    `grace`, `deadline`: over. `asked`: the round's learners, who asked after the right head. As a leader: `promises`,
-    who promised and what it had accepted, and signed `accepts` of the proposal, the own of either apart. As a
-    follower: `proposal`, which waits for its payloads. `wanted`: payloads that were asked for.
+    `grace`, `deadline`: over. `asks`: of the round's learners, who asked after the right head, signed. `wishes`: the
+    last of each peer for a view (pacemaker.py). `promises`: the last of each peer to this one as the leader, for this
+    view or another. As a leader: signed `accepts` of the proposal, the own one apart. As a follower: `proposal`, which
+    waits for its payloads. `wanted`: payloads that were asked for.
     """
 
     grace: bool = False
     deadline: bool = False
-    asked: frozenset[str] = frozenset()
+    asks: frozenset[tuple[str, bytes]] = frozenset()
+    wishes: frozenset[Wish] = frozenset()
+    promises: frozenset[tuple[str, Promise]] = frozenset()
 
-    promises: frozenset[tuple[str, Accepted | None]] = frozenset()
     accepts: frozenset[tuple[str, bytes]] = frozenset()
     proposal: Accepted | None = None
     wanted: frozenset[Participant] = frozenset()
 
     @property
+    def asked(self) -> frozenset[str]:
+        return frozenset(peer for peer, _ in self.asks)
+
+    @property
     def acceptors(self) -> set[str]:
         return {peer for peer, _ in self.accepts}
 
+    def promises_of(self, view: int) -> dict[str, Promise]:
+        """Return who promised this view, and how."""
+        return {peer: promise for peer, promise in self.promises if promise.view == view}
+
+    def with_promise(self, sender: str, promise: Promise) -> Gathering:
+        others = frozenset((peer, one) for peer, one in self.promises if peer != sender)
+        return replace(self, promises=others | {(sender, promise)})
+
+    def with_wishes(self, wishes: Iterable[Wish]) -> Gathering:
+        """Each in place of the last of its peer."""
+        new = {one.peer: one for one in (*self.wishes, *wishes)}
+        return replace(self, wishes=frozenset(new.values()))
+
     def in_another_view(self) -> Gathering:
-        return Gathering(self.grace, self.deadline, self.asked)
+        return Gathering(self.grace, self.deadline, self.asks, self.wishes, self.promises)

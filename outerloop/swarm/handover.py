@@ -115,7 +115,7 @@ class Handover:
         `peers`: names of those who may know of the run. Tries until it succeeds: the caller limits the time.
         """
         others = [peer for peer in peers if peer != self._own and id_of(peer) in self._trust.allow]
-        notary = Keys(self._trust.signatures, sitting=sitting)
+        notary = Keys(self._trust.signatures, sitting=sitting, own=self._own)
         while True:
             head = await self._newest(others, notary)
             number, donors = head.number + 1, [peer for peer in head.roster if peer != self._own]

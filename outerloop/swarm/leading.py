@@ -2,13 +2,16 @@
 
 may have     in the highest view among the promises of some majority, whichever; those of any will do. So who has
              accepted a commit whose payloads nobody can get does not hold up a round that a majority can go on with
+
+The promises that it goes by are shown with the proposal, and each acceptor checks them (justification.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
-from outerloop.swarm.ballots import Accepted
+from outerloop.swarm.ballots import Link, Pledge, Promise
 from outerloop.swarm.closing import Closing
 from outerloop.swarm.commits import Commit, Participant, majority
 from outerloop.swarm.fields import MAX_PEERS
@@ -16,38 +19,78 @@ from outerloop.swarm.gathering import Gathering
 from outerloop.swarm.memory import Memory
 from outerloop.swarm.succession import next_roster
 
+Promises = Mapping[str, Promise]
+Willing = Callable[[Commit, tuple[Pledge, ...]], bool]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The commit to propose and who holds its payloads; `links` of the views in which it was proposed before, and the
+    promises that justify it now."""
+
+    commit: Commit
+    holder: str
+    links: tuple[Link, ...]
+    pledges: tuple[Pledge, ...]
+
 
 def choice(
-    memory: Memory, gathering: Gathering, held: Collection[Participant], *, closing: Closing, absent_rounds: int
-) -> tuple[Commit, str] | None:
-    """The commit to propose and who holds its payloads; None: not yet. `held`: the round's payloads held here."""
+    memory: Memory,
+    gathering: Gathering,
+    promises: Promises,
+    *,
+    countable: Collection[Participant],
+    willing: Willing,
+    closing: Closing,
+    absent_rounds: int,
+) -> Choice | None:
+    """Return what to propose; None: not yet.
+
+    `promises`: of the view at hand, the own one included; none in view 0. `countable`: the round's payloads that are
+    held and may be counted. `willing`: whether a commit that these promises tell of can be proposed again.
+    """
     if memory.promised > 0:
-        promises = dict(gathering.promises) | {memory.peer: memory.accepted}
         if len(promises) < majority(memory.roster):
             return None
-        if accepted := _accepted(memory, promises, held):
-            return accepted
-    if not closes(memory, gathering, held, closing=closing):
+        promises = _considered(memory, promises, willing)
+    pledges = _shown(promises)
+    if holder := _latest(promises):
+        accepted = promises[holder].accepted
+        assert accepted is not None
+        return Choice(accepted.commit, holder, accepted.links, pledges)
+    if not closes(memory, gathering, countable, closing=closing):
         return None
-    participants = candidates(memory, held, gathering.asked)
+    return Choice(_own(memory, gathering, countable, absent_rounds), memory.peer, (), pledges)
+
+
+def _own(memory: Memory, gathering: Gathering, countable: Collection[Participant], absent_rounds: int) -> Commit:
+    participants = candidates(memory, countable, gathering.asked)
     roster = next_roster([one.commit for one in memory.log], participants, absent_rounds=absent_rounds)
-    return Commit(memory.number, memory.head.digest, memory.promised, participants, roster), memory.peer
+    counted = {one.peer for one in participants}
+    asks = tuple(sorted(one for one in gathering.asks if one[0] in counted))
+    return Commit(memory.number, memory.head.digest, memory.promised, participants, roster, asks)
 
 
-def _accepted(
-    memory: Memory, promises: dict[str, Accepted | None], held: Collection[Participant]
-) -> tuple[Commit, str] | None:
-    """What has to be proposed again, and who holds its payloads; None: the choice is free."""
-    known = sorted((one.view, peer) for peer, one in promises.items() if one is not None)
-    if not known:
-        return None
-    _, holder = known[-1]
-    highest = promises[holder]
-    assert highest is not None
-    others = {peer: one for peer, one in promises.items() if one is None or one.commit != highest.commit}
-    if set(highest.commit.participants) <= set(held) or len(others) < majority(memory.roster):
-        return highest.commit, holder
-    return _accepted(memory, others, held)
+def _considered(memory: Memory, promises: Promises, willing: Willing) -> Promises:
+    """Return those of a majority to go by: without what cannot be proposed again, where the others are enough."""
+    holder = _latest(promises)
+    latest = promises[holder].accepted if holder else None
+    if latest is None or willing(latest.commit, _shown(promises)):
+        return promises
+    others = {
+        peer: one for peer, one in promises.items() if one.accepted is None or one.accepted.commit != latest.commit
+    }
+    return promises if len(others) < majority(memory.roster) else _considered(memory, others, willing)
+
+
+def _shown(promises: Promises) -> tuple[Pledge, ...]:
+    return tuple(sorted(Pledge(peer, one.vote, one.signature) for peer, one in promises.items()))
+
+
+def _latest(promises: Promises) -> str:
+    """Return who tells of what was accepted in the highest view; nobody: the choice is free."""
+    told = [(one.accepted.view, peer) for peer, one in promises.items() if one.accepted]
+    return max(told)[1] if told else ""
 
 
 def closes(memory: Memory, gathering: Gathering, held: Collection[Participant], *, closing: Closing) -> bool:

@@ -18,7 +18,7 @@ from outerloop.swarm.ballots import Accepted, Decided
 from outerloop.swarm.commits import Commit, genesis
 from outerloop.swarm.fields import MAX_VIEW, BadMessage, fields, items, peer_id, whole
 
-VERSION = 2
+VERSION = 3
 ROUNDS_KEPT = 8
 """Commits that a peer can be behind and still be brought up by replay."""
 

@@ -25,6 +25,7 @@ from outerloop.swarm.ballots import Decided, Message
 from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.commits import Participant
 from outerloop.swarm.disk import Disk
+from outerloop.swarm.fields import id_of
 from outerloop.swarm.following import Following
 from outerloop.swarm.history import History
 from outerloop.swarm.memory import Memory
@@ -151,9 +152,10 @@ class Rounds:
         rules = self._rules
         self._machine = Agreement(
             memory,
-            notary=Keys(self._trust.signatures, sitting=memory.run),
+            notary=Keys(self._trust.signatures, sitting=memory.run, own=self._own),
             closing=rules.closing,
             absent_rounds=rules.absent_rounds,
+            allowed=lambda name: id_of(name) in self._trust.allow,
             most_bytes=self._most_bytes,
         )
         for number, one in self._store.since(memory.number):

@@ -3,8 +3,9 @@
     grace      begins when as many payloads are here as are enough at its end: who is slower than most is waited for,
                and so are learners; over at once when all that are missing are out of reach
     deadline   begins with the first payload
-    patience   begins when a leader could have proposed, doubles from view to view; as long again as payloads
-               were on their way to or from here, because they may take longer to the leader
+    patience   begins when a leader could have proposed, or more than a third of the roster has lost its own, and again
+               as long as the view lasts; doubles from view to view; as long again as payloads were on their way to or
+               from here, because they may take longer to the leader
 
 All are counted from what this peer sees, never from a clock of others. A round in which nobody is ready yet has none:
 inner steps take as long as they take.
@@ -54,7 +55,7 @@ class Timers:
     def look(self, machine: Agreement) -> None:
         """Start what begins now; what runs already goes on."""
         number, view = machine.number, machine.view
-        here, roster = len(candidates(machine.memory, machine.payloads)), len(machine.memory.roster)
+        here, roster = len(candidates(machine.memory, machine.countable)), len(machine.memory.roster)
         if here:
             self._start("deadline", self._rules.deadline_s, lambda m: m.deadline(number))
         if here >= machine.closing.needed(roster, grace=True, deadline=False):
@@ -63,15 +64,24 @@ class Timers:
             self._start(("grace", nobody_else), 0.0 if nobody_else else self._rules.grace_s, lambda m: m.grace(number))
         if machine.votes and awaits_its_leader(machine):
             patience_s = LEAD_S * 2 ** min(view, LAST_DOUBLING) + self._moving_s() - self._moved_before_s
-            self._start(("view", view), patience_s, lambda m: m.timeout(number, view))
+            self._start(("view", view), patience_s, lambda m: m.timeout(number, view), again=True)
 
-    def _start(self, key: Hashable, after_s: float, event: Event) -> None:
+    def _start(self, key: Hashable, after_s: float, event: Event, *, again: bool = False) -> None:
+        """`again`: what is over may begin once more, since what its event says may get lost."""
+
+        def over() -> None:
+            if again:
+                del self._running[key]
+            self._act(event)
+
         if key not in self._running:
-            self._running[key] = asyncio.get_running_loop().call_later(after_s, self._act, event)
+            self._running[key] = asyncio.get_running_loop().call_later(after_s, over)
 
 
 def awaits_its_leader(machine: Agreement) -> bool:
-    """Whether it is the leader's turn: a later view, a proposal that is under way, or payloads enough for one."""
+    """Whether it is the leader's turn: a later view, a proposal under way, payloads enough, or others say so."""
     gathering = machine.gathering
     under_way = machine.view > 0 or gathering.proposal is not None or machine.memory.accepted is not None
-    return under_way or closes(machine.memory, gathering, machine.payloads, closing=machine.closing)
+    if under_way or machine.overdue:
+        return True
+    return closes(machine.memory, gathering, machine.countable, closing=machine.closing)

@@ -35,7 +35,7 @@ def _as_leader(agreement: Agreement) -> str:
     if agreement.proposed:
         silent = others - gathering.acceptors
         return f"{1 + len(gathering.accepts)} of {needed} accepts are here; none of {names(silent)}"
-    silent = others - {peer for peer, _ in gathering.promises}
+    silent = others.difference(gathering.promises_of(memory.promised))
     if memory.promised > 0 and len(memory.roster) - len(silent) < needed:
         return f"{len(memory.roster) - len(silent)} of {needed} promises are here; none of {names(silent)}"
     if gathering.wanted:

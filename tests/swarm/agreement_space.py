@@ -228,7 +228,7 @@ class Space:
                 votes[message.view, message.digest].add(sender)
             if isinstance(message, Promise):
                 vote = message.accepted
-                promised[sender, message.view].add((vote.view, vote.commit.digest) if vote else NOTHING)
+                promised[sender, message.view].add(vote.vote if vote else NOTHING)
         assert all(len(one) == 1 for one in proposed.values()), "two proposals in one view"
         chosen = {digest for (_, digest), voters in votes.items() if len(voters) >= majority(PEERS)}
         assert len(chosen) <= 1, "majorities chose two commits of one round"

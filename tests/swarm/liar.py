@@ -9,9 +9,13 @@ from typing import Any
 from gather_scene import RUN, Swarm
 from memory_network import MemoryNetwork, MemoryTransport
 
-from outerloop.swarm.ballots import Message
+from outerloop.swarm import statements
+from outerloop.swarm.ballots import Accepted, Ask, Link, Message, Propose
 from outerloop.swarm.bulk import Bulk
+from outerloop.swarm.commits import Commit
 from outerloop.swarm.framing import Stream
+from outerloop.swarm.memory import Memory
+from outerloop.swarm.notary import Keys
 from outerloop.swarm.post import send_message
 from outerloop.swarm.sealed import sealed
 
@@ -28,6 +32,7 @@ class Liar:
         self.held: dict[bytes, bytes] = {}
         self.bulk = Bulk(self.link, self.held, run=RUN, allowed=lambda peer: True)
         self.asked: dict[int, int] = {}
+        self.keys = Keys(self.link.trust.signatures, sitting=RUN, own=name)
 
     async def serve(self, says: Said) -> None:
         async def tell(remote: str, request: Any, stream: Stream) -> None:
@@ -54,6 +59,16 @@ class Liar:
         """A payload of a round under a name, its own unless told otherwise, signed by itself or another."""
         signatures = (by or self.link).trust.signatures
         return sealed(payload, signatures, sitting=RUN, number=number, peer=name or self.name)
+
+    def ask(self, memory: Memory) -> Ask:
+        """To be counted in the round that is at hand in this memory."""
+        number, head = memory.number, memory.head.digest
+        return Ask(number, head, self.keys.sign(statements.ask(number, head)))
+
+    def propose(self, commit: Commit) -> Propose:
+        """As the leader of view 0."""
+        signature = self.keys.sign(statements.accept(commit.number, 0, commit.digest))
+        return Propose(Accepted(commit, (Link(0, (), signature),)))
 
     async def say(self, to: str, message: Message) -> None:
         async with self.link.open_stream(to, f"outerloop/1/{RUN}/ballot") as stream:

@@ -6,17 +6,22 @@ from typing import Any
 import msgpack
 import pytest
 from agreement_world import World, payload
-from toy_notary import decided_by
+from toy_notary import decided_by, pledge_of, proposal
 
 from outerloop.swarm.ballots import (
     MAX_MESSAGE_BYTES,
     Accept,
     Accepted,
     Ask,
+    Decided,
     Here,
+    Link,
     Message,
+    Pledge,
     Promise,
     Propose,
+    Wish,
+    Wishes,
     from_map,
     to_map,
 )
@@ -28,13 +33,15 @@ from outerloop.swarm.memory import Memory
 HEAD = bytes(range(32))
 COMMIT = Commit(3, HEAD, 1, (payload("a", 3), payload("b", 3)), ("a", "b", "c"))
 MESSAGES: list[Message] = [
-    Here(3, HEAD, 0),
-    Promise(3, HEAD, 2, None),
-    Promise(3, HEAD, 2, Accepted(1, COMMIT)),
-    Propose(Accepted(2, COMMIT)),
+    Here(3, HEAD, 0, bytes(64)),
+    Promise(3, HEAD, 2, None, bytes(64)),
+    Promise(3, HEAD, 2, proposal(COMMIT, by="ab"), bytes(64)),
+    Propose(proposal(COMMIT, view=2, by="ac")),
     Accept(3, HEAD, 2, COMMIT.digest, bytes(64)),
     decided_by("ac", COMMIT, view=2),
-    Ask(3, HEAD),
+    Ask(3, HEAD, bytes(64)),
+    Wishes(3, HEAD, (Wish("a", 2, bytes(64)), Wish("b", 3, bytes(64)))),
+    decided_by("ac", Commit(3, HEAD, 0, COMMIT.participants, ("a", "b"), (("b", bytes(64)),))),
 ]
 
 
@@ -49,7 +56,7 @@ def test_a_message_comes_back_equal(message: Message) -> None:
 
 def test_the_digest_of_a_commit_is_fixed_by_its_content() -> None:
     assert genesis("r", "bca").digest == genesis("r", "abc").digest != genesis("s", "abc").digest
-    golden = "3cf85f42909b3fac93512a08d3f65a7d0d55e944b98a8a34d6e716b29bbf7651"
+    golden = "4a5c80825ab848515746d7585c8987e67f6d204369e5671ea533aa0d447a7e30"
     assert genesis("r", "abc").digest.hex() == golden
     changed = [
         Commit(4, HEAD, 1, COMMIT.participants, COMMIT.roster),
@@ -57,18 +64,26 @@ def test_the_digest_of_a_commit_is_fixed_by_its_content() -> None:
         Commit(3, HEAD, 0, COMMIT.participants, COMMIT.roster),
         Commit(3, HEAD, 1, COMMIT.participants[:1], COMMIT.roster),
         Commit(3, HEAD, 1, COMMIT.participants, ("a", "b")),
+        Commit(3, HEAD, 1, COMMIT.participants, COMMIT.roster, (("b", bytes(64)),)),
+        Commit(3, HEAD, 1, COMMIT.participants, COMMIT.roster, (("b", bytes(63) + b"1"),)),
     ]
-    assert len({one.digest for one in (COMMIT, *changed)}) == 6
+    assert len({one.digest for one in (COMMIT, *changed)}) == 8
 
 
 def test_the_largest_message_fits() -> None:
     peers = tuple(sorted(f"{index:04d}".rjust(128, "x") for index in range(MAX_PEERS)))
     participants = tuple(Participant(peer, HEAD, MAX_AMOUNT) for peer in peers)
-    commit = Commit(MAX_NUMBER, HEAD, MAX_VIEW, participants, peers)
+    asks = tuple((peer, bytes(64)) for peer in peers)
+    commit = Commit(MAX_NUMBER, HEAD, MAX_VIEW - 7, participants, peers, asks)
+    told, majority = pledge_of("a", commit, 1, (MAX_VIEW, commit.digest)), peers[: MAX_PEERS // 2 + 1]
+    pledges = tuple(Pledge(peer, told.accepted, told.signature) for peer in majority)
+    links = tuple(Link(MAX_VIEW - 7 + index, pledges, bytes(64)) for index in range(8))
+    accepts = tuple((peer, bytes(64)) for peer in majority)
     for message in (
-        decided_by(peers, commit, view=MAX_VIEW),
-        Promise(MAX_NUMBER, HEAD, MAX_VIEW, None),
-        Propose(Accepted(MAX_VIEW, commit)),
+        Decided(commit, MAX_VIEW, accepts, links),
+        Promise(MAX_NUMBER, HEAD, MAX_VIEW, Accepted(commit, links[:-1]), bytes(64)),
+        Propose(Accepted(commit, links)),
+        Wishes(MAX_NUMBER, HEAD, tuple(Wish(peer, MAX_VIEW, bytes(64)) for peer in peers)),
     ):
         assert len(packed(message)) <= MAX_MESSAGE_BYTES
         assert from_map(msgpack.unpackb(packed(message))) == message
@@ -92,7 +107,7 @@ MALFORMED: list[tuple[Any, str]] = [
     ({}, "a message is a map"),
     ({"kind": "shout"}, "whose kind is one of"),
     ({"kind": ["here"]}, "whose kind is one of"),
-    ({"kind": "here"}, "here is a map of head, kind, number, view"),
+    ({"kind": "here"}, "here is a map of head, kind, number, signature, view"),
     (bent(MESSAGES[0], "extra", value=1), "here is a map of"),
     (bent(MESSAGES[0], "number", value=True), "a round's number"),
     (bent(MESSAGES[0], "number", value=-1), "a round's number"),
@@ -107,7 +122,15 @@ MALFORMED: list[tuple[Any, str]] = [
     (bent(PROMISE, "view", value=1), "in an earlier view of the same round"),
     (bent(PROMISE, "number", value=4), "in an earlier view of the same round"),
     (bent(PROMISE, "head", value=bytes(32)), "in an earlier view of the same round"),
-    (bent(PROPOSE, "accepted", "view", value=0), "an accepted view"),
+    (bent(PROPOSE, "accepted", "links", value=[]), "links is a list of 1"),
+    (bent(PROPOSE, "accepted", "links", 0, 0, value=0), "in the order of views, from view 1 on"),
+    (bent(PROPOSE, "accepted", "links", 1, 0, value=1), "in the order of views, from view 1 on"),
+    (bent(PROPOSE, "accepted", "links", 0, value=[1, []]), "a link is"),
+    (bent(PROPOSE, "accepted", "links", 0, 2, value=b""), "a leader's signature has 64 bytes"),
+    (bent(PROPOSE, "accepted", "links", 1, 1, 0, value=["a", None]), "a pledge is"),
+    (bent(PROPOSE, "accepted", "links", 1, 1, 0, 0, value="c"), "pledges come each once and in ascending order"),
+    (bent(PROPOSE, "accepted", "links", 1, 1, 0, 1, value=[1]), "what a pledge says was accepted is"),
+    (bent(PROPOSE, "accepted", "links", 1, 1, 0, 1, 1, value=b""), "a pledged commit is a sha256"),
     (bent(PROPOSE, *IN, value=[]), "a commit is a map"),
     (bent(PROPOSE, *IN, "number", value=-1), "a decided round's number"),
     (bent(DECIDED, "decided", "commit", "number", value=-1), "a decided round's number"),
@@ -124,11 +147,19 @@ MALFORMED: list[tuple[Any, str]] = [
     (bent(PROPOSE, *IN, "participants", 0, 2, value=1 << 63), "size in bytes"),
     (bent(DECIDED, "decided", value=7), "a decided commit is a map"),
     (bent(DECIDED, "decided", "view", value=0), "a decided view"),
+    (bent(DECIDED, "decided", "view", value=3), "links of a decided commit end in its view 3"),
+    (bent(DECIDED, "decided", "links", value=[]), "links of a decided commit end in its view 2"),
+    (bent(PROPOSE, *IN, "asks", value=["b"]), "an ask is"),
+    (bent(PROPOSE, *IN, "asks", value=[["b", b""]]), "an asker's signature has 64 bytes"),
+    (bent(PROPOSE, *IN, "asks", value=2 * [["b", bytes(64)]]), "asks come each once"),
+    (bent(MESSAGES[6], "signature", value=b""), "the signature of ask has 64 bytes"),
+    (bent(MESSAGES[7], "wishes", value=[["a", 1]]), "a wish is"),
+    (bent(MESSAGES[7], "wishes", 1, 0, value="a"), "wishes come each once"),
     (bent(DECIDED, "decided", "accepts", value=[["c", bytes(64)], ["a", bytes(64)]]), "in ascending order"),
     (bent(DECIDED, "decided", "accepts", value=[["a", bytes(63)]]), "an accept's signature has 64 bytes"),
     (bent(DECIDED, "decided", "accepts", value=["a"]), "an accept is"),
     (bent(DECIDED, "decided", "accepts", value="abc"), "accepts is a list"),
-    (bent(MESSAGES[4], "signature", value=b""), "an accept's signature has 64 bytes"),
+    (bent(MESSAGES[4], "signature", value=b""), "the signature of accept has 64 bytes"),
 ]
 
 
@@ -160,11 +191,11 @@ def memories() -> list[Memory]:
     first = Memory.first(run="r", peer="a", roster="abc")
     commit = Commit(0, first.head.digest, 0, (payload("a", 0),), ("a", "b"))
     later = first.learned(decided_by("ab", commit))
-    proposal = Accepted(2, Commit(1, commit.digest, 1, (payload("b", 1),), ("a",)))
+    accepted = proposal(Commit(1, commit.digest, 1, (payload("b", 1),), ("a",)), view=2, by="a")
     return [
         first,
         later,
-        Memory("r", "a", later.log, 5, proposal),
+        Memory("r", "a", later.log, 5, accepted),
         Memory.joining(run="r", peer="z", head=later.log[-1]),
     ]
 
@@ -177,7 +208,7 @@ def test_a_memory_comes_back_equal(memory: Memory) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"version": 1}, "the memory's version is a whole number from 2 to 2"),
+        ({"version": 2}, "the memory's version is a whole number from 3 to 3"),
         ({"run": "s"}, "this memory is of peer a in run s, not of a in r"),
         ({"peer": "b"}, "this memory is of peer b in run r, not of a in r"),
         ({"promised": -1}, "the promised view"),

@@ -5,10 +5,11 @@ from collections.abc import Callable
 
 import pytest
 from agreement_world import RUN, World, payload
-from toy_notary import ToyNotary, decided_by, toy_signature
+from toy_notary import ToyNotary, accept_of, decided_by, proposal, toy_signature
 
+from outerloop.swarm import statements
 from outerloop.swarm.agreement import Agreement
-from outerloop.swarm.ballots import Accept, Accepted, Ask, Decided, Here, Promise, Propose
+from outerloop.swarm.ballots import Accept, Accepted, Ask, Decided, Here, Promise, Propose, Wish, Wishes
 from outerloop.swarm.closing import Closing
 from outerloop.swarm.commits import Commit, Participant
 from outerloop.swarm.memory import ROUNDS_KEPT, Memory
@@ -51,6 +52,19 @@ def numbers(world: World) -> list[int]:
     return [world[peer].number for peer in world.up]
 
 
+def here(peer: str, head: bytes, view: int, number: int = 0) -> Here:
+    return Here(number, head, view, toy_signature(peer, statements.wish(number, head, view)))
+
+
+def promise(peer: str, head: bytes, view: int, accepted: Accepted | None = None, number: int = 0) -> Promise:
+    said = statements.promise(number, head, view, accepted.vote if accepted else None)
+    return Promise(number, head, view, accepted, toy_signature(peer, said))
+
+
+def ask(peer: str, head: bytes, number: int = 0) -> Ask:
+    return Ask(number, head, toy_signature(peer, statements.ask(number, head)))
+
+
 def time_out(world: World, *peers: str) -> None:
     for peer in peers:
         world.event(peer, lambda machine: machine.timeout(machine.number, machine.view))
@@ -81,7 +95,10 @@ def test_what_is_said_is_saved_first() -> None:
     accept = outputs[1]
     assert isinstance(accept, Send) and accept.to == leader
     assert kinds(world[leader].receive(follower, accept.message)) == [Apply, Decided, Decided, Save]
-    assert kinds(world[follower].timeout(0, 0)) in ([Save, Promise], [Save, Here, Here])
+    assert kinds(world[follower].timeout(0, 0)) == [Here, Here], "a wish binds nobody"
+    other = next(peer for peer in TRIO if peer not in (leader, follower))
+    outputs = world[follower].receive(other, here(other, proposed.commit.parent, 1))
+    assert kinds(outputs) in ([Save, Promise], [Save, Wishes, Wishes])
 
 
 @pytest.mark.parametrize("crash_after", [0, 1, 2, 3])
@@ -172,15 +189,20 @@ def test_an_accept_waits_for_its_payloads() -> None:
 
 def test_an_accept_that_came_too_late_is_not_given() -> None:
     world = trio()
-    leader, follower, _ = roles(world)
+    leader, follower, third = roles(world)
     for peer in TRIO:
         world.give(leader, 0, payload(peer, 0))
     (proposal,) = [message for _, to, message in world.network if to == follower]
     world[follower].receive(leader, proposal)
     world[follower].timeout(0, 0)
+    world[follower].receive(third, here(third, proposal.head, 1))
+    assert world[follower].view == 1
     for peer in TRIO:
         assert Accept not in kinds(world[follower].holds(0, payload(peer, 0)))
-    assert world[follower].receive(leader, proposal) == [Send(leader, Here(0, proposal.head, 1))]
+    (told,) = world[follower].receive(leader, proposal)
+    assert isinstance(told, Send) and isinstance(told.message, Wishes) and told.to == leader
+    world[leader].receive(follower, told.message)
+    assert world[leader].view == 1, "who is behind is shown why, and follows"
 
 
 def test_a_dead_leader_is_followed_by_the_next_view() -> None:
@@ -229,13 +251,17 @@ def test_a_leader_that_crashed_before_it_spoke_says_the_same_or_nothing() -> Non
         world.deliver_all()
 
 
-def test_one_timeout_brings_everybody_to_the_next_view() -> None:
+def test_one_timeout_brings_nobody_to_the_next_view_and_two_of_three_bring_all() -> None:
     world = trio()
-    time_out(world, "a")
+    for _ in range(3):
+        time_out(world, "a")
+        world.deliver_all()
+    assert [world[peer].view for peer in TRIO] == [0, 0, 0] and world["b"].overdue and not world["a"].overdue
+    time_out(world, "b")
     world.deliver_all()
     leader = world["a"].memory.leader(1)
     assert [world[peer].view for peer in TRIO] == [1, 1, 1]
-    assert len(world[leader].gathering.promises) == 2
+    assert len(world[leader].gathering.promises_of(1)) == 2
     assert waiting_for(world[leader]).startswith("round 0, view 1: 0 of 3 payloads are here")
 
 
@@ -251,11 +277,7 @@ def test_without_a_majority_the_swarm_waits_and_says_so() -> None:
     for _ in range(10):
         time_out(world, alone)
         world.deliver_all()
-        assert world[alone].number == 0
-    while not world[alone].leads:
-        assert "is to propose" in waiting_for(world[alone])
-        time_out(world, alone)
-    assert f"1 of 2 promises are here; none of {down}" in waiting_for(world[alone])
+        assert world[alone].number == world[alone].view == 0
 
 
 def test_who_missed_a_round_hears_of_it_and_gets_the_commits() -> None:
@@ -268,8 +290,8 @@ def test_who_missed_a_round_hears_of_it_and_gets_the_commits() -> None:
     assert world[leader].number == 1 and world[late].number == 0
     time_out(world, late)
     first = world[leader].memory.log[-2].commit
-    outputs = world[leader].receive(late, Promise(0, first.digest, 1, None))
-    assert outputs == [Send(late, Here(1, world[leader].memory.head.digest, 0))]
+    outputs = world[leader].receive(late, promise(late, first.digest, 1))
+    assert outputs == [Send(late, here(leader, world[leader].memory.head.digest, 0, number=1))]
     assert isinstance(outputs[0], Send)
     assert world[late].receive(leader, outputs[0].message) == [Behind(1, leader)]
     world.fetch(late, leader)
@@ -388,8 +410,8 @@ def test_a_learner_has_no_say() -> None:
     world = trio(outsiders=("d",))
     leader, *_ = roles(world)
     head = world["a"].memory.head.digest
-    world[leader].receive("d", Ask(0, head))
-    for message in (Here(0, head, 1), Promise(0, head, 1, None)):
+    world[leader].receive("d", ask("d", head))
+    for message in (here("d", head, 1), promise("d", head, 1)):
         (refused,) = world[leader].receive("d", message)
         assert isinstance(refused, Refused) and "not another peer of the roster" in refused.reason
     assert world["d"].timeout(0, 0) == [] and world["d"].holds(0, payload("d", 0)) == []
@@ -417,10 +439,12 @@ def test_a_newcomer_brings_the_head_and_who_lost_its_memory_is_a_newcomer() -> N
     head = world["a"].memory.log[-1]
     with pytest.raises(ValueError, match="brings no memory"):
         Memory.joining(run=RUN, peer="a", head=head)
-    stale = Ask(0, world["d"].memory.head.digest)
+    stale = ask("d", world["d"].memory.head.digest)
     assert kinds(world["a"].receive("d", stale)) == [Here]
-    assert kinds(world["a"].receive("d", Ask(1, bytes(32)))) == [Refused]
-    assert world["a"].receive("d", Ask(1, head.commit.digest)) == [] and world["a"].gathering.asked == {"d"}
+    assert kinds(world["a"].receive("d", ask("d", bytes(32), 1))) == [Refused]
+    for forged in (ask("e", head.commit.digest, 1), Ask(1, head.commit.digest, ask("d", head.commit.digest).signature)):
+        assert kinds(world["a"].receive("d", forged)) == [Refused]
+    assert world["a"].receive("d", ask("d", head.commit.digest, 1)) == [] and world["a"].gathering.asked == {"d"}
     assert waiting_for(world["d"]) == "round 0, view 0: decided by 3 peers, this one is not among them"
     assert world["d"].timeout(0, 0) == [] and world["a"].ask() == []
 
@@ -461,7 +485,7 @@ def test_a_bent_commit_is_refused_by_name_proposed_or_decided(bend: Callable[[Co
     proposed = world[leader].proposed
     assert proposed
     bent = bend(proposed.commit)
-    for message in (Propose(Accepted(0, bent)), decided_by(TRIO, bent)):
+    for message in (Propose(proposal(bent, roster=TRIO)), decided_by(TRIO, bent)):
         (refused,) = world[follower].receive(leader, message)
         assert isinstance(refused, Refused) and refused.sender == leader and reason in refused.reason
     assert world[follower].number == 0 and world[follower].memory.accepted is None
@@ -475,8 +499,8 @@ def test_too_large_a_payload_is_refused_proposed_decided_and_promised() -> None:
     assert proposed
     small = Agreement(world[follower].memory, notary=ToyNotary(follower), closing=ALL_IN, absent_rounds=3, most_bytes=9)
     view = next(v for v in range(1, 4) if small.memory.leader(v) == follower)
-    promise = Promise(0, small.memory.head.digest, view, proposed)
-    for message in (Propose(proposed), decided_by(TRIO, proposed.commit), promise):
+    promised = promise(leader, small.memory.head.digest, view, proposed)
+    for message in (Propose(proposed), decided_by(TRIO, proposed.commit), promised):
         (refused,) = small.receive(leader, message)
         assert isinstance(refused, Refused) and "10 bytes of a, 10 bytes of b" in refused.reason
     assert (small.number, small.view, small.memory.accepted) == (0, 0, None)
@@ -489,34 +513,38 @@ def test_what_is_foreign_is_refused_by_name() -> None:
     proposed = world[leader].proposed
     assert proposed
     machine, head = world[follower], world[follower].memory.head.digest
-    wrong = third if world[leader].memory.leader(1) == follower else follower
+    right = world[leader].memory.leader(1)
+    wrong = third if right == follower else follower
     scenes = [
         (follower, third, Propose(proposed), "does not lead"),
         (follower, "d", Propose(proposed), "not another peer of the roster"),
-        (follower, follower, Here(0, head, 1), "not another peer of the roster"),
-        (follower, third, Here(0, bytes(32), 1), "another head"),
+        (follower, follower, here(follower, head, 1), "not another peer of the roster"),
+        (follower, third, here(third, bytes(32), 1), "another head"),
+        (follower, third, here(leader, head, 1), "is not signed by it"),
+        (follower, third, Wishes(0, head, (Wish(leader, 1, bytes(64)),)), "is not signed by it"),
         (follower, leader, decided_by((leader, "x", "y"), proposed.commit), "accepts of 1 of 3 peers, no majority"),
         (follower, leader, forged(proposed.commit, leader, third), "accepts of 1 of 3 peers, no majority"),
         (follower, leader, of_two_views(proposed.commit, leader, third), "accepts of 1 of 3 peers, no majority"),
         (leader, third, Accept(0, head, 0, proposed.commit.digest, bytes(64)), "without signing that"),
-        (wrong, leader, Promise(0, head, 1, None), "does not lead"),
+        (wrong, leader, promise(leader, head, 1), "does not lead"),
+        (right, wrong, promise(leader, head, 1), "without signing that"),
     ]
     for peer, sender, message, reason in scenes:
         (refused,) = world[peer].receive(sender, message)  # type: ignore[arg-type]
         assert isinstance(refused, Refused) and reason in refused.reason, message
     machine.receive(leader, Propose(proposed))
-    (refused,) = machine.receive(leader, Propose(Accepted(0, another(proposed.commit))))
+    (refused,) = machine.receive(leader, Propose(proposal(another(proposed.commit), roster=TRIO)))
     assert isinstance(refused, Refused) and "two commits in view 0" in refused.reason
 
 
 def forged(commit: Commit, own: str, other: str) -> Decided:
     """Only the own accept was signed by whom it names."""
-    signature = toy_signature(own, commit.number, 0, commit.digest)
+    signature = accept_of(own, commit)
     return Decided(commit, 0, tuple(sorted([(own, signature), (other, signature)])))
 
 
 def of_two_views(commit: Commit, one: str, other: str) -> Decided:
-    accepts = (*decided_by(one, commit, view=0).accepts, *decided_by(other, commit, view=1).accepts)
+    accepts = (one, accept_of(one, commit, 0)), (other, accept_of(other, commit, 1))
     return Decided(commit, 0, tuple(sorted(accepts)))
 
 

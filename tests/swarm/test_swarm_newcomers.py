@@ -27,6 +27,7 @@ from outerloop.swarm.post import send_message
 from outerloop.swarm.proof import newest, objections
 from outerloop.swarm.roster import Record, Roster
 from outerloop.swarm.settings import Settings
+from outerloop.swarm.statements import accept
 from outerloop.swarm.strangers import Strangers
 
 NOTARY = ToyNotary("newcomer")
@@ -147,10 +148,10 @@ def landing(node: Node, handover: Handover) -> Any:
 
 async def lie_about_commits(liar: Liar, *, after_head: bool) -> None:
     """Far ahead in a history of its own; or, `after_head`, the next commit, which nobody else has accepted."""
-    keys = Keys(liar.link.trust.signatures, sitting=RUN)
+    keys = Keys(liar.link.trust.signatures, sitting=RUN, own=liar.name)
 
     def signed(commit: Commit) -> Decided:
-        return Decided(commit, 0, ((liar.name, keys.sign(commit.number, 0, commit.digest)),))
+        return Decided(commit, 0, ((liar.name, keys.sign(accept(commit.number, 0, commit.digest))),))
 
     async def tell(remote: str, request: Any, stream: Any) -> None:
         since, told = request["after"], []

@@ -18,7 +18,7 @@ HEAD = b"h" * 32
 def waits(penalties: Penalties, number: int, *, peer: str = "d") -> int:
     """For how many rounds from this one on it is not heard."""
     rounds = 0
-    while penalties.silence(peer, Ask(number + rounds, HEAD), number + rounds):
+    while penalties.silence(peer, Ask(number + rounds, HEAD, bytes(64)), number + rounds):
         rounds += 1
     return rounds
 
@@ -62,10 +62,12 @@ def test_what_was_held_and_turns_out_useless_is_a_strike_all_the_same() -> None:
 def test_only_asking_for_the_round_at_hand_is_not_heard() -> None:
     penalties = Penalties()
     penalties.refused("d", 3)
-    assert penalties.silence("d", Ask(4, HEAD), 4)
-    assert not penalties.silence("d", Ask(3, HEAD), 4), "it is told that the others are in round 4"
-    assert not penalties.silence("d", Ask(5, HEAD), 4) and not penalties.silence("d", Here(4, HEAD, 0), 4)
-    assert not penalties.silence("a", Ask(4, HEAD), 4)
+    assert penalties.silence("d", Ask(4, HEAD, bytes(64)), 4)
+    assert not penalties.silence("d", Ask(3, HEAD, bytes(64)), 4), "it is told that the others are in round 4"
+    assert not penalties.silence("d", Ask(5, HEAD, bytes(64)), 4) and not penalties.silence(
+        "d", Here(4, HEAD, 0, bytes(64)), 4
+    )
+    assert not penalties.silence("a", Ask(4, HEAD, bytes(64)), 4)
 
 
 async def in_roster(swarm: Swarm, liar: Liar, rounds: int) -> list[bool]:
@@ -75,7 +77,7 @@ async def in_roster(swarm: Swarm, liar: Liar, rounds: int) -> list[bool]:
         memory = swarm["a"].rounds._agreement.memory
         seen[memory.number] = liar.name in memory.roster
         for letter in "abc":
-            await liar.say(letter, Ask(memory.number, memory.head.digest))
+            await liar.say(letter, liar.ask(memory))
         await asyncio.sleep(0.5)
     swarm.agree()
     return list(seen.values())

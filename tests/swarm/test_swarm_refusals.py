@@ -15,7 +15,6 @@ from liar import Liar, Said, swarm_with_liar
 from memory_network import MemoryTransport
 from virtual_clock import now_s, run
 
-from outerloop.swarm.ballots import Accepted, Propose
 from outerloop.swarm.commits import Commit, Participant
 from outerloop.swarm.framing import BrokenStream, TurnedAway
 from outerloop.swarm.timeouts import LEAD_S
@@ -137,7 +136,7 @@ def test_a_leader_cannot_pass_off_what_an_owner_did_not_offer_for_the_round(capl
         own = Participant("003-d", *liar.offer(liar.seal(b"d", memory.number)))
         lie = Commit(memory.number, memory.head.digest, 0, (older, own), memory.roster)
         for letter in HONEST:
-            await liar.say(letter, Propose(Accepted(0, lie)))
+            await liar.say(letter, liar.propose(lie))
         await swarm.until(HONEST, memory.number + 1, limit_s=2 * INNER_S + GRACE_S + 4 * LEAD_S)
         assert f"000-a {memory.number} ".encode() in bytes(swarm["b"].landed[memory.number][0][1])
         swarm.agree()

@@ -11,6 +11,7 @@ from outerloop.swarm.fields import BadMessage
 from outerloop.swarm.identity import ensure_identity
 from outerloop.swarm.notary import Keys
 from outerloop.swarm.signatures import SIGNATURE_BYTES, Signatures, peer_id_of, public_key_of
+from outerloop.swarm.statements import accept, ask, promise, wish
 from outerloop.types import UserError
 
 ID = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"
@@ -82,14 +83,19 @@ def test_the_identity_file_is_the_key(tmp_path: Path) -> None:
         Signatures.of(path)
 
 
-def test_an_accept_counts_for_its_peer_round_view_commit_and_sitting_alone() -> None:
-    name, digest = f"000000-{own().peer_id}", bytes(32)
-    keys = Keys(own(), sitting="run/1")
-    signature = keys.sign(3, 1, digest)
-    assert keys.right(name, 3, 1, digest, signature)
-    assert not keys.right(name, 4, 1, digest, signature)
-    assert not keys.right(name, 3, 2, digest, signature)
-    assert not keys.right(name, 3, 1, b"\1" * 32, signature)
-    assert not Keys(own(), sitting="run/2").right(name, 3, 1, digest, signature)
-    other = Keys(Signatures(Ed25519PrivateKey.from_private_bytes(b"\1" * 32)), sitting="run/1")
-    assert not keys.right(name, 3, 1, digest, other.sign(3, 1, digest))
+def test_a_statement_counts_for_its_name_kind_round_view_content_and_sitting_alone() -> None:
+    name, digest = f"000-{own().peer_id}", bytes(32)
+    keys = Keys(own(), sitting="run/1", own=name)
+    signature = keys.sign(accept(3, 1, digest))
+    assert keys.right(name, accept(3, 1, digest), signature)
+    for other in (accept(4, 1, digest), accept(3, 2, digest), accept(3, 1, b"\1" * 32), wish(3, digest, 1)):
+        assert not keys.right(name, other, signature)
+    assert not keys.right(f"001-{own().peer_id}", accept(3, 1, digest), signature), "one key, another name"
+    assert not Keys(own(), sitting="run/2", own=name).right(name, accept(3, 1, digest), signature)
+    stranger = Keys(Signatures(Ed25519PrivateKey.from_private_bytes(b"\1" * 32)), sitting="run/1", own=name)
+    assert not keys.right(name, accept(3, 1, digest), stranger.sign(accept(3, 1, digest)))
+    kinds = [promise(3, digest, 1, None), promise(3, digest, 1, (0, digest)), wish(3, digest, 1), ask(3, digest)]
+    signed = [keys.sign(kind) for kind in kinds]
+    assert [[keys.right(name, kind, one) for kind in kinds] for one in signed] == [
+        [kind == other for kind in kinds] for other in kinds
+    ]

@@ -1,0 +1,57 @@
+"""Why a leader may propose this commit: the rule of leading.py, checked by whoever is shown the proposal.
+
+A proposal carries one link for every view in which its commit was proposed: the leader's signed accept, and from view 1
+on the signed promises of a majority for that view, each with what its peer had accepted.
+
+    first link    the commit's own view; none of its promises tells of a commit: the choice was free
+    next link     the latest that its promises tell of is this commit, in the view of the link before
+
+Accountability. Two decided commits X and Y of one round name a peer that lied, whoever and however many did. Let a
+majority accept X in view v and Y in view w. Where v = w, a peer is in both majorities and has accepted two commits in
+one view. Else let v < w, and take the first link of Y of a view after v: a peer that promised there is one that
+accepted X in view v. Either it told of nothing, of less than v, or of another commit in v, which no honest peer does;
+or it told of X in v, and so the link before is of view v: then the leader of v has signed both X and Y there. All
+signatures are in the two Decided, except a leader's of view 0: its acceptors have got that with the proposal. (As in
+the forensics of Sheng et al., "BFT Protocol Forensics", CCS 2021, arXiv 2010.06785; promises are Paxos's, and carry
+their proof as the view changes of PBFT do, Castro and Liskov, OSDI 1999.)
+"""
+
+from __future__ import annotations
+
+from outerloop.swarm.ballots import Accepted, Link
+from outerloop.swarm.commits import Commit, majority
+from outerloop.swarm.memory import leader
+from outerloop.swarm.statements import Notary, accept, promise
+
+
+def flaw(roster: tuple[str, ...], proposal: Accepted, notary: Notary) -> str:
+    """Return why nobody may accept this proposal, as far as its signatures tell; empty when there is no reason."""
+    commit, before = proposal.commit, None
+    if not proposal.links or proposal.links[0].view != commit.view:
+        return f"does not show that commit {commit.number} was proposed in view {commit.view}"
+    for link in proposal.links:
+        first = leader(notary.sitting, commit.number, link.view, roster)
+        if not notary.right(first, accept(commit.number, link.view, commit.digest), link.signature):
+            return f"does not show that {first}, which leads view {link.view}, proposed commit {commit.number}"
+        if link.view and (reason := _unjustified(roster, commit, link, before, notary)):
+            return f"commit {commit.number} may not be proposed in view {link.view}: {reason}"
+        before = link
+    return ""
+
+
+def _unjustified(roster: tuple[str, ...], commit: Commit, link: Link, before: Link | None, notary: Notary) -> str:
+    promised = {
+        one.peer
+        for one in link.pledges
+        if one.peer in roster
+        and notary.right(one.peer, promise(commit.number, commit.parent, link.view, one.accepted), one.signature)
+    }
+    if len(promised) < max(majority(roster), len(link.pledges)):
+        return f"{len(promised)} of its {len(link.pledges)} promises are signed by peers of the roster of {len(roster)}"
+    told = {one.accepted for one in link.pledges if one.accepted is not None}
+    latest = max((view for view, _ in told), default=None)
+    if before is None:
+        return "" if latest is None else f"the promises tell of another, accepted in view {latest}"
+    if latest != before.view or (latest, commit.digest) not in told:
+        return f"the promises do not tell of it as the last accepted, in view {before.view}"
+    return ""
