@@ -172,6 +172,7 @@ class Decree(Pacemaker):
             return f"proposes in view {proposal.view}, which it does not lead"
         known = [one for one in (self.memory.accepted, self.gathering.proposal) if one and one.view == proposal.view]
         if any(one.commit != proposal.commit for one in known):
+            flaw(self.memory.roster, proposal, self.notary)  # the signatures of both are evidence (watch.py)
             return f"proposes two commits in view {proposal.view}"
         pledges, first = proposal.links[-1].pledges, len(proposal.links) == 1
         return self._against(proposal) or self._reluctance(proposal.commit, pledges, first=first)

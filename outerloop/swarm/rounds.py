@@ -19,12 +19,14 @@ from bisect import bisect
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
+from outerloop.swarm.accusations import Accusations
 from outerloop.swarm.agreement import Agreement
 from outerloop.swarm.asking import Asking
 from outerloop.swarm.ballots import Decided, Message
 from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.commits import Participant
 from outerloop.swarm.disk import Disk
+from outerloop.swarm.expelled import Expelled
 from outerloop.swarm.fields import id_of
 from outerloop.swarm.following import Following
 from outerloop.swarm.history import History
@@ -40,10 +42,12 @@ from outerloop.swarm.pulls import Pulls
 from outerloop.swarm.reach import Reach
 from outerloop.swarm.rules import Rules
 from outerloop.swarm.sealed import SEAL_BYTES, beside, sealed, unsealed
+from outerloop.swarm.signatures import Field
 from outerloop.swarm.store import Store
 from outerloop.swarm.timers import Event, Timers
 from outerloop.swarm.transport import Transport
 from outerloop.swarm.waiting import waiting_for
+from outerloop.swarm.watch import Watch
 from outerloop.types import UserError
 
 logger = logging.getLogger(__name__)
@@ -99,10 +103,14 @@ class Rounds:
             self._payloads, self._pulls, self._store, self.bulk, ahead=self._following.catch_up, act=self._happens
         )
         self._post = Post(transport, run=run, names=names, receive=self._receive)
+        self._accusations = Accusations(
+            transport, Expelled(disk, self._trust), run=run, names=names, on_own=self._has_lied_itself
+        )
+        self._watch = Watch("")
         self._reach = Reach(self._following.look_at)
         self._timers = Timers(self._happens, rules, moving_s=lambda: self.bulk.moving_s, gone=self.asking.gone)
         self._events: asyncio.Queue[Event] = asyncio.Queue()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._of_round: list[asyncio.Task[None]] = []
         self._machine: Agreement | None = None
         self._looked_at = -1
@@ -135,7 +143,7 @@ class Rounds:
 
     async def serve(self) -> None:
         """Answer, from now on; ballots wait until the rounds begin."""
-        for part in (self.bulk, self._payloads, self.history, self._post):
+        for part in (self.bulk, self._payloads, self.history, self._post, self._accusations):
             await part.serve()
 
     async def begin(self, *, run: str, roster: Iterable[str], number: int) -> None:
@@ -148,6 +156,8 @@ class Rounds:
     def go_on(self, memory: Memory) -> None:
         """Take part, from what this peer remembers; it is on disk."""
         assert self._machine is None, "the rounds have begun"
+        self._watch = Watch(memory.run)
+        self._trust.signatures.witness = self._compare
         self._outcomes.begin(memory)
         rules = self._rules
         self._machine = Agreement(
@@ -164,6 +174,7 @@ class Rounds:
                 self._payloads.own.post(number, one)
         self._look()
         self._spawn(self._live())
+        self._spawn(self._accusations.ask_around())
 
     async def go_on_from(self, decided: Decided, *, run: str) -> None:
         """Follow the chain from a commit whose state is on its way here. Raises UserError: it cannot."""
@@ -262,6 +273,7 @@ class Rounds:
         machine = self._agreement
         if machine.number != self._looked_at:
             self._looked_at = machine.number
+            self._watch.begin(machine.number)
             self._timers.clear()
             self.asking.end_round()
             self._payloads.own.over(machine.number - 1)
@@ -275,12 +287,28 @@ class Rounds:
     def _come_in(self) -> Coroutine[Any, Any, None]:
         return self._following.come_in(lambda: self._happens(lambda machine: machine.ask()))
 
+    # those that lie
+
+    def _compare(self, context: str, sitting: str | bytes, fields: tuple[Field, ...], signature: bytes) -> None:
+        """Somebody has signed this; accuse it if it has signed the contrary before."""
+        if evidence := self._watch.heard(context, sitting, fields, signature):
+            self._spawn(self._accusations.accuse(evidence))
+
+    def _has_lied_itself(self, why: str) -> None:
+        self._outcomes.fail(
+            UserError(
+                f"the key of this peer {why}, and the others expel it: a copy of it is in use, or its memory was lost."
+                " End the copy, remove the identity file, and join as a new peer"
+            )
+        )
+
     # small things
 
     def _others(self) -> list[str]:
         """Each peer begins with the one after itself: were the first of the roster asked first by all, they queued."""
         ahead = bisect(self.roster, self._own)
-        return [peer for peer in (*self.roster[ahead:], *self.roster[:ahead]) if peer != self._own]
+        others = [peer for peer in (*self.roster[ahead:], *self.roster[:ahead]) if peer != self._own]
+        return [peer for peer in others if id_of(peer) in self._trust.allow]
 
     def _since(self, number: int | None) -> tuple[Decided, ...] | None:
         """What History is asked for; None of all commits: whoever has the run does not have it from here."""
@@ -292,7 +320,7 @@ class Rounds:
     def _holders(self, one: Participant, first: str = "") -> Iterable[str]:
         return [peer for peer in dict.fromkeys([first, one.peer, *self.roster]) if peer not in ("", self._own)]
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _spawn(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

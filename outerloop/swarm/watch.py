@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import cast
 
 from outerloop.swarm.evidence import ACCEPT, PAYLOAD, PROMISE, Evidence, Signed, contradiction
 from outerloop.swarm.memory import ROUNDS_KEPT
+from outerloop.swarm.signatures import Field
 from outerloop.swarm.statements import Statement
 
 VIEWS_KEPT = 64
@@ -46,6 +48,14 @@ class Watch:
         if len(kept) > VIEWS_KEPT:
             del kept[min(kept)]
         return None
+
+    def heard(self, context: str, run: str | bytes, fields: tuple[Field, ...], signature: bytes) -> Evidence | None:
+        """Return the same for whatever was found signed (signatures.py): most of it is nothing of the agreement."""
+        if run != self._sitting or context not in KINDS:
+            return None
+        peer, number = (1, 0) if context == PAYLOAD else (0, 1)
+        statement = cast(Statement, (context, fields[number], *fields[2:]))
+        return self.saw(str(fields[peer]), statement, signature)
 
     def _comparable(
         self, of_round: dict[tuple[str, str], dict[int, Signed]], peer: str, context: str

@@ -46,7 +46,7 @@ class Liar:
 
         await self.bulk.serve()
         await self.link.serve(f"outerloop/1/{RUN}/payload", allowed=lambda peer: True, handler=tell)
-        for protocol in ("ballot", "commits"):
+        for protocol in ("ballot", "commits", "expelled"):
             await self.link.serve(f"outerloop/1/{RUN}/{protocol}", allowed=lambda peer: True, handler=listen)
 
     def offer(self, content: bytes) -> list[Any]:
