@@ -18,7 +18,8 @@ from outerloop.swarm.statements import accept
 
 ID = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
 NAME = f"001-{ID}"
-EVIDENCE = Evidence.of("r/1", NAME, *(Signed(accept(7, 0, bytes([byte]) * 32), bytes(64)) for byte in (1, 2)))
+PAIR = [Signed(accept(7, bytes(32), 0, digest * 32), bytes(64)) for digest in (b"\1", b"\2")]
+EVIDENCE = Evidence.of("r/1", NAME, *PAIR)
 
 
 def folder(run_dir: Path, worker: int) -> Folder:

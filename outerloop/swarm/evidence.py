@@ -1,15 +1,15 @@
 """Evidence against a peer: two statements that it signed, of which no honest peer makes both.
 
-    accept, accept     of one round and view, of two commits; a leader accepts what it proposes, so this covers two
-                       proposals as well
-    accept, promise    of one round: it accepted X in view v, and its promise of a later view tells of nothing, of what
-                       it accepted before view v, or of another commit in view v
+    accept, accept     after one head, in one view, of two commits; a leader accepts what it proposes, so that two
+                       proposals are this, too
+    accept, promise    after one head: it accepted X in view v, and its promise of a later view tells of nothing, of
+                       what it accepted before view v, or of another commit in view v
     payload, payload   two that it sealed for one round
 
-An honest peer has on disk what it says before it says it, finds it there after a crash, and never goes back to a round
-that it has voted in: whatever is lost, repeated or late, it signs no such pair. A third peer cannot make one either: a
-statement holds for its sitting, signer and round alone (notary.py, sealed.py), and two signatures of one statement are
-no pair. So evidence needs no trust in who passes it on, and each peer checks it for itself.
+An honest peer has on disk what it says before it says it, finds it there after a crash, and has one head of a chain at
+a time, after which it votes once: whatever is lost, repeated or late, it signs no such pair. A third peer cannot make
+one either: a statement holds for its sitting, signer and round alone (notary.py, sealed.py), and two signatures of one
+statement are no pair. So evidence needs no trust in who passes it on, and each peer checks it for itself.
 
 A false root of the state is evidence of another kind: it stands in the commits, which all have (`false_roots`).
 """
@@ -156,15 +156,17 @@ def _most_named(named: Iterable[set[bytes]], seats: int) -> bytes | None:
 
 
 def _two_accepts(one: Any, other: Any) -> str:
-    (_, number, view, accepted), (_, other_number, other_view, also) = one, other
-    if (number, view) != (other_number, other_view) or accepted == also:
+    (_, number, *where, accepted), (_, other_number, *other_where, also) = one, other
+    if (number, where) != (other_number, other_where) or accepted == also:
         return ""
-    return f"accepted two commits in round {number}, view {view}"
+    return f"accepted two commits in round {number}, view {where[-1]}"
 
 
 def _left_out(accept: Any, promise: Any) -> str:
-    (_, number, view, accepted), (_, other_number, _, later, told_view, told) = accept, promise
-    if number != other_number or later <= view or told_view > view or (told_view, told) == (view, accepted):
+    (_, number, head, view, accepted), (_, other_number, other_head, later, told_view, told) = accept, promise
+    if (number, head) != (other_number, other_head) or later <= view:
+        return ""
+    if told_view > view or (told_view, told) == (view, accepted):
         return ""
     return f"promised view {later} of round {number} and left out what it had accepted in view {view}"
 
@@ -191,9 +193,10 @@ def _statement(value: Any) -> Statement:
         raise BadMessage(f"a statement is a list that begins with its context; came {quote(value)}")
     context, number, *said = value
     whole(number, "a statement's round", most=MAX_NUMBER)
-    if context == ACCEPT and len(said) == 2:
-        _view(said[0])
-        digest(said[1], "an accepted commit")
+    if context == ACCEPT and len(said) == 3:
+        digest(said[0], "an accept's head")
+        _view(said[1])
+        digest(said[2], "an accepted commit")
     elif context == PROMISE and len(said) == 4:
         _promise(*said)
     elif context == PAYLOAD:

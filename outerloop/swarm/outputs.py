@@ -52,6 +52,23 @@ class Behind:
 
 
 @dataclass(frozen=True)
+class Parted:
+    """`peer` is on another chain: get its log, and `compare`."""
+
+    peer: str
+
+
+@dataclass(frozen=True)
+class Left:
+    """The chain was left for a better one (forks.py): what was applied from round `number` on does not hold any more.
+
+    The commits of the other one are applied next.
+    """
+
+    number: int
+
+
+@dataclass(frozen=True)
 class Refused:
     """A message that changed nothing, and why: for the log."""
 
@@ -59,4 +76,4 @@ class Refused:
     reason: str
 
 
-Output = Save | Send | Apply | Want | Behind | Refused
+Output = Save | Send | Apply | Want | Behind | Parted | Left | Refused

@@ -34,7 +34,7 @@ from outerloop.swarm.memory import Memory
 from outerloop.swarm.memory_file import MemoryFile
 from outerloop.swarm.notary import Keys
 from outerloop.swarm.outcomes import Outcomes
-from outerloop.swarm.outputs import Apply, Behind, Output, Refused, Save, Send, Want
+from outerloop.swarm.outputs import Apply, Behind, Left, Output, Parted, Refused, Save, Send, Want
 from outerloop.swarm.pace import Pace
 from outerloop.swarm.payloads import Payloads
 from outerloop.swarm.post import Post
@@ -97,6 +97,7 @@ class Rounds:
             others=self._others,
             receive=self._receive,
             outrun=self._outcomes.outrun,
+            parted=lambda peer, log: self._happens(lambda machine: machine.compare(peer, log)),
         )
         self._payloads = Payloads(transport, run=run, allowed=allowed)
         self.asking = Asking(
@@ -197,7 +198,7 @@ class Rounds:
 
     async def offer(self, number: int, blob: bytes) -> None:
         """This peer's payload of a round; what it has said about the round in an earlier life stays."""
-        if self._payloads.own.get(number) is None and number >= self._agreement.number:
+        if not self._has_sealed(number) and number >= self._agreement.number:
             sitting = self._agreement.memory.run
 
             def seal() -> tuple[bytes, Participant]:
@@ -265,8 +266,20 @@ class Rounds:
                 self._pulls.start(output.number, one, self._holders(one, first=output.holder))
         elif isinstance(output, Behind):
             self._following.catch_up(output.peer)
+        elif isinstance(output, Parted):
+            self._following.compare(output.peer)
+        elif isinstance(output, Left):
+            self._go_over(output.number)
         elif isinstance(output, Refused):
             self._trust.refusals.note("ballots", output.sender, output.reason)
+
+    def _go_over(self, number: int) -> None:
+        """From this round on the chain is another one: what lies here of it may be of use there."""
+        self._outcomes.leave(number)
+        self._payloads.own.take_back(number)
+        self._looked_at = -1
+        for known, one in self._store.since(number):
+            self._holds(known, one)
 
     def _look(self) -> None:
         """At the round at hand: it may be another one."""
@@ -309,6 +322,10 @@ class Rounds:
         ahead = bisect(self.roster, self._own)
         others = [peer for peer in (*self.roster[ahead:], *self.roster[:ahead]) if peer != self._own]
         return [peer for peer in others if id_of(peer) in self._trust.allow]
+
+    def _has_sealed(self, number: int) -> bool:
+        """Whether this peer has a payload of this round: it seals no other one, on another chain either."""
+        return any(known == number and one.peer == self._own for known, one in self._store.since(number))
 
     def _since(self, number: int | None) -> tuple[Decided, ...] | None:
         """What History is asked for; None of all commits: whoever has the run does not have it from here."""

@@ -17,16 +17,17 @@ from outerloop.swarm.statements import Statement
 
 VIEWS_KEPT = 64
 """Accepts and promises of one peer in one round, each: the last ones. An honest peer sees few views of a round."""
+Place = tuple[int, bytes]
 KINDS = (ACCEPT, PROMISE, PAYLOAD)
 
 
 class Watch:
-    """Of one sitting. Kept: a statement a peer, kind, round and view, of the rounds close to the one at hand."""
+    """Of one sitting. Kept: a statement a peer, kind, round, view and head, of the rounds close to the one at hand."""
 
     def __init__(self, sitting: str) -> None:
         self._sitting = sitting
         self._number = 0
-        self._said: dict[int, dict[tuple[str, str], dict[int, Signed]]] = defaultdict(lambda: defaultdict(dict))
+        self._said: dict[int, dict[tuple[str, str], dict[Place, Signed]]] = defaultdict(lambda: defaultdict(dict))
 
     def begin(self, number: int) -> None:
         """This round is at hand: what is of much earlier ones is forgotten."""
@@ -44,7 +45,7 @@ class Watch:
             if contradiction(statement, other.statement):
                 return Evidence.of(self._sitting, peer, signed, other)
         kept = of_round[peer, context]
-        kept.setdefault(view_of(statement), signed)
+        kept.setdefault(place_of(statement), signed)
         if len(kept) > VIEWS_KEPT:
             del kept[min(kept)]
         return None
@@ -58,7 +59,7 @@ class Watch:
         return self.saw(str(fields[peer]), statement, signature)
 
     def _comparable(
-        self, of_round: dict[tuple[str, str], dict[int, Signed]], peer: str, context: str
+        self, of_round: dict[tuple[str, str], dict[Place, Signed]], peer: str, context: str
     ) -> Iterable[Signed]:
         others = {ACCEPT: (ACCEPT, PROMISE), PROMISE: (ACCEPT,), PAYLOAD: (PAYLOAD,)}[context]
         return [signed for kind in others for signed in of_round.get((peer, kind), {}).values()]
@@ -67,6 +68,6 @@ class Watch:
         return abs(number - self._number) <= ROUNDS_KEPT
 
 
-def view_of(statement: Statement) -> int:
-    """Return the view that a statement is about; 0 for a payload."""
-    return {ACCEPT: lambda: int(statement[2]), PROMISE: lambda: int(statement[3])}.get(str(statement[0]), lambda: 0)()
+def place_of(statement: Statement) -> Place:
+    """Return the view and the head that a statement is about; the same for all payloads."""
+    return (0, b"") if statement[0] == PAYLOAD else (int(statement[3]), cast(bytes, statement[2]))

@@ -36,7 +36,7 @@ def sign(name: str, statement: Statement, *, sitting: str = SITTING) -> Signed:
 
 def two_accepts(name: str, *, number: int = 3, view: int = 0, sitting: str = SITTING) -> Evidence:
     """What a peer leaves that accepts X and Y in one view."""
-    pair = [sign(name, accept(number, view, commit(letter)), sitting=sitting) for letter in "XY"]
+    pair = [sign(name, accept(number, HEAD, view, commit(letter)), sitting=sitting) for letter in "XY"]
     return Evidence.of(sitting, name, *pair)
 
 
@@ -52,7 +52,8 @@ class Honest:
     number: int = 0
     promised: int = 0
     accepted: tuple[int, bytes] | None = None
-    sealed: bytes | None = None
+    head: bytes = HEAD
+    sealed: dict[int, bytes] = field(default_factory=dict)
     said: list[Signed] = field(default_factory=list)
 
     def take(self, view: int, digest: bytes) -> None:
@@ -60,26 +61,34 @@ class Honest:
         told = self.accepted
         if view >= self.promised and (told is None or told[0] < view or told == (view, digest)):
             self.promised, self.accepted = view, (view, digest)
-            self._say(accept(self.number, view, digest))
+            self._say(accept(self.number, self.head, view, digest))
 
     def promise(self, view: int) -> None:
         if view > self.promised:
             self.promised = view
-            self._say(promise(self.number, HEAD, view, self.accepted))
+            self._say(promise(self.number, self.head, view, self.accepted))
 
     def seal(self, digest: bytes) -> None:
         """One payload a round, whatever the trainer offers after a restart."""
-        self.sealed = self.sealed or digest
-        self._say((PAYLOAD, self.number, self.sealed))
+        self._say((PAYLOAD, self.number, self.sealed.setdefault(self.number, digest)))
 
     def crash(self) -> None:
         """It says again what it finds on disk."""
         if self.accepted is not None:
-            self._say(accept(self.number, *self.accepted))
+            self._say(accept(self.number, self.head, *self.accepted))
 
     def go_on(self) -> None:
         """The round came to something."""
-        self.number, self.promised, self.accepted, self.sealed = self.number + 1, 0, None, None
+        self._begin(self.number + 1)
+
+    def leave(self) -> None:
+        """For another chain, which parted from this one some rounds ago."""
+        self._begin(max(0, self.number - 2))
+
+    def _begin(self, number: int) -> None:
+        """After a head that it has not had before."""
+        self.number, self.promised, self.accepted = number, 0, None
+        self.head = hashlib.sha256(self.head).digest()
 
     def _say(self, statement: Statement) -> None:
         self.said.append(sign(self.name, statement, sitting=self.sitting))

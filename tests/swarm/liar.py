@@ -67,7 +67,7 @@ class Liar:
 
     def propose(self, commit: Commit) -> Propose:
         """As the leader of view 0."""
-        signature = self.keys.sign(statements.accept(commit.number, 0, commit.digest))
+        signature = self.keys.sign(statements.accept(commit.number, commit.parent, 0, commit.digest))
         return Propose(Accepted(commit, (Link(0, (), signature),)))
 
     async def say(self, to: str, message: Message) -> None:

@@ -40,25 +40,27 @@ def evidence_of(one: Statement, other: Statement, *, name: str = NAME) -> Eviden
 
 
 LIES = [
-    (accept(3, 1, X), accept(3, 1, Y), "accepted two commits in round 3, view 1"),
-    (accept(3, 1, X), promise(3, HEAD, 2, None), "promised view 2 of round 3 and left out"),
-    (accept(3, 1, X), promise(3, HEAD, 7, (0, X)), "promised view 7 of round 3 and left out"),
-    (accept(3, 1, X), promise(3, HEAD, 7, (1, Y)), "left out what it had accepted in view 1"),
+    (accept(3, HEAD, 1, X), accept(3, HEAD, 1, Y), "accepted two commits in round 3, view 1"),
+    (accept(3, HEAD, 1, X), promise(3, HEAD, 2, None), "promised view 2 of round 3 and left out"),
+    (accept(3, HEAD, 1, X), promise(3, HEAD, 7, (0, X)), "promised view 7 of round 3 and left out"),
+    (accept(3, HEAD, 1, X), promise(3, HEAD, 7, (1, Y)), "left out what it had accepted in view 1"),
     ((PAYLOAD, 3, X), (PAYLOAD, 3, Y), "sealed two payloads for round 3"),
     ((PAYLOAD, 3, X, 2, X), (PAYLOAD, 3, X, 2, Y), "sealed two payloads for round 3"),
 ]
 TRUTHS = [
-    (accept(3, 1, X), accept(3, 1, X)),
-    (accept(3, 1, X), accept(3, 2, Y)),
-    (accept(3, 1, X), accept(4, 1, Y)),
-    (accept(3, 1, X), promise(3, HEAD, 1, None)),
-    (accept(3, 1, X), promise(4, HEAD, 2, None)),
-    (accept(3, 1, X), promise(3, HEAD, 2, (1, X))),
-    (accept(3, 1, X), promise(3, HEAD, 7, (4, Y))),
+    (accept(3, HEAD, 1, X), accept(3, HEAD, 1, X)),
+    (accept(3, HEAD, 1, X), accept(3, HEAD, 2, Y)),
+    (accept(3, HEAD, 1, X), accept(3, Y, 1, Y)),
+    (accept(3, HEAD, 1, X), promise(3, Y, 2, None)),
+    (accept(3, HEAD, 1, X), accept(4, HEAD, 1, Y)),
+    (accept(3, HEAD, 1, X), promise(3, HEAD, 1, None)),
+    (accept(3, HEAD, 1, X), promise(4, HEAD, 2, None)),
+    (accept(3, HEAD, 1, X), promise(3, HEAD, 2, (1, X))),
+    (accept(3, HEAD, 1, X), promise(3, HEAD, 7, (4, Y))),
     (promise(3, HEAD, 1, None), promise(3, HEAD, 2, (1, X))),
     ((PAYLOAD, 3, X), (PAYLOAD, 4, Y)),
     ((PAYLOAD, 3, X), (PAYLOAD, 3, X)),
-    ((PAYLOAD, 3, X), accept(3, 0, Y)),
+    ((PAYLOAD, 3, X), accept(3, HEAD, 0, Y)),
 ]
 
 
@@ -115,6 +117,7 @@ EVENTS = st.lists(
         st.tuples(st.just("seal"), st.sampled_from([X, Y])),
         st.just(("crash",)),
         st.just(("go_on",)),
+        st.just(("leave",)),
     ),
     min_size=2,
     max_size=12,
@@ -143,7 +146,7 @@ def test_what_an_honest_peer_says_in_a_life_with_crashes_never_contradicts_itsel
 def test_nobody_can_frame_an_honest_peer(data: st.DataObject, events: list[Any], others: list[Any]) -> None:
     """An attacker has all that the peer signed, in two sittings, and its own key; it may write what it likes."""
     honest = [*lived(NAME, SITTING, events).said, *lived(NAME, "r/another", others).said]
-    own = [sign("001-b", one.statement) for one in honest] or [sign("001-b", accept(0, 0, X))]
+    own = [sign("001-b", one.statement) for one in honest] or [sign("001-b", accept(0, HEAD, 0, X))]
     signed = st.sampled_from(honest + own)
     lies = st.sampled_from([*(one for one, _, _ in LIES), *(one for _, one, _ in LIES)])
     known = st.sampled_from([one.statement for one in honest + own])
@@ -241,7 +244,7 @@ def test_the_largest_evidence_fits() -> None:
 def test_a_contradiction_is_seen_in_either_order_and_among_others_statements() -> None:
     for one, other, why in [*LIES, *((other, one, why) for one, other, why in LIES)]:
         watch = Watch(SITTING)
-        for statement in (wish(3, HEAD, 1), ask(3, HEAD), accept(4, 1, Y), one):
+        for statement in (wish(3, HEAD, 1), ask(3, HEAD), accept(4, HEAD, 1, Y), one):
             assert watch.saw(NAME, *_of(NAME, statement)) is None
         assert watch.saw("001-b", *_of("001-b", other)) is None, "another peer"
         evidence = watch.saw(NAME, *_of(NAME, other))
@@ -256,24 +259,24 @@ def test_only_rounds_close_to_the_one_at_hand_are_remembered() -> None:
     watch = Watch(SITTING)
     watch.begin(100)
     for number in (0, 100 - ROUNDS_KEPT - 1, 100 + ROUNDS_KEPT + 1, MAX_NUMBER):
-        watch.saw(NAME, accept(number, 0, X), bytes(64))
-        assert watch.saw(NAME, accept(number, 0, Y), bytes(64)) is None
-    watch.saw(NAME, accept(100, 0, X), bytes(64))
+        watch.saw(NAME, accept(number, HEAD, 0, X), bytes(64))
+        assert watch.saw(NAME, accept(number, HEAD, 0, Y), bytes(64)) is None
+    watch.saw(NAME, accept(100, HEAD, 0, X), bytes(64))
     watch.begin(100 + ROUNDS_KEPT)
-    assert watch.saw(NAME, accept(100, 0, Y), bytes(64)) is not None
+    assert watch.saw(NAME, accept(100, HEAD, 0, Y), bytes(64)) is not None
     watch.begin(100 + ROUNDS_KEPT + 1)
     watch.begin(100)
-    assert watch.saw(NAME, accept(100, 0, Y), bytes(64)) is None
+    assert watch.saw(NAME, accept(100, HEAD, 0, Y), bytes(64)) is None
 
 
 def test_views_without_end_are_not_remembered() -> None:
     watch = Watch(SITTING)
     for view in range(10 * VIEWS_KEPT):
-        watch.saw(NAME, accept(0, view, X), bytes(64))
+        watch.saw(NAME, accept(0, HEAD, view, X), bytes(64))
         watch.saw(NAME, promise(0, HEAD, view + 1, (view, X)), bytes(64))
     kept = [len(signed) for of_round in watch._said.values() for signed in of_round.values()]
     assert kept == [VIEWS_KEPT, VIEWS_KEPT]
-    assert watch.saw(NAME, accept(0, 10 * VIEWS_KEPT - 1, Y), bytes(64)) is not None
+    assert watch.saw(NAME, accept(0, HEAD, 10 * VIEWS_KEPT - 1, Y), bytes(64)) is not None
 
 
 # roots of the state
