@@ -44,7 +44,7 @@ from outerloop.swarm.fields import MAX_AMOUNT, MAX_PEERS, id_of
 from outerloop.swarm.forks import is_better, parting
 from outerloop.swarm.gathering import Gathering
 from outerloop.swarm.memory import ROUNDS_KEPT, Memory
-from outerloop.swarm.outputs import Apply, Behind, Left, Output, Parted
+from outerloop.swarm.outputs import Apply, Behind, Left, Output, Refused
 from outerloop.swarm.scrutiny import doubt
 from outerloop.swarm.statements import Notary
 
@@ -89,8 +89,8 @@ class Agreement(Decree):
             if not isinstance(message, Accept):  # a late accept: what came of it is on its way to the sender
                 self._tell([sender], self._here())
         elif message.head != self.memory.head.digest:
-            self._refuse(sender, f"round {self.number} after another head: its history is not this one")
-            self._out.append(Parted(sender))
+            reason = f"round {self.number} after another head: its history is not this one"
+            self._out.append(Refused(sender, reason, parted=True))
         elif isinstance(message, Ask):
             self._admit(sender, message)
         elif sender not in self.memory.roster or sender == self.memory.peer:
@@ -166,14 +166,12 @@ class Agreement(Decree):
         if number > self.number:
             self._out.append(Behind(number, sender))
         if any(one.commit.number == number and one.commit.digest != decided.commit.digest for one in self.memory.log):
-            self._out.append(Parted(sender))
+            self._out.append(Refused(sender, f"tells another commit {number} than is known here", parted=True))
         if number != self.number:
             return
-        if decided.commit.parent != self.memory.head.digest:
-            self._out.append(Parted(sender))
         reason = self._objection(decided.commit)
         if reason := reason or doubt(self.memory.roster, decided, self.notary):
-            self._refuse(sender, reason)
+            self._out.append(Refused(sender, reason, parted=decided.commit.parent != self.memory.head.digest))
         else:
             self._apply(decided)
 

@@ -52,13 +52,6 @@ class Behind:
 
 
 @dataclass(frozen=True)
-class Parted:
-    """`peer` is on another chain: get its log, and `compare`."""
-
-    peer: str
-
-
-@dataclass(frozen=True)
 class Left:
     """The chain was left for a better one (forks.py): what was applied from round `number` on does not hold any more.
 
@@ -70,10 +63,14 @@ class Left:
 
 @dataclass(frozen=True)
 class Refused:
-    """A message that changed nothing, and why: for the log."""
+    """A message that changed nothing, and why: for the log.
+
+    `parted`: it is of another chain: get the log of its sender, and `compare`.
+    """
 
     sender: str
     reason: str
+    parted: bool = False
 
 
-Output = Save | Send | Apply | Want | Behind | Parted | Left | Refused
+Output = Save | Send | Apply | Want | Behind | Left | Refused

@@ -34,7 +34,7 @@ from outerloop.swarm.memory import Memory
 from outerloop.swarm.memory_file import MemoryFile
 from outerloop.swarm.notary import Keys
 from outerloop.swarm.outcomes import Outcomes
-from outerloop.swarm.outputs import Apply, Behind, Left, Output, Parted, Refused, Save, Send, Want
+from outerloop.swarm.outputs import Apply, Behind, Left, Output, Refused, Save, Send, Want
 from outerloop.swarm.pace import Pace
 from outerloop.swarm.payloads import Payloads
 from outerloop.swarm.post import Post
@@ -266,12 +266,12 @@ class Rounds:
                 self._pulls.start(output.number, one, self._holders(one, first=output.holder))
         elif isinstance(output, Behind):
             self._following.catch_up(output.peer)
-        elif isinstance(output, Parted):
-            self._following.compare(output.peer)
         elif isinstance(output, Left):
             self._go_over(output.number)
         elif isinstance(output, Refused):
             self._trust.refusals.note("ballots", output.sender, output.reason)
+            if output.parted:
+                self._following.compare(output.sender)
 
     def _go_over(self, number: int) -> None:
         """From this round on the chain is another one: what lies here of it may be of use there."""
