@@ -1,31 +1,53 @@
-"""Ways to look at the roster of a run from outside: an open run's in the DHT, a listed run's through a worker here."""
+"""Ways to look at a run from outside: an open run's in the DHT, a listed run's through a worker here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from outerloop.commands.rundir import identity_file
+from outerloop.swarm.accusations import ask
 from outerloop.swarm.dht_node import NotAllowed
 from outerloop.swarm.directory import Directory
+from outerloop.swarm.evidence import Evidence, guilty
 from outerloop.swarm.framing import BrokenStream, TurnedAway
 from outerloop.swarm.identity import onlooker_file
 from outerloop.swarm.roster import Record, parsed, read_roster
 from outerloop.swarm.signatures import Signatures
-from outerloop.swarm.timeouts import DHT_S, OPEN_S
+from outerloop.swarm.timeouts import DHT_S, HISTORY_S, OPEN_S
 from outerloop.swarm.transport import Unreachable
 from outerloop.swarm.visitor import Visitor, visit
 from outerloop.types import UserError
 
 Seen = list[tuple[Record, float]]
 """Records, with the age of what they tell in seconds."""
-Look = Callable[[], Seen]
+
+
+class Look:
+    """A way to look at a run through the peer with this id. `roster` reads who is there."""
+
+    def __init__(self, visitor: Visitor, peer_id: str, *, run: str, roster: Callable[[], Seen]) -> None:
+        self._visitor, self._peer_id, self._run = visitor, peer_id, run
+        self._roster = roster
+
+    def seen(self) -> Seen:
+        """Return who is there now, in the order of names."""
+        return sorted(self._roster(), key=lambda one: one[0].name)
+
+    def expelled(self) -> list[Evidence]:
+        """Return what that peer has expelled others for, checked here; nothing when it does not answer."""
+        try:
+            told = self._visitor.call(ask(self._visitor, self._run, self._peer_id), timeout_s=2 * HISTORY_S)
+        except (BrokenStream, Unreachable, TimeoutError):
+            return []
+        return [one for one in told if guilty(one, self._visitor.trust.signatures)]
 
 
 @contextmanager
 def looking(address: str, *, run: str, run_dir: Path | None) -> Iterator[Look]:
-    """A way to see who is there now, by name, for the length of a block.
+    """A way to look at a run, for the length of a block.
 
     Args:
         address: full multiaddr of a running peer.
@@ -35,6 +57,7 @@ def looking(address: str, *, run: str, run_dir: Path | None) -> Iterator[Look]:
     Raises:
         UserError: the peer cannot be reached, or its run has a list and `run_dir` is not this peer's.
     """
+    peer_id = address.rpartition("/p2p/")[2]
     with ExitStack() as stack:
         try:
             visitor = stack.enter_context(visit(initial_peers=[address]))
@@ -45,11 +68,11 @@ def looking(address: str, *, run: str, run_dir: Path | None) -> Iterator[Look]:
                     " type outerloop status with its address and --run-dir with its run_dir"
                 ) from error
         else:
-            yield lambda: by_name(visitor.call(read_roster(visitor.dht, run), timeout_s=2 * DHT_S))
+            read = partial(visitor.call, timeout_s=2 * DHT_S)
+            yield Look(visitor, peer_id, run=run, roster=lambda: read(read_roster(visitor.dht, run)))
             return
-        peer_id = address.rpartition("/p2p/")[2]
         visitor = stack.enter_context(visit(identity_path=onlooker_file(worker_key(run_dir, peer_id))))
-        yield lambda: through(visitor, address, run)
+        yield Look(visitor, peer_id, run=run, roster=lambda: through(visitor, address, run))
 
 
 def worker_key(run_dir: Path, peer_id: str) -> Path:
@@ -65,15 +88,10 @@ def through(visitor: Visitor, address: str, run: str) -> Seen:
     directory = Directory(visitor, visitor.records, run=run)
     try:
         peer_id = visitor.call(visitor.dial(address), timeout_s=2 * OPEN_S)
-        return by_name(parsed(visitor.call(directory.read_through(peer_id), timeout_s=4 * OPEN_S)))
+        return parsed(visitor.call(directory.read_through(peer_id), timeout_s=4 * OPEN_S))
     except TurnedAway as error:
         raise UserError(f"{address} does not know this machine's key: was its worker started anew?") from error
     except (Unreachable, BrokenStream, TimeoutError) as error:
         raise UserError(
             f"{address} does not answer for run {run!r}: is it running, and is --run its exchange.run?"
         ) from error
-
-
-def by_name(seen: Seen) -> Seen:
-    """In the order of names."""
-    return sorted(seen, key=lambda one: one[0].name)

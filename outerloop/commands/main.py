@@ -26,6 +26,7 @@ outerloop {version}: train one model on machines that are far apart.
   outerloop plan --params 1e9 ...          before machines are rented: which method, which H, how long (plan --help)
   outerloop doctor [--peer ADDR]           can this machine take part, and what to do if not
   outerloop status ADDR                    the peers of a running swarm, live
+  outerloop expelled DIR                   who was expelled from the run of this run_dir, and --lift
 
 Options most used (train --cfg shows all)
   recipe=      {recipe}   which paper's method, as one setting
@@ -120,6 +121,13 @@ def status(arguments: list[str]) -> int:
     return run(arguments)
 
 
+def expelled(arguments: list[str]) -> int:
+    """`outerloop expelled`."""
+    from outerloop.commands.expelled import main as run
+
+    return run(arguments)
+
+
 def plan(arguments: list[str]) -> int:
     """`outerloop plan`."""
     from outerloop.commands.plan import main as run
@@ -134,6 +142,7 @@ COMMANDS = {
     "plan": plan,
     "doctor": doctor,
     "status": status,
+    "expelled": expelled,
     "worker": worker,
 }
 GOES_ON = "; the same command with the same run_dir goes on from the last checkpoint"

@@ -18,6 +18,7 @@ from outerloop.commands.looking import Look, Seen, looking
 from outerloop.commands.parser import Parser
 from outerloop.sinks.console import readable_bytes
 from outerloop.swarm.daemon import check_addresses
+from outerloop.swarm.evidence import Evidence
 from outerloop.swarm.roster import Record
 from outerloop.swarm.status import Status
 from outerloop.swarm.timeouts import WATCH_S
@@ -63,17 +64,21 @@ def main(arguments: Sequence[str]) -> int:
         if terminal and not options.once:
             watch(look, options.run, console)
         else:
-            console.print(page(options.run, present(look(), options.run)))
+            console.print(page(options.run, present(look.seen(), options.run), look.expelled()))
     return 0
 
 
 def watch(look: Look, run: str, console: Console) -> None:
     """Until Ctrl-C."""
+
+    def seen() -> Group:
+        return page(run, look.seen(), look.expelled())
+
     try:
-        with Live(page(run, look()), console=console, auto_refresh=False) as live:
+        with Live(seen(), console=console, auto_refresh=False) as live:
             while True:
                 time.sleep(WATCH_S)
-                live.update(page(run, look()), refresh=True)
+                live.update(seen(), refresh=True)
     except KeyboardInterrupt:
         pass
 
@@ -85,9 +90,10 @@ def present(seen: Seen, run: str) -> Seen:
     return seen
 
 
-def page(run: str, seen: Seen) -> Group:
-    """One line above the table of all peers."""
-    return Group(Text(headline(run, seen)), table(seen))
+def page(run: str, seen: Seen, expelled: Sequence[Evidence] = ()) -> Group:
+    """One line above the table of all peers, one below for each that is expelled."""
+    lines = [Text(f"expelled: {shown(one.peer)} {one.why}") for one in expelled]
+    return Group(Text(headline(run, seen)), table(seen), *lines)
 
 
 def headline(run: str, seen: Seen) -> str:
@@ -111,8 +117,12 @@ def table(seen: Seen) -> Table:
 
 
 def name_of(record: Record) -> str:
+    return shown(record.name)
+
+
+def shown(name: str) -> str:
     """The index of the worker on its machine and the end of its id: the beginning is the same for all."""
-    return f"{record.name[:3]}-…{record.peer_id[-8:]}"
+    return f"{name[:3]}-…{name[-8:]}"
 
 
 def address_of(record: Record) -> str:

@@ -32,7 +32,7 @@ Of peers of the roster that lie, in any way, while the others of it that are up 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from outerloop.swarm import statements
@@ -41,9 +41,10 @@ from outerloop.swarm.closing import Closing
 from outerloop.swarm.commits import Participant
 from outerloop.swarm.decree import Decree
 from outerloop.swarm.fields import MAX_AMOUNT, MAX_PEERS, id_of
+from outerloop.swarm.forks import is_better, parting
 from outerloop.swarm.gathering import Gathering
 from outerloop.swarm.memory import ROUNDS_KEPT, Memory
-from outerloop.swarm.outputs import Apply, Behind, Output
+from outerloop.swarm.outputs import Apply, Behind, Left, Output, Refused
 from outerloop.swarm.scrutiny import doubt
 from outerloop.swarm.statements import Notary
 
@@ -88,7 +89,8 @@ class Agreement(Decree):
             if not isinstance(message, Accept):  # a late accept: what came of it is on its way to the sender
                 self._tell([sender], self._here())
         elif message.head != self.memory.head.digest:
-            self._refuse(sender, f"round {self.number} after another head: its history is not this one")
+            reason = f"round {self.number} after another head: its history is not this one"
+            self._out.append(Refused(sender, reason, parted=True))
         elif isinstance(message, Ask):
             self._admit(sender, message)
         elif sender not in self.memory.roster or sender == self.memory.peer:
@@ -134,6 +136,17 @@ class Agreement(Decree):
             self._begin(self.memory.skipped_to(decided))
         return self._act()
 
+    def compare(self, sender: str, log: Sequence[Decided]) -> list[Output]:
+        """The log of a peer whose chain is another one: go over to that if it is better (forks.py)."""
+        if found := parting(self.memory.log, log):
+            own, other, roster = found
+            reasons = [doubt(roster, one, self.notary) for one in (own, other)]  # and whoever signed both is seen
+            if reasons[1]:
+                self._refuse(sender, reasons[1])
+            elif is_better(other, own):
+                self._go_over(sender, self.memory.before(own.commit.number), log)
+        return self._act()
+
     def commits_since(self, number: int) -> tuple[Decided, ...] | None:
         """The commits after `number`, oldest first. None: the log does not reach back, the state must be downloaded."""
         if number < self.memory.log[0].commit.number - 1:
@@ -152,11 +165,13 @@ class Agreement(Decree):
         number = decided.commit.number
         if number > self.number:
             self._out.append(Behind(number, sender))
+        if any(one.commit.number == number and one.commit.digest != decided.commit.digest for one in self.memory.log):
+            self._out.append(Refused(sender, f"tells another commit {number} than is known here", parted=True))
         if number != self.number:
             return
         reason = self._objection(decided.commit)
         if reason := reason or doubt(self.memory.roster, decided, self.notary):
-            self._refuse(sender, reason)
+            self._out.append(Refused(sender, reason, parted=decided.commit.parent != self.memory.head.digest))
         else:
             self._apply(decided)
 
@@ -174,6 +189,18 @@ class Agreement(Decree):
         """A majority has it on disk, so that this peer need not: who loses it in a crash learns it again."""
         self._begin(self.memory.learned(decided))
         self._out.append(Apply(decided.commit))
+
+    def _go_over(self, sender: str, memory: Memory, log: Sequence[Decided]) -> None:
+        """From a commit of both chains on, never to stay there: this peer has voted in the round after it."""
+        later = sorted((one for one in log if one.commit.number >= memory.number), key=lambda one: one.commit.number)
+        left, self.memory = self.memory, memory
+        if reason := self._objection(later[0].commit):
+            self.memory = left
+            self._refuse(sender, reason)
+            return
+        self._out.append(Left(memory.number))
+        for decided in later:
+            self._learn(sender, decided)
 
     def _begin(self, memory: Memory) -> None:
         """The next round, or a later one."""

@@ -33,6 +33,10 @@ class Board(Generic[T]):
     def get(self, number: int) -> T | None:
         return self._said.get(number)
 
+    def take_back(self, number: int) -> None:
+        """Say nothing any more about this number and later ones that something was said about."""
+        self._said = {known: value for known, value in self._said.items() if known < number}
+
     async def read(self, number: int) -> T | None:
         """The value, as soon as there is one; None: there never will be. The caller sets the limit in time."""
         while (value := self.get(number)) is None and number > self._over:

@@ -117,7 +117,9 @@ class Decree(Pacemaker):
             return False
         if chosen.links and not self._willing(chosen.commit, chosen.pledges):
             return False
-        signature = self.notary.sign(statements.accept(self.number, self.view, chosen.commit.digest))
+        signature = self.notary.sign(
+            statements.accept(self.number, self.memory.head.digest, self.view, chosen.commit.digest)
+        )
         proposal = Accepted(chosen.commit, (*chosen.links, Link(self.view, chosen.pledges, signature)))
         self.memory = replace(self.memory, accepted=proposal)
         self._tell(self.memory.roster, Propose(proposal))
@@ -126,7 +128,7 @@ class Decree(Pacemaker):
     def _take_accept(self, sender: str, accept: Accept) -> None:
         if not self.proposed or accept.digest != self.proposed.commit.digest:
             return
-        said = statements.accept(self.number, accept.view, accept.digest)
+        said = statements.accept(self.number, accept.head, accept.view, accept.digest)
         if not self.notary.right(sender, said, accept.signature):
             self._refuse(sender, f"accepts in view {accept.view} without signing that")
         elif sender not in self.gathering.acceptors:
@@ -159,9 +161,9 @@ class Decree(Pacemaker):
             return False
         self.memory = replace(self.memory, accepted=proposal)
         self.gathering = replace(self.gathering, proposal=None)
-        digest = proposal.commit.digest
-        signature = self.notary.sign(statements.accept(self.number, self.view, digest))
-        self._tell([leader], Accept(self.number, self.memory.head.digest, self.view, digest, signature))
+        head, digest = proposal.commit.parent, proposal.commit.digest
+        signature = self.notary.sign(statements.accept(self.number, head, self.view, digest))
+        self._tell([leader], Accept(self.number, head, self.view, digest, signature))
         return True
 
     # of either
@@ -172,6 +174,7 @@ class Decree(Pacemaker):
             return f"proposes in view {proposal.view}, which it does not lead"
         known = [one for one in (self.memory.accepted, self.gathering.proposal) if one and one.view == proposal.view]
         if any(one.commit != proposal.commit for one in known):
+            flaw(self.memory.roster, proposal, self.notary)  # the signatures of both are evidence (watch.py)
             return f"proposes two commits in view {proposal.view}"
         pledges, first = proposal.links[-1].pledges, len(proposal.links) == 1
         return self._against(proposal) or self._reluctance(proposal.commit, pledges, first=first)

@@ -3,6 +3,7 @@
 somebody is ahead          ->   the commits after the last one here, from it or else from any other
 most are, no log reaches   ->   this peer is outrun (proof.py): it has to take over the state
 not counted on             ->   it says that it is there, again and again, until it is
+on another chain           ->   their log, to be compared with the one here (forks.py)
 
 That a log does not reach back, or commits that do not follow, change nothing unless they are proven: refused by name.
 """
@@ -29,7 +30,8 @@ logger = logging.getLogger(__name__)
 class Following:
     """`machine`: the agreement here; `others`: who decides the round at hand, this peer apart.
 
-    `receive` takes a commit and whom it is from, `outrun` the number of a round whose commit nobody tells any more.
+    `receive` takes a commit and whom it is from, `outrun` the number of a round whose commit nobody tells any more,
+    `parted` a peer and the log of its chain.
     `away`: the trainer does not have the state yet that the chain here begins with.
     """
 
@@ -42,6 +44,7 @@ class Following:
         others: Callable[[], Sequence[str]],
         receive: Callable[[str, Decided], None],
         outrun: Callable[[int], None],
+        parted: Callable[[str, Sequence[Decided]], None],
     ) -> None:
         self._history = history
         self._trust = trust
@@ -49,6 +52,8 @@ class Following:
         self._others = others
         self._receive = receive
         self._outrun = outrun
+        self._parted = parted
+        self._comparing: dict[str, asyncio.Task[None]] = {}
         self._fetching: asyncio.Task[None] | None = None
         self.away = False
 
@@ -56,6 +61,11 @@ class Following:
         """This one is ahead."""
         if self._fetching is None or self._fetching.done():
             self._fetching = asyncio.create_task(self._fetch(peer))
+
+    def compare(self, peer: str) -> None:
+        """This one is on another chain: its log is fetched, once at a time and not at once again."""
+        if peer not in self._comparing or self._comparing[peer].done():
+            self._comparing[peer] = asyncio.create_task(self._compare(peer))
 
     async def look_at(self, peer: str) -> None:
         """Whether a peer answers: raises what streams raise. One that is ahead is followed."""
@@ -70,6 +80,14 @@ class Following:
             for peer in self._others()[:1] if self.away else ():
                 self.catch_up(peer)
             await asyncio.sleep(ASK_S)
+
+    async def _compare(self, peer: str) -> None:
+        try:
+            if log := await self._history.ask(peer, None):
+                self._parted(peer, log)
+        except (BrokenStream, Unreachable, TimeoutError) as error:
+            logger.debug("%s does not tell its log: %s", peer, error)
+        await asyncio.sleep(ASK_S)
 
     async def _fetch(self, peer: str) -> None:
         """The commits after the head, from the first of the peers whose log reaches back to it."""

@@ -31,7 +31,7 @@ def flaw(roster: tuple[str, ...], proposal: Accepted, notary: Notary) -> str:
         return f"does not show that commit {commit.number} was proposed in view {commit.view}"
     for link in proposal.links:
         first = leader(notary.sitting, commit.number, link.view, roster)
-        if not notary.right(first, accept(commit.number, link.view, commit.digest), link.signature):
+        if not notary.right(first, accept(commit.number, commit.parent, link.view, commit.digest), link.signature):
             return f"does not show that {first}, which leads view {link.view}, proposed commit {commit.number}"
         if link.view and (reason := _unjustified(roster, commit, link, before, notary)):
             return f"commit {commit.number} may not be proposed in view {link.view}: {reason}"

@@ -73,6 +73,10 @@ class Memory:
         assert decided.commit.number == self.number and decided.commit.parent == self.head.digest
         return Memory(self.run, self.peer, (*self.log, decided)[-ROUNDS_KEPT:])
 
+    def before(self, number: int) -> Memory:
+        """The chain up to this commit, which it does not hold: what follows there is known to be another one."""
+        return Memory(self.run, self.peer, tuple(one for one in self.log if one.commit.number < number))
+
     def skipped_to(self, decided: Decided) -> Memory:
         """State as of a later commit was downloaded. It never voted beyond its own head, so it may vote after this."""
         assert decided.commit.number >= self.number

@@ -50,6 +50,13 @@ class Outcomes:
         self._broken = error
         self._tell()
 
+    def leave(self, number: int) -> None:
+        """The chain was left for another one that differs from this commit on: what was landed of it does not hold."""
+        self._commits = {known: commit for known, commit in self._commits.items() if known < number}
+        self._open = number
+        if self._landed is None or self._landed >= number:
+            self.fail(TooFar())
+
     def outrun(self, number: int) -> None:
         """No log of the others reaches back to this round, where the chain here ended when they were asked."""
         if number >= self._open:

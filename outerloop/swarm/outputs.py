@@ -52,11 +52,25 @@ class Behind:
 
 
 @dataclass(frozen=True)
+class Left:
+    """The chain was left for a better one (forks.py): what was applied from round `number` on does not hold any more.
+
+    The commits of the other one are applied next.
+    """
+
+    number: int
+
+
+@dataclass(frozen=True)
 class Refused:
-    """A message that changed nothing, and why: for the log."""
+    """A message that changed nothing, and why: for the log.
+
+    `parted`: it is of another chain: get the log of its sender, and `compare`.
+    """
 
     sender: str
     reason: str
+    parted: bool = False
 
 
-Output = Save | Send | Apply | Want | Behind | Refused
+Output = Save | Send | Apply | Want | Behind | Left | Refused

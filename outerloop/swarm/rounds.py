@@ -20,6 +20,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any
 
+from outerloop.swarm.accusations import Accusations
 from outerloop.swarm.agreement import Agreement
 from outerloop.swarm.asking import Asking
 from outerloop.swarm.ballots import Decided, Message
@@ -28,6 +29,7 @@ from outerloop.swarm.commits import Commit, Participant
 from outerloop.swarm.disk import Disk
 from outerloop.swarm.event_queue import MOST_WAITING, EventQueue
 from outerloop.swarm.exhaustion import EXHAUSTION
+from outerloop.swarm.expelled import Expelled
 from outerloop.swarm.fields import id_of
 from outerloop.swarm.following import Following
 from outerloop.swarm.history import History
@@ -36,7 +38,7 @@ from outerloop.swarm.memory import Memory
 from outerloop.swarm.memory_file import MemoryFile
 from outerloop.swarm.notary import Keys
 from outerloop.swarm.outcomes import Outcomes
-from outerloop.swarm.outputs import Apply, Behind, Output, Refused, Save, Send, Want
+from outerloop.swarm.outputs import Apply, Behind, Left, Output, Refused, Save, Send, Want
 from outerloop.swarm.pace import Pace
 from outerloop.swarm.payloads import Payloads
 from outerloop.swarm.post import Post
@@ -44,11 +46,13 @@ from outerloop.swarm.pulls import Pulls
 from outerloop.swarm.reach import Reach
 from outerloop.swarm.rules import Rules
 from outerloop.swarm.sealed import SEAL_BYTES, beside, sealed, unsealed
+from outerloop.swarm.signatures import Field
 from outerloop.swarm.state_roots import StateRoots
 from outerloop.swarm.store import Store
 from outerloop.swarm.timers import Event, Timers
 from outerloop.swarm.transport import Transport
 from outerloop.swarm.waiting import waiting_for
+from outerloop.swarm.watch import Watch
 from outerloop.types import UserError
 
 logger = logging.getLogger(__name__)
@@ -102,6 +106,7 @@ class Rounds:
             others=self._others,
             receive=self._receive,
             outrun=self._outcomes.outrun,
+            parted=lambda peer, log: self._happens(lambda machine: machine.compare(peer, log)),
         )
         self.roots = StateRoots(own=own)
         self._payloads = Payloads(transport, run=run, allowed=allowed)
@@ -109,10 +114,14 @@ class Rounds:
             self._payloads, self._pulls, self._store, self.bulk, ahead=self._following.catch_up, act=self._happens
         )
         self._post = Post(transport, run=run, names=names, receive=self._receive, incarnations=incarnations)
+        self._accusations = Accusations(
+            transport, Expelled(disk, self._trust), run=run, names=names, on_own=self._has_lied_itself
+        )
+        self._watch = Watch("")
         self._reach = Reach(self._following.look_at)
         self._timers = Timers(self._happens, rules, moving_s=lambda: self.bulk.moving_s, gone=self.asking.gone)
         self._events: EventQueue[Event] = EventQueue()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._of_round: list[asyncio.Task[None]] = []
         self._machine: Agreement | None = None
         self._looked_at = -1
@@ -145,7 +154,7 @@ class Rounds:
 
     async def serve(self) -> None:
         """Answer, from now on; ballots wait until the rounds begin."""
-        for part in (self.bulk, self._payloads, self.history, self._post):
+        for part in (self.bulk, self._payloads, self.history, self._post, self._accusations):
             await part.serve()
 
     async def begin(self, *, run: str, roster: Iterable[str], number: int) -> None:
@@ -158,6 +167,8 @@ class Rounds:
     def go_on(self, memory: Memory) -> None:
         """Take part, from what this peer remembers; it is on disk."""
         assert self._machine is None, "the rounds have begun"
+        self._watch = Watch(memory.run)
+        self._trust.signatures.witness = self._compare
         self._outcomes.begin(memory)
         rules = self._rules
         self._machine = Agreement(
@@ -174,6 +185,7 @@ class Rounds:
                 self._payloads.own.post(number, one)
         self._look()
         self._spawn(self._live())
+        self._spawn(self._accusations.ask_around())
 
     async def go_on_from(self, decided: Decided, *, run: str) -> None:
         """Follow the chain from a commit whose state is on its way here. Raises UserError: it cannot."""
@@ -210,7 +222,7 @@ class Rounds:
 
     async def offer(self, number: int, blob: bytes) -> None:
         """This peer's payload of a round; what it has said about the round in an earlier life stays."""
-        if self._payloads.own.get(number) is None and number >= self._agreement.number:
+        if not self._has_sealed(number) and number >= self._agreement.number:
             sitting, state = self._agreement.memory.run, await self.roots.named_in(number)
 
             def seal() -> tuple[bytes, Participant]:
@@ -283,14 +295,27 @@ class Rounds:
                 self._pulls.start(output.number, one, self._holders(one, first=output.holder))
         elif isinstance(output, Behind):
             self._following.catch_up(output.peer)
+        elif isinstance(output, Left):
+            self._go_over(output.number)
         elif isinstance(output, Refused):
             self._trust.refusals.note("ballots", output.sender, output.reason)
+            if output.parted:
+                self._following.compare(output.sender)
+
+    def _go_over(self, number: int) -> None:
+        """From this round on the chain is another one: what lies here of it may be of use there."""
+        self._outcomes.leave(number)
+        self._payloads.own.take_back(number)
+        self._looked_at = -1
+        for known, one in self._store.since(number):
+            self._holds(known, one)
 
     def _look(self) -> None:
         """At the round at hand: it may be another one."""
         machine = self._agreement
         if machine.number != self._looked_at:
             self._looked_at = machine.number
+            self._watch.begin(machine.number)
             self._timers.clear()
             self.asking.end_round()
             self._payloads.own.over(machine.number - 1)
@@ -304,12 +329,32 @@ class Rounds:
     def _come_in(self) -> Coroutine[Any, Any, None]:
         return self._following.come_in(lambda: self._happens(lambda machine: machine.ask()))
 
+    # those that lie
+
+    def _compare(self, context: str, sitting: str | bytes, fields: tuple[Field, ...], signature: bytes) -> None:
+        """Somebody has signed this; accuse it if it has signed the contrary before."""
+        if evidence := self._watch.heard(context, sitting, fields, signature):
+            self._spawn(self._accusations.accuse(evidence))
+
+    def _has_lied_itself(self, why: str) -> None:
+        self._outcomes.fail(
+            UserError(
+                f"the key of this peer {why}, and the others expel it: a copy of it is in use, or its memory was lost."
+                " End the copy, remove the identity file, and join as a new peer"
+            )
+        )
+
     # small things
 
     def _others(self) -> list[str]:
         """Each peer begins with the one after itself: were the first of the roster asked first by all, they queued."""
         ahead = bisect(self.roster, self._own)
-        return [peer for peer in (*self.roster[ahead:], *self.roster[:ahead]) if peer != self._own]
+        others = [peer for peer in (*self.roster[ahead:], *self.roster[:ahead]) if peer != self._own]
+        return [peer for peer in others if id_of(peer) in self._trust.allow]
+
+    def _has_sealed(self, number: int) -> bool:
+        """Whether this peer has a payload of this round: it seals no other one, on another chain either."""
+        return any(known == number and one.peer == self._own for known, one in self._store.since(number))
 
     def _since(self, number: int | None) -> tuple[Decided, ...]:
         """The commits after a number; all that the log holds for None, or where it does not reach back that far."""
@@ -321,7 +366,7 @@ class Rounds:
     def _holders(self, one: Participant, first: str = "") -> Iterable[str]:
         return [peer for peer in dict.fromkeys([first, one.peer, *self.roster]) if peer not in ("", self._own)]
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _spawn(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

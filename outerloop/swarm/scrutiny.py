@@ -61,7 +61,7 @@ def reluctance(
 def doubt(roster: tuple[str, ...], decided: Decided, notary: Notary) -> str:
     """Return why a commit is not known to be decided: too few of the roster that decides its round have signed that."""
     signed = {peer: signature for peer, signature in decided.accepts if peer in roster}
-    said = accept(decided.commit.number, decided.view, decided.commit.digest)
+    said = accept(decided.commit.number, decided.commit.parent, decided.view, decided.commit.digest)
     acceptors = {id_of(peer) for peer, signature in signed.items() if notary.right(peer, said, signature)}
     if len(acceptors) < majority(roster):
         return f"commit {decided.commit.number} has accepts of {len(acceptors)} of {len(roster)} peers, no majority"

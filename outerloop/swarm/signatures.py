@@ -28,6 +28,8 @@ DOMAIN = b"outerloop/1/signature\n"
 PEER_ID_PREFIX = bytes([0x00, 36, 0x08, 0x01, 0x12, 32])
 ED25519_ID = re.compile(r"12D3KooW[1-9A-HJ-NP-Za-km-z]{44}")
 Field = bytes | str | int | float
+Witness = Callable[[str, str | bytes, tuple[Field, ...], bytes], None]
+"""Told of what somebody has signed: context, run, fields, signature."""
 
 
 class Signatures:
@@ -36,11 +38,14 @@ class Signatures:
     Args:
         key: of this peer's identity.
         public_of: peer id -> public key, or BadMessage; libp2p's own way unless peers are named otherwise.
+
+    `witness`: told of everything that `right` finds signed.
     """
 
     def __init__(self, key: Ed25519PrivateKey, *, public_of: Callable[[str], Ed25519PublicKey] | None = None) -> None:
         self._key = key
         self._public_of = public_of or public_key_of
+        self.witness: Witness = lambda context, run, fields, signature: None
 
     @staticmethod
     def of(identity_path: str | os.PathLike[str]) -> Signatures:
@@ -63,6 +68,7 @@ class Signatures:
             self._public_of(by).verify(signature, _message(context, run, fields))
         except (BadMessage, InvalidSignature):
             return False
+        self.witness(context, run, fields, signature)
         return True
 
 

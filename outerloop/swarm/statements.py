@@ -1,14 +1,15 @@
 """What peers of the agreement sign, so that whoever is shown it can tell that they have said it.
 
-    accept     this peer accepts the commit of this digest, in this round and view
+    accept     after this head, in this round: it accepts the commit of this digest in this view
     promise    after this head, in this round: it accepts nothing of a view before this one any more, and what it
                accepted last is the commit of this digest, in that view (-1 and no digest: nothing)
     view       after this head, in this round: it wants to be in this view
     ask        after this head, in this round: it holds the state and asks to be counted
 
 Each is signed with the sitting and the signer's name in front (notary.py), and so holds for one run, round and name.
-No honest peer accepts two commits in one view, or promises after an accept what leaves that accept out: two such
-statements prove a lie to everybody.
+The head belongs to each, since who leaves a chain for another one (forks.py) votes anew in rounds that it has voted in.
+After one head no honest peer accepts two commits in one view, or promises after an accept what leaves that accept out:
+two such statements prove a lie to everybody.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class Notary(Protocol):
         ...
 
 
-def accept(number: int, view: int, digest: bytes) -> Statement:
-    return ("accept", number, view, digest)
+def accept(number: int, head: bytes, view: int, digest: bytes) -> Statement:
+    return ("accept", number, head, view, digest)
 
 
 def promise(number: int, head: bytes, view: int, accepted: tuple[int, bytes] | None) -> Statement:

@@ -12,6 +12,8 @@ from outerloop.types import UserError
 
 ROSTER = "/roster"
 """End of the protocol in which a peer tells the roster (directory.py)."""
+EXPELLED = "/expelled"
+"""End of the protocol in which a peer tells whom it has expelled (accusations.py)."""
 
 
 class AllowList:
@@ -35,6 +37,7 @@ class AllowList:
                 shown = "`outerloop doctor --run-dir` shows the ids of a run directory's workers"
                 raise UserError(f"exchange.allow: {error}; {shown}") from error
         self._peers = frozenset(peers) | {own} if peers else frozenset()
+        self._expelled: set[str] = set()
 
     @property
     def listed(self) -> frozenset[str]:
@@ -47,7 +50,15 @@ class AllowList:
         return bool(self._peers)
 
     def __contains__(self, peer_id: str) -> bool:
-        return not self._peers or peer_id in self._peers
+        return peer_id not in self._expelled and (not self._peers or peer_id in self._peers)
+
+    def expel(self, peer_id: str) -> None:
+        """This peer may take part no longer (expelled.py), in an open run either."""
+        self._expelled.add(peer_id)
+
+    def why_not(self, peer_id: str) -> str:
+        """Why a peer that is not in this list is turned away."""
+        return "was expelled from the run" if peer_id in self._expelled else "is not in exchange.allow"
 
     def lists(self, peer_id: str) -> bool:
         """Return whether the list as it was typed has this peer, or there is none, whatever it has done since."""
@@ -58,7 +69,8 @@ class AllowList:
 class Trust:
     """One peer's. `admits` comes before every handler, and `garbled` after one that was told nonsense.
 
-    `onlooker`: id of this machine's `outerloop status`, which may read the roster of a listed run and nothing else.
+    `onlooker`: id of this machine's `outerloop status`, which may read the roster of a listed run and who was expelled
+    from it, and nothing else.
     """
 
     signatures: Signatures
@@ -68,9 +80,9 @@ class Trust:
 
     def admits(self, remote: str, protocol: str, allowed: Callable[[str], bool]) -> bool:
         """Whether a stream of this peer is answered: it is on the list, and then `allowed`."""
-        looks_on = remote == self.onlooker and protocol.endswith(ROSTER)
+        looks_on = remote == self.onlooker and protocol.endswith((ROSTER, EXPELLED))
         if remote not in self.allow and not looks_on:
-            self.refusals.note("outsiders", remote, f"asked for {protocol}, and is not in exchange.allow")
+            self.refusals.note("outsiders", remote, f"asked for {protocol}, and {self.allow.why_not(remote)}")
             return False
         if not allowed(remote):
             self.refusals.note("outsiders", remote, f"asked for {protocol}, and is not a member")

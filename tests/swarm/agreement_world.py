@@ -110,7 +110,7 @@ class World:
             self.wants += [(name, output.number, one) for one in output.participants]
         elif isinstance(output, Behind):
             self.fetches.append((name, output.peer))
-        else:
+        elif isinstance(output, Refused):
             self.refused.append((name, output))
 
     def _copied(self, message: Message) -> Message:

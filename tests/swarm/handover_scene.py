@@ -17,6 +17,7 @@ from outerloop.swarm.handover import Handover
 from outerloop.swarm.manifest import Manifest
 from outerloop.swarm.notary import Keys
 from outerloop.swarm.post import send_message
+from outerloop.swarm.statements import accept
 
 FAR = 1000
 """A round that the run does not come to."""
@@ -73,10 +74,10 @@ def taking(at: Handover, names: Iterable[str]) -> asyncio.Task[tuple[int, bytes]
 
 async def lead_astray(liar: Liar) -> None:
     """Tell a history of its own, which ends after FAR, to whoever asks, and give its weights as the state there."""
-    keys = Keys(liar.link.trust.signatures, sitting=RUN)
+    keys = Keys(liar.link.trust.signatures, sitting=RUN, own=liar.name)
 
     def signed(commit: Commit) -> Decided:
-        return Decided(commit, 0, ((liar.name, keys.sign(commit.number, 0, commit.digest)),))
+        return Decided(commit, 0, ((liar.name, keys.sign(accept(commit.number, 0, commit.digest))),))
 
     first = Commit(FAR, b"p" * 32, 0, (), (liar.name,))
     chain = [signed(first), signed(Commit(FAR + 1, first.digest, 0, (), (liar.name,)))]

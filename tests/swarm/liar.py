@@ -46,7 +46,7 @@ class Liar:
 
         await self.bulk.serve()
         await self.link.serve(f"outerloop/1/{RUN}/payload", allowed=lambda peer: True, handler=tell)
-        for protocol in ("ballot", "commits"):
+        for protocol in ("ballot", "commits", "expelled"):
             await self.link.serve(f"outerloop/1/{RUN}/{protocol}", allowed=lambda peer: True, handler=listen)
 
     def offer(self, content: bytes) -> list[Any]:
@@ -72,7 +72,7 @@ class Liar:
 
     def propose(self, commit: Commit) -> Propose:
         """As the leader of view 0."""
-        signature = self.keys.sign(statements.accept(commit.number, 0, commit.digest))
+        signature = self.keys.sign(statements.accept(commit.number, commit.parent, 0, commit.digest))
         return Propose(Accepted(commit, (Link(0, (), signature),)))
 
     async def say(self, to: str, message: Message) -> None:

@@ -86,14 +86,20 @@ def test_the_identity_file_is_the_key(tmp_path: Path) -> None:
 def test_a_statement_counts_for_its_name_kind_round_view_content_and_sitting_alone() -> None:
     name, digest = f"000-{own().peer_id}", bytes(32)
     keys = Keys(own(), sitting="run/1", own=name)
-    signature = keys.sign(accept(3, 1, digest))
-    assert keys.right(name, accept(3, 1, digest), signature)
-    for other in (accept(4, 1, digest), accept(3, 2, digest), accept(3, 1, b"\1" * 32), wish(3, digest, 1)):
+    signature = keys.sign(accept(3, digest, 1, digest))
+    assert keys.right(name, accept(3, digest, 1, digest), signature)
+    for other in (
+        accept(4, digest, 1, digest),
+        accept(3, digest, 2, digest),
+        accept(3, digest, 1, b"\1" * 32),
+        accept(3, b"\1" * 32, 1, digest),
+        wish(3, digest, 1),
+    ):
         assert not keys.right(name, other, signature)
-    assert not keys.right(f"001-{own().peer_id}", accept(3, 1, digest), signature), "one key, another name"
-    assert not Keys(own(), sitting="run/2", own=name).right(name, accept(3, 1, digest), signature)
+    assert not keys.right(f"001-{own().peer_id}", accept(3, digest, 1, digest), signature), "one key, another name"
+    assert not Keys(own(), sitting="run/2", own=name).right(name, accept(3, digest, 1, digest), signature)
     stranger = Keys(Signatures(Ed25519PrivateKey.from_private_bytes(b"\1" * 32)), sitting="run/1", own=name)
-    assert not keys.right(name, accept(3, 1, digest), stranger.sign(accept(3, 1, digest)))
+    assert not keys.right(name, accept(3, digest, 1, digest), stranger.sign(accept(3, digest, 1, digest)))
     kinds = [promise(3, digest, 1, None), promise(3, digest, 1, (0, digest)), wish(3, digest, 1), ask(3, digest)]
     signed = [keys.sign(kind) for kind in kinds]
     assert [[keys.right(name, kind, one) for kind in kinds] for one in signed] == [

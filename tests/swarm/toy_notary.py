@@ -37,7 +37,7 @@ def toy_signature(peer: str, statement: Statement) -> bytes:
 
 def accept_of(peer: str, commit: Commit, view: int = 0) -> bytes:
     """A peer's signed accept."""
-    return toy_signature(peer, accept(commit.number, view, commit.digest))
+    return toy_signature(peer, accept(commit.number, commit.parent, view, commit.digest))
 
 
 def pledge_of(peer: str, commit: Commit, view: int, accepted: tuple[int, bytes] | None = None) -> Pledge:

@@ -1,0 +1,229 @@
+"""Evidence against a peer: two statements that it signed, of which no honest peer makes both.
+
+    accept, accept     after one head, in one view, of two commits; a leader accepts what it proposes, so that two
+                       proposals are this, too
+    accept, promise    after one head: it accepted X in view v, and its promise of a later view tells of nothing, of
+                       what it accepted before view v, or of another commit in view v
+    payload, payload   two that it sealed for one round
+
+An honest peer has on disk what it says before it says it, finds it there after a crash, and has one head of a chain at
+a time, after which it votes once: whatever is lost, repeated or late, it signs no such pair. A third peer cannot make
+one either: a statement holds for its sitting, signer and round alone (notary.py, sealed.py), and two signatures of one
+statement are no pair. So evidence needs no trust in who passes it on, and each peer checks it for itself.
+
+A false root of the state is evidence of another kind: it stands in the commits, which all have (`false_roots`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+
+from outerloop.swarm.fields import (
+    MAX_NUMBER,
+    MAX_VIEW,
+    BadMessage,
+    digest,
+    fields,
+    id_of,
+    peer_id,
+    quote,
+    signature,
+    whole,
+)
+from outerloop.swarm.signatures import Signatures
+from outerloop.swarm.statements import Statement
+
+ACCEPT, PROMISE, PAYLOAD = "accept", "promise", "payload"
+MAX_SITTING = 512
+"""Letters. A run's name and 17 more."""
+MAX_DETAILS = 4
+"""What a payload's seal may sign besides round and sha256: the number and the root of a state, and room for two."""
+MAX_DETAIL = 128
+"""Bytes of one of them: two digests, say."""
+MAX_BYTES = 4096
+"""Of one piece of evidence as msgpack, with every field as long as it may be."""
+
+
+@dataclass(frozen=True)
+class Signed:
+    """A statement, its context first (statements.py), and the signature of who made it."""
+
+    statement: Statement
+    signature: bytes
+
+    def to_list(self) -> list[Any]:
+        return [list(self.statement), self.signature]
+
+    @staticmethod
+    def from_list(value: Any) -> Signed:
+        """Raises BadMessage."""
+        if type(value) is not list or len(value) != 2:
+            raise BadMessage(f"what was signed is [statement, signature]; came {quote(value)}")
+        return Signed(_statement(value[0]), signature(value[1], "a statement's signature"))
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """`peer`: the name of the accused, who has signed both in this sitting. `of` puts the two in order."""
+
+    sitting: str
+    peer: str
+    first: Signed
+    second: Signed
+
+    @staticmethod
+    def of(sitting: str, peer: str, one: Signed, other: Signed) -> Evidence:
+        return Evidence(sitting, peer, *sorted((one, other), key=_order))
+
+    @property
+    def number(self) -> int:
+        """The round that it is about."""
+        return int(self.first.statement[1])
+
+    @property
+    def why(self) -> str:
+        """What the accused did, in a few words; empty when the two agree."""
+        return contradiction(self.first.statement, self.second.statement)
+
+    def to_map(self) -> dict[str, Any]:
+        return {
+            "sitting": self.sitting,
+            "peer": self.peer,
+            "first": self.first.to_list(),
+            "second": self.second.to_list(),
+        }
+
+    @staticmethod
+    def from_map(value: Any) -> Evidence:
+        """Raises BadMessage for what is no evidence; whether it is true `guilty` tells."""
+        found = fields(value, "evidence", ("sitting", "peer", "first", "second"))
+        sitting = found["sitting"]
+        if type(sitting) is not str or not 0 < len(sitting) <= MAX_SITTING or not sitting.isprintable():
+            raise BadMessage(f"a sitting has 1 to {MAX_SITTING} printable letters; came {quote(sitting)}")
+        first, second = Signed.from_list(found["first"]), Signed.from_list(found["second"])
+        evidence = Evidence(sitting, peer_id(found["peer"], "the accused"), first, second)
+        if _order(first) > _order(second) or not evidence.why:
+            raise BadMessage(f"evidence is two statements in order that contradict each other; came {quote(value)}")
+        return evidence
+
+
+def guilty(evidence: Evidence, signatures: Signatures) -> str:
+    """Return the name of the peer that this proves to have lied; empty when it proves nothing."""
+    proven = evidence.why and all(_is_signed(evidence, one, signatures) for one in (evidence.first, evidence.second))
+    return evidence.peer if proven else ""
+
+
+def contradiction(one: Statement, other: Statement) -> str:
+    """Return what a peer did that made both statements; empty when an honest one may."""
+    one, other = sorted((one, other), key=lambda statement: str(statement[0]))
+    if (one[0], other[0]) == (ACCEPT, ACCEPT):
+        return _two_accepts(one, other)
+    if (one[0], other[0]) == (ACCEPT, PROMISE):
+        return _left_out(one, other)
+    return _two_payloads(one, other) if (one[0], other[0]) == (PAYLOAD, PAYLOAD) else ""
+
+
+def false_roots(named: Iterable[tuple[str, tuple[int, bytes] | None]], roster: Iterable[str]) -> dict[str, int]:
+    """Return whose root of a state is not the one that more than half of a roster name: peer id -> its commit's number.
+
+    Args:
+        named: participants of commits, and the state that each names: the number of a commit and the root of the state
+            as of it.
+        roster: who may be counted, each id once; who names two roots of one state counts for neither.
+    """
+    seats = {id_of(peer) for peer in roster}
+    roots: dict[int, dict[str, set[bytes]]] = defaultdict(lambda: defaultdict(set))
+    for peer, state in named:
+        if state is not None and id_of(peer) in seats:
+            roots[state[0]][id_of(peer)].add(state[1])
+    false: dict[str, int] = {}
+    for number, of_peer in sorted(roots.items()):
+        true = _most_named(of_peer.values(), len(seats))
+        if true is not None:
+            false |= {peer: number for peer, own in of_peer.items() if own != {true} and peer not in false}
+    return false
+
+
+def _most_named(named: Iterable[set[bytes]], seats: int) -> bytes | None:
+    """The root that more than half of so many peers name, and no other one; None: there is no such root."""
+    votes = Counter(next(iter(roots)) for roots in named if len(roots) == 1)
+    return next((root for root, count in votes.items() if 2 * count > seats), None)
+
+
+def _two_accepts(one: Any, other: Any) -> str:
+    (_, number, *where, accepted), (_, other_number, *other_where, also) = one, other
+    if (number, where) != (other_number, other_where) or accepted == also:
+        return ""
+    return f"accepted two commits in round {number}, view {where[-1]}"
+
+
+def _left_out(accept: Any, promise: Any) -> str:
+    (_, number, head, view, accepted), (_, other_number, other_head, later, told_view, told) = accept, promise
+    if (number, head) != (other_number, other_head) or later <= view:
+        return ""
+    if told_view > view or (told_view, told) == (view, accepted):
+        return ""
+    return f"promised view {later} of round {number} and left out what it had accepted in view {view}"
+
+
+def _two_payloads(one: Any, other: Any) -> str:
+    (_, number, *sealed), (_, other_number, *also) = one, other
+    return f"sealed two payloads for round {number}" if number == other_number and sealed != also else ""
+
+
+def _is_signed(evidence: Evidence, signed: Signed, signatures: Signatures) -> bool:
+    context, number, *said = signed.statement
+    order = (number, evidence.peer, *said) if context == PAYLOAD else (evidence.peer, number, *said)
+    return signatures.right(signed.signature, str(context), evidence.sitting, *order, by=id_of(evidence.peer))
+
+
+def _order(signed: Signed) -> tuple[str, bytes, bytes]:
+    """By context first, so that an accept comes before a promise."""
+    return str(signed.statement[0]), msgpack.packb(signed.statement), signed.signature
+
+
+def _statement(value: Any) -> Statement:
+    """Raises BadMessage for what no peer of any version of the agreement signs."""
+    if type(value) is not list or not 3 <= len(value) <= 3 + MAX_DETAILS:
+        raise BadMessage(f"a statement is a list that begins with its context; came {quote(value)}")
+    context, number, *said = value
+    whole(number, "a statement's round", most=MAX_NUMBER)
+    if context == ACCEPT and len(said) == 3:
+        digest(said[0], "an accept's head")
+        _view(said[1])
+        digest(said[2], "an accepted commit")
+    elif context == PROMISE and len(said) == 4:
+        _promise(*said)
+    elif context == PAYLOAD:
+        digest(said[0], "a payload")
+        _details(said[1:])
+    else:
+        raise BadMessage(f"no statement of accepts, promises and payloads is {quote(value)}")
+    return (context, number, *said)
+
+
+def _promise(head: Any, view: Any, told_view: Any, told: Any) -> None:
+    digest(head, "a promise's head")
+    _view(view)
+    if (told_view, told) != (-1, b"") or type(told_view) is not int:
+        _view(told_view)
+        digest(told, "what a promise tells of")
+
+
+def _details(details: list[Any]) -> None:
+    for one in details:
+        if type(one) is int:
+            whole(one, "a number beside a payload", most=MAX_NUMBER)
+        elif type(one) is not bytes or len(one) > MAX_DETAIL:
+            raise BadMessage(
+                f"what is sealed with a payload is numbers and up to {MAX_DETAIL} bytes; came {quote(one)}"
+            )
+
+
+def _view(value: Any) -> int:
+    return whole(value, "a view", most=MAX_VIEW)

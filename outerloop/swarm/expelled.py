@@ -1,0 +1,174 @@
+"""Who is expelled from a run: on disk beside the identity, refused by the allow-list, until an operator lifts it.
+
+    expelled   peers, with what they did, in which round, when this peer found it, and the evidence
+    lifted     what an operator forgave: of this peer, in this sitting, up to this round and ROUNDS_KEPT more, for
+               others may hold other evidence of the same lie
+
+A peer stays expelled when the run is resumed in another sitting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgpack
+
+from outerloop.swarm.disk import Disk
+from outerloop.swarm.evidence import Evidence, guilty
+from outerloop.swarm.fields import MAX_NUMBER, BadMessage, fields, id_of, items, peer_id, quote, whole
+from outerloop.swarm.memory import ROUNDS_KEPT
+from outerloop.swarm.trust import Trust
+from outerloop.types import UserError
+
+logger = logging.getLogger(__name__)
+NAME = "expelled"
+VERSION = 1
+MAX_EXPELLED = 1024
+"""More are not expelled: as many as a roster has seats. 4 MB on disk and in the answer to who asks."""
+MAX_WHY = 256
+Lift = tuple[str, str, int]
+
+
+@dataclass(frozen=True)
+class Expulsion:
+    """`found_s`: seconds since 1970 by this machine's clock. `evidence`: none where the commits themselves are."""
+
+    peer: str
+    sitting: str
+    number: int
+    why: str
+    found_s: float
+    evidence: Evidence | None = None
+
+    def line(self) -> str:
+        """What people are shown."""
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.found_s))
+        return f"{self.peer} {self.why}; expelled {when}"
+
+    def to_list(self) -> list[Any]:
+        evidence = self.evidence.to_map() if self.evidence else None
+        return [self.peer, self.sitting, self.number, self.why, self.found_s, evidence]
+
+    @staticmethod
+    def from_list(value: Any) -> Expulsion:
+        """Raises BadMessage."""
+        if type(value) is not list or list(map(type, value[:5])) != [str, str, int, str, float] or len(value) != 6:
+            raise BadMessage(f"an expulsion is [peer, sitting, round, why, when, evidence]; came {quote(value)}")
+        peer, sitting, number, why, found_s, evidence = value
+        known = None if evidence is None else Evidence.from_map(evidence)
+        if not why.isprintable() or len(why) > MAX_WHY:
+            raise BadMessage(f"why a peer is expelled has {MAX_WHY} printable letters at most; came {quote(why)}")
+        return Expulsion(peer_id(peer, "who is expelled"), sitting, number, why, found_s, known)
+
+
+@dataclass(frozen=True)
+class Register:
+    """What the file holds: an event makes a new one. `expelled` by peer id."""
+
+    expelled: Mapping[str, Expulsion] = field(default_factory=dict)
+    lifted: tuple[Lift, ...] = ()
+
+    def with_one(self, one: Expulsion) -> Register:
+        return replace(self, expelled={**self.expelled, id_of(one.peer): one})
+
+    def without(self, peer_id: str) -> Register:
+        """Lift the expulsion of this peer, which is expelled."""
+        one = self.expelled[peer_id]
+        others = {other: entry for other, entry in self.expelled.items() if other != peer_id}
+        return Register(others, (*self.lifted, (peer_id, one.sitting, one.number)))
+
+    def forgives(self, peer: str, sitting: str, number: int) -> bool:
+        """Whether an operator has lifted what this peer (its name) did then."""
+        return any(
+            (who, where) == (id_of(peer), sitting) and number <= upto + ROUNDS_KEPT for who, where, upto in self.lifted
+        )
+
+    def to_bytes(self) -> bytes:
+        rows = [one.to_list() for one in self.expelled.values()]
+        return msgpack.packb({"version": VERSION, "expelled": rows, "lifted": self.lifted})
+
+    @staticmethod
+    def from_bytes(content: bytes) -> Register:
+        """Raises BadMessage when it is damaged or of another version."""
+        try:
+            value = msgpack.unpackb(content)
+        except ValueError as error:
+            raise BadMessage(f"the list of expelled peers is unreadable: {error}") from error
+        found = fields(value, "the list of expelled peers", ("version", "expelled", "lifted"))
+        whole(found["version"], "its version", least=VERSION, most=VERSION)
+        entries = [Expulsion.from_list(row) for row in items(found["expelled"], "expelled peers")]
+        lifted = tuple(_lift(row) for row in items(found["lifted"], "lifted expulsions"))
+        return Register({id_of(one.peer): one for one in entries}, lifted)
+
+
+def read_register(disk: Disk) -> Register:
+    """Return what lies on disk, an empty one where nothing does. Raises UserError when it is damaged."""
+    try:
+        return Register.from_bytes(bytes(disk.read(NAME))) if NAME in disk.names() else Register()
+    except BadMessage as error:
+        raise UserError(
+            f"{error}: remove the file {NAME} beside the payloads of this peer, and the others tell it again"
+        ) from error
+
+
+async def write_register(disk: Disk, register: Register) -> None:
+    """Return when it is safe."""
+    await disk.write(NAME, register.to_bytes())
+
+
+class Expelled:
+    """One peer's register while it runs: whoever is in it is not in `trust.allow`."""
+
+    def __init__(self, disk: Disk, trust: Trust, *, now_s: Callable[[], float] = time.time) -> None:
+        """Raises UserError when the file is damaged."""
+        self._disk, self._trust, self._now_s = disk, trust, now_s
+        self.register = read_register(disk)
+        self._writing = asyncio.Lock()
+        for peer in self.register.expelled:
+            trust.allow.expel(peer)
+
+    @property
+    def evidence(self) -> list[Evidence]:
+        """All that can be shown to others."""
+        return [one.evidence for one in self.register.expelled.values() if one.evidence is not None]
+
+    def wants(self, evidence: Evidence) -> bool:
+        """Whether evidence against this peer is worth a check."""
+        return self._is_new(evidence.peer, evidence.sitting, evidence.number)
+
+    async def convict(self, evidence: Evidence) -> bool:
+        """Expel the accused, if that is worth a check and the evidence holds. Returns whether it does, once safe."""
+        if not self.wants(evidence) or not guilty(evidence, self._trust.signatures):
+            return False
+        await self._expel(evidence.peer, evidence.sitting, evidence.number, evidence.why, evidence)
+        return True
+
+    async def convict_of_root(self, peer: str, sitting: str, number: int) -> None:
+        """Expel a peer (its name) whose root of the state as of a commit is not that of most (evidence.py)."""
+        if self._is_new(peer, sitting, number):
+            await self._expel(peer, sitting, number, f"named a false root of the state as of commit {number}", None)
+
+    def _is_new(self, peer: str, sitting: str, number: int) -> bool:
+        return (
+            id_of(peer) not in self.register.expelled
+            and len(self.register.expelled) < MAX_EXPELLED
+            and not self.register.forgives(peer, sitting, number)
+        )
+
+    async def _expel(self, peer: str, sitting: str, number: int, why: str, evidence: Evidence | None) -> None:
+        self.register = self.register.with_one(Expulsion(peer, sitting, number, why, self._now_s(), evidence))
+        self._trust.allow.expel(id_of(peer))
+        logger.warning("%s %s: it is expelled from the run", peer, why)
+        async with self._writing:  # one after the other, and each writes all that is known by then
+            await write_register(self._disk, self.register)
+
+
+def _lift(value: Any) -> Lift:
+    if type(value) is not list or list(map(type, value)) != [str, str, int]:
+        raise BadMessage(f"a lifted expulsion is [peer id, sitting, round]; came {quote(value)}")
+    return value[0], value[1], whole(value[2], "its round", most=MAX_NUMBER)

@@ -1,0 +1,272 @@
+"""Two decided commits of one round: whoever lied is named by the two alone, and all go on with the same one."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import permutations
+from typing import Any
+
+import pytest
+from accused import SITTING, sign, signatures_of
+from gather_scene import RUN, Swarm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from liar import Liar, Said
+from memory_network import MemoryNetwork
+from virtual_clock import run
+
+from outerloop.swarm.agreement import Agreement
+from outerloop.swarm.ballots import Accept, Decided, Link, Pledge
+from outerloop.swarm.commits import Commit, Participant, genesis
+from outerloop.swarm.evidence import guilty
+from outerloop.swarm.expelled import read_register
+from outerloop.swarm.forks import is_better, parting
+from outerloop.swarm.framing import Stream
+from outerloop.swarm.memory import Memory, leader
+from outerloop.swarm.notary import Keys
+from outerloop.swarm.outcomes import TooFar
+from outerloop.swarm.post import receive_message
+from outerloop.swarm.scrutiny import doubt
+from outerloop.swarm.statements import accept, promise
+from outerloop.swarm.watch import Watch
+
+ROSTER = ("000-a", "001-b", "002-c", "003-d", "004-e")
+GENESIS = genesis(SITTING, ROSTER)
+ANYBODY = signatures_of("z")
+
+
+def commit(letter: str, *, after: Commit = GENESIS, view: int = 0) -> Commit:
+    payload = Participant.of("000-a", letter.encode())
+    return Commit(after.number + 1, after.digest, view, (payload,), ROSTER)
+
+
+def decided(
+    of: Commit, by: str, *, view: int = 0, promised: dict[str, tuple[int, bytes] | None] | None = None
+) -> Decided:
+    """By these letters; in a view after the first with the promises that made it possible: letter -> what it told."""
+    names = [name for name in ROSTER if name[-1] in by]
+    accepts = tuple((name, sign(name, accept(of.number, of.parent, view, of.digest)).signature) for name in names)
+    return Decided(of, view, accepts, _links(of, view, promised or {}) if view else ())
+
+
+def _links(of: Commit, view: int, promised: dict[str, tuple[int, bytes] | None]) -> tuple[Link, ...]:
+    pledges = []
+    for name in [name for name in ROSTER if name[-1] in promised]:
+        told = promised[name[-1]]
+        pledges.append(Pledge(name, told, sign(name, promise(of.number, of.parent, view, told)).signature))
+    shown = {of.view: (), view: tuple(pledges)}
+    return tuple(Link(when, why, _led(of, when)) for when, why in sorted(shown.items()))
+
+
+def _led(of: Commit, view: int) -> bytes:
+    """The accept of the leader."""
+    first = leader(SITTING, of.number, view, ROSTER)
+    return sign(first, accept(of.number, of.parent, view, of.digest)).signature
+
+
+def liars(one: Decided, other: Decided) -> set[str]:
+    """Whom somebody finds who looks at both, its witness and all."""
+    signatures, watch, found = signatures_of("z"), Watch(SITTING), []
+    signatures.witness = lambda *said: found.append(watch.heard(*said))
+    for decided in (one, other):
+        doubt(ROSTER, decided, Keys(signatures, sitting=SITTING, own="z"))
+    evidence = [one for one in found if one]
+    assert all(guilty(one, ANYBODY) == one.peer for one in evidence)
+    return {one.peer for one in evidence}
+
+
+X, Y = commit("X"), commit("Y")
+
+
+def test_who_accepted_both_in_one_view_is_named() -> None:
+    assert liars(decided(X, "abc"), decided(Y, "cde")) == {"002-c"}
+    assert liars(decided(X, "abcd"), decided(Y, "bcde")) == {"001-b", "002-c", "003-d"}
+
+
+def test_who_promised_without_telling_what_it_had_accepted_is_named() -> None:
+    first = decided(X, "abc")
+    later = commit("Y", view=1)
+    assert liars(first, decided(later, "cde", view=1, promised={"c": None, "d": None, "e": None})) == {"002-c"}
+
+
+def test_a_commit_that_was_proposed_again_names_nobody() -> None:
+    again = decided(X, "cde", view=1, promised={"c": (0, X.digest), "d": None, "e": (0, X.digest)})  # e led
+    assert liars(decided(X, "abc"), again) == set()
+    assert liars(again, again) == set()
+
+
+def test_signatures_that_are_not_theirs_name_nobody() -> None:
+    """A forged statement of a peer does not hide a true one either."""
+    one, other = decided(X, "abc"), decided(Y, "cde")
+    forged = Decided(Y, 0, tuple((name, bytes(64)) for name in ROSTER))
+    assert liars(one, forged) == set()
+    mixed = Decided(Y, 0, (("001-b", bytes(64)), *other.accepts))
+    assert liars(one, mixed) == {"002-c"}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sets(st.sampled_from("abcde"), min_size=3), st.sets(st.sampled_from("abcde"), min_size=3), st.booleans())
+def test_two_majorities_always_name_a_liar_and_none_but_liars(one: set[str], other: set[str], later: bool) -> None:
+    """Whoever is in both lied: an honest one votes once, and tells of it."""
+    first = decided(X, "".join(one))
+    if later:
+        told = dict.fromkeys(other)
+        second = decided(commit("Y", view=1), "".join(other), view=1, promised=told)
+    else:
+        second = decided(Y, "".join(other))
+    named = {name[-1] for name in liars(first, second)}
+    assert named and named == one & other
+
+
+def test_all_prefer_the_same_of_any_number() -> None:
+    found = [
+        decided(X, "abc"),
+        decided(Y, "cde"),
+        decided(commit("Z", view=2), "abc", view=2),
+        decided(X, "abc", view=1),
+    ]
+    for some in permutations(found, 3):
+        best = [one for one in some if all(is_better(one, other) for other in some if other is not one)]
+        assert len(best) == 1
+    assert is_better(found[0], found[2]) and is_better(found[1], found[2]), "the lower view"
+    assert is_better(*sorted(found[:2], key=lambda one: one.commit.digest)), "then the smaller digest"
+    assert not is_better(found[0], found[0])
+
+
+def chain(letters: str, *, after: list[Decided]) -> list[Decided]:
+    out = list(after)
+    for letter in letters:
+        out.append(decided(commit(letter, after=out[-1].commit), "abc"))
+    return out
+
+
+START = [Decided(GENESIS, 0, ())]
+
+
+def test_chains_part_where_they_first_differ() -> None:
+    trunk = chain("AB", after=START)
+    left, right = chain("CDE", after=trunk), chain("FG", after=trunk)
+    found = parting(left, right)
+    assert found is not None and (found[0], found[1], found[2]) == (left[3], right[3], ROSTER)
+    assert parting(right, left) == (right[3], left[3], ROSTER)
+    assert parting(left, right[::-1]) == found, "in whatever order they are told"
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [("CDE", "CD"), ("CD", "CDE"), ("", "C"), ("", "")])
+def test_a_chain_that_is_longer_is_the_same(ours: str, theirs: str) -> None:
+    trunk = chain("AB", after=START)
+    assert parting(chain(ours, after=trunk), chain(theirs, after=trunk)) is None
+
+
+def test_logs_that_do_not_reach_back_to_the_fork_show_nothing() -> None:
+    trunk = chain("AB", after=START)
+    left, right = chain("CDE", after=trunk), chain("FGH", after=trunk)
+    assert parting(left, right[4:]) is None and parting(left[4:], right) is None
+    assert parting(left[2:], right[3:]) is not None, "the last commit that both have is enough"
+
+
+# a fork, healed
+
+
+class Equivocator(Liar):
+    """It keeps the accepts that others send it."""
+
+    def __init__(self, network: MemoryNetwork, name: str) -> None:
+        super().__init__(network, name)
+        self.accepts: dict[str, Accept] = {}
+
+    async def serve(self, says: Said) -> None:
+        async def listen(remote: str, request: Any, stream: Stream) -> None:
+            message = await receive_message(stream)
+            if isinstance(message, Accept):
+                self.accepts[remote] = message
+            await stream.ended()
+
+        await super().serve(says)
+        await self.link.serve(f"outerloop/1/{RUN}/ballot", allowed=lambda peer: True, handler=listen)
+
+    def decide(self, commit: Commit, letters: str) -> Decided:
+        """With its own accept, as the leader of view 0, and those that these have sent."""
+        accepts = {f"{'abcd'.index(letter):03d}-{letter}": self.accepts[letter].signature for letter in letters}
+        own = self.propose(commit).accepted.links[0].signature
+        return Decided(commit, 0, tuple(sorted({**accepts, self.name: own}.items())))
+
+
+def all_hold(machines: list[Agreement]) -> bool:
+    return all(len(machine.payloads) >= 4 for machine in machines)
+
+
+async def forked() -> tuple[Swarm, Equivocator, Memory]:
+    """Five peers, of which the liar led round r: a and b have landed X, c and d have landed Y."""
+    swarm = Swarm("abcde")
+    liar = Equivocator(swarm.network, swarm["e"].name)
+    await liar.serve(lambda number: None)
+    del swarm.nodes["e"]
+    await swarm.start()
+    while True:
+        machines = [swarm[letter].rounds._agreement for letter in "abcd"]
+        memory, alike = machines[0].memory, len({(one.number, one.view) for one in machines}) == 1
+        if alike and machines[0].view == 0 and memory.leader(0) == liar.name and all_hold(machines):
+            break
+        await asyncio.sleep(0.05)
+    payloads = sorted(machines[0].payloads)
+    for letters, some in (("ab", payloads[:3]), ("cd", payloads[1:])):
+        of = Commit(memory.number, memory.head.digest, 0, tuple(some), memory.roster)
+        for letter in letters:
+            await liar.say(letter, liar.propose(of))
+        while not all(letter in liar.accepts for letter in letters):
+            await asyncio.sleep(0.01)
+        for letter in letters:
+            await liar.say(letter, liar.decide(of, letters))
+    return swarm, liar, memory
+
+
+def test_a_fork_expels_who_made_it_and_heals_to_one_chain() -> None:
+    async def scene() -> None:
+        swarm, _, memory = await forked()
+        number = memory.number
+        while min(len(swarm[letter].landed) for letter in "abcd") <= number:
+            await asyncio.sleep(0.01)
+        assert swarm["a"].landed[number] == swarm["b"].landed[number] != swarm["c"].landed[number], "the attack works"
+        await asyncio.sleep(60)
+        machines = {letter: swarm[letter].rounds._agreement for letter in "abcd"}
+        assert all("e" not in swarm[letter].rounds._trust.allow for letter in "abcd")
+        assert all(letter in swarm["a"].rounds._trust.allow for letter in "abcd")
+        found = [{one.commit.number: one.commit.digest for one in machine.memory.log} for machine in machines.values()]
+        assert all(one[number] == found[0][number] for one in found), "one chain"
+        losers = [letter for letter in "abcd" if isinstance(swarm[letter].error, TooFar)]
+        assert sorted(losers) in (list("ab"), list("cd")), "whose weights are of the other chain know it"
+
+    run(scene())
+
+
+def test_after_a_fork_the_run_goes_on_and_takes_the_losers_back() -> None:
+    async def scene() -> None:
+        swarm, _, memory = await forked()
+        await asyncio.sleep(120)
+        losers = [letter for letter in "abcd" if swarm[letter].error]
+        winners = [letter for letter in "abcd" if letter not in losers]
+        assert len(losers) == 2
+        there = min(swarm[letter].done for letter in winners)
+        assert there > memory.number + 1, "rounds are decided, with votes of those whose weights are of the other chain"
+        for letter in losers:
+            await take_over(swarm, letter, winners[0])
+        await asyncio.sleep(300)
+        last = min(max(swarm[letter].landed) for letter in "abcd")
+        assert last > there + 5 and swarm["a"].who(last) == "abcd"
+        assert len({tuple(swarm[letter].landed[last]) for letter in "abcd"}) == 1
+        assert all(set(read_register(swarm[letter].disk).expelled) == {"e"} for letter in "abcd")
+
+    run(scene())
+
+
+async def take_over(swarm: Swarm, letter: str, donor: str) -> None:
+    """The state of a donor, as the exchange gets it (handover.py)."""
+    node, number = swarm[letter], max(swarm[donor].landed)
+    log = swarm[donor].rounds._agreement.memory.log
+    decided = next(one for one in log if one.commit.number == number)
+    await node.rounds.go_on_from(decided, run=RUN)
+    node.rounds.arrived()
+    node.error = None
+    node.landed = {known: swarm[donor].landed[known] for known in range(number + 1)}
+    node.training = asyncio.create_task(node.train(number + 1))
