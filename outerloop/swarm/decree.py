@@ -74,7 +74,7 @@ class Decree(Pacemaker):
         elif isinstance(message, Wishes):
             self._take_wishes(sender, message.wishes)
         elif message.view < self.view:
-            self._send([sender], *(self._proof() or [self._here()]))
+            self._send([sender], *(self._proof() or (self._here(),)))
         elif isinstance(message, Propose):
             self._take_proposal(sender, message.accepted)
         elif isinstance(message, Promise):

@@ -30,7 +30,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from outerloop.swarm.ballots import Decided
 from outerloop.swarm.commits import Commit
 from outerloop.swarm.roster import id_of
-from outerloop.swarm.scrutiny import Notary, doubt
+from outerloop.swarm.scrutiny import doubt
+from outerloop.swarm.statements import Notary, accept
 
 Logs = Mapping[str, Sequence[Decided]]
 """Peer id -> the last commits as it tells them, at least one."""
@@ -87,9 +88,9 @@ def ahead(number: int, logs: Logs, notary: Notary, *, voters: Voters) -> set[str
     found = {peer for peer, log in logs.items() if any(one.commit.number > number for one in log)}
     counted = frozenset[str]().union(*voters)
     for one in (one for log in logs.values() for one in log if one.commit.number > number):
-        where = one.commit.number, one.view, one.commit.digest
+        said = accept(one.commit.number, one.view, one.commit.digest)
         unheard = [(peer, signature) for peer, signature in one.accepts if id_of(peer) in counted - found]
-        found |= {id_of(peer) for peer, signature in unheard if notary.right(peer, *where, signature)}
+        found |= {id_of(peer) for peer, signature in unheard if notary.right(peer, said, signature)}
     return found & counted
 
 

@@ -1,8 +1,8 @@
 """Payloads on their way into the store, each of them once, from its owner or whoever else holds it.
 
 What is larger than allowed is not asked for, and what its owner did not sign for the round is not held: it is refused
-by name, and not asked for again. An owner has one payload a round: of one that signs more, PAYLOADS_KEPT are held, and of
-more only what the round came to.
+by name, and not asked for again. An owner has one payload a round: of one that signs more, PAYLOADS_KEPT are held, and
+of more only what the round came to.
 """
 
 from __future__ import annotations
