@@ -4,14 +4,39 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from hivemind.dht import DHTNode
+from hivemind.dht.routing import DHTID
 from hivemind.p2p import P2P, PeerID
 from hivemind.utils.multiaddr import Multiaddr
+from hivemind.utils.timed_storage import ValueWithExpiration
 
 from outerloop.swarm.dht_guard import GuardedProtocol, answer, guarded, node_id_of
 from outerloop.swarm.records import SignedRecords
 from outerloop.types import UserError
+
+READ_S = 4.0  # of one read: nodes that do not answer are given up after 3 s
+WORKERS = 20
+"""Nodes that are asked at a time: as many as a search begins with, so that none of those that this peer knows waits for
+a node that another one has only named."""
+
+
+class Node(DHTNode):
+    """hivemind's, with reads that come to an end: other nodes can name ever nearer ones that do not answer."""
+
+    async def get(self, key: Any, latest: bool = False, **options: Any) -> ValueWithExpiration[Any] | None:
+        """Return what READ_S finds of a key; `latest`: from all the nodes that are near it."""
+        enough = {"sufficient_expiration_time": float("inf")} if latest else {}
+        [search] = (await self.get_many([key], **enough, **options, return_futures=True)).values()
+        try:
+            _, late = await asyncio.wait([search], timeout=READ_S)
+            for pending in list(self.pending_get_requests[DHTID.generate(source=key)]) if late else ():
+                pending.finish_search()  # with what it has
+            return await search
+        except asyncio.CancelledError:
+            search.cancel()
+            raise
 
 
 class NotAllowed(UserError):
@@ -26,7 +51,7 @@ async def enter_dht(
     is_member: Callable[[str], bool],
     observer: bool,
     strict: bool,
-) -> DHTNode:
+) -> Node:
     """Return a node that answers, unless it is an observer's, and that knows the nodes near its own.
 
     hivemind's `create` makes the protocol itself, so it makes a client's, which asks and answers nobody, and gives it
@@ -37,10 +62,11 @@ async def enter_dht(
         RuntimeError: no initial peer answers.
         ValidationError: `strict`, and an initial peer's clock is too far off, or it cannot call back.
     """
-    node = await DHTNode.create(
+    node = await Node.create(
         p2p=p2p,
         node_id=node_id_of(p2p.peer_id),
         client_mode=True,
+        num_workers=WORKERS,
         cache_locally=False,
         cache_nearest=0,
         cache_on_store=False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable
 from types import SimpleNamespace
@@ -106,7 +107,8 @@ class _Stub:
             context = P2PContext(
                 handle_name=rpc, local_id=PeerID.from_base58(self._to), remote_id=PeerID.from_base58(self._own)
             )
-            return await _called(getattr(self._wire.nodes[self._to], rpc), request, context)
+            called = getattr(self._wire.nodes[self._to], rpc) if self._to in self._wire.nodes else _silent
+            return await asyncio.wait_for(_called(called, request, context), timeout)
 
         return call
 
@@ -116,6 +118,10 @@ async def _called(rpc: Any, request: Any, context: P2PContext) -> Any:
         return await rpc(request, context)
     except Exception as error:
         raise P2PHandlerError(repr(error)) from error
+
+
+async def _silent(request: Any, context: P2PContext) -> None:
+    await asyncio.Event().wait()
 
 
 async def _nothing(*args: Any, **options: Any) -> None:
