@@ -16,7 +16,8 @@ from hivemind.dht.validation import DHTRecord
 from hivemind.p2p import P2PContext, P2PHandlerError, PeerID
 from hivemind.proto import dht_pb2
 
-from outerloop.swarm.dht_guard import GuardedProtocol, answer, guarded, node_id_of
+from outerloop.swarm.dht_guard import GuardedProtocol, node_id_of
+from outerloop.swarm.dht_node import answer, guarded
 from outerloop.swarm.records import SignedRecords
 from outerloop.swarm.refusals import Refusals
 from outerloop.swarm.signatures import Signatures

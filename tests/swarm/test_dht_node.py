@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ from hivemind.proto import dht_pb2
 from virtual_clock import now_s, run
 
 from outerloop.swarm.dht_guard import node_id_of
-from outerloop.swarm.dht_node import READ_S, enter_dht
+from outerloop.swarm.dht_node import READ_S, Node, enter_dht
 from outerloop.swarm.records import SignedRecords
 from outerloop.swarm.signatures import PEER_ID_PREFIX
 from outerloop.swarm.timeouts import DHT_S
@@ -72,6 +73,44 @@ def test_a_liar_that_names_ever_nearer_nodes_does_not_keep_a_reader_from_the_hon
             assert found is None and now_s() - began >= DHT_S, "the attack is real"
         else:
             assert found is not None and set(found.value) == {id_of(HONEST)} and now_s() - began <= READ_S + 0.1
+
+    run(scene())
+
+
+@pytest.mark.parametrize("plain", [True, False], ids=["hivemind", "guarded"])
+def test_nor_a_writer(plain: bool) -> None:
+    async def scene() -> None:
+        wire = Wire()
+        node = await reader(wire, plain=plain)
+        began = now_s()
+        try:
+            async with asyncio.timeout(DHT_S):
+                await node.store("outerloop/r/roster", {}, time.time() + 60, subkey=id_of(A))
+        except TimeoutError:
+            assert plain, "the attack is real"
+        held = set(wire.nodes[id_of(HONEST)].storage.get(KEY).value.data)
+        assert held == ({id_of(HONEST)} if plain else {id_of(HONEST), id_of(A)})
+        assert plain or (now_s() - began <= READ_S and id_of(A) in node.protocol.storage.get(KEY).value)
+
+    run(scene())
+
+
+def test_where_more_nodes_are_known_than_are_told_at_once_nearer_ones_are_searched() -> None:
+    """The ten nearest nodes to the key are known to one other alone, which the writer knows beside 38 more."""
+
+    async def scene() -> None:
+        wire = Wire()
+        nodes = {number: await wire.node(trust(number)) for number in range(10, 60)}
+        order = sorted(nodes, key=lambda number: KEY.xor_distance(nodes[number].node_id))
+        writer, nearest = nodes[order[-1]], nodes[order[0]]
+        for number in order[10:-1]:
+            await writer.update_routing_table(None, peer(number))
+        for number in order[:10]:
+            await nodes[order[15]].update_routing_table(None, peer(number))
+        node = await DHTNode.create(p2p=writer.p2p, node_id=writer.node_id, client_mode=True)
+        node.__class__, node.protocol = Node, writer
+        assert await node.store("outerloop/r/roster", {}, time.time() + 60, subkey=id_of(order[-1]))
+        assert nearest.storage.get(KEY) is not None
 
     run(scene())
 
