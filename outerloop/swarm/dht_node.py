@@ -4,14 +4,63 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
 
 from hivemind.dht import DHTNode
+from hivemind.dht.protocol import DHTProtocol
+from hivemind.dht.routing import DHTID
+from hivemind.dht.validation import DHTRecord
 from hivemind.p2p import P2P, PeerID
+from hivemind.proto import dht_pb2
 from hivemind.utils.multiaddr import Multiaddr
+from hivemind.utils.timed_storage import ValueWithExpiration
 
-from outerloop.swarm.dht_guard import GuardedProtocol, answer, guarded, node_id_of
+from outerloop.swarm.dht_guard import GuardedProtocol, node_id_of
 from outerloop.swarm.records import SignedRecords
+from outerloop.swarm.timeouts import limit
 from outerloop.types import UserError
+
+READ_S = 4.0  # of one search: nodes that do not answer are given up after 3 s
+WORKERS = 20
+"""Nodes that are asked at a time: as many as a search begins with, so that none of those that this peer knows waits for
+a node that another one has only named."""
+
+
+class Node(DHTNode):
+    """hivemind's, with reads and writes that come to an end: others can name ever nearer nodes that do not answer."""
+
+    async def get(self, key: Any, latest: bool = False, **options: Any) -> ValueWithExpiration[Any] | None:
+        """Return what READ_S finds of a key; `latest`: from all the nodes that are near it."""
+        enough = {"sufficient_expiration_time": float("inf")} if latest else {}
+        [search] = (await self.get_many([key], **enough, **options, return_futures=True)).values()
+        try:
+            _, late = await asyncio.wait([search], timeout=READ_S)
+            for pending in list(self.pending_get_requests[DHTID.generate(source=key)]) if late else ():
+                pending.finish_search()  # with what it has
+            return await search
+        except asyncio.CancelledError:
+            search.cancel()
+            raise
+
+    async def store(self, key: Any, value: Any, expiration_time: float, subkey: Any = None, **options: Any) -> bool:
+        """Write a record here and to the nearest nodes that this one knows; nearer ones are searched if it knows many.
+
+        False: no other node has taken it, and there are others.
+        """
+        protocol, key_id = self.protocol, DHTID.generate(source=key)
+        packed = protocol.serializer.dumps
+        record = DHTRecord(key_id.to_bytes(), packed(subkey), packed(value), expiration_time)
+        content = protocol.record_validator.sign_value(record)
+        own = protocol.storage.store_subkey(key_id, subkey, content, expiration_time)
+        known = protocol.routing_table.get_nearest_neighbors(key_id, WORKERS, exclude=self.node_id)
+        told = (protocol.call_store(peer, [key_id], [content], expiration_time, subkeys=[subkey]) for _, peer in known)
+        taken = [any(answer or ()) for answer in await asyncio.gather(*told)]
+        if len(known) == WORKERS:
+            with suppress(TimeoutError):
+                async with limit(READ_S):
+                    await super().store(key, value, expiration_time, subkey, **options)
+        return any(taken) or (own and not taken)
 
 
 class NotAllowed(UserError):
@@ -26,7 +75,7 @@ async def enter_dht(
     is_member: Callable[[str], bool],
     observer: bool,
     strict: bool,
-) -> DHTNode:
+) -> Node:
     """Return a node that answers, unless it is an observer's, and that knows the nodes near its own.
 
     hivemind's `create` makes the protocol itself, so it makes a client's, which asks and answers nobody, and gives it
@@ -37,10 +86,11 @@ async def enter_dht(
         RuntimeError: no initial peer answers.
         ValidationError: `strict`, and an initial peer's clock is too far off, or it cannot call back.
     """
-    node = await DHTNode.create(
+    node = await Node.create(
         p2p=p2p,
         node_id=node_id_of(p2p.peer_id),
         client_mode=True,
+        num_workers=WORKERS,
         cache_locally=False,
         cache_nearest=0,
         cache_on_store=False,
@@ -65,3 +115,21 @@ async def _greet(protocol: GuardedProtocol, peers: Iterable[PeerID], *, strict: 
         if not await protocol.admitted_by(peer):
             raise NotAllowed(f"{peer} turns this peer away: there, type exchange.allow=[...,{protocol.p2p.peer_id}]")
     raise RuntimeError("no initial peer answers")
+
+
+async def guarded(plain: DHTProtocol, records: SignedRecords, *, is_member: Callable[[str], bool]) -> GuardedProtocol:
+    """A protocol like a client's of hivemind, guarded; it answers nobody until `answer`."""
+    table = plain.routing_table
+    sizes = table.bucket_size, table.depth_modulo, plain.num_replicas, plain.wait_timeout
+    protocol = await GuardedProtocol.create(
+        plain.p2p, plain.node_id, *sizes, client_mode=True, record_validator=records
+    )
+    protocol.guard(records, is_member)
+    return protocol
+
+
+async def answer(protocol: GuardedProtocol, p2p: P2P) -> None:
+    """Let others ask, and take this peer into their routing tables."""
+    protocol.client_mode = False
+    protocol.node_info = dht_pb2.NodeInfo(node_id=protocol.node_id.to_bytes())
+    await protocol.add_p2p_handlers(p2p)

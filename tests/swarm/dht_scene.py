@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable
 from types import SimpleNamespace
@@ -15,7 +16,8 @@ from hivemind.dht.validation import DHTRecord
 from hivemind.p2p import P2PContext, P2PHandlerError, PeerID
 from hivemind.proto import dht_pb2
 
-from outerloop.swarm.dht_guard import GuardedProtocol, answer, guarded, node_id_of
+from outerloop.swarm.dht_guard import GuardedProtocol, node_id_of
+from outerloop.swarm.dht_node import answer, guarded
 from outerloop.swarm.records import SignedRecords
 from outerloop.swarm.refusals import Refusals
 from outerloop.swarm.signatures import Signatures
@@ -106,7 +108,8 @@ class _Stub:
             context = P2PContext(
                 handle_name=rpc, local_id=PeerID.from_base58(self._to), remote_id=PeerID.from_base58(self._own)
             )
-            return await _called(getattr(self._wire.nodes[self._to], rpc), request, context)
+            called = getattr(self._wire.nodes[self._to], rpc) if self._to in self._wire.nodes else _silent
+            return await asyncio.wait_for(_called(called, request, context), timeout)
 
         return call
 
@@ -116,6 +119,10 @@ async def _called(rpc: Any, request: Any, context: P2PContext) -> Any:
         return await rpc(request, context)
     except Exception as error:
         raise P2PHandlerError(repr(error)) from error
+
+
+async def _silent(request: Any, context: P2PContext) -> None:
+    await asyncio.Event().wait()
 
 
 async def _nothing(*args: Any, **options: Any) -> None:
