@@ -43,7 +43,8 @@ class Transport(Protocol):
     async def serve(self, protocol: str, *, allowed: Callable[[str], bool], handler: Handler) -> None:
         """Answer streams of this protocol, of those that `trust` admits and that are `allowed`: anybody can dial.
 
-        The others are turned away before anything of theirs is read.
+        The others are turned away before anything of theirs is read. How much one peer may ask is bounded, most of all
+        where `allowed` is `anybody` (admission.py).
         """
         ...
 
