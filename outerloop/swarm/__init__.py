@@ -17,6 +17,7 @@ proven), its raw binary streams and its DHT. From the floor up:
     partners -> pairing  patience                               gossip: who meets whom, and how long a peer waits
     notices  handshake -> verdicts -> gossip                    ... who is ready, and how a pair ends alike
     shares -> assembly                                          everybody's bytes to whoever is left, at the end
+    incarnation -> incarnations                                 which process of a peer is taken for it
     presence                                                    a peer with its record and the members it sees
 
 Importing this package quiets hivemind: its log shows errors only (HIVEMIND_LOGLEVEL still rules), and its import keeps
