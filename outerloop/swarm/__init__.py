@@ -20,6 +20,7 @@ proven), its raw binary streams and its DHT. From the floor up:
     partners -> pairing  patience                               gossip: who meets whom, and how long a peer waits
     notices  handshake -> verdicts -> gossip                    ... who is ready, and how a pair ends alike
     shares  collection -> assembly                              each peer fetches the signed share of every other
+    incarnation -> incarnations                                 which process of a peer is taken for it
     presence                                                    a peer with its record and the members it sees
 
 Importing this package quiets hivemind: its log shows errors only (HIVEMIND_LOGLEVEL still rules), and its import keeps

@@ -1,6 +1,7 @@
 """What this peer refused, from whom and why: every one is counted by kind, and told in the log now and then.
 
-    outsiders   a stream of a peer that is not on the allow-list, or has no part in what it asks for
+    outsiders   a stream of a peer that is not on the allow-list, has no part in what it asks for, or is a second one
+                with the same key (incarnations.py)
     records     a roster record that is not its owner's, too large or too long-lived, or of a peer outside
     requests    what came on a stream and is no message of its protocol, or a longer one than allowed
     payloads    a payload that its owner did not sign for this round, that is larger than allowed, or that cannot be

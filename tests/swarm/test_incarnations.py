@@ -17,7 +17,8 @@ import pytest
 from memory_network import MemoryNetwork, MemoryTransport
 from virtual_clock import now_s, run
 
-from outerloop.swarm.ballots import Here
+from outerloop.swarm.ballots import Decided
+from outerloop.swarm.commits import genesis
 from outerloop.swarm.framing import BrokenStream
 from outerloop.swarm.identity import Life, ensure_identity
 from outerloop.swarm.incarnation import Incarnation
@@ -28,7 +29,7 @@ from outerloop.types import UserError
 
 NAMES = {peer: f"00{index}-{peer}" for index, peer in enumerate("abcp")}
 PROTOCOL = "outerloop/1/r/incarnation"
-SAID = b"d" * 32
+SAID = Decided(genesis("r", NAMES.values(), first=1), 0, ())
 
 
 @dataclass
@@ -87,7 +88,7 @@ class Machines:
     async def speak(self, process: Process) -> None:
         """A ballot to each of the others."""
         for name in ("a", "b", "c"):
-            process.post.send(NAMES[name], Here(0, SAID, 1))
+            process.post.send(NAMES[name], SAID)
         await asyncio.sleep(2 * VIEW_S)
 
 
