@@ -8,14 +8,20 @@ import torch
 import toy
 from torch import nn
 
-from outerloop import wire
+from outerloop import snapshot, wire
+from outerloop.compress.identity import Identity
 from outerloop.compress.index.rice import Rice
+from outerloop.compress.scalecom import ScaleCom
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
 from outerloop.course import launch_step
 from outerloop.feedback.ef import ErrorFeedback
+from outerloop.inner.muon import MuonWithAdamW
 from outerloop.judge import RECENT
+from outerloop.methods.outer_optimizer import OuterOptimizer
+from outerloop.methods.sign import Sign
 from outerloop.payload import schema_of
+from outerloop.schedule.adaptive import Adaptive
 from outerloop.schedule.every_h import EveryH
 from outerloop.schedule.streaming import Streaming
 from outerloop.types import Contribution, Outrun, ReplicasDiverged, Round, UserError
@@ -248,3 +254,122 @@ def test_the_state_of_another_model_is_refused_and_changes_nothing():
         with pytest.raises(UserError, match=f"the others' state does not fit: .*{said}"):
             loop.inheritance.take(content)
     assert loop.inheritance.pack() == before
+
+
+def adamw():
+    return OuterOptimizer(optimizer=lambda params: torch.optim.AdamW(params, lr=0.1), lr_factor=lambda number: 1.0)
+
+
+def muon(params):
+    return MuonWithAdamW(params, lr=0.1, adamw_lr=0.1, momentum=0.9, betas=(0.9, 0.95), weight_decay=0.0, fused=False)
+
+
+PARTS = {
+    "sgd": lambda: {"method": toy.sgd(0.7, 0.9, True)},
+    "adamw": lambda: {"method": adamw()},
+    "adagrad": lambda: {"method": OuterOptimizer(optimizer=lambda params: torch.optim.Adagrad(params, lr=0.1))},
+    "muon": lambda: {"method": OuterOptimizer(optimizer=muon)},
+    "sign": lambda: {"method": Sign(lr=0.1)},
+    "adaptive": lambda: {"schedule": Adaptive(sync_every=3, sync_min=2, sync_max=9, low=0.2, high=0.5)},
+    "scalecom": lambda: {
+        "compress": ScaleCom(chunk=16, k=4, values=Identity()),
+        "feedback": ErrorFeedback(beta=0.9),
+    },
+}
+
+
+def loop_with(kind, seed=0):
+    return toy.outer(toy.model(seed=seed), Decided(), **PARTS[kind]())
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_what_every_part_gives_is_taken(kind):
+    giver, late = loop_with(kind), loop_with(kind, seed=5)
+    for rounds in (range(0), range(3)):
+        train(giver, rounds)
+        late.inheritance.take(giver.inheritance.pack())
+        assert late.inheritance.pack() == giver.inheritance.pack()
+
+
+def kept(place, key):
+    return lambda state: (state["method"]["optimizer"]["state"][place], key)
+
+
+def group(key):
+    return lambda state: (state["method"]["optimizer"]["param_groups"][0], key)
+
+
+def part(*path):
+    def found(state):
+        for key in path[:-1]:
+            state = state[key]
+        return state, path[-1]
+
+    return found
+
+
+HUGE, SLOW = torch.full((7, 7), torch.nan), "0.weight"
+STEP, ONES, NO_POSITIONS = {"step": torch.ones(())}, [3, torch.ones(2)], [3, torch.full((7,), 255, dtype=torch.uint8)]
+AGREED = part("agreed", "agreed", SLOW)
+MUON = "method", "optimizer", "parts", 0
+BUFFER = kept(0, "momentum_buffer")
+BROKEN = {
+    "momentum that is not finite": ("sgd", BUFFER, HUGE, r"momentum_buffer of 0.weight is not f"),
+    "momentum of another shape": ("sgd", BUFFER, torch.ones(7), r"momentum_buffer of .* has the shape \(7"),
+    "momentum in float64": ("sgd", kept(1, "momentum_buffer"), torch.ones(7).double(), "is torch.float64 there and"),
+    "momentum that is a number": ("sgd", kept(1, "momentum_buffer"), 1.0, "of 0.bias is no tensor: 1.0"),
+    "more than momentum": ("sgd", kept(0, "more"), torch.ones(7, 7), "keeps momentum_buffer alone of 0.weight"),
+    "momentum of a parameter more": ("sgd", part("method", "optimizer", "state", 99), {}, "is of other parameters"),
+    "another learning rate": ("sgd", group("lr"), 1e9, "lr is 1000000000.0 there and 0.7 here"),
+    "a rate that is none": ("sgd", group("lr"), float("nan"), "lr is nan there"),
+    "another setting": ("sgd", group("dampening"), "x", "dampening is 'x' there and 0 here"),
+    "a setting more": ("sgd", group("more"), 1, "other settings than here"),
+    "parameters in another order": ("sgd", group("params"), [1, 0, 2, 3, 4, 5], "params is .* there"),
+    "no groups": ("sgd", part("method", "optimizer", "param_groups"), [], "1 groups of parameters here"),
+    "rounds below zero": ("sgd", part("method", "rounds", SLOW), -1, f"rounds of {SLOW} are no number"),
+    "rounds of no parameter": ("sgd", part("method", "rounds", "x"), 1, "rounds are of other parameters"),
+    "a method's part more": ("sgd", part("method", "x"), 1, "is a map of optimizer, rounds"),
+    "no method": ("sgd", part("method"), None, "is a map of optimizer, rounds"),
+    "a scheduled rate that is not finite": ("adamw", group("lr"), float("inf"), "lr is no finite number"),
+    "other betas": ("adamw", group("betas"), [0.9, 0.5], r"betas is \[0.9, 0.5\] there"),
+    "a negative v": ("adamw", kept(0, "exp_avg_sq"), -torch.ones(7, 7), "exp_avg_sq of 0.weight is negative"),
+    "no v": ("adamw", part("method", "optimizer", "state", 0), STEP, "keeps all of .* of 0"),
+    "a step that is none": ("adamw", kept(0, "step"), torch.tensor(-3.0), "step of 0.weight is negative"),
+    "a step far too large": ("adamw", kept(0, "step"), torch.tensor(1e20), "step of 0.weight is more than"),
+    "more than a parameter": ("adagrad", kept(1, "sum"), torch.ones(100), r"sum of 0.bias has the shape \(100,\)"),
+    "a sum that is not finite": ("adagrad", kept(0, "sum"), HUGE, "sum of 0.weight is not finite"),
+    "muon's momentum": ("muon", part(*MUON, "state", 0, "momentum_buffer"), HUGE, "of 0.weight is not finite"),
+    "muon's rate": ("muon", part(*MUON, "param_groups", 0, "lr"), 7.0, "lr is 7.0 there and 0.1 here"),
+    "one optimizer of two": ("muon", part("method", "optimizer", "parts"), [], "is made of 2 others here"),
+    "rounds that are no number": ("sign", part("method", "rounds", SLOW), "x", f"rounds of {SLOW} are no number"),
+    "H beyond its limits": ("adaptive", part("schedule", "sync_every"), 10, "schedule's sync_every is 2 to 9; came 10"),
+    "H that is no number": ("adaptive", part("schedule", "sync_every"), True, "sync_every is 2 to 9; came True"),
+    "a schedule of the year 3000": ("adaptive", part("schedule", "landed"), 1 << 50, "schedule's landed is -1 to"),
+    "no schedule": ("adaptive", part("schedule"), {}, "sync_every"),
+    "a schedule where there is none": ("sgd", part("schedule"), {"landed": 1}, "has no state here"),
+    "agreed where nothing is": ("sgd", part("agreed", "agreed"), {SLOW: ONES}, f"agreed on for {SLOW} here"),
+    "agreed for no parameter": ("scalecom", part("agreed", "agreed", "x"), ONES, "agreed on for x here"),
+    "agreed in floats": ("scalecom", AGREED, ONES, f"for {SLOW} is torch.float32"),
+    "agreed positions that are none": ("scalecom", AGREED, NO_POSITIONS, "position|bytes|index"),
+    "agreed in no round": ("scalecom", AGREED, ["x", torch.ones(2)], "is no round and positions"),
+    "a slow weight that is no tensor": ("sgd", part("slow", SLOW), 3, f"{SLOW} is no tensor there"),
+    "a buffer more": ("sgd", part("buffers", "x"), torch.ones(1), "only one side has x"),
+    "norms that are not positive": ("sgd", part("screen"), {"landed": {0: [float("nan")]}}, "not positive and finite"),
+    "a part more": ("sgd", part("x"), 1, "a state is a map of"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_state_of_which_one_thing_is_wrong_is_refused_by_name_and_changes_nothing(broken):
+    kind, place, value, said = BROKEN[broken]
+    giver, late = loop_with(kind), loop_with(kind, seed=5)
+    train(giver, range(2))
+    before = late.inheritance.pack()
+    state = snapshot.unpack(giver.inheritance.pack())
+    holder, key = place(state)
+    holder[key] = value
+    with pytest.raises(UserError, match=f"the others' state does not fit: .*{said}"):
+        late.inheritance.take(snapshot.pack(state))
+    assert late.inheritance.pack() == before
+    for name, p in late.model.named_parameters():
+        assert torch.equal(p.detach(), late.slow[name])
