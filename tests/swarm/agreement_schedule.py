@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from typing import Any
 
+from agreement_liar import Liar, LiarWorld
 from agreement_world import World
 
 from outerloop.swarm.closing import Closing
-from outerloop.swarm.commits import majority
+from outerloop.swarm.commits import majority, most_faulty
 
 STEPS = 200, 1200
 ROUNDS_AFTER = 2  # commits that healing must bring
@@ -23,16 +26,17 @@ class Schedule:
         count = rng.randint(3, 7)
         names = [f"p{index}" for index in range(count)]
         members = names[: rng.randint(3, count)]
-        min_peers = rng.randint(1, majority(tuple(members)))
-        self.world = World(
+        self.world = self.world_of(
             members,
             names[len(members) :],
-            closing=Closing(min_peers=min_peers, min_fraction=rng.choice([0.0, 0.5, 0.7, 1.0])),
+            closing=Closing(
+                min_peers=rng.randint(1, majority(tuple(members))), min_fraction=rng.choice([0.0, 0.5, 0.7, 1.0])
+            ),
             absent_rounds=rng.randint(1, 3),
             rng=rng,
             as_bytes=seed % 20 == 0,
         )
-        self.sides: dict[str, int] = dict.fromkeys(names, 0)
+        self.sides: dict[str, int] = dict.fromkeys(self.world.peers, 0)
         self.crashes = rng.choice([0.0, 0.01, 0.05])  # a crash within an event
         self.weights = {
             self.deliver: 30,
@@ -49,6 +53,9 @@ class Schedule:
             self.partition: rng.choice([0, 0.3]),
             self.heal: 0.5,
         }
+
+    def world_of(self, members: list[str], outsiders: list[str], **options: Any) -> World:
+        return World(members, outsiders, **options)
 
     def run(self) -> None:
         acts, weights = list(self.weights), list(self.weights.values())
@@ -202,3 +209,54 @@ class Schedule:
             "; ".join(f"{name} {self.world[name].number}.{self.world[name].view}" for name in self.world.up)
             + f" of {self.world.monitor.chosen[max(self.world.monitor.chosen)].roster}"
         )
+
+
+class LiarSchedule(Schedule):
+    """One of three to five members lies from the beginning to the end. Nobody stops for good.
+
+    `assumed`: whether what is promised of a run was asked of it: honest peers are a majority of the last roster, and
+    liars no more than (n - 1) // 3 of it.
+    """
+
+    world: LiarWorld
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.liar = Liar(self.world, self.rng)
+        self.silent = self.rng.random() < 0.2
+        self.weights |= {self.lie: self.rng.choice([3, 10, 20]), self.crash: 0, self.restart: 0}
+        self.crashes = 0.0
+
+    def world_of(self, members: list[str], outsiders: list[str], **options: Any) -> LiarWorld:
+        count = self.rng.choice([3, 4, 4, 4, 5])
+        members, outsiders = [f"p{index}" for index in range(count)], ["q"] if outsiders else []
+        options["closing"] = replace(options["closing"], min_peers=self.rng.randint(1, majority(tuple(members))))
+        options["absent_rounds"] = self.rng.randint(2, 3)  # with 1 who leads may drop whom it does not count
+        return LiarWorld(members, outsiders, liar=self.rng.choice(members), **options)
+
+    def lie(self) -> None:
+        if not self.silent:
+            self.liar.lie()
+
+    @property
+    def assumed(self) -> bool:
+        newest = max((self.world[name].memory for name in self.world.up), key=lambda memory: memory.number)
+        honest = set(newest.roster) - {self.world.liar}
+        return len(honest) >= majority(newest.roster) and len(newest.roster) - len(honest) <= most_faulty(newest.roster)
+
+    def finish(self) -> None:
+        if not self.world.witness.forked and self.assumed:
+            super().finish()
+        self.world.check_guilt()
+
+    def one_view(self) -> int:
+        for _ in range(self.rng.randint(0, 4)):
+            self.lie()
+        return super().one_view()
+
+    def bring_up_a_majority(self) -> None:
+        """All honest peers are up."""
+
+    def check_logs(self) -> None:
+        """What they hold is one chain."""
+        assert not self.world.witness.forked

@@ -10,7 +10,7 @@ from gather_scene import RUN, Swarm
 from memory_network import MemoryNetwork, MemoryTransport
 
 from outerloop.swarm import statements
-from outerloop.swarm.ballots import Accepted, Ask, Link, Message, Propose
+from outerloop.swarm.ballots import Accepted, Ask, Here, Link, Message, Propose
 from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.commits import Commit
 from outerloop.swarm.framing import Stream
@@ -64,6 +64,11 @@ class Liar:
         """To be counted in the round that is at hand in this memory."""
         number, head = memory.number, memory.head.digest
         return Ask(number, head, self.keys.sign(statements.ask(number, head)))
+
+    def here(self, memory: Memory, view: int) -> Here:
+        """That it wants to be in a view of the round that is at hand in this memory."""
+        number, head = memory.number, memory.head.digest
+        return Here(number, head, view, self.keys.sign(statements.wish(number, head, view)))
 
     def propose(self, commit: Commit) -> Propose:
         """As the leader of view 0."""

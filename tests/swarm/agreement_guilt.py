@@ -1,0 +1,68 @@
+"""Who is proven to have lied by signed statements alone: pairs that no honest peer signs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from toy_notary import ToyNotary
+
+from outerloop.swarm import statements
+from outerloop.swarm.ballots import Accept, Accepted, Decided, Link, Message, Promise
+from outerloop.swarm.commits import Commit
+from outerloop.swarm.statements import Statement
+
+NOTARY = ToyNotary("judge")
+
+
+def convicted(messages: Iterable[tuple[str, Message]], peers: Iterable[str]) -> set[str]:
+    """Return who signed two accepts of one view, or an accept and a later promise that leaves it out.
+
+    `messages`: with whom they came from, whoever that was. `peers`: whose signatures are looked for.
+    """
+    peers, accepts, promises = list(peers), defaultdict(set), defaultdict(set)
+    for sender, message in set(messages):
+        for peer, (kind, *said) in signed(sender, message, peers):
+            (accepts if kind == "accept" else promises)[peer].add(tuple(said))
+    return {peer for peer in peers if lied(accepts[peer], promises[peer])}
+
+
+def lied(accepts: set[tuple], promises: set[tuple]) -> bool:
+    by_view = defaultdict(set)
+    for number, view, digest in accepts:
+        by_view[number, view].add(digest)
+    left_out = (
+        told_view < accepted_view or (told_view == accepted_view and told != digest)
+        for number, _, view, told_view, told in promises
+        for of, accepted_view, digest in accepts
+        if of == number and accepted_view < view
+    )
+    return any(len(digests) > 1 for digests in by_view.values()) or any(left_out)
+
+
+def signed(sender: str, message: Message, peers: list[str]) -> Iterator[tuple[str, Statement]]:
+    """The accepts and promises in a message whose signatures are right."""
+    if isinstance(message, Accept):
+        yield from _right([sender], statements.accept(message.number, message.view, message.digest), message.signature)
+    if isinstance(message, Promise):
+        said = statements.promise(message.number, message.head, message.view, message.vote)
+        yield from _right([sender], said, message.signature)
+    proposal = message if isinstance(message, Decided) else getattr(message, "accepted", None)
+    if isinstance(proposal, Accepted | Decided):
+        yield from _of_links(proposal.commit, proposal.links, peers)
+    if isinstance(message, Decided):
+        said = statements.accept(message.commit.number, message.view, message.commit.digest)
+        for peer, signature in message.accepts:
+            yield from _right([peer], said, signature)
+
+
+def _of_links(commit: Commit, links: tuple[Link, ...], peers: list[str]) -> Iterator[tuple[str, Statement]]:
+    for link in links:
+        yield from _right(peers, statements.accept(commit.number, link.view, commit.digest), link.signature)
+        for one in link.pledges:
+            said = statements.promise(commit.number, commit.parent, link.view, one.accepted)
+            yield from _right([one.peer], said, one.signature)
+
+
+def _right(peers: list[str], said: Statement, signature: bytes) -> Iterator[tuple[str, Statement]]:
+    yield from ((peer, said) for peer in peers if NOTARY.right(peer, said, signature))

@@ -1,0 +1,311 @@
+"""A member of the agreement that says whatever may harm: it knows what all hold, and signs with its own key alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from agreement_guilt import convicted
+from agreement_world import World, payload
+from toy_notary import SITTING, toy_signature
+
+from outerloop.swarm import statements
+from outerloop.swarm.ballots import (
+    Accept,
+    Accepted,
+    Ask,
+    Decided,
+    Here,
+    Link,
+    Message,
+    Pledge,
+    Promise,
+    Propose,
+    Wish,
+    Wishes,
+)
+from outerloop.swarm.commits import Commit, Participant, majority
+from outerloop.swarm.fields import MAX_VIEW
+from outerloop.swarm.memory import Memory, leader
+from outerloop.swarm.outputs import Apply, Output, Send
+from outerloop.swarm.succession import next_roster
+
+
+class Witness:
+    """What must hold of honest peers beside a liar. `commits`: all that were applied, by round."""
+
+    def __init__(self) -> None:
+        self.commits: dict[int, set[Commit]] = {}
+        self.votes: set[tuple[str, int, int, bytes]] = set()
+        self.applied = 0
+
+    @property
+    def chosen(self) -> dict[int, Commit]:
+        return {number: next(iter(commits)) for number, commits in self.commits.items()}
+
+    @property
+    def forks(self) -> list[int]:
+        """How many peers decided the first round that came to two things."""
+        first = min(number for number, commits in self.commits.items() if len(commits) > 1)
+        return [len(one.roster) for one in self.commits.get(first - 1, ())]
+
+    @property
+    def forked(self) -> bool:
+        return any(len(commits) > 1 for commits in self.commits.values())
+
+    def saved(self, peer: str, disk: Memory, payloads: set[tuple[int, Participant]]) -> None:
+        if vote := disk.accepted:
+            assert all((disk.number, one) in payloads for one in vote.commit.participants), "payloads that are not held"
+            self.votes.add((peer, disk.number, *vote.vote))
+
+    def said(self, peer: str, message: Message, disk: Memory) -> None:
+        pass
+
+    def did_apply(self, commit: Commit) -> None:
+        self.applied += 1
+        self.commits.setdefault(commit.number, set()).add(commit)
+
+    def learned(self, memory: Memory, liar: str, known: Iterable[str]) -> None:
+        """The head was signed by a majority of the roster before it, by honest peers only if they have voted for it."""
+        decided, roster = memory.log[-1], memory.log[-2].commit.roster
+        commit, said = decided.commit, (decided.commit.number, decided.view, decided.commit.digest)
+        signers = {
+            peer
+            for peer, signature in decided.accepts
+            if peer in roster and signature == toy_signature(peer, statements.accept(*said))
+        }
+        assert len(signers) >= majority(roster), "applied what no majority has signed"
+        assert all((peer, *said) in self.votes for peer in signers - {liar}), "an accept that its peer never gave"
+        assert set(commit.roster) <= set(known), "a roster with names of nobody"
+        present = {one.peer for one in commit.participants}
+        assert set(commit.roster) - set(roster) <= present & {peer for peer, _ in commit.asks}, "in without asking"
+
+
+class LiarWorld(World):
+    """The liar runs no machine: `ears` is what it heard. `circulated`: all that was ever sent, and by whom; `known`:
+    what honest peers have said or heard of it.
+    """
+
+    def __init__(self, members: Iterable[str], outsiders: Iterable[str] = (), *, liar: str, **options: object) -> None:
+        self.liar = liar
+        self.ears: list[tuple[str, Message]] = []
+        self.circulated: set[tuple[str, Message]] = set()
+        self.known: set[tuple[str, Message]] = set()
+        super().__init__(members, outsiders, **options)  # type: ignore[arg-type]
+        self.witness = self.monitor = Witness()  # type: ignore[assignment]
+
+    def start(self, name: str) -> None:
+        if name != self.liar:
+            super().start(name)
+
+    def _carry_out(self, name: str, output: Output) -> None:
+        super()._carry_out(name, output)
+        if isinstance(output, Send):
+            self.circulated.add((name, output.message))
+            self.known.add((name, output.message))
+            if output.to == self.liar:
+                self.ears.append((name, output.message))
+        if isinstance(output, Apply) and self[name].memory.head == output.commit and len(self[name].memory.log) > 1:
+            self.witness.learned(self[name].memory, self.liar, self.peers)
+
+    def deliver(self, index: int = 0, *, keep: bool = False, crash_after: int | None = None) -> None:
+        sender, to, message = self.network[index]
+        if to in self.up:
+            self.known.add((sender, message))
+        super().deliver(index, keep=keep, crash_after=crash_after)
+
+    def fetch(self, name: str, source: str) -> None:
+        """Nobody takes over a state from the other side of a fork."""
+        if not self.witness.forked:
+            super().fetch(name, source)
+
+    def say(self, to: str, message: Message) -> None:
+        """From the liar to a peer."""
+        self.circulated.add((self.liar, message))
+        self.network.append((self.liar, to, message))
+
+    def check_guilt(self) -> None:
+        """Nobody honest is convicted by anything said, and a fork convicts the liar by what the honest know."""
+        assert convicted(self.circulated, self.peers) <= {self.liar}, "an honest peer is convicted"
+        if self.witness.forked:
+            assert all(size % 2 for size in self.witness.forks), "majorities of these share more than the liar"
+            assert convicted(self.known, self.peers) == {self.liar}, "a fork that nobody is convicted of"
+
+
+class Liar:
+    """Each method is one lie, made up by `rng`."""
+
+    def __init__(self, world: LiarWorld, rng: random.Random) -> None:
+        self.world, self.rng, self.name = world, rng, world.liar
+        self.proposals: list[Accepted] = []
+        self.lies: list[Callable[[Memory], None]] = [
+            self.propose,
+            self.split,
+            self.split,
+            self.split,
+            self.decide,
+            self.decide,
+            self.decide,
+            self.accept,
+            self.promise,
+            self.wish,
+            self.certificate,
+            self.replay,
+            self.ask,
+            self.offer,
+        ]
+
+    def lie(self) -> None:
+        if self.world.up:
+            self.rng.choice(self.lies)(self.world[self.rng.choice(self.world.up)].memory)
+
+    def sign(self, statement: statements.Statement) -> bytes:
+        return toy_signature(self.name, statement)
+
+    def some(self, of: Iterable) -> list:
+        """Some of these, often all."""
+        every = list(of)
+        return self.rng.sample(every, self.rng.randint(0, len(every))) if self.rng.random() < 0.6 else every
+
+    def tell(self, message: Message) -> None:
+        for to in self.some(self.world.up):
+            self.world.say(to, message)
+
+    # lies
+
+    def propose(self, memory: Memory) -> None:
+        """One or two commits in a view that it leads mostly, to some each, whatever the promises say."""
+        view = self.view(memory)
+        for _ in range(self.rng.randint(1, 2)):
+            proposal = self.proposal(memory, view)
+            self.proposals.append(proposal)
+            self.tell(Propose(proposal))
+
+    def split(self, memory: Memory) -> None:
+        """Two commits that could both be right, in the next view that it leads, each with its payloads to one part."""
+        view, up = self.view(memory), self.rng.sample(self.world.up, len(self.world.up))
+        at = self.rng.randint(0, len(up))
+        for part in (up[:at], up[at:]):
+            self.proposals.append(self.proposal(memory, view, forge=False))
+            for to in part:
+                for one in self.proposals[-1].commit.participants:
+                    self.world.give(to, memory.number, one)
+                self.world.say(to, Propose(self.proposals[-1]))
+
+    def proposal(self, memory: Memory, view: int, *, forge: bool = True) -> Accepted:
+        promises = [(peer, one) for peer, one in self.world.ears if isinstance(one, Promise)]
+        told = {peer: one for peer, one in promises if (one.head, one.view) == (memory.head.digest, view)}
+        pledges = {peer: Pledge(peer, one.vote, one.signature) for peer, one in told.items()}
+        known = [one.accepted for one in told.values() if one.accepted]
+        again = self.rng.choice(known) if known and self.rng.random() < 0.5 else None
+        own = again.vote if again and self.rng.random() < 0.5 else None
+        if view and self.name in memory.roster:
+            pledges[self.name] = self.pledge(memory, view, own)
+        if not again and self.rng.random() < 0.7:
+            pledges = {peer: one for peer, one in pledges.items() if one.accepted is None}
+        commit = again.commit if again else self.commit(memory, view, forge=forge)
+        signature = self.sign(statements.accept(commit.number, view, commit.digest))
+        link = Link(view, tuple(sorted(pledges.values(), key=lambda one: one.peer)) if view else (), signature)
+        return Accepted(commit, (*(again.links if again else ()), link))
+
+    def commit(self, memory: Memory, view: int, *, forge: bool) -> Commit:
+        number, head = memory.number, memory.head.digest
+        held = {one for peer in self.world.peers.values() for of, one in peer.payloads if of == number}
+        by_peer = {one.peer: one for one in sorted(held)}
+        if forge:
+            by_peer[self.name] = self.payload(number)
+        asks = [(peer, one.signature) for peer, one in self.world.ears if isinstance(one, Ask) and one.head == head]
+        learners = set(dict(asks))
+        possible = [peer for peer in by_peer if peer in memory.roster or peer in learners]
+        counted = (
+            self.some(possible) if forge else self.rng.sample(possible, max(0, len(possible) - self.rng.randint(0, 1)))
+        )
+        participants = tuple(by_peer[peer] for peer in sorted(counted))
+        history = [one.commit for one in memory.log]
+        roster = set(next_roster(history, participants, absent_rounds=self.world.absent_rounds))
+        if forge and self.rng.random() < 0.5:
+            forged = self.rng.choice([{"x1", "x2"}, {f"100-{self.name}", f"101-{self.name}"}, {"900-x", self.name}])
+            roster = self.rng.choice([roster | forged, set(self.some(roster)) | {self.name}, forged])
+        counted_asks = tuple(sorted({ask for ask in asks if ask[0] in counted}))
+        return Commit(number, head, view, participants, tuple(sorted(roster)), counted_asks)
+
+    def decide(self, memory: Memory) -> None:
+        """What it proposed lately, to those that accepted it or to some; now and then without a majority."""
+        for proposal in self.proposals[-4:]:
+            commit, view = proposal.commit, proposal.view
+            accepts = {
+                (peer, one.signature)
+                for peer, one in self.world.ears
+                if isinstance(one, Accept) and (one.view, one.digest) == (view, commit.digest)
+            }
+            own = self.name, self.sign(statements.accept(commit.number, view, commit.digest))
+            decided = Decided(commit, view, tuple(sorted(accepts | {own})), proposal.links if view else ())
+            if accepts and self.rng.random() < 0.8:
+                for peer, _ in sorted(accepts):
+                    self.world.say(peer, decided)
+            else:
+                self.tell(decided)
+
+    def accept(self, memory: Memory) -> None:
+        """Whatever was proposed, to whoever leads it, and what nobody proposed."""
+        seen = [one.accepted for _, one in self.world.ears if isinstance(one, Propose)] + self.proposals
+        for proposal in self.rng.sample(seen, min(2, len(seen))):
+            commit, view = proposal.commit, proposal.view
+            signature = self.sign(statements.accept(commit.number, view, commit.digest))
+            self.tell(Accept(commit.number, commit.parent, view, commit.digest, signature))
+
+    def promise(self, memory: Memory) -> None:
+        """A view around the one at hand, hiding what it accepted, or telling what only it proposed."""
+        view = memory.promised + self.rng.randint(0, 4) or 1
+        of = [one for one in self.proposals if one.commit.parent == memory.head.digest and one.view < view]
+        accepted = self.rng.choice([None, *of])
+        vote = accepted.vote if accepted else None
+        self.tell(Promise(memory.number, memory.head.digest, view, accepted, self.pledge(memory, view, vote).signature))
+
+    def wish(self, memory: Memory) -> None:
+        """A view that it leads, or the last there is."""
+        view = self.rng.choice([memory.promised + 1, memory.promised + 2, self.view(memory), 1000, MAX_VIEW])
+        self.tell(Here(memory.number, memory.head.digest, view, self.wish_for(memory, view)))
+
+    def certificate(self, memory: Memory) -> None:
+        """Wishes of honest peers as it has heard them, of other views and rounds too, its own, and some it made up."""
+        view = self.rng.choice([memory.promised + 1, self.view(memory), MAX_VIEW])
+        heard = {peer: Wish(peer, one.view, one.signature) for peer, one in self.world.ears if isinstance(one, Here)}
+        if self.rng.random() < 0.5:
+            heard |= {peer: Wish(peer, view, self.wish_for(memory, view)) for peer in self.some(memory.roster)}
+        heard[self.name] = Wish(self.name, view, self.wish_for(memory, view))
+        self.tell(Wishes(memory.number, memory.head.digest, tuple(sorted(heard.values()))))
+
+    def replay(self, memory: Memory) -> None:
+        if self.world.ears:
+            self.tell(self.rng.choice(self.world.ears)[1])
+
+    def ask(self, memory: Memory) -> None:
+        said = statements.ask(memory.number, memory.head.digest)
+        self.tell(Ask(memory.number, memory.head.digest, self.sign(said)))
+
+    def offer(self, memory: Memory) -> None:
+        """One of two payloads for the same round, to some."""
+        one = self.payload(memory.number)
+        for to in self.some(self.world.up):
+            self.world.give(to, memory.number, one)
+
+    # small things
+
+    def view(self, memory: Memory) -> int:
+        """Mostly one that it leads, not far from the one at hand."""
+        near = range(memory.promised, memory.promised + 2 * len(memory.roster))
+        led = [view for view in near if leader(SITTING, memory.number, view, memory.roster) == self.name]
+        return led[0] if led and self.rng.random() < 0.8 else self.rng.choice(near)
+
+    def payload(self, number: int) -> Participant:
+        one = payload(self.name, number)
+        return one if self.rng.random() < 0.7 else replace(one, digest=bytes(32))
+
+    def pledge(self, memory: Memory, view: int, vote: tuple[int, bytes] | None) -> Pledge:
+        said = statements.promise(memory.number, memory.head.digest, view, vote)
+        return Pledge(self.name, vote, self.sign(said))
+
+    def wish_for(self, memory: Memory, view: int) -> bytes:
+        return self.sign(statements.wish(memory.number, memory.head.digest, view))

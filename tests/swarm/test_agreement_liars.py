@@ -1,0 +1,460 @@
+"""What a member that lies can do to the agreement, attack by attack; at the end all of it at random.
+
+One of four lies unless a scene says otherwise. What is refused is refused by name, and the round goes on without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import pytest
+from agreement_guilt import convicted
+from agreement_liar import LiarWorld
+from agreement_schedule import LiarSchedule
+from agreement_world import RUN, World, payload
+from gather_scene import INNER_S
+from liar import swarm_with_liar
+from toy_notary import ToyNotary, accept_of, decided_by, pledge_of, proposal, toy_signature
+from virtual_clock import run
+
+from outerloop.swarm import statements
+from outerloop.swarm.agreement import Agreement
+from outerloop.swarm.ballots import Accept, Accepted, Ask, Decided, Here, Link, Pledge, Promise, Propose, Wish, Wishes
+from outerloop.swarm.closing import Closing
+from outerloop.swarm.commits import Commit, Participant, genesis, majority
+from outerloop.swarm.fields import MAX_VIEW, BadMessage
+from outerloop.swarm.memory import Memory, leader
+from outerloop.swarm.outputs import Refused, Save, Send
+from outerloop.swarm.timeouts import LEAD_S
+
+FOUR = ("000-a", "001-b", "002-c", "003-d")
+CLOSING = Closing(min_peers=2, min_fraction=1.0)
+
+
+def four(*, absent_rounds: int = 2, allowed: Callable[[str], bool] = lambda name: True) -> Agreement:
+    """The first of four peers, at the first round that the last of them leads in view 0, and it itself in view 3."""
+    ends = FOUR[-1], FOUR[0]
+    number = next(n for n in range(99) if (leader(RUN, n, 0, FOUR), leader(RUN, n, 3, FOUR)) == ends)
+    memory = Memory.first(run=RUN, peer=FOUR[0], roster=FOUR, number=number)
+    return Agreement(memory, notary=ToyNotary(FOUR[0]), closing=CLOSING, absent_rounds=absent_rounds, allowed=allowed)
+
+
+def commit_of(
+    memory: Memory, counted: Iterable[str], roster: Iterable[str], *, view: int = 0, **more: object
+) -> Commit:
+    participants = tuple(payload(peer, memory.number) for peer in sorted(counted))
+    roster = tuple(sorted(roster))
+    return Commit(memory.number, memory.head.digest, view, participants, roster, **more)  # type: ignore[arg-type]
+
+
+def ask_of(peer: str, memory: Memory) -> tuple[str, bytes]:
+    return peer, toy_signature(peer, statements.ask(memory.number, memory.head.digest))
+
+
+def wish_of(peer: str, memory: Memory, view: int) -> Wish:
+    return Wish(peer, view, toy_signature(peer, statements.wish(memory.number, memory.head.digest, view)))
+
+
+def here_of(peer: str, memory: Memory, view: int) -> Here:
+    return Here(memory.number, memory.head.digest, view, wish_of(peer, memory, view).signature)
+
+
+def wants(machine: Agreement, view: int, *peers: str) -> None:
+    for peer in peers:
+        machine.receive(peer, here_of(peer, machine.memory, view))
+
+
+def hold_all(machine: Agreement, *peers: str) -> None:
+    for peer in peers:
+        machine.holds(machine.number, payload(peer, machine.number))
+
+
+def voted(machine: Agreement, commit: Commit) -> bool:
+    return machine.memory.accepted is not None and machine.memory.accepted.commit == commit
+
+
+# rosters
+
+ROSTERS: list[tuple[str, list[str], list[str], list[str], str]] = [
+    ("nobody it knows", [*FOUR], [*FOUR, "004-e"], [], "lets in 004-e, whose payload it does not count"),
+    ("a thousand dead ids", [*FOUR], [*FOUR, *(f"{i}-x{i}" for i in range(100, 999))], [], "whose payload it does not"),
+    ("more names of its key", [*FOUR], [*FOUR, "100-d", "101-d"], [], "whose payload it does not count"),
+    ("its key twice, both counted", [*FOUR, "100-d"], [*FOUR, "100-d"], ["100-d"], "under another name"),
+    ("an honest key twice", [*FOUR, "100-b"], [*FOUR, "100-b"], ["100-b"], "under another name"),
+    ("an honest peer dropped", ["000-a", "003-d"], ["000-a", "003-d"], [], "drops 001-b, which was not absent 2 times"),
+    ("one that takes part dropped", [*FOUR], [*FOUR[:2], "003-d"], [], "drops peers that take part"),
+    ("a newcomer that did not ask", [*FOUR, "004-e"], [*FOUR, "004-e"], [], "counts others than those that ask"),
+    ("a newcomer left out again", [*FOUR, "004-e"], [*FOUR], ["004-e"], "a next roster of 4 where 5 follow"),
+    ("more newcomers than there is room", ["000-a", "001-b", "003-d", "004-e", "005-f"], [*FOUR, "004-e", "005-f"],
+     ["004-e", "005-f"], "a next roster of 6 where 5 follow"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("counted", "roster", "asks", "why"), [one[1:] for one in ROSTERS], ids=[o[0] for o in ROSTERS]
+)
+def test_no_roster_but_the_one_that_follows_is_voted_for(
+    counted: list[str], roster: list[str], asks: list[str], why: str
+) -> None:
+    """Not as a proposal, nor as what somebody has accepted, nor decided by all of the roster."""
+    machine = four()
+    memory = machine.memory
+    commit = commit_of(memory, counted, roster, asks=tuple(ask_of(peer, memory) for peer in asks))
+    hold_all(machine, *counted)
+    view = next(view for view in range(1, 9) if memory.leader(view) == memory.peer)
+    accepted = proposal(commit, roster=FOUR)
+    said = statements.promise(memory.number, memory.head.digest, view, accepted.vote)
+    promise = Promise(memory.number, memory.head.digest, view, accepted, toy_signature(FOUR[-1], said))
+    for message in (Propose(accepted), promise, decided_by(FOUR, commit)):
+        (refused,) = machine.receive(FOUR[-1], message)
+        assert isinstance(refused, Refused) and why in refused.reason, message
+    assert machine.memory == memory
+
+
+def test_a_newcomer_counts_by_its_own_request_for_this_round_alone() -> None:
+    machine = four()
+    memory, counted = machine.memory, [*FOUR, "004-e"]
+    hold_all(machine, *counted)
+    older = statements.ask(memory.number - 1, memory.head.digest)
+    elsewhere = statements.ask(memory.number, bytes(32))
+    forged = [ask_of("003-d", memory)[1], toy_signature("004-e", older), toy_signature("004-e", elsewhere)]
+    for signature in forged:
+        commit = commit_of(memory, counted, counted, asks=(("004-e", signature),))
+        (refused,) = machine.receive(FOUR[-1], Propose(proposal(commit, roster=FOUR)))
+        assert isinstance(refused, Refused) and "004-e, which has not asked" in refused.reason
+    commit = commit_of(memory, counted, counted, asks=(ask_of("004-e", memory),))
+    machine.receive(FOUR[-1], Propose(proposal(commit, roster=FOUR)))
+    assert voted(machine, commit)
+
+
+def test_who_may_not_take_part_is_not_voted_for_and_followed_once_decided() -> None:
+    machine = four(allowed=lambda name: name != "004-e")
+    memory, counted = machine.memory, [*FOUR, "004-e"]
+    hold_all(machine, *counted)
+    commit = commit_of(memory, counted, counted, asks=(ask_of("004-e", memory),))
+    (refused,) = machine.receive(FOUR[-1], Propose(proposal(commit, roster=FOUR)))
+    assert isinstance(refused, Refused) and "004-e, which may not take part" in refused.reason
+    assert machine.receive("004-e", Ask(memory.number, memory.head.digest, ask_of("004-e", memory)[1])) == []
+    assert not machine.gathering.asked
+    machine.receive(FOUR[1], decided_by(FOUR[1:], commit))
+    assert machine.memory.roster == tuple(counted), "the same on all, whatever their lists"
+
+
+def test_one_key_asks_for_one_seat() -> None:
+    machine = four()
+    memory = machine.memory
+    for name in ("004-e", "104-e", "100-b", "204-e"):
+        machine.receive(name, Ask(memory.number, memory.head.digest, ask_of(name, memory)[1]))
+    assert machine.gathering.asked == {"004-e"}
+    with pytest.raises(BadMessage, match="names a peer twice"):
+        genesis(RUN, ["000-a", "001-b", "100-a"])
+
+
+def test_a_log_that_is_too_short_votes_for_nobody_s_leaving_and_follows_it_once_decided() -> None:
+    first = four(absent_rounds=3).memory
+    started = decided_by(FOUR, commit_of(first, FOUR, FOUR))
+    memory = Memory(RUN, FOUR[1], (started,))  # as after a download
+    number = memory.number
+    dropped = commit_of(memory, FOUR[:3], FOUR[:3])
+    stays = commit_of(memory, FOUR[:3], FOUR)
+    assert memory.leader(0) != memory.peer
+    for commit in (dropped, stays):
+        machine = Agreement(memory, notary=ToyNotary(FOUR[1]), closing=CLOSING, absent_rounds=3)
+        for peer in FOUR[:3]:
+            machine.holds(number, payload(peer, number))
+        machine.receive(memory.leader(0), Propose(proposal(commit, roster=FOUR)))
+        assert voted(machine, commit) == (commit is stays)
+        machine.receive(FOUR[2], decided_by(FOUR[1:], dropped))
+        assert machine.memory.roster == FOUR[:3]
+
+
+def test_a_liar_s_word_alone_lets_nobody_in_that_the_others_do_not_allow() -> None:
+    """It proposes a friend, accepts, and tells the next leader so: that one goes by what the others promise."""
+    machine = four(allowed=lambda name: name != "004-e")
+    memory, counted = machine.memory, [*FOUR, "004-e"]
+    lie = proposal(commit_of(memory, counted, counted, asks=(ask_of("004-e", memory),)), roster=FOUR)
+    hold_all(machine, *counted)
+    view = next(view for view in range(1, 9) if memory.leader(view) == memory.peer)
+    wants(machine, view, *FOUR[1:])
+    assert machine.view == view and machine.leads
+    for peer, accepted in ((FOUR[3], lie), (FOUR[1], None), (FOUR[2], None)):
+        assert machine.proposed is None, "promises of three of four, one of them the liar's, are not enough"
+        vote = accepted.vote if accepted else None
+        signature = toy_signature(peer, statements.promise(memory.number, memory.head.digest, view, vote))
+        machine.receive(peer, Promise(memory.number, memory.head.digest, view, accepted, signature))
+    assert machine.proposed and machine.proposed.commit.roster == FOUR
+
+
+# views
+
+
+def test_no_liar_moves_a_view_however_high_and_the_rounds_go_on_also_from_disk() -> None:
+    """It says it wants the last view there is, promises it, and shows certificates; then it is gone for good."""
+    machine = four()
+    memory, liar = machine.memory, FOUR[-1]
+    head, number = memory.head.digest, memory.number
+    told = [wish_of(peer, memory, 1) for peer in (FOUR[1], liar)]
+    forged = [Wish(peer, MAX_VIEW, wish_of(liar, memory, MAX_VIEW).signature) for peer in FOUR]
+    for view in (1, 2, MAX_VIEW):
+        said = statements.promise(number, head, view, None)
+        for message in (
+            here_of(liar, memory, view),
+            Promise(number, head, view, None, toy_signature(liar, said)),
+            Wishes(number, head, tuple(forged)),
+            Wishes(number, head, (*told[:1], wish_of(liar, memory, view))),
+            Wishes(number, head, tuple(sorted(told))),
+        ):
+            outputs = machine.receive(liar, message)
+            assert not any(isinstance(one, Save) for one in outputs)
+            assert machine.view == 0 and machine.memory == memory, message
+    machine.receive(FOUR[2], here_of(FOUR[2], memory, 1))
+    assert machine.view == 1, "three of four want it: two of them are honest"
+
+
+def test_the_view_is_the_one_that_a_majority_wants_whatever_one_says() -> None:
+    machine = four()
+    wants(machine, MAX_VIEW, FOUR[3])
+    wants(machine, 2, FOUR[1])
+    assert machine.view == 0 and machine.overdue
+    machine.timeout(machine.number, 0)
+    assert machine.view == 1, "its own wish is for the next view alone"
+    wants(machine, 2, FOUR[2])
+    assert machine.view == 2
+
+
+def test_patience_runs_for_more_than_one_of_four() -> None:
+    machine = four()
+    wants(machine, 1, FOUR[3])
+    assert not machine.overdue
+    wants(machine, 1, FOUR[1])
+    assert machine.overdue and machine.view == 0
+
+
+def test_a_message_of_a_later_view_is_asked_about_and_a_certificate_answers() -> None:
+    machine = four()
+    memory = machine.memory
+    view = next(view for view in range(2, 9) if memory.leader(view) == memory.peer)
+    said = statements.promise(memory.number, memory.head.digest, view, None)
+    promise = Promise(memory.number, memory.head.digest, view, None, toy_signature(FOUR[1], said))
+    assert machine.receive(FOUR[1], promise) == [Send(FOUR[1], here_of(FOUR[0], memory, 0))]
+    certificate = Wishes(memory.number, memory.head.digest, tuple(wish_of(peer, memory, view) for peer in FOUR[1:]))
+    outputs = machine.receive(FOUR[1], certificate)
+    assert machine.view == view and outputs[1:] == [Send(peer, certificate) for peer in FOUR[1:]]
+    assert set(machine.gathering.promises_of(view)) == {FOUR[1]}, "the promise that came early is not lost"
+    behind = here_of(FOUR[2], memory, 1)
+    assert machine.receive(FOUR[2], behind) == [Send(FOUR[2], certificate)]
+
+
+def test_wishes_that_a_crash_took_are_made_up_for_by_timeouts() -> None:
+    world = World("abcd", closing=CLOSING)
+    for _ in range(3):
+        for peer in "abc":
+            world.event(peer, lambda machine: machine.timeout(machine.number, machine.view))
+        world.deliver_all()
+    assert [world[peer].view for peer in "abc"] == [3] * 3
+    for peer in "abcd":
+        world.crash(peer)
+    world.peers["b"].disk = replace(world.peers["b"].disk, promised=1)
+    for peer in "abc":
+        world.start(peer)
+    for _ in range(3):
+        for peer in "abc":
+            world.event(peer, lambda machine: machine.timeout(machine.number, machine.view))
+        world.deliver_all()
+    assert len({world[peer].view for peer in "abc"}) == 1 and world["a"].view >= 4
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_rounds_go_on_at_their_pace_while_one_of_four_tries_to_grab_views(gone: bool) -> None:
+    """Real signatures, virtual time. It tells all the last view in every round, and all else of later views."""
+
+    async def scene() -> None:
+        swarm, liar = await swarm_with_liar(lambda liar, swarm: lambda number: liar.offer(liar.seal(b"d", number)))
+        await swarm.until("abc", 1)
+        for rounds in range(2, 6):
+            memory = swarm["a"].rounds._agreement.memory
+            for letter in "abc" if rounds < 4 or not gone else "":
+                for view in (1, 2, 1000, MAX_VIEW):
+                    await liar.say(letter, liar.here(memory, view))
+            if gone and rounds == 3:
+                swarm.network.kill(liar.link.peer_id)
+            await swarm.until("abc", rounds, limit_s=2 * INNER_S + 4 * LEAD_S)
+            assert max(swarm[letter].rounds._agreement.view for letter in "abc") <= 2
+        swarm.agree()
+
+    run(scene())
+
+
+# proposals
+
+
+def justified(memory: Memory, view: int, commit: Commit, told: dict[str, tuple[int, bytes] | None]) -> Link:
+    pledges = tuple(pledge_of(peer, commit, view, told[peer]) for peer in sorted(told))
+    return Link(view, pledges, accept_of(memory.leader(view), commit, view))
+
+
+UNJUSTIFIED: list[tuple[str, Callable[[Memory, Commit, Commit], tuple[Link, ...]], str]] = [
+    ("no promises", lambda m, own, x: (justified(m, 1, own, {}),), "0 of its 0 promises"),
+    ("promises of two of four", lambda m, own, x: (justified(m, 1, own, dict.fromkeys(FOUR[:2])),), "2 of its 2"),
+    ("promises of strangers",
+     lambda m, own, x: (justified(m, 1, own, dict.fromkeys(["000-x", "001-y", "002-z"])),), "0 of its 3 promises"),
+    ("promises that others did not sign",
+     lambda m, own, x: (Link(1, tuple(Pledge(peer, None, bytes(64)) for peer in FOUR[:3]),
+                             accept_of(m.leader(1), own, 1)),), "0 of its 3 promises"),
+    ("promises of another view",
+     lambda m, own, x: (replace_view(justified(m, 2, own, dict.fromkeys(FOUR[:3])), 1, m, own),), "0 of its 3"),
+    ("its own choice where another was accepted",
+     lambda m, own, x: (justified(m, 1, own, {FOUR[0]: None, FOUR[1]: (0, x.digest), FOUR[2]: None}),), "of another"),
+    ("no signature of the leader",
+     lambda m, own, x: (justified(m, 1, own, dict.fromkeys(FOUR[:3]))._replace(signature=bytes(64)),), "which leads"),
+]  # fmt: skip
+
+
+def replace_view(link: Link, view: int, memory: Memory, commit: Commit) -> Link:
+    return Link(view, link.pledges, accept_of(memory.leader(view), commit, view))
+
+
+@pytest.mark.parametrize(("links", "why"), [one[1:] for one in UNJUSTIFIED], ids=[one[0] for one in UNJUSTIFIED])
+def test_a_later_proposal_is_accepted_only_with_the_promises_that_justify_it(
+    links: Callable[[Memory, Commit, Commit], tuple[Link, ...]], why: str
+) -> None:
+    machine = four()
+    memory = machine.memory
+    hold_all(machine, *FOUR)
+    own, chosen = commit_of(memory, FOUR, FOUR, view=1), commit_of(memory, FOUR[:3], FOUR)
+    (refused,) = machine.receive(memory.leader(1), Propose(Accepted(own, links(memory, own, chosen))))
+    assert isinstance(refused, Refused) and why in refused.reason
+    assert machine.memory == memory
+    right = justified(memory, 1, own, dict.fromkeys(FOUR[:3]))
+    machine.receive(memory.leader(1), Propose(Accepted(own, (right,))))
+    assert voted(machine, own) and machine.view == 1, "the promises prove the view as well"
+
+
+def test_what_was_proposed_before_is_proposed_again_with_all_that_justified_it() -> None:
+    machine = four()
+    memory = machine.memory
+    hold_all(machine, *FOUR)
+    commit = commit_of(memory, FOUR, FOUR)
+    first = Link(0, (), accept_of(memory.leader(0), commit))
+    told = {FOUR[1]: None, FOUR[2]: (0, commit.digest), FOUR[3]: None}
+    again = justified(memory, 2, commit, told)
+    jumped = justified(memory, 2, commit, {FOUR[1]: None, FOUR[2]: (1, bytes(32)), FOUR[3]: (0, commit.digest)})
+    for links, why in (
+        ((again,), "does not show that commit"),
+        ((first._replace(signature=bytes(64)), again), "does not show that"),
+        ((first, jumped), "do not tell of it as the last accepted, in view 0"),
+        ((first, justified(memory, 2, commit, dict.fromkeys(FOUR[:3]))), "do not tell of it"),
+    ):
+        (refused,) = machine.receive(memory.leader(2), Propose(Accepted(commit, links)))
+        assert isinstance(refused, Refused) and why in refused.reason
+        decided = Decided(commit, 2, decided_by(FOUR[1:], commit, 2).accepts, links)
+        (refused,) = machine.receive(FOUR[1], decided)
+        assert isinstance(refused, Refused) and why in refused.reason
+    machine.receive(memory.leader(2), Propose(Accepted(commit, (first, again))))
+    assert voted(machine, commit) and machine.view == 2
+
+
+def test_a_leader_that_proposes_two_commits_in_a_view_is_refused_before_and_after_the_first_is_accepted() -> None:
+    machine = four()
+    memory = machine.memory
+    one, other = commit_of(memory, FOUR, FOUR), commit_of(memory, FOUR[:3], FOUR)
+    machine.receive(FOUR[-1], Propose(proposal(one, roster=FOUR)))
+    for _ in range(2):
+        (refused,) = machine.receive(FOUR[-1], Propose(proposal(other, roster=FOUR)))
+        assert isinstance(refused, Refused) and "two commits in view 0" in refused.reason
+        hold_all(machine, *FOUR)
+    assert voted(machine, one)
+
+
+# forks
+
+
+@pytest.mark.parametrize("names", ["abc", "abcde"])
+def test_a_fork_of_a_bare_majority_convicts_who_made_it(names: str) -> None:
+    """Two halves that do not hear of each other: each is shown a commit that it and the liar have accepted."""
+    liar = leader(RUN, 0, 0, tuple(names))
+    world = LiarWorld(names, liar=liar, closing=Closing(min_peers=1, min_fraction=0.0))
+    honest = [name for name in names if name != liar]
+    halves = honest[: len(honest) // 2], honest[len(honest) // 2 :]
+    memory = world[honest[0]].memory
+    commits = [commit_of(memory, half, names) for half in halves]
+    for half, commit in zip(halves, commits, strict=True):
+        for peer in half:
+            for owner in half:
+                world.give(peer, 0, payload(owner, 0))
+            world.say(peer, Propose(proposal(commit, roster=names)))
+        world.deliver_all()
+        assert 1 + len(half) >= majority(tuple(names))
+        for peer in half:
+            world.say(peer, decided_by([*half, liar], commit))
+        world.deliver_all()
+    assert world.witness.forked and convicted(world.known, names) == {liar}
+
+
+def test_one_of_four_forks_nothing() -> None:
+    """Any two majorities share three less one: an honest peer. What the liar shows to each half has no majority."""
+    world = LiarWorld(FOUR, liar=leader(RUN, 0, 0, FOUR), closing=Closing(min_peers=1, min_fraction=0.0))
+    honest = [name for name in FOUR if name != world.liar]
+    memory = world[honest[0]].memory
+    for half in (honest[:1], honest[1:]):
+        commit = commit_of(memory, half, FOUR)
+        for peer in half:
+            for owner in half:
+                world.give(peer, 0, payload(owner, 0))
+            world.say(peer, Propose(proposal(commit, roster=FOUR)))
+        world.deliver_all()
+        world.say(half[0], decided_by([*half, world.liar], commit))
+        world.deliver_all()
+    assert not world.witness.forked and len(world.witness.commits[0]) == 1
+
+
+HIDES: list[tuple[str, tuple[int, bytes] | None, bool]] = [
+    ("nothing", None, True),
+    ("less", (0, b"y" * 32), True),
+    ("another", (1, b"y" * 32), True),
+    ("the same", (1, b"x" * 32), False),
+    ("a later one", (2, b"y" * 32), False),
+]
+
+
+@pytest.mark.parametrize(("told", "guilty"), [one[1:] for one in HIDES], ids=[one[0] for one in HIDES])
+def test_who_hides_what_it_accepted_is_convicted_and_nobody_else(told: tuple[int, bytes] | None, guilty: bool) -> None:
+    commit = Commit(0, bytes(32), 3, (Participant("a", bytes(32), 1),), ("a", "b"))
+    link = Link(3, (pledge_of("b", commit, 3, told),), bytes(64))
+    accept = statements.accept(0, 1, b"x" * 32)
+    said = [
+        ("b", Accept(0, bytes(32), 1, b"x" * 32, toy_signature("b", accept))),
+        ("a", Propose(Accepted(commit, (link,)))),
+        ("a", Accept(0, bytes(32), 1, b"z" * 32, toy_signature("a", accept))),
+    ]
+    assert convicted(said, ["a", "b"]) == ({"b"} if guilty else set())
+
+
+# all of it at random
+
+QUICK, SLOW, BLOCKS = 200, 50_000, 25
+
+
+def forks(seeds: Iterable[int]) -> int:
+    """Returns in how many schedules the liar brought about a fork."""
+    found = 0
+    for seed in seeds:
+        schedule = LiarSchedule(seed)
+        try:
+            schedule.run()
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {error!r}") from error
+        found += schedule.world.witness.forked
+    return found
+
+
+def test_whatever_one_lies_the_others_go_on_and_every_fork_convicts_it() -> None:
+    assert forks(range(QUICK)) > 0, "schedules in which nothing goes wrong prove nothing"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_the_same_of_fifty_thousand_schedules(block: int) -> None:
+    forks(range(QUICK + block * SLOW // BLOCKS, QUICK + (block + 1) * SLOW // BLOCKS))
