@@ -15,11 +15,11 @@ after a crash. That view 0 needs no promises rests on this, and on there being n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from outerloop.swarm import statements
-from outerloop.swarm.ballots import Accept, Accepted, Decided, Here, Link, Pledge, Promise, Propose, Wishes
+from outerloop.swarm.ballots import Accept, Accepted, Decided, Here, Link, Message, Pledge, Promise, Propose, Wishes
 from outerloop.swarm.closing import Closing
 from outerloop.swarm.commits import Commit, Participant, majority, most_faulty
 from outerloop.swarm.justification import flaw
@@ -74,7 +74,8 @@ class Decree(Pacemaker):
         elif isinstance(message, Wishes):
             self._take_wishes(sender, message.wishes)
         elif message.view < self.view:
-            self._send([sender], *(self._proof() or (self._here(),)))
+            shown: Sequence[Message] = self._proof() or [self._here()]
+            self._send([sender], *shown)
         elif isinstance(message, Propose):
             self._take_proposal(sender, message.accepted)
         elif isinstance(message, Promise):

@@ -6,6 +6,10 @@ on the signed promises of a majority for that view, each with what its peer had 
     first link    the commit's own view; none of its promises tells of a commit: the choice was free
     next link     the latest that its promises tell of is this commit, in the view of the link before
 
+Where they tell of two commits in the latest view, the leader of that view has proposed both. Its own promise does not
+count then, the others are a majority without it, and what most of them tell of is the one. So one liar of four forks
+nothing: what was decided was accepted by two of the three others, and two of them tell so.
+
 Accountability. Two decided commits X and Y of one round name a peer that lied, whoever and however many did. Let a
 majority accept X in view v and Y in view w. Where v = w, a peer is in both majorities and has accepted two commits in
 one view. Else let v < w, and take the first link of Y of a view after v: a peer that promised there is one that
@@ -18,7 +22,10 @@ their proof as the view changes of PBFT do, Castro and Liskov, OSDI 1999.)
 
 from __future__ import annotations
 
-from outerloop.swarm.ballots import Accepted, Link
+from collections import Counter
+from collections.abc import Collection
+
+from outerloop.swarm.ballots import Accepted, Link, Pledge
 from outerloop.swarm.commits import Commit, majority
 from outerloop.swarm.memory import leader
 from outerloop.swarm.statements import Notary, accept, promise
@@ -46,12 +53,30 @@ def _unjustified(roster: tuple[str, ...], commit: Commit, link: Link, before: Li
         if one.peer in roster
         and notary.right(one.peer, promise(commit.number, commit.parent, link.view, one.accepted), one.signature)
     }
-    if len(promised) < max(majority(roster), len(link.pledges)):
+    pledges = credible(notary.sitting, commit.number, roster, link.pledges)
+    if len(promised) < len(link.pledges) or len(pledges) < majority(roster):
         return f"{len(promised)} of its {len(link.pledges)} promises are signed by peers of the roster of {len(roster)}"
-    told = {one.accepted for one in link.pledges if one.accepted is not None}
-    latest = max((view for view, _ in told), default=None)
+    view, commits = binding(pledges)
     if before is None:
-        return "" if latest is None else f"the promises tell of another, accepted in view {latest}"
-    if latest != before.view or (latest, commit.digest) not in told:
+        return f"the promises tell of another, accepted in view {view}" if commits else ""
+    if view != before.view or commit.digest not in commits:
         return f"the promises do not tell of it as the last accepted, in view {before.view}"
     return ""
+
+
+def credible(sitting: str, number: int, roster: tuple[str, ...], pledges: tuple[Pledge, ...]) -> tuple[Pledge, ...]:
+    """Return the promises without that of a leader that has proposed two commits in the latest view told of."""
+    told = {one.accepted for one in pledges if one.accepted}
+    latest = max((view for view, _ in told), default=0)
+    if sum(view == latest for view, _ in told) < 2:
+        return pledges
+    return tuple(one for one in pledges if one.peer != leader(sitting, number, latest, roster))
+
+
+def binding(pledges: Collection[Pledge]) -> tuple[int, set[bytes]]:
+    """Return the latest view that promises tell of, and what most of them have accepted there: one of these commits is
+    to be proposed again. None of them: the choice is free."""
+    told = Counter(one.accepted for one in pledges if one.accepted)
+    latest = max((view for view, _ in told), default=-1)
+    tellers = {digest: count for (view, digest), count in told.items() if view == latest}
+    return latest, {digest for digest, count in tellers.items() if count == max(tellers.values())}

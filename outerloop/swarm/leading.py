@@ -16,6 +16,7 @@ from outerloop.swarm.closing import Closing
 from outerloop.swarm.commits import Commit, Participant, majority
 from outerloop.swarm.fields import MAX_PEERS
 from outerloop.swarm.gathering import Gathering
+from outerloop.swarm.justification import binding, credible
 from outerloop.swarm.memory import Memory
 from outerloop.swarm.succession import next_roster
 
@@ -53,11 +54,14 @@ def choice(
         if len(promises) < majority(memory.roster):
             return None
         promises = _considered(memory, promises, willing)
-    pledges = _shown(promises)
-    if holder := _latest(promises):
-        accepted = promises[holder].accepted
-        assert accepted is not None
-        return Choice(accepted.commit, holder, accepted.links, pledges)
+    pledges = credible(memory.run, memory.number, memory.roster, _shown(promises))
+    if memory.promised > 0 and len(pledges) < majority(memory.roster):
+        return None
+    view, commits = binding(pledges)
+    for peer, vote, _ in pledges:
+        accepted = promises[peer].accepted
+        if accepted and vote == (view, accepted.commit.digest) and accepted.commit.digest in commits:
+            return Choice(accepted.commit, peer, accepted.links, pledges)
     if not closes(memory, gathering, countable, closing=closing):
         return None
     return Choice(_own(memory, gathering, countable, absent_rounds), memory.peer, (), pledges)

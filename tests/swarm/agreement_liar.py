@@ -45,6 +45,12 @@ class Witness:
         return {number: next(iter(commits)) for number, commits in self.commits.items()}
 
     @property
+    def forks(self) -> list[int]:
+        """How many peers decided the first round that came to two things."""
+        first = min(number for number, commits in self.commits.items() if len(commits) > 1)
+        return [len(one.roster) for one in self.commits.get(first - 1, ())]
+
+    @property
     def forked(self) -> bool:
         return any(len(commits) > 1 for commits in self.commits.values())
 
@@ -123,6 +129,7 @@ class LiarWorld(World):
         """Nobody honest is convicted by anything said, and a fork convicts the liar by what the honest know."""
         assert convicted(self.circulated, self.peers) <= {self.liar}, "an honest peer is convicted"
         if self.witness.forked:
+            assert all(size % 2 for size in self.witness.forks), "majorities of these share more than the liar"
             assert convicted(self.known, self.peers) == {self.liar}, "a fork that nobody is convicted of"
 
 

@@ -14,13 +14,15 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
+from agreement_guilt import convicted
 from agreement_world import RUN, payload
-from toy_notary import ToyNotary
+from toy_notary import ToyNotary, decided_by, proposal, toy_signature
 
+from outerloop.swarm import statements
 from outerloop.swarm.agreement import Agreement
-from outerloop.swarm.ballots import Accept, Here, Message, Promise, Propose
+from outerloop.swarm.ballots import Accept, Accepted, Here, Message, Promise, Propose, Wishes
 from outerloop.swarm.closing import Closing
-from outerloop.swarm.commits import majority
+from outerloop.swarm.commits import Commit, majority
 from outerloop.swarm.memory import Memory
 from outerloop.swarm.outputs import Output, Save, Send
 
@@ -46,6 +48,9 @@ class Peer(NamedTuple):
 
 class Space:
     """`worlds` visited, `ends` among them where no message changes anything any more."""
+
+    names = roster = PEERS
+    """Who runs a machine here, and who decides the round."""
 
     def __init__(self, *, timeouts: int, crashes: int, late: bool = False, wished: bool = False) -> None:
         self.worlds: set[World] = set()
@@ -83,35 +88,36 @@ class Space:
     def go_on(self, world: World) -> World:
         """Nothing is lost any more, and timeouts come whenever nothing else does, until all have decided."""
         for _ in range(20):
-            world = self._deliver_all(world._replace(timeouts=len(PEERS)))
-            if self.decided(world) == len(PEERS):
+            world = self._deliver_all(world._replace(timeouts=len(self.names)))
+            if self.decided(world) == len(self.names):
                 return world
-            for who in range(len(PEERS)):
+            for who in range(len(self.names)):
                 for event in ("late", "timeout"):
                     (done, *_) = self._moves(world, who, event, crashes=0)
                     world = done
         raise AssertionError("no decision in 20 views")
 
     def _begin(self, timeouts: int, crashes: int) -> World:
-        memories = [Memory.first(run=RUN, peer=peer, roster=PEERS) for peer in PEERS]
+        memories = [Memory.first(run=RUN, peer=peer, roster=self.roster) for peer in self.names]
         machines = [machine_of(memory) for memory in memories]
-        world = World((0,) * len(PEERS), 0, timeouts, crashes)
+        world = World((0,) * len(self.names), 0, timeouts, crashes)
         for who, machine in enumerate(machines):
             world = self._arrived(world, who, Peer(memories[who], machine), self._give(machine))
         return self._impatient(world) if self._wished else world
 
     def _impatient(self, world: World) -> World:
         """The last of the roster wants view 1 already, and all have heard so: one more, and the view begins."""
-        (world, *_) = self._moves(world, len(PEERS) - 1, "timeout", crashes=0)
+        (world, *_) = self._moves(world, len(self.names) - 1, "timeout", crashes=0)
         for bit in _bits(world.sent):
-            if isinstance(self._messages[bit][2], Here):
+            _, to, message = self._messages[bit]
+            if isinstance(message, Here) and to in self.names:
                 (world, *_) = self._moves(world, self._to(bit), bit, crashes=0)
         return world
 
     def _give(self, machine: Agreement) -> list[Output]:
         """The payloads that a peer has from the beginning; the last in the roster misses the first one's, if late."""
-        missing = PEERS[0] if self._late and machine.memory.peer == PEERS[-1] else ""
-        return [out for peer in PEERS if peer != missing for out in machine.holds(0, payload(peer, 0))]
+        missing = self.names[0] if self._late and machine.memory.peer == self.names[-1] else ""
+        return [out for peer in self.names if peer != missing for out in machine.holds(0, payload(peer, 0))]
 
     def _arrived(self, world: World, who: int, peer: Peer, outputs: list[Output]) -> World:
         """What the world is once the outputs are carried out."""
@@ -119,7 +125,7 @@ class Space:
         for output in outputs:
             if isinstance(output, Save):
                 disk = output.memory
-            if isinstance(output, Send):
+            if isinstance(output, Send) and not _redundant(output.message):
                 sent |= 1 << self._bit((peer.machine.memory.peer, output.to, output.message))
         peers = list(world.peers)
         peers[who] = self._number(Peer(disk, peer.machine))
@@ -129,8 +135,8 @@ class Space:
         for bit in self._arriving(world):
             for following in self._moves(world, self._to(bit), bit, crashes=world.crashes):
                 yield bit, following
-        for who in range(len(PEERS)):
-            for event in ("late",) if self._late and who == len(PEERS) - 1 else ():
+        for who in range(len(self.names)):
+            for event in ("late",) if self._late and who == len(self.names) - 1 else ():
                 for following in self._moves(world, who, event, crashes=world.crashes):
                     yield event, following
             if world.timeouts:
@@ -147,11 +153,11 @@ class Space:
             for behind in machines
             if ahead.number > behind.number
         ]
-        return [*_bits(world.sent), *commits]
+        return [*(bit for bit in _bits(world.sent) if self._messages[bit][1] in self.names), *commits]
 
     def _to(self, bit: Event) -> int:
         assert isinstance(bit, int)
-        return PEERS.index(self._messages[bit][1])
+        return self.names.index(self._messages[bit][1])
 
     def _moves(self, world: World, who: int, event: Event, *, crashes: int) -> list[World]:
         """The worlds after an event at a peer: without a crash, then with one after each number of outputs."""
@@ -187,7 +193,7 @@ class Space:
         if event == "timeout":
             return machine.timeout(0, machine.view)
         if event == "late":
-            return machine.holds(0, payload(PEERS[0], 0))
+            return machine.holds(0, payload(self.names[0], 0))
         assert isinstance(event, int)
         sender, _, message = self._messages[event]
         return machine.receive(sender, message)
@@ -238,7 +244,7 @@ class Space:
                 vote = message.accepted
                 promised[sender, message.view].add(vote.vote if vote else NOTHING)
         assert all(len(one) == 1 for one in proposed.values()), "two proposals in one view"
-        chosen = {digest for (_, digest), voters in votes.items() if len(voters) >= majority(PEERS)}
+        chosen = {digest for (_, digest), voters in votes.items() if len(voters) >= majority(self.roster)}
         assert len(chosen) <= 1, "majorities chose two commits of one round"
         for (sender, view), told in promised.items():
             heard = [one for one, voters in votes.items() if sender in voters and one[0] < view]
@@ -249,8 +255,62 @@ def machine_of(memory: Memory) -> Agreement:
     return Agreement(memory, notary=ToyNotary(memory.peer), closing=CLOSING, absent_rounds=3)
 
 
+def _redundant(message: Message) -> bool:
+    """Whether it tells nothing that the wishes of its peers do not tell, each of which may arrive at any time."""
+    return isinstance(message, Wishes) or (isinstance(message, Here) and message.view == 0)
+
+
 def _bits(bits: int) -> Iterator[int]:
     while bits:
         low = bits & -bits
         yield low.bit_length() - 1
         bits ^= low
+
+
+class LiarSpace(Space):
+    """Three honest peers of four, while the fourth leads view 0, shows each either of two commits, wants view 1, hides
+    there what it did or tells of either, and passes on as decided whatever it has enough accepts of.
+    """
+
+    names, roster = ("k0", "k1", "k2"), ("k0", "k1", "k2", "k3")
+    LIAR = "k3"
+
+    def _begin(self, timeouts: int, crashes: int) -> World:
+        world = super()._begin(timeouts, crashes)
+        memory = self._peers[world.peers[0]].disk
+        assert memory.leader(0) == self.LIAR
+        participants = tuple(payload(peer, memory.number) for peer in self.names)
+        self._commits = [
+            Commit(memory.number, memory.head.digest, 0, counted, self.roster)
+            for counted in (participants, participants[:2])
+        ]
+        proposals = [proposal(commit, roster=self.roster) for commit in self._commits]
+        promises = [self._promise(memory, accepted) for accepted in (None, *proposals)]
+        wish = statements.wish(memory.number, memory.head.digest, 1)
+        here = Here(memory.number, memory.head.digest, 1, toy_signature(self.LIAR, wish))
+        said = [(to, message) for to in self.names for message in (*map(Propose, proposals), here)]
+        said += [(memory.leader(1), promise) for promise in promises]
+        return world._replace(sent=world.sent | sum(1 << self._bit((self.LIAR, *one)) for one in said))
+
+    def _give(self, machine: Agreement) -> list[Output]:
+        """The honest ones' payloads are all that will come."""
+        return [*super()._give(machine), *machine.deadline(0)]
+
+    def _promise(self, memory: Memory, accepted: Accepted | None) -> Promise:
+        said = statements.promise(memory.number, memory.head.digest, 1, accepted.vote if accepted else None)
+        return Promise(memory.number, memory.head.digest, 1, accepted, toy_signature(self.LIAR, said))
+
+    def _arriving(self, world: World) -> list[Event]:
+        accepts = [self._messages[bit] for bit in _bits(world.sent) if isinstance(self._messages[bit][2], Accept)]
+        decided = []
+        for commit in self._commits:
+            said = {peer for peer, _, accept in accepts if (accept.view, accept.digest) == (0, commit.digest)}
+            if 1 + len(said) >= majority(self.roster):
+                decided += [self._bit((self.LIAR, to, decided_by({*said, self.LIAR}, commit))) for to in self.names]
+        return [*super()._arriving(world), *decided]
+
+    def _check_said(self, messages: list[tuple[str, str, Message]]) -> None:
+        """Of the honest ones; the liar accepts all."""
+        lies = [one for one in messages if one[0] == self.LIAR]
+        assert not convicted([(sender, message) for sender, _, message in messages], self.names)
+        super()._check_said([one for one in messages if one not in lies])
