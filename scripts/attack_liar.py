@@ -69,6 +69,7 @@ class Attack:
         """One lie, for so long."""
         began = time.monotonic()
         self.liar.misbehave(lie)
+        self.liar.down_until = began + seconds  # the swarm ends it then
         self.swarm.note(lie, self.liar)
         self.swarm.follow(seconds, until=lambda: self.look() and False)
         landed = self.swarm.seconds(began)
