@@ -39,7 +39,7 @@ TURNED_AWAY_AT_ONCE = 16
 REQUEST_BYTES = 1024
 """Of what anybody may ask: a map with a name, the hash of a key or a number of bytes."""
 RECEIVING_BYTES = 8 << 20
-"""What the streams of one peer may announce together: a dozen of the longest messages of the agreement."""
+"""What the streams of one peer may announce together: four of the longest messages of the agreement."""
 REMEMBERED = 1024
 """Peers that are not members whose spending is remembered."""
 

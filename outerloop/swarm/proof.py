@@ -88,7 +88,7 @@ def ahead(number: int, logs: Logs, notary: Notary, *, voters: Voters) -> set[str
     found = {peer for peer, log in logs.items() if any(one.commit.number > number for one in log)}
     counted = frozenset[str]().union(*voters)
     for one in (one for log in logs.values() for one in log if one.commit.number > number):
-        said = accept(one.commit.number, one.view, one.commit.digest)
+        said = accept(one.commit.number, one.commit.parent, one.view, one.commit.digest)
         unheard = [(peer, signature) for peer, signature in one.accepts if id_of(peer) in counted - found]
         found |= {id_of(peer) for peer, signature in unheard if notary.right(peer, said, signature)}
     return found & counted

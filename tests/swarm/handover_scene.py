@@ -77,7 +77,7 @@ async def lead_astray(liar: Liar) -> None:
     keys = Keys(liar.link.trust.signatures, sitting=RUN, own=liar.name)
 
     def signed(commit: Commit) -> Decided:
-        return Decided(commit, 0, ((liar.name, keys.sign(accept(commit.number, 0, commit.digest))),))
+        return Decided(commit, 0, ((liar.name, keys.sign(accept(commit.number, commit.parent, 0, commit.digest))),))
 
     first = Commit(FAR, b"p" * 32, 0, (), (liar.name,))
     chain = [signed(first), signed(Commit(FAR + 1, first.digest, 0, (), (liar.name,)))]

@@ -14,6 +14,7 @@ from memory_network import MemoryNetwork, MemoryTransport
 from virtual_clock import now_s, run
 
 from outerloop.swarm import directory
+from outerloop.swarm.admission import Admission
 from outerloop.swarm.directory import Directory
 from outerloop.swarm.framing import CONTROL_BYTES, TurnedAway
 from outerloop.swarm.records import SignedRecords
@@ -45,6 +46,7 @@ class Peer:
         own = trust(number, allow=LISTED if allow is None else allow)
         self.transport = MemoryTransport(network, id_of(number))
         self.transport.trust = Trust(own.signatures, own.allow, own.refusals, onlooker)
+        self.transport.admission = Admission(self.transport.trust, member=self.transport.trust.allow.__contains__)
         self.directory = Directory(self.transport, SignedRecords(self.transport.trust), run="r")
         self.own = Record(peer_name(number, id_of(number)), ["/ip4/192.0.2.1/tcp/1"], "f", float(number))
         self.roster = Roster(cast(Any, Emptied()), run="r", own=self.own, directory=self.directory)

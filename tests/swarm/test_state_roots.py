@@ -174,24 +174,6 @@ def test_a_payload_is_found_again_after_a_restart_with_the_state_that_it_names()
     run(scene())
 
 
-def test_of_one_that_signs_many_payloads_for_a_round_two_are_held() -> None:
-    async def scene() -> None:
-        swarm, liar = await swarm_with_liar(lambda liar, swarm: lambda number: None, absent_rounds=8)
-        await asyncio.sleep(1)
-        pulls = swarm["a"].rounds._pulls
-        made = [Participant("003-d", *liar.offer(liar.seal(b"%d" % i, 0))) for i in range(6)]
-        await asyncio.wait([pulls.start(0, one, ["003-d"]) for one in made[:2]])
-        await asyncio.wait([pulls.start(0, one, ["003-d"]) for one in made[2:]])
-        held = [one for _, one in swarm["a"].rounds._store.since(0) if one.peer == "003-d"]
-        assert held == sorted(made[:2])
-        pulls.drop_all_but(0, made[5:])
-        pulls._refused.discard((0, made[5]))
-        await asyncio.wait([pulls.start(0, made[5], ["003-d"])])
-        assert (0, made[5]) in swarm["a"].rounds._store, "what the round came to is fetched all the same"
-
-    run(scene())
-
-
 # newcomers
 
 

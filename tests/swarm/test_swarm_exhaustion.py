@@ -76,9 +76,10 @@ def test_what_was_written_of_a_content_makes_room_again(tmp_path: Path, monkeypa
     async def sleep(seconds: float) -> None:
         seen.append([file.name for file in tmp_path.iterdir()])
 
+    folder = Folder(tmp_path)
     monkeypatch.setattr("outerloop.swarm.disk.os.fsync", sync)
     monkeypatch.setattr("outerloop.swarm.exhaustion.asyncio.sleep", sleep)
-    asyncio.run(Folder(tmp_path).write("x", bytes(1000)))
+    asyncio.run(folder.write("x", bytes(1000)))
     assert seen == [[], []]
 
 

@@ -141,7 +141,8 @@ class Member:
     async def tell(self, to: str, evidence: Any) -> None:
         """Whatever a member may say, true or not."""
         async with self.link.open_stream(to, protocol(RUN)) as stream:
-            await stream.send_object({"evidence": evidence})
+            await stream.send_object({"evidence": True})
+            await stream.send(msgpack.packb(evidence))
             await stream.ended()
 
 

@@ -154,7 +154,7 @@ async def lie_about_commits(liar: Liar, *, after_head: bool) -> None:
     keys = Keys(liar.link.trust.signatures, sitting=RUN, own=liar.name)
 
     def signed(commit: Commit) -> Decided:
-        return Decided(commit, 0, ((liar.name, keys.sign(accept(commit.number, 0, commit.digest))),))
+        return Decided(commit, 0, ((liar.name, keys.sign(accept(commit.number, commit.parent, 0, commit.digest))),))
 
     async def tell(remote: str, request: Any, stream: Any) -> None:
         since, told = request["after"], []
