@@ -339,6 +339,29 @@ def test_who_is_absent_leaves_who_asks_enters() -> None:
     assert rosters[-1] == "abd" and world["d"].votes and world["d"].number == world["a"].number
 
 
+def test_where_one_log_is_too_short_to_tell_who_is_absent_the_dead_leave_all_the_same() -> None:
+    """a and b are left, and b has downloaded the state just now: it votes for nobody's leaving, and proposes none."""
+    world = trio(closing=Closing(min_peers=2, min_fraction=0.6), absent_rounds=3)
+    for _ in range(2):
+        play_round(world)
+    world.crash("c")
+    for _ in range(60):
+        before = numbers(world)
+        if before == [3, 3] and len(world["b"].memory.log) > 1:
+            short = Memory(RUN, "b", world["b"].memory.log[-1:])
+            world.crash("b")
+            world.peers["b"].disk = short
+            world.start("b")
+        everybody_has_everything(world)
+        for peer in world.up:
+            world.event(peer, lambda machine: machine.grace(machine.number))
+        world.deliver_all()
+        if numbers(world) == before:
+            time_out(world, *world.up)
+            world.deliver_all()
+    assert world["a"].number > 10 and world["a"].memory.roster == ("a", "b")
+
+
 def commits(*presence: str, roster: str = "abc") -> list[Commit]:
     """A history in which these were present, one after the other."""
     history = [Commit(-1, bytes(32), 0, (), tuple(roster))]
