@@ -28,8 +28,8 @@ Of peers of the roster that lie, in any way, while the others of it that are up 
                     one commit to some and another to the rest, if they do not hear of each other meanwhile, and both
                     parts then follow signed commits. The two decided commits of the round hold two statements of one
                     peer that no honest one makes (justification.py), by which all can tell who it was
-    not covered     who leads in its turn says which payloads count, and may leave some out: with absent_rounds = 1 the
-                    peers that it leaves out are not counted on after that round
+    not covered     who leads in its turn says which payloads count, and may leave some out. It drops nobody that way
+                    whom another leader has counted
 """
 
 from __future__ import annotations

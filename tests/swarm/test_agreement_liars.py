@@ -433,7 +433,7 @@ def test_who_hides_what_it_accepted_is_convicted_and_nobody_else(told: tuple[int
 
 # all of it at random
 
-QUICK, SLOW, BLOCKS = 120, 50_000, 25
+QUICK, SLOW, BLOCKS = 250, 50_000, 25
 
 
 def forks(seeds: Iterable[int]) -> int:

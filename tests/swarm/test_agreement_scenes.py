@@ -394,7 +394,17 @@ def commits(*presence: str, roster: str = "abc") -> list[Commit]:
 )
 def test_the_next_roster(history: list[Commit], present: str, learners: str, absent_rounds: int, roster: str) -> None:
     participants = [Participant(peer, bytes(32), 1) for peer in present + learners]
-    assert "".join(next_roster(history, participants, absent_rounds=absent_rounds)) == roster
+    assert "".join(next_roster(history, participants, run="s", view=0, absent_rounds=absent_rounds)) == roster
+
+
+@pytest.mark.parametrize(("run", "roster"), [("r", "abcd"), ("s", "ab"), ("t", "ab")])
+def test_no_leader_drops_by_itself_whom_it_does_not_count(run: str, roster: str) -> None:
+    """Round 0 and 1 of four peers, c and d in neither: in run "r" the same one leads both, in the others two do."""
+    leaders = {Memory.first(run=run, peer="a", roster="abcd", number=number).leader(0) for number in (0, 1)}
+    assert len(leaders) == (1 if run == "r" else 2)
+    participants = [Participant(peer, bytes(32), 1) for peer in "ab"]
+    history = commits("ab", roster="abcd")
+    assert "".join(next_roster(history, participants, run=run, view=0, absent_rounds=2)) == roster
 
 
 def closed(world: World, *peers: str) -> None:
