@@ -23,11 +23,13 @@ Of peers of the roster that lie, in any way, while the others of it that are up 
     rounds go on    where they are no more than (n - 1) // 3 of n: they move no view, let nobody in without its request
                     and not more than the rule says, drop nobody whom the logs show present, and lead only in turn
     no commit       is applied that a majority of its roster has not signed, however many lie
-    a fork          needs a peer that accepts two commits and is in both majorities: in a bare majority one liar is
-                    enough, if it reaches two parts of the others that do not hear of each other meanwhile. Both parts
-                    then follow signed commits. The two decided commits of the round hold two statements of one peer
-                    that no honest one makes (justification.py), by which all can tell who it was
-    not covered     who leads in its turn says which payloads count, and may leave some out; a majority that lies
+    a fork          needs liars in all that two majorities share. Of an even n that is two peers at least, so that one
+                    liar of four forks nothing. Of an odd n it may be one: an equivocator in a bare majority can show
+                    one commit to some and another to the rest, if they do not hear of each other meanwhile, and both
+                    parts then follow signed commits. The two decided commits of the round hold two statements of one
+                    peer that no honest one makes (justification.py), by which all can tell who it was
+    not covered     who leads in its turn says which payloads count, and may leave some out. It drops nobody that way
+                    whom another leader has counted
 """
 
 from __future__ import annotations

@@ -69,7 +69,13 @@ def choice(
 
 def _own(memory: Memory, gathering: Gathering, countable: Collection[Participant], absent_rounds: int) -> Commit:
     participants = candidates(memory, countable, gathering.asked)
-    roster = next_roster([one.commit for one in memory.log], participants, absent_rounds=absent_rounds)
+    roster = next_roster(
+        [one.commit for one in memory.log],
+        participants,
+        run=memory.run,
+        view=memory.promised,
+        absent_rounds=absent_rounds,
+    )
     counted = {one.peer for one in participants}
     asks = tuple(sorted(one for one in gathering.asks if one[0] in counted))
     return Commit(memory.number, memory.head.digest, memory.promised, participants, roster, asks)

@@ -35,8 +35,8 @@ def objection(
     present = {one.peer for one in commit.participants}
     if commit.parent != memory.head.digest:
         return f"commit {commit.number} follows another head: its history is not this one"
-    if len(present) < min_peers:
-        return f"commit {commit.number} has {len(present)} participants, fewer than min_peers={min_peers}"
+    if (voters := len(present.intersection(memory.roster))) < min_peers:  # as closing.py counts
+        return f"commit {commit.number} has {voters} participants, fewer than min_peers={min_peers}"
     if large := [one for one in commit.participants if one.size_bytes > most_bytes]:
         sizes = ", ".join(f"{one.size_bytes} bytes of {one.peer}" for one in large)
         return f"commit {commit.number} has too large a payload: {sizes}, where {most_bytes} are allowed"
@@ -53,7 +53,7 @@ def reluctance(
     ]:
         return f"commit {commit.number} counts {outside[0]}, which may not take part"
     leaving = set(memory.roster).difference(commit.roster)
-    if leaving and not tells(memory.log, absent_rounds - 1):
+    if leaving and not tells(memory, commit.view, absent_rounds):
         return f"commit {commit.number} drops {min(leaving)}, and the log here does not tell whether it was absent"
     return ""
 
@@ -88,7 +88,8 @@ def _wrong_roster(memory: Memory, commit: Commit, present: set[str], absent_roun
     if leaving & present:
         return f"commit {commit.number} drops peers that take part in it from the next roster"
     history = [one.commit for one in memory.log]
-    if tells(memory.log, absent_rounds - 1) and (early := leaving - absent(history, absent_rounds - 1)):
+    missing, _ = absent(history, run=memory.run, view=commit.view, absent_rounds=absent_rounds)
+    if tells(memory, commit.view, absent_rounds) and (early := leaving - missing):
         return f"commit {commit.number} drops {min(early)}, which was not absent {absent_rounds} times"
     if strange := set(commit.roster).difference(memory.roster, present):
         return f"commit {commit.number} lets in {min(strange)}, whose payload it does not count"

@@ -1,6 +1,7 @@
 """Who decides the next round: its roster is proposed with the commit and is fixed when the commit is.
 
-    leaves    who was absent from `absent_rounds` commits in a row, this one included, and could have been in each
+    leaves    who was absent from `absent_rounds` commits in a row, this one included, and could have been in each; in a
+              roster of four and more, from as many as two leaders have proposed at least
     learns    who asked, signed, after the head of this round: it is asked for payloads, and those that are here are
               counted, but it has no vote and does not lead (leading.py, agreement.py)
     enters    a learner whose payload this commit counts, as long as the peers of this round's roster that take part in
@@ -18,21 +19,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from outerloop.swarm.ballots import Decided
-from outerloop.swarm.commits import Commit, Participant
+from outerloop.swarm.commits import Commit, Participant, most_faulty
 from outerloop.swarm.fields import MAX_PEERS
+from outerloop.swarm.memory import ROUNDS_KEPT, Memory, leader
 
 
 def next_roster(
-    history: Sequence[Commit], participants: Iterable[Participant], *, absent_rounds: int
+    history: Sequence[Commit], participants: Iterable[Participant], *, run: str, view: int, absent_rounds: int
 ) -> tuple[str, ...]:
     """Return the peers that decide the next round, in order.
 
-    `history`: the last commits, oldest first; the last one's roster is this round's.
+    `history`: the last commits, oldest first; the last one's roster is this round's. `view`: in which it is proposed.
     """
     present = {one.peer for one in participants}
-    stay = set(history[-1].roster) - (absent(history, absent_rounds - 1) - present)
-    return grown(history[-1].roster, stay, present)
+    missing, _ = absent(history, run=run, view=view, absent_rounds=absent_rounds)
+    return grown(history[-1].roster, set(history[-1].roster) - (missing - present), present)
 
 
 def grown(roster: Iterable[str], stay: set[str], present: set[str]) -> tuple[str, ...]:
@@ -45,16 +46,28 @@ def grown(roster: Iterable[str], stay: set[str], present: set[str]) -> tuple[str
     return tuple(sorted(stay | set(learners[: max(0, min(room, MAX_PEERS - len(stay)))])))
 
 
-def absent(history: Sequence[Commit], commits: int) -> set[str]:
-    """Return who was absent from each of the last so many commits, although in the roster that decided it."""
-    missing, known = set(history[-1].roster), list(pairwise(history))
-    if commits > len(known):
-        return set()
-    for before, commit in known[len(known) - commits :]:
-        missing &= set(before.roster) - {one.peer for one in commit.participants}
-    return missing
+def absent(history: Sequence[Commit], *, run: str, view: int, absent_rounds: int) -> tuple[set[str], bool]:
+    """Return who leaves unless it takes part in the commit at hand, and whether the history reaches back to tell.
+
+    Of the roster, who was absent from the `absent_rounds - 1` commits before; and, where one in the roster may lie,
+    from so many that two leaders have proposed them, this one included: no leader drops anybody by itself.
+    """
+    roster = history[-1].roster
+    missing, leaders = set(roster), {leader(run, history[-1].number + 1, view, roster)}
+    enough = min(2, most_faulty(roster) + 1)
+    known = list(pairwise(history))
+    for seen in range(len(known) + 1):
+        if seen >= absent_rounds - 1 and len(leaders) >= enough:
+            return missing, True
+        if seen < len(known):
+            before, commit = known[-1 - seen]
+            missing &= set(before.roster) - {one.peer for one in commit.participants}
+            leaders.add(leader(run, commit.number, commit.view, before.roster))
+    return set(), False
 
 
-def tells(log: Sequence[Decided], commits: int) -> bool:
-    """Return whether a log tells who was absent from the last so many commits: it is long enough, or whole."""
-    return len(log) > commits or not log[0].accepts
+def tells(memory: Memory, view: int, absent_rounds: int) -> bool:
+    """Return whether this log tells who was absent as every other does: it reaches back, or no other does further."""
+    history = [one.commit for one in memory.log]
+    _, told = absent(history, run=memory.run, view=view, absent_rounds=absent_rounds)
+    return told or len(memory.log) == ROUNDS_KEPT or not memory.log[0].accepts

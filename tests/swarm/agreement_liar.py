@@ -223,7 +223,7 @@ class Liar:
         )
         participants = tuple(by_peer[peer] for peer in sorted(counted))
         history = [one.commit for one in memory.log]
-        roster = set(next_roster(history, participants, absent_rounds=self.world.absent_rounds))
+        roster = set(next_roster(history, participants, run=SITTING, view=view, absent_rounds=self.world.absent_rounds))
         if forge and self.rng.random() < 0.5:
             forged = self.rng.choice([{"x1", "x2"}, {f"100-{self.name}", f"101-{self.name}"}, {"900-x", self.name}])
             roster = self.rng.choice([roster | forged, set(self.some(roster)) | {self.name}, forged])

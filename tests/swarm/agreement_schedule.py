@@ -231,7 +231,6 @@ class LiarSchedule(Schedule):
         count = self.rng.choice([3, 4, 4, 4, 5])
         members, outsiders = [f"p{index}" for index in range(count)], ["q"] if outsiders else []
         options["closing"] = replace(options["closing"], min_peers=self.rng.randint(1, majority(tuple(members))))
-        options["absent_rounds"] = self.rng.randint(2, 3)  # with 1 who leads may drop whom it does not count
         return LiarWorld(members, outsiders, liar=self.rng.choice(members), **options)
 
     def lie(self) -> None:

@@ -393,7 +393,7 @@ def test_a_fork_of_a_bare_majority_convicts_who_made_it(names: str) -> None:
 
 
 def test_one_of_four_forks_nothing() -> None:
-    """Any two majorities share three less one: an honest peer. What the liar shows to each half has no majority."""
+    """Any two majorities share two peers, one of them honest. What the liar shows to the smaller part has none."""
     world = LiarWorld(FOUR, liar=leader(RUN, 0, 0, FOUR), closing=Closing(min_peers=1, min_fraction=0.0))
     honest = [name for name in FOUR if name != world.liar]
     memory = world[honest[0]].memory
@@ -433,7 +433,7 @@ def test_who_hides_what_it_accepted_is_convicted_and_nobody_else(told: tuple[int
 
 # all of it at random
 
-QUICK, SLOW, BLOCKS = 200, 50_000, 25
+QUICK, SLOW, BLOCKS = 250, 50_000, 25
 
 
 def forks(seeds: Iterable[int]) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import pytest
 from agreement_schedule import Schedule
 
-QUICK, SLOW, BLOCKS = 300, 10_000, 10
+QUICK, SLOW, BLOCKS = 200, 10_000, 10
 
 
 def run(seeds: Iterable[int]) -> int:
