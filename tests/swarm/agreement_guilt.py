@@ -29,13 +29,13 @@ def convicted(messages: Iterable[tuple[str, Message]], peers: Iterable[str]) -> 
 
 def lied(accepts: set[tuple], promises: set[tuple]) -> bool:
     by_view = defaultdict(set)
-    for number, view, digest in accepts:
-        by_view[number, view].add(digest)
+    for *where, digest in accepts:
+        by_view[tuple(where)].add(digest)
     left_out = (
         told_view < accepted_view or (told_view == accepted_view and told != digest)
-        for number, _, view, told_view, told in promises
-        for of, accepted_view, digest in accepts
-        if of == number and accepted_view < view
+        for number, head, view, told_view, told in promises
+        for of, after, accepted_view, digest in accepts
+        if (of, after) == (number, head) and accepted_view < view
     )
     return any(len(digests) > 1 for digests in by_view.values()) or any(left_out)
 
@@ -43,7 +43,8 @@ def lied(accepts: set[tuple], promises: set[tuple]) -> bool:
 def signed(sender: str, message: Message, peers: list[str]) -> Iterator[tuple[str, Statement]]:
     """The accepts and promises in a message whose signatures are right."""
     if isinstance(message, Accept):
-        yield from _right([sender], statements.accept(message.number, message.view, message.digest), message.signature)
+        said = statements.accept(message.number, message.head, message.view, message.digest)
+        yield from _right([sender], said, message.signature)
     if isinstance(message, Promise):
         said = statements.promise(message.number, message.head, message.view, message.vote)
         yield from _right([sender], said, message.signature)
@@ -51,14 +52,15 @@ def signed(sender: str, message: Message, peers: list[str]) -> Iterator[tuple[st
     if isinstance(proposal, Accepted | Decided):
         yield from _of_links(proposal.commit, proposal.links, peers)
     if isinstance(message, Decided):
-        said = statements.accept(message.commit.number, message.view, message.commit.digest)
+        said = statements.accept(message.commit.number, message.commit.parent, message.view, message.commit.digest)
         for peer, signature in message.accepts:
             yield from _right([peer], said, signature)
 
 
 def _of_links(commit: Commit, links: tuple[Link, ...], peers: list[str]) -> Iterator[tuple[str, Statement]]:
     for link in links:
-        yield from _right(peers, statements.accept(commit.number, link.view, commit.digest), link.signature)
+        said = statements.accept(commit.number, commit.parent, link.view, commit.digest)
+        yield from _right(peers, said, link.signature)
         for one in link.pledges:
             said = statements.promise(commit.number, commit.parent, link.view, one.accepted)
             yield from _right([one.peer], said, one.signature)

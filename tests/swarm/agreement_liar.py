@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from agreement_guilt import convicted
 from agreement_world import World, payload
-from toy_notary import SITTING, toy_signature
+from toy_notary import SITTING, accept_of, toy_signature
 
 from outerloop.swarm import statements
 from outerloop.swarm.ballots import (
@@ -73,7 +73,7 @@ class Witness:
         signers = {
             peer
             for peer, signature in decided.accepts
-            if peer in roster and signature == toy_signature(peer, statements.accept(*said))
+            if peer in roster and signature == accept_of(peer, commit, decided.view)
         }
         assert len(signers) >= majority(roster), "applied what no majority has signed"
         assert all((peer, *said) in self.votes for peer in signers - {liar}), "an accept that its peer never gave"
@@ -205,7 +205,7 @@ class Liar:
         if not again and self.rng.random() < 0.7:
             pledges = {peer: one for peer, one in pledges.items() if one.accepted is None}
         commit = again.commit if again else self.commit(memory, view, forge=forge)
-        signature = self.sign(statements.accept(commit.number, view, commit.digest))
+        signature = self.sign(statements.accept(commit.number, commit.parent, view, commit.digest))
         link = Link(view, tuple(sorted(pledges.values(), key=lambda one: one.peer)) if view else (), signature)
         return Accepted(commit, (*(again.links if again else ()), link))
 
@@ -239,7 +239,7 @@ class Liar:
                 for peer, one in self.world.ears
                 if isinstance(one, Accept) and (one.view, one.digest) == (view, commit.digest)
             }
-            own = self.name, self.sign(statements.accept(commit.number, view, commit.digest))
+            own = self.name, self.sign(statements.accept(commit.number, commit.parent, view, commit.digest))
             decided = Decided(commit, view, tuple(sorted(accepts | {own})), proposal.links if view else ())
             if accepts and self.rng.random() < 0.8:
                 for peer, _ in sorted(accepts):
@@ -252,7 +252,7 @@ class Liar:
         seen = [one.accepted for _, one in self.world.ears if isinstance(one, Propose)] + self.proposals
         for proposal in self.rng.sample(seen, min(2, len(seen))):
             commit, view = proposal.commit, proposal.view
-            signature = self.sign(statements.accept(commit.number, view, commit.digest))
+            signature = self.sign(statements.accept(commit.number, commit.parent, view, commit.digest))
             self.tell(Accept(commit.number, commit.parent, view, commit.digest, signature))
 
     def promise(self, memory: Memory) -> None:

@@ -422,7 +422,7 @@ HIDES: list[tuple[str, tuple[int, bytes] | None, bool]] = [
 def test_who_hides_what_it_accepted_is_convicted_and_nobody_else(told: tuple[int, bytes] | None, guilty: bool) -> None:
     commit = Commit(0, bytes(32), 3, (Participant("a", bytes(32), 1),), ("a", "b"))
     link = Link(3, (pledge_of("b", commit, 3, told),), bytes(64))
-    accept = statements.accept(0, 1, b"x" * 32)
+    accept = statements.accept(0, bytes(32), 1, b"x" * 32)
     said = [
         ("b", Accept(0, bytes(32), 1, b"x" * 32, toy_signature("b", accept))),
         ("a", Propose(Accepted(commit, (link,)))),

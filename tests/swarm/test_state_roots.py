@@ -246,14 +246,15 @@ def test_a_newcomer_takes_the_state_of_the_majority_whatever_a_liar_asks_for_and
 def silent(swarm: Swarm, peer: str) -> Any:
     """What gives nothing, as a donor does that has not come to it."""
     handlers = swarm.network.handlers
-    handlers[peer, "kept"] = kept = handlers[peer, f"outerloop/1/{RUN}/snapshot"]
+    handlers[peer, "kept"] = handlers[peer, f"outerloop/1/{RUN}/snapshot"]
 
-    async def tell(remote: str, request: Any, stream: Any) -> None:
+    async def tell(remote: str, stream: Any) -> None:
+        await stream.receive_object()
         await asyncio.sleep(60)
         await stream.send_object({})
         await stream.ended()
 
-    return kept[0], tell
+    return tell
 
 
 def test_where_no_round_follows_the_newcomer_says_what_it_waits_for(caplog: pytest.LogCaptureFixture) -> None:

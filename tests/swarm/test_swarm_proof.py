@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from liar import Liar, swarm_with_liar
 from memory_network import MemoryTransport
-from toy_notary import ToyNotary, decided_by, toy_signature
+from toy_notary import ToyNotary, accept_of, decided_by
 from virtual_clock import run
 
 from outerloop.swarm.ballots import Decided
@@ -64,7 +64,7 @@ def test_one_ballot_of_a_later_round_and_an_answer_that_proves_nothing_change_no
         assert not any(node.rounds.outrun for node in swarm.nodes.values())
         swarm.agree()
         for peer in "abc":
-            trust = swarm.network.trust[peer]
+            trust = swarm[peer].rounds._trust
             assert {who for kind, who in trust.refusals._told if kind == "ballots"} == {"003-d"}
 
     run(scene())
@@ -164,6 +164,7 @@ def test_while_most_of_its_roster_are_level_no_list_makes_a_peer_believe_that_it
             others=lambda: list(logs),
             receive=lambda peer, decided: None,
             outrun=found.append,
+            parted=lambda peer, log: None,
         )
         await at._fetch("003-d")
         assert found == [] and {who for _, who in link.trust.refusals._told} == set(logs) - {"001-b", "002-c"}
@@ -211,7 +212,7 @@ def test_fewer_than_half_of_the_others_never_prove_that_a_peer_is_outrun_and_mor
 def test_one_signature_under_many_names_is_one_vote() -> None:
     commit = Commit(9, b"p" * 32, 0, (), ("003-d",))
     names = [f"{index:03d}-d" for index in range(50)]
-    shown = Decided(commit, 0, tuple((name, toy_signature(name, 9, 0, commit.digest)) for name in names))
+    shown = Decided(commit, 0, tuple((name, accept_of(name, commit)) for name in names))
     voters = voters_of("a", ["000-a", "001-b", "002-c", "003-d"], ())
     assert ahead(3, {"d": [shown]}, NOTARY, voters=voters) == {"d"}
 
