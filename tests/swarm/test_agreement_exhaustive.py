@@ -6,7 +6,8 @@ with a crash anywhere as well, 60,661 when a payload comes late, 28,701 with thr
 the commit once nothing is lost any more.
 
 The same of three honest peers beside a liar that leads view 0: 1,898 worlds in which it shows each either of two
-commits and passes on what is decided; by name those in which the next view begins as well.
+commits and passes on what is decided; by name 120,588, in which the next view begins as well, and it hides there what
+it accepted or tells of either.
 """
 
 import pytest
