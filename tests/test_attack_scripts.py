@@ -1,6 +1,7 @@
 """The attacks with real processes lie as they say, and their records count right."""
 
 import hashlib
+from dataclasses import replace
 from types import SimpleNamespace
 
 import attack_liar
@@ -11,10 +12,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from faults_machine import Machine
 from faulty import lie
 
-from outerloop.swarm.ballots import Accept, Accepted, Decided, Here, Propose
+from outerloop.swarm.ballots import Accept, Accepted, Decided, Here, Link, Propose
 from outerloop.swarm.commits import genesis
 from outerloop.swarm.manifest import Manifest
+from outerloop.swarm.notary import Keys
 from outerloop.swarm.signatures import Signatures
+from outerloop.swarm.statements import accept
 
 SITTING = "run/x"
 
@@ -26,7 +29,8 @@ def liar():
     own = f"002-{signatures.peer_id}"
     head = genesis(SITTING, ["000-a", "001-b", own], first=4)
     memory = SimpleNamespace(peer=own, run=SITTING, roster=head.roster, head=head)
-    rounds = SimpleNamespace(_machine=SimpleNamespace(memory=memory, number=4))
+    notary = Keys(signatures, sitting=SITTING, own=own)
+    rounds = SimpleNamespace(_machine=SimpleNamespace(memory=memory, number=4, notary=notary))
 
     class Rounds:
         _machine = rounds._machine
@@ -35,15 +39,15 @@ def liar():
             pass
 
     transport = SimpleNamespace(trust=SimpleNamespace(signatures=signatures))
-    return SimpleNamespace(_receive=Rounds().receive, _transport=transport, own=own, head=head, signatures=signatures)
+    return SimpleNamespace(_receive=Rounds().receive, _transport=transport, own=own, head=head, notary=notary)
 
 
-def signed(liar, signature, context, *said):
-    return liar.signatures.right(signature, context, SITTING, liar.own, *said, by=liar.own.partition("-")[2])
+def signed(liar, signature, number, view, digest):
+    return liar.notary.right(liar.own, accept(number, liar.head.digest, view, digest), signature)
 
 
 def test_who_does_not_lie_says_what_it_would(liar):
-    message = Here(4, liar.head.digest, 1)
+    message = Here(4, liar.head.digest, 1, b"s" * 64)
     assert lie.others(liar, "000-a", message, "") == [("000-a", message)]
 
 
@@ -53,18 +57,24 @@ def test_an_accept_is_said_beside_another_one_that_is_signed_too(liar):
     assert {to for to, _ in said} == {"000-a", "001-b"} and ("000-a", message) in said
     (other,) = {one for _, one in said} - {message}
     assert other.digest == hashlib.sha256(b"x" * 32).digest() and (other.number, other.view) == (4, 0)
-    assert signed(liar, other.signature, "accept", 4, 0, other.digest)
+    assert signed(liar, other.signature, 4, 0, other.digest)
 
 
 def test_a_proposal_names_the_liar_many_times(liar):
-    (sent,) = lie.others(liar, "000-a", Propose(Accepted(0, liar.head)), "rosters")
+    (sent,) = lie.others(
+        liar,
+        "000-a",
+        Propose(Accepted(replace(liar.head, number=4, parent=liar.head.digest), (Link(0, (), b"s" * 64),))),
+        "rosters",
+    )
     roster = sent[1].accepted.commit.roster
     assert list(roster) == sorted(roster) and "999-nobody" in roster
     assert sum(name.endswith(liar.own.partition("-")[2]) for name in roster) == 1 + lie.ALIASES
+    assert signed(liar, sent[1].accepted.links[-1].signature, 4, 0, sent[1].accepted.commit.digest)
 
 
 def test_wishes_and_certificates_go_to_everybody(liar):
-    message = Here(4, liar.head.digest, 1)
+    message = Here(4, liar.head.digest, 1, b"s" * 64)
     views = lie.others(liar, "000-a", message, "views")
     assert [one.view for to, one in views if to == "001-b"] == list(lie.VIEWS)
     far = [one for to, one in lie.others(liar, "000-a", message, "histories") if to == "001-b"]
@@ -72,7 +82,7 @@ def test_wishes_and_certificates_go_to_everybody(liar):
     (proof,) = [one for to, one in lie.others(liar, "000-a", message, "certificates") if to == "001-b"]
     assert isinstance(proof, Decided) and {name for name, _ in proof.accepts} == set(liar.head.roster)
     assert proof.commit.parent == liar.head.digest
-    assert all(signed(liar, signature, "accept", 4, 0, proof.commit.digest) for _, signature in proof.accepts)
+    assert all(signed(liar, signature, 4, 0, proof.commit.digest) for _, signature in proof.accepts)
 
 
 def test_lies_reach_the_classes_that_all_words_pass(monkeypatch):
@@ -91,7 +101,7 @@ def test_lies_reach_the_classes_that_all_words_pass(monkeypatch):
     history = History(transport, run="r", allowed=bool, since=lambda after: ("told", after))
     assert history._since(3) == ("told", 3)
     monkeypatch.setattr(lie, "now", lambda: "histories")
-    assert history._since(3) is None
+    assert history._since(3) == ()
 
 
 def test_the_pace_after_is_that_of_rounds_over_time():

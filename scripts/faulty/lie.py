@@ -4,19 +4,21 @@ equivocate   with every accept another one of the same round and view, as rightl
 rosters      every proposal of its own names it four times, and an id that nobody has, in the next roster
 views        with every message its wish for views up to 2^31 - 1, and for the next one
 certificates with every message a later commit, decided by nobody, with its own signature in all names
-histories    "my log does not reach back so far" to whoever asks; and with every message a round far ahead
+histories    nothing to whoever asks for commits; and with every message a round far ahead
 states       another state than the one that came out: other roots, and other weights to newcomers
 silence      nothing to anybody
 
-What a proof of the protocol needs is signed with the key of this peer, as an honest statement is. Messages are taken
-as they are, with whatever fields they have: what a later version refuses for its form would prove nothing.
+What a proof of the protocol needs is signed with the key of this peer, as an honest statement is: what is refused for
+its form would prove nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
+
+from outerloop.swarm.statements import accept, wish
 
 FAR = 1000
 VIEWS = (1, 2, 1000, (1 << 31) - 1)
@@ -47,7 +49,7 @@ def install() -> None:
 
     def bad_history(self: Any, *args: Any, **kwargs: Any) -> None:
         tell = kwargs["since"]
-        since(self, *args, **kwargs | {"since": lambda after: None if now() == "histories" else tell(after)})
+        since(self, *args, **kwargs | {"since": lambda after: () if now() == "histories" else tell(after)})
 
     def bad_state(content: bytes, **kwargs: Any) -> Any:
         if now() == "states":
@@ -66,7 +68,8 @@ def others(post: Any, to: str, message: Any, lie: str) -> list[tuple[str, Any]]:
     everybody = [name for name in machine.memory.roster if name != machine.memory.peer]
     if lie == "equivocate" and kind == "Accept":
         other = hashlib.sha256(message.digest).digest()
-        forged = replace(message, digest=other, signature=sign(post, "accept", message.number, message.view, other))
+        said = sign(post, accept(message.number, message.head, message.view, other))
+        forged = replace(message, digest=other, signature=said)
         return [(to, message)] + [(name, one) for name in everybody for one in (message, forged)]
     if lie == "rosters" and kind == "Propose":
         return [(to, with_roster(post, message))]
@@ -79,23 +82,19 @@ def made_up(post: Any, message: Any, machine: Any, lie: str) -> list[Any]:
     from outerloop.swarm.ballots import Decided, Here
 
     number, head = machine.number, machine.memory.head
+
+    def here(number: int, view: int) -> Here:
+        return Here(number, head.digest, view, sign(post, wish(number, head.digest, view)))
+
     if lie == "views":
-        return [here(post, Here, number, head.digest, view) for view in VIEWS]
+        return [here(number, view) for view in VIEWS]
     if lie == "histories":
-        return [here(post, Here, number + FAR, head.digest, 0)]
+        return [here(number + FAR, 0)]
     if lie == "certificates":
         commit = replace(head, number=number, parent=head.digest)
-        signed = tuple((name, sign(post, "accept", number, 0, commit.digest)) for name in machine.memory.roster)
-        return [Decided(commit=commit, view=0, accepts=signed)]
+        signature = sign(post, accept(number, head.digest, 0, commit.digest))
+        return [Decided(commit, 0, tuple((name, signature) for name in machine.memory.roster))]
     return []
-
-
-def here(post: Any, kind: Any, number: int, head: bytes, view: int) -> Any:
-    """A wish for a view, signed where wishes are."""
-    known = {"number": number, "head": head, "view": view}
-    if "signature" in {one.name for one in fields(kind)}:
-        known["signature"] = sign(post, "view", number, head, view)
-    return kind(**known)
 
 
 def with_roster(post: Any, message: Any) -> Any:
@@ -104,16 +103,16 @@ def with_roster(post: Any, message: Any) -> Any:
     own = machine_of(post).memory.peer
     aliases = {f"{900 + i}-{own.partition('-')[2]}" for i in range(ALIASES)} | {"999-nobody"}
     commit = replace(accepted.commit, roster=tuple(sorted({*accepted.commit.roster, *aliases})))
-    forged = replace(message, accepted=replace(accepted, commit=commit))
-    if "signature" in {one.name for one in fields(message)}:
-        forged = replace(forged, signature=sign(post, "accept", commit.number, accepted.view, commit.digest))
-    return forged
+    *links, last = accepted.links
+    signature = sign(post, accept(commit.number, commit.parent, accepted.view, commit.digest))
+    return replace(
+        message, accepted=replace(accepted, commit=commit, links=(*links, last._replace(signature=signature)))
+    )
 
 
-def sign(post: Any, context: str, *said: Any) -> bytes:
+def sign(post: Any, statement: Any) -> bytes:
     """This peer's signature over a statement of its own in this sitting."""
-    memory = machine_of(post).memory
-    return post._transport.trust.signatures.sign(context, memory.run, memory.peer, *said)
+    return machine_of(post).notary.sign(statement)
 
 
 def machine_of(post: Any) -> Any:
