@@ -235,7 +235,11 @@ class Definition:
                 {name: self.coefficients.get((peer, round, name), y) for name, y in part.items()}
                 for peer, part in zip(peers, parts, strict=True)
             ]
-        mean = self.mean_of(*self.screened(round, parts, samples))
+        if self.loop.method.sends == "weights":
+            self.check_distances(parts, peers.index(rank), before["slow"])
+        else:
+            parts, samples = self.screened(round, parts, samples)
+        mean = self.mean_of(parts, samples)
         if not self.eager:
             mean = {name: self.values(m) for name, m in mean.items()}
         slow = moved(run["loop"].method, self.states[rank], before["slow"], mean, own, then["fast"])
@@ -247,6 +251,14 @@ class Definition:
     def values(self, mean):
         codec = codec_of(self.loop.payload.compress, mean.shape)
         return codec.inverse(mean.float()).double() if transforms(codec) else mean
+
+    def check_distances(self, parts, own, slow):
+        """Weights within 4 times as far from φ as this peer's own are taken as they come; no partner is farther here."""
+        distances = [
+            sum(float((y.double() - slow[name].double()).square().sum()) for name, y in part.items()) ** 0.5
+            for part in parts
+        ]
+        assert not self.loop.screen.on or max(distances) <= 4 * distances[own], "clipped: not defined here"
 
     def screened(self, round, parts, samples):
         """Longest is the lower median m of the norms, or 4 h if that is less: h is the largest m of four rounds."""

@@ -31,6 +31,7 @@ FLOORS = [
     {"judge", "eager", "course", "departures"},
     {"loop"},
     {"replicas", "memory", "resharding", "beginning"},
+    {"ending"},
     {"inner", "report", "sinks", "plan"},
     {"commands"},
 ]
@@ -97,7 +98,7 @@ def test_a_package_has_one_home(package, home):
 
 
 AGREEMENT = (
-    "agreement ballots closing commits decree fields gathering justification leading memory outputs pacemaker scrutiny"
+    "agreement ballots closing commits decree fields forks gathering justification leading memory outputs pacemaker scrutiny"
     " statements succession waiting"
 )
 
