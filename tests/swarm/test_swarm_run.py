@@ -95,7 +95,7 @@ def test_three_workers_train_and_agree(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_leaves_no_process_and_the_run_goes_on_later(tmp_path: Path) -> None:
-    many = [FAST, "workers=2", "rounds=40", "checkpoint.every=1", "eval.every=0"]
+    many = [FAST, "workers=2", "rounds=12", "checkpoint.every=1", "eval.every=0"]
     process = start(tmp_path / "run", *many)
     pids = training(process, tmp_path / "run")
     process.send_signal(signal.SIGINT)
@@ -155,7 +155,9 @@ def leading(run_dir: Path) -> int:
     return int(Memory.from_bytes(content, run=told["run"], peer=told["peer"]).leader(0)[:3])
 
 
-@pytest.mark.parametrize("who", ["first", pytest.param("leader", marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("who", ["first", "leader"])
 def test_three_of_four_finish_when_one_is_killed(tmp_path: Path, who: str) -> None:
     process = start(tmp_path / "run", *FOUR)
     assert eventually(lambda: process.poll() is not None or rounds_done(tmp_path / "run") >= 3, limit_s=120)
@@ -253,6 +255,7 @@ def test_two_machines_meet_through_one_address(tmp_path: Path) -> None:
     assert first_loss[0] != first_loss[1]
 
 
+@pytest.mark.slow  # in the default suite without the command line: test_swarm_gather.py
 def test_an_unreachable_initial_peer_is_a_mistake(tmp_path: Path) -> None:
     nobody = "/ip4/127.0.0.1/tcp/9/p2p/12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
     process = start(tmp_path / "run", "workers=1", "exchange.peers=2", f"exchange.initial_peers=[{nobody}]")
