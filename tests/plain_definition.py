@@ -253,7 +253,7 @@ class Definition:
         return codec.inverse(mean.float()).double() if transforms(codec) else mean
 
     def check_distances(self, parts, own, slow):
-        """Weights within 4 times as far from φ as this peer's own are taken as they come; no partner is farther here."""
+        """Weights within 4 times as far from φ as this peer's own are taken as they come; no partner is farther."""
         distances = [
             sum(float((y.double() - slow[name].double()).square().sum()) for name, y in part.items()) ** 0.5
             for part in parts

@@ -98,8 +98,8 @@ def test_a_package_has_one_home(package, home):
 
 
 AGREEMENT = (
-    "agreement ballots closing commits decree fields forks gathering justification leading memory outputs pacemaker scrutiny"
-    " statements succession waiting"
+    "agreement ballots closing commits decree fields forks gathering justification leading memory outputs"
+    " pacemaker scrutiny statements succession waiting"
 )
 
 
