@@ -6,7 +6,8 @@ Four `outerloop train workers=1` on loopback with an allow-list (attack_swarm.py
 lies. Then the last one does, in turn, what faulty/lie.py and faulty/misbehave.py list, each for an equal share of the
 time, and the whole list again. When nine tenths are over a newcomer joins. FILE gets one JSON record: how fast rounds
 landed when calm, under each lie, and since the liar was expelled; when that was; who refused what; whether the honest
-and the newcomer hold one state. Exit code 1 where they do not, or where the liar was not expelled.
+and the newcomer hold one state. Exit code 1 where they do not, where the run stopped, or where the liar was
+not expelled.
 """
 
 from __future__ import annotations
@@ -43,20 +44,19 @@ class Attack:
         """Calm, then lies in turn, then a newcomer beside them. Returns the record."""
         self.swarm.follow(CALM * self.seconds)
         calm_until = time.monotonic()
-        calm = self.swarm.seconds(self.began, calm_until)
-        newcomer = None
-        for lie in cycle([*LIES, *HOSTILE]):
-            if (over := time.monotonic() - self.began) >= self.seconds:
-                break
-            if newcomer is None and over >= NEWCOMER_AT * self.seconds:
-                newcomer = self.swarm.add()
-            self.turn(lie, min(self.turn_s, self.seconds - over))
+        calm, stopped = self.swarm.seconds(self.began, calm_until), ""
+        try:
+            self.lie()
+        except TimeoutError as error:
+            stopped = str(error)
         self.liar.misbehave("")
-        honest = self.honest + ([newcomer] if newcomer else [])
+        honest = [machine for machine in self.swarm.machines if machine is not self.liar]
+        newcomer = honest[-1] if len(honest) > len(self.honest) else None
         record = self.swarm.report(honest) | {"minutes": self.seconds / 60, "calm": round_times(calm)}
         after = self.swarm.seconds(self.expelled_at) if self.expelled_at else []
         return record | {
             "turns": self.turns,
+            "stopped": stopped,
             "expelled_s": round(self.expelled_at - calm_until, 1) if self.expelled_at else None,
             "after": round_times(after),
             "pace_after": pace(calm, after),
@@ -64,6 +64,15 @@ class Attack:
             "newcomer_hash": last_round(newcomer).get("slow_hash") if newcomer else None,
             "said": sorted({line for machine in honest for line in lines_of(machine, EXPELLED)}),
         }
+
+    def lie(self) -> None:
+        """All lies in turn, and a newcomer near the end. Raises TimeoutError when the run has stopped."""
+        for lie in cycle([*LIES, *HOSTILE]):
+            if (over := time.monotonic() - self.began) >= self.seconds:
+                return
+            if self.swarm.newcomers and over >= NEWCOMER_AT * self.seconds:
+                self.swarm.add()
+            self.turn(lie, min(self.turn_s, self.seconds - over))
 
     def turn(self, lie: str, seconds: float) -> None:
         """One lie, for so long."""
@@ -111,11 +120,20 @@ def main() -> int:
         record = Attack(swarm, seconds=60 * args.minutes, turn_s=args.turn).run() | {"options": args.options}
     args.json.parent.mkdir(parents=True, exist_ok=True)
     args.json.write_text(json.dumps(record, indent=1) + "\n")
-    for key in ("rounds", "calm", "after", "pace_after", "expelled_s", "rounds_whose_hashes_differ", "newcomer_rounds"):
+    for key in (
+        "rounds",
+        "stopped",
+        "calm",
+        "after",
+        "pace_after",
+        "expelled_s",
+        "rounds_whose_hashes_differ",
+        "newcomer_rounds",
+    ):
         print(f"{key}: {record[key]}")
     for turn in record["turns"]:
         print(f"  {turn['lie']:<13} {turn['rounds']} rounds in {turn['seconds']} s, median {turn['round_s_median']}")
-    return int(bool(record["rounds_whose_hashes_differ"]) or record["expelled_s"] is None)
+    return int(bool(record["rounds_whose_hashes_differ"] or record["stopped"]) or record["expelled_s"] is None)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,12 @@ from outerloop.swarm.signatures import Signatures
 HERE = Path(__file__).parent
 PACE_S = 0.1
 TRAINING = ["recipe=sparseloco", "model=nano", "inner.seq_len=32", "inner.batch=2", "eval.every=0", "eval.sequences=16"]
-TRAINING += ["checkpoint.every=0", "inner.optimizer._target_=wan_pace.PacedAdamW", f"+inner.optimizer.step_s={PACE_S}"]
+TRAINING += [
+    "exchange.join_timeout_s=300",
+    "checkpoint.every=0",
+    "inner.optimizer._target_=wan_pace.PacedAdamW",
+    f"+inner.optimizer.step_s={PACE_S}",
+]
 ROUNDS = 1_000_000
 """More than any run takes: it is stopped by time."""
 LEAVE_S = 30.0
