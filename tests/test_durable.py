@@ -51,7 +51,7 @@ def test_whenever_the_power_goes_there_is_as_much_memory_as_the_identity_asks_fo
     def counted(*of: object) -> None:
         noted.append(of)
         if len(noted) <= after:
-            note(*of)  # type: ignore[arg-type]
+            note(*of)
 
     monkeypatch.setattr(cut, "_note", counted)
     asyncio.run(MemoryFile(disk, own="000-a", life=life).write(memory))

@@ -146,11 +146,11 @@ def test_it_is_back_as_well_where_the_streams_to_the_dead_one_still_hang(tmp_pat
         ask = own._ask
 
         async def hang(*of: Any) -> bytes:
-            own._transport.open_stream = stalled  # type: ignore[method-assign]
+            own._transport.open_stream = stalled  # type: ignore[method-assign, assignment]
             try:
                 return await ask(*of)
             finally:
-                del own._transport.open_stream  # type: ignore[attr-defined]
+                del own._transport.open_stream
 
         return hang
 
@@ -195,11 +195,11 @@ def test_a_copy_that_is_started_while_the_peer_lives_stops_and_is_refused_by_all
     async def started_behind(machines: Machines, answers: dict[Any, Any]) -> Process:
         """Dialled by its id, the elder goes on to answer."""
         machines.network.handlers.update(answers)
-        serve, MemoryTransport.serve = MemoryTransport.serve, nothing  # type: ignore[method-assign]
+        serve, MemoryTransport.serve = MemoryTransport.serve, nothing
         try:
             return await machines.start("q", "p")
         finally:
-            MemoryTransport.serve = serve  # type: ignore[method-assign]
+            MemoryTransport.serve = serve
 
     async def nothing(*of: Any, **named: Any) -> None: ...
 
@@ -351,7 +351,8 @@ def test_nobody_is_displaced_by_what_its_peer_did_not_sign(tmp_path: Path) -> No
         others = await three(machines)
         peer = await machines.start("p")
         forged = (9).to_bytes(8, "big") + bytes(16)
-        for told in (forged + others[1].own.own[24:], others[1].own.own, b"", b"x", 7, [], forged):
+        bad: list[Any] = [forged + others[1].own.own[24:], others[1].own.own, b"", b"x", 7, [], forged]
+        for told in bad:
             async with MemoryTransport(machines.network, "p").open_stream("a", PROTOCOL) as stream:
                 await stream.send_object({"incarnation": told})
                 with pytest.raises(BrokenStream):
@@ -379,7 +380,7 @@ def test_what_is_kept_of_others_is_bounded(tmp_path: Path) -> None:
             await own._look_up("peer 99", Incarnation(template.count, bytes([number]) * 16, template.packed))
         assert len(own._known["peer 99"].refused) == MOST_REFUSED
         asked: list[str] = []
-        own._introduce = lambda peer: note(asked, peer)  # type: ignore[method-assign, assignment]
+        own._introduce = lambda peer: note(asked, peer)  # type: ignore[method-assign]
         await own.introduce([f"peer {number}" for number in range(2 * MOST_INTRODUCED)])
         assert len(asked) == MOST_INTRODUCED
 
