@@ -120,6 +120,7 @@ def test_a_corrupt_checkpoint_falls_back_to_the_one_before(tmp_path):
     assert summary_of(tmp_path / "killed")["slow_hash"] == whole["slow_hash"]
 
 
+@pytest.mark.slow  # in the default suite over a swarm: test_swarm_run.py
 def test_ctrl_c_leaves_with_130_and_can_be_resumed(tmp_path):
     process = start(tmp_path / "run")
     while checkpoint.newest_good(tmp_path / "run", 2)[0] is None:

@@ -241,6 +241,7 @@ def test_a_newcomer_takes_part_in_a_run_that_is_under_way(tmp_path: Path) -> Non
     assert len(hashes) == 1
 
 
+@pytest.mark.slow  # in the default suite with loops of their own: test_mixed_machines.py, test_own_loop.py
 def test_two_machines_meet_through_one_address(tmp_path: Path) -> None:
     """Two separate runs of one worker each, as on two machines, train one model on different shards."""
     shared = [FAST, "workers=1", "exchange.peers=2", "rounds=2", "log_every=1"]
