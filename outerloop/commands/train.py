@@ -186,14 +186,13 @@ class Supervisor:
         kind: Any = get_class(self.config.exchange._target_)
         if peers <= self.config.workers and not kind.takes_newcomers:
             return
+        same = f"with the same options and exchange.peers={peers}"
+        address = f"'exchange.initial_peers=[{addresses[0]}]'"
         if all("/127.0.0.1/" in address for address in addresses):
-            self.terminal.say(
-                "note: only this machine can reach 127.0.0.1: type exchange.host=0.0.0.0 for others to join"
-            )
-        self.terminal.say(
-            f"others join with the same options and exchange.peers={peers} exchange.host=0.0.0.0"
-            f" 'exchange.initial_peers=[{addresses[0]}]'"
-        )
+            self.terminal.say(f"others on this machine join {same} {address}")
+            self.terminal.say("start with exchange.host=0.0.0.0 to let other machines join")
+        else:
+            self.terminal.say(f"others join {same} exchange.host=0.0.0.0 {address}")
 
     def write(self, row: Row) -> None:
         """One row to every sink."""
