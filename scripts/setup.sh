@@ -21,7 +21,7 @@ fi
   exit 2
 }
 started=$SECONDS
-echo "setup: installing into $venv, about two minutes the first time"
+echo "setup: installing into $venv, two to four minutes the first time"
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
 

@@ -20,7 +20,7 @@ import msgpack
 
 from outerloop.swarm.disk import Disk
 from outerloop.swarm.evidence import Evidence, guilty
-from outerloop.swarm.fields import MAX_NUMBER, BadMessage, fields, id_of, items, peer_id, quote, whole
+from outerloop.swarm.fields import MAX_NUMBER, BadMessage, fields, id_of, items, peer_id, quote, unpacked, whole
 from outerloop.swarm.memory import ROUNDS_KEPT
 from outerloop.swarm.trust import Trust
 from outerloop.types import UserError
@@ -95,10 +95,7 @@ class Register:
     @staticmethod
     def from_bytes(content: bytes) -> Register:
         """Raises BadMessage when it is damaged or of another version."""
-        try:
-            value = msgpack.unpackb(content)
-        except ValueError as error:
-            raise BadMessage(f"the list of expelled peers is unreadable: {error}") from error
+        value = unpacked(content, "the list of expelled peers")
         found = fields(value, "the list of expelled peers", ("version", "expelled", "lifted"))
         whole(found["version"], "its version", least=VERSION, most=VERSION)
         entries = [Expulsion.from_list(row) for row in items(found["expelled"], "expelled peers")]

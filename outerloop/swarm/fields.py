@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
+import msgpack
+
 MAX_PEERS = 1024
 MAX_NUMBER = 1 << 40  # rounds
 MAX_VIEW = 1 << 31
@@ -18,6 +20,14 @@ QUOTED = 40  # characters of a bad value that a message shows
 
 class BadMessage(ValueError):
     """These bytes are not a message of the agreement. The text names the field."""
+
+
+def unpacked(content: bytes, what: str) -> Any:
+    """Return what these msgpack bytes say. Raises BadMessage when they are damaged."""
+    try:
+        return msgpack.unpackb(content)
+    except ValueError as error:  # every way in which msgpack refuses bytes is one
+        raise BadMessage(f"{what} is unreadable: {error}") from error
 
 
 def fields(value: Any, what: str, names: Iterable[str]) -> dict[str, Any]:

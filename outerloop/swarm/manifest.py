@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import msgpack
 
-from outerloop.swarm.fields import MAX_AMOUNT, MAX_NUMBER, BadMessage, digest, fields, quote, whole
+from outerloop.swarm.fields import MAX_AMOUNT, MAX_NUMBER, BadMessage, digest, fields, quote, unpacked, whole
 
 CHUNK_BYTES = 8 << 20  # of 4 MiB there are twice as many streams, which take a fifth longer on loopback
 CONTEXT = "manifest"
@@ -53,10 +53,7 @@ class Manifest:
     @staticmethod
     def from_bytes(content: bytes) -> Manifest:
         """Raises BadMessage."""
-        try:
-            value = msgpack.unpackb(content)
-        except ValueError as error:
-            raise BadMessage(f"the manifest is unreadable: {error}") from error
+        value = unpacked(content, "the manifest")
         if not isinstance(value, list) or len(value) != len(FIELDS):
             raise BadMessage(f"a manifest is [{', '.join(FIELDS)}]; came {quote(value)}")
         found = fields(dict(zip(FIELDS, value, strict=True)), "a manifest", FIELDS)

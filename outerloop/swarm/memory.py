@@ -16,7 +16,7 @@ import msgpack
 
 from outerloop.swarm.ballots import Accepted, Decided
 from outerloop.swarm.commits import Commit, genesis
-from outerloop.swarm.fields import MAX_VIEW, BadMessage, fields, items, peer_id, whole
+from outerloop.swarm.fields import MAX_VIEW, BadMessage, fields, items, peer_id, unpacked, whole
 
 VERSION = 3
 ROUNDS_KEPT = 8
@@ -97,10 +97,7 @@ class Memory:
     @staticmethod
     def from_bytes(content: bytes, *, run: str, peer: str) -> Memory:
         """Raises BadMessage when it is damaged, of another version, or another run's or peer's."""
-        try:
-            value = msgpack.unpackb(content)
-        except ValueError as error:
-            raise BadMessage(f"the memory of the agreement is unreadable: {error}") from error
+        value = unpacked(content, "the memory of the agreement")
         found = fields(value, "the memory", ("version", "run", "peer", "log", "promised", "accepted"))
         whole(found["version"], "the memory's version", least=VERSION, most=VERSION)
         if (found["run"], peer_id(found["peer"], "the memory's peer")) != (run, peer):

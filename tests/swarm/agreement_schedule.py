@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from agreement_liar import Liar, LiarWorld
 from agreement_world import World
@@ -259,3 +260,17 @@ class LiarSchedule(Schedule):
     def check_logs(self) -> None:
         """What they hold is one chain."""
         assert not self.world.witness.forked
+
+
+S = TypeVar("S", bound=Schedule)
+
+
+def runs(kind: type[S], seeds: Iterable[int]) -> Iterator[S]:
+    """Yield the schedule of each seed after its run; a failure names its seed."""
+    for seed in seeds:
+        schedule = kind(seed)
+        try:
+            schedule.run()
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {error!r}") from error
+        yield schedule

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 from gather_scene import RUN, MemoryDisk, Node, Swarm
+from handover_scene import donate, newcomer, taking
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from liar import Liar, swarm_with_liar
@@ -19,7 +20,6 @@ from virtual_clock import run
 from outerloop.swarm.ballots import Decided
 from outerloop.swarm.commits import Commit, genesis
 from outerloop.swarm.handover import Handover
-from outerloop.swarm.manifest import Manifest
 from outerloop.swarm.member_list import Members, sitting_of
 from outerloop.swarm.membership import Membership
 from outerloop.swarm.memory import ROUNDS_KEPT
@@ -122,33 +122,6 @@ def test_no_minority_leads_off_the_history(honest: int, seed: int) -> None:
 # the same with keys, over a network
 
 
-def donate(swarm: Swarm) -> None:
-    """The honest give the state as of a commit: its number."""
-    for node in swarm.nodes.values():
-        node.names["e"] = "004-e"
-        handover = Handover(
-            MemoryTransport(swarm.network, node.id), node.rounds,
-            run=RUN, own=node.name, sitting=lambda: RUN, allowed=lambda peer: True, disk=MemoryDisk(),
-        )  # fmt: skip
-        node.handover = handover  # type: ignore[attr-defined]
-        node.land = landing(node, handover)  # type: ignore[method-assign]
-
-
-def landing(node: Node, handover: Handover) -> Any:
-    async def land(number: int) -> int:
-        after_it, donor = await Node.land(node, number), handover._donor
-        wanted, head = donor.wants(number), node.rounds.head_of(number)
-        donor.landed(number, copied=wanted)
-        if wanted and head is not None:
-            content = b"state %d" % number
-            manifest = Manifest.of(content, number=number, head=head)
-            node.rounds.roots.name(number, manifest.sha)
-            donor.hold(content, manifest)
-        return after_it
-
-    return land
-
-
 async def lie_about_commits(liar: Liar, *, after_head: bool) -> None:
     """Far ahead in a history of its own; or, `after_head`, the next commit, which nobody else has accepted."""
     keys = Keys(liar.link.trust.signatures, sitting=RUN, own=liar.name)
@@ -184,28 +157,15 @@ def test_a_newcomer_joins_the_honest_ones_whatever_a_member_tells(after_head: bo
         swarm, liar = await swarm_with_liar(lambda liar, swarm: lambda number: None, absent_rounds=8)
         await lie_about_commits(liar, after_head=after_head)
         await give_nothing(liar)
-        donate(swarm)
-        for node in swarm.nodes.values():
-            await node.handover.serve()  # type: ignore[attr-defined]
+        await donate(swarm)
         await swarm.until("abc", 4)
         names = [liar.name, *(node.name for node in swarm.nodes.values())]
-        newcomer = Node(swarm.network, "004-e", [*names, "004-e"], swarm["a"].rules, inner_s=10)
-        await newcomer.appear()
-        own = MemoryTransport(swarm.network, "e")
-        at = Handover(
-            own,
-            newcomer.rounds,
-            run=RUN,
-            own="004-e",
-            sitting=lambda: RUN,
-            allowed=lambda peer: True,
-            disk=MemoryDisk(),
-        )
-        number, content = await at.take_over(names, sitting=RUN, at_most=1 << 20, progress=lambda here, size: None)
+        joining, at = await newcomer(swarm, names)
+        number, content = await taking(at, names)
         assert content == b"state %d" % number and number < 100
-        taken = newcomer.rounds.head_of(number) or newcomer.rounds._agreement.memory.log[0].commit.digest
+        taken = joining.rounds.head_of(number) or joining.rounds._agreement.memory.log[0].commit.digest
         assert taken == swarm["a"].rounds.head_of(number)
-        assert {who for _, who in own.trust.refusals._told} == {liar.name}
+        assert {who for _, who in at._trust.refusals._told} == {liar.name}
 
     run(scene())
 
