@@ -52,7 +52,7 @@ def versions() -> Iterator[Finding]:
             continue  # an extra that is not wanted here
         wrong += mismatch(requirement.name, str(requirement.specifier), there)
         if there and requirement.name in SHOWN:
-            found[requirement.name] = there
+            found[requirement.name] = str(torch.__version__) if requirement.name == "torch" else there  # with its build
     yield from wrong
     if not wrong:
         yield Finding("versions", True, ", ".join(f"{name} {version}" for name, version in found.items()))
