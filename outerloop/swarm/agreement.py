@@ -151,9 +151,8 @@ class Agreement(Decree):
             self._choose(sender, found, log)
         elif apart(self.memory.log, log):
             first = max(self.memory.log[0].commit.number, log[0].commit.number)
-            self._refuse(
-                sender, f"its history differs before commit {first}, further back than the logs reach: no help"
-            )
+            reason = f"its history is another one since before commit {first}, where the logs begin: neither is better"
+            self._refuse(sender, reason)
         else:
             self._reach_back(log)
         return self._act()

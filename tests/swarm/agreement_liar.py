@@ -27,7 +27,7 @@ from outerloop.swarm.ballots import (
     Wishes,
 )
 from outerloop.swarm.commits import Commit, Participant, majority, minority
-from outerloop.swarm.fields import MAX_VIEW
+from outerloop.swarm.fields import MAX_VIEW, id_of
 from outerloop.swarm.memory import Memory, leader
 from outerloop.swarm.outputs import Apply, Output, Send
 from outerloop.swarm.proof import ahead, most, newest, voters_of
@@ -145,8 +145,8 @@ class LiarWorld(World):
     def take_state(self, name: str, source: str) -> None:
         """As proof.py has it: most of the roster that this peer last knew are further, or have signed what is."""
         machine = self[name]
-        logs = {peer: log for peer in (*self.up, source) if peer != name and (log := self.told(peer, None))}
-        voters = voters_of(name, machine.memory.roster, ())
+        logs = {id_of(peer): log for peer in (*self.up, source) if peer != name and (log := self.told(peer, None))}
+        voters = voters_of(id_of(name), machine.memory.roster, ())
         found = newest(logs, machine.notary, voters=voters)
         if found and most(ahead(machine.number, logs, machine.notary, voters=voters), voters):
             decided = next(one for log in logs.values() for one in log if one.commit == found)

@@ -17,6 +17,7 @@ from virtual_clock import run
 
 from outerloop.swarm.agreement import Agreement
 from outerloop.swarm.ballots import Accept, Decided, Link, Pledge
+from outerloop.swarm.board import Board
 from outerloop.swarm.commits import Commit, Participant, genesis
 from outerloop.swarm.evidence import guilty
 from outerloop.swarm.expelled import read_register
@@ -270,3 +271,33 @@ async def take_over(swarm: Swarm, letter: str, donor: str) -> None:
     node.error = None
     node.landed = {known: swarm[donor].landed[known] for known in range(number + 1)}
     node.training = asyncio.create_task(node.train(number + 1))
+
+
+def test_who_goes_over_offers_what_it_has_sealed_already() -> None:
+    """It seals no other payload for a round, so the rounds that it has left would be without one of it."""
+
+    async def scene() -> None:
+        swarm = await Swarm("abc").start()
+        await swarm.until("abc", 3)
+        rounds = swarm["a"].rounds
+        while (known := rounds._payloads.own.get(number := rounds._agreement.number)) is None:
+            await asyncio.sleep(0.05)
+        rounds._go_over(number)
+        assert rounds._payloads.own.get(number) == known
+
+    run(scene())
+
+
+def test_what_was_said_on_a_board_and_taken_back_is_said_anew_to_whoever_waits() -> None:
+    async def scene() -> None:
+        board: Board[str] = Board(keep=8)
+        for number in (3, 4):
+            board.post(number, f"left {number}")
+        board.over(4)
+        board.take_back(3)
+        reading = asyncio.create_task(board.read(3))
+        await asyncio.sleep(1)
+        board.post(3, "other")
+        assert await reading == "other" and await board.read(2) is None
+
+    run(scene())
