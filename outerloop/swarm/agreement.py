@@ -151,8 +151,8 @@ class Agreement(Decree):
             self._choose(sender, found, log)
         elif apart(self.memory.log, log):
             first = max(self.memory.log[0].commit.number, log[0].commit.number)
-            reason = f"its history is another one since before commit {first}, where the logs begin: neither is better"
-            self._refuse(sender, reason)
+            reason = f"its history left this one before commit {first}, earlier than the logs reach: these are two runs"
+            self._refuse(sender, f"{reason}. To join one, start the workers of the other again as new peers")
         else:
             self._reach_back(log)
         return self._act()

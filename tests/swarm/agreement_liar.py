@@ -153,7 +153,8 @@ class LiarWorld(World):
             self.event(name, lambda machine: machine.skip_to(decided))
 
     def compare(self, name: str, source: str) -> None:
-        self.known.update((source, one) for one in self.told(source, None) if source not in self.liars)
+        for peer in {name, source}.difference(self.liars):
+            self.known.update((peer, one) for one in self.told(peer, None))
         super().compare(name, source)
 
     def say(self, to: str, message: Message, *, by: str = "") -> None:
