@@ -20,22 +20,23 @@ What is assumed. Of peers that stop, lag, lose messages and come back from their
 minority of a round's roster may be gone, and the rest goes on; no two commits of a round, whoever is gone.
 
 Of peers of the roster that lie, in any way, while the others of it that are up are a majority by themselves:
-    rounds go on    where they are no more than (n - 1) // 3 of n: they move no view, let nobody in without its request
-                    and not more than the rule says, drop nobody whom the logs show present, and lead only in turn
+    rounds go on    where they are no more than (n - 1) // 3 of n: they move no view and lead only in turn
+    no roster       of their own is decided by fewer than half: they let nobody in without its request and not more than
+                    the rule says, and drop nobody whose payloads reach an honest leader in time (succession.py)
     no commit       is applied that a majority of its roster has not signed, however many lie
     a fork          needs liars in all that two majorities share. Of an even n that is two peers at least, so that one
                     liar of four forks nothing. Of an odd n it may be one: an equivocator in a bare majority can show
                     one commit to some and another to the rest, if they do not hear of each other meanwhile, and both
                     parts then follow signed commits. The two decided commits of the round hold two statements of one
                     peer that no honest one makes (justification.py), by which all can tell who it was
-    not covered     who leads in its turn says which payloads count, and may leave some out. It drops nobody that way
-                    whom another leader has counted
+    not covered     who leads in its turn says which payloads count, and may leave some out
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from outerloop.swarm import statements
 from outerloop.swarm.ballots import Accept, Ask, Decided, Message
@@ -43,7 +44,7 @@ from outerloop.swarm.closing import Closing
 from outerloop.swarm.commits import Participant
 from outerloop.swarm.decree import Decree
 from outerloop.swarm.fields import MAX_AMOUNT, MAX_PEERS, id_of
-from outerloop.swarm.forks import is_better, parting
+from outerloop.swarm.forks import Parting, apart, digests, is_better, linked, parting
 from outerloop.swarm.gathering import Gathering
 from outerloop.swarm.memory import ROUNDS_KEPT, Memory
 from outerloop.swarm.outputs import Apply, Behind, Left, Output, Refused
@@ -90,9 +91,10 @@ class Agreement(Decree):
         elif message.number < self.number:
             if not isinstance(message, Accept):  # a late accept: what came of it is on its way to the sender
                 self._tell([sender], self._here())
+            if digests(self.memory.log).get(message.number - 1, message.head) != message.head:
+                self._part(sender, message.number)
         elif message.head != self.memory.head.digest:
-            reason = f"round {self.number} after another head: its history is not this one"
-            self._out.append(Refused(sender, reason, parted=True))
+            self._part(sender, message.number)
         elif isinstance(message, Ask):
             self._admit(sender, message)
         elif sender not in self.memory.roster or sender == self.memory.peer:
@@ -139,14 +141,20 @@ class Agreement(Decree):
         return self._act()
 
     def compare(self, sender: str, log: Sequence[Decided]) -> list[Output]:
-        """The log of a peer whose chain is another one: go over to that if it is better (forks.py)."""
-        if found := parting(self.memory.log, log):
-            own, other, roster = found
-            reasons = [doubt(roster, one, self.notary) for one in (own, other)]  # and whoever signed both is seen
-            if reasons[1]:
-                self._refuse(sender, reasons[1])
-            elif is_better(other, own):
-                self._go_over(sender, self.memory.before(own.commit.number), log)
+        """The log of a peer, whatever it tells: go over to its chain if that is another one and better (forks.py).
+
+        Of the same chain it may reach further back than this peer's log, and tell who was absent.
+        """
+        if not linked(log):
+            self._refuse(sender, "tells commits that do not follow one another")
+        elif found := parting(self.memory.log, log):
+            self._choose(sender, found, log)
+        elif apart(self.memory.log, log):
+            first = max(self.memory.log[0].commit.number, log[0].commit.number)
+            reason = f"its history left this one before commit {first}, earlier than the logs reach: these are two runs"
+            self._refuse(sender, f"{reason}. To join one, start the workers of the other again as new peers")
+        else:
+            self._reach_back(log)
         return self._act()
 
     def commits_since(self, number: int) -> tuple[Decided, ...] | None:
@@ -192,17 +200,37 @@ class Agreement(Decree):
         self._begin(self.memory.learned(decided))
         self._out.append(Apply(decided.commit))
 
-    def _go_over(self, sender: str, memory: Memory, log: Sequence[Decided]) -> None:
-        """From a commit of both chains on, never to stay there: this peer has voted in the round after it."""
-        later = sorted((one for one in log if one.commit.number >= memory.number), key=lambda one: one.commit.number)
-        left, self.memory = self.memory, memory
-        if reason := self._objection(later[0].commit):
-            self.memory = left
+    def _part(self, sender: str, number: int) -> None:
+        reason = f"round {number} after another head: its history is not this one"
+        self._out.append(Refused(sender, reason, parted=True))
+
+    def _choose(self, sender: str, found: Parting, log: Sequence[Decided]) -> None:
+        """Between two commits of one round. Both are looked at, so that whoever signed both is seen."""
+        base, own, other = found
+        doubts = [doubt(base.commit.roster, one, self.notary) for one in (own, other)]
+        if doubts[1]:
+            self._refuse(sender, doubts[1])
+        elif is_better(other.commit, own.commit):
+            self._go_over(sender, base, [one for one in log if one.commit.number > base.commit.number])
+
+    def _go_over(self, sender: str, base: Decided, log: Sequence[Decided]) -> None:
+        """Back to the last commit of both chains and on to the other chain: the first of its commits is proven."""
+        ours, self.memory = self.memory, self.memory.back_to(base)
+        if reason := self._objection(log[0].commit):
+            self.memory = ours
             self._refuse(sender, reason)
             return
-        self._out.append(Left(memory.number))
-        for decided in later:
+        self._out.append(Left(self.number))
+        for decided in log:
             self._learn(sender, decided)
+
+    def _reach_back(self, log: Sequence[Decided]) -> None:
+        """Take over commits before the first of this peer's log: each is named by the one after it."""
+        first = self.memory.log[0].commit
+        earlier = [one for one in log if one.commit.number < first.number]
+        unsigned = (doubt(before.commit.roster, one, self.notary) for before, one in pairwise(earlier))
+        if earlier and earlier[-1].commit.digest == first.parent and not any(unsigned):
+            self.memory = self.memory.reaching_back(earlier)
 
     def _begin(self, memory: Memory) -> None:
         """The next round, or a later one."""

@@ -34,8 +34,9 @@ class Board(Generic[T]):
         return self._said.get(number)
 
     def take_back(self, number: int) -> None:
-        """Say nothing any more about this number and later ones that something was said about."""
+        """As if nothing had been said about this number and later ones: it may be said anew."""
         self._said = {known: value for known, value in self._said.items() if known < number}
+        self._over = min(self._over, number - 1)
 
     async def read(self, number: int) -> T | None:
         """The value, as soon as there is one; None: there never will be. The caller sets the limit in time."""

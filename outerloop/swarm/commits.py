@@ -162,5 +162,10 @@ def majority(roster: tuple[str, ...]) -> int:
 
 
 def most_faulty(roster: tuple[str, ...]) -> int:
-    """The most peers that may lie without a say in what the others do: one of four. One more holds an honest one."""
+    """f = (n - 1) // 3, the faults beside which rounds go on: one of four. Any f + 1 peers include an honest one."""
     return (len(roster) - 1) // 3
+
+
+def minority(roster: tuple[str, ...]) -> int:
+    """The most peers that are fewer than half: two of five. They may lie and still decide no roster."""
+    return (len(roster) - 1) // 2

@@ -25,10 +25,11 @@ from outerloop.swarm.commits import Commit, Participant, majority, most_faulty
 from outerloop.swarm.justification import flaw
 from outerloop.swarm.leading import choice
 from outerloop.swarm.memory import Memory
-from outerloop.swarm.outputs import Want
+from outerloop.swarm.outputs import Refused, Want
 from outerloop.swarm.pacemaker import Pacemaker
 from outerloop.swarm.scrutiny import objection, reluctance
 from outerloop.swarm.statements import Notary
+from outerloop.swarm.succession import tells
 
 
 class Decree(Pacemaker):
@@ -97,6 +98,8 @@ class Decree(Pacemaker):
         if promise.accepted and (reason := self._against(promise.accepted)):
             self._refuse(sender, f"has accepted what nobody may: {reason}")
             return
+        if promise.accepted and (reason := self._reluctance(promise.accepted.commit, (), first=False)):
+            self._turn_down(sender, promise.accepted.commit, reason)
         self.gathering = self.gathering.with_promise(sender, promise)
         if promise.view > self.view:
             self._send([sender], self._here())
@@ -149,7 +152,7 @@ class Decree(Pacemaker):
     def _take_proposal(self, sender: str, proposal: Accepted) -> None:
         """Of the view at hand or a later one, which its promises prove."""
         if reason := self._refusal(sender, proposal):
-            self._refuse(sender, reason)
+            self._turn_down(sender, proposal.commit, reason)
             return
         if proposal.view > self.view:
             self._enter(proposal.view)
@@ -204,6 +207,11 @@ class Decree(Pacemaker):
         if len(tellers) > most_faulty(self.memory.roster):
             return ""
         return reluctance(self.memory, commit, first=first, absent_rounds=self._absent_rounds, allowed=self._allowed)
+
+    def _turn_down(self, sender: str, commit: Commit, reason: str) -> None:
+        """Where the log here is too short to tell who was absent, the sender's log may be longer."""
+        short = not tells(self.memory, commit.view, self._absent_rounds)
+        self._out.append(Refused(sender, reason, parted=short))
 
     def _willing(self, commit: Commit, pledges: tuple[Pledge, ...]) -> bool:
         """Whether this peer can propose a commit again."""

@@ -4,36 +4,69 @@ A majority of a roster decides, two majorities share a peer, and an honest one v
 shows a peer that lied. Both Decided are looked at (scrutiny.doubt), their signatures are witnessed (watch.py), and who
 has lied is expelled. Then all go on with the same chain:
 
-    at the first round that differs    the commit that was decided in the lower view; of one view, the smaller digest
+    at the first round that differs    the commit that was proposed first in the lower view; of one view, the smaller
+                                       digest. The length of the chains plays no part
 
-What is better does not depend on who compares, or on what came after, so all come to the same chain, one after the
-other, and nobody goes back to one that it has left.
+Both belong to the commit itself, not to one of the certificates that it may have, so this is a strict order of the
+commits of a round and, by the first round that differs, of chains: all come to the same one, and nobody goes back to
+one that it has left. It takes logs that reach back to where the chains part. `apart` tells of those that do not: what
+they show is that there are two chains, and neither which one is better nor who lied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 from outerloop.swarm.ballots import Decided
+from outerloop.swarm.commits import Commit
 
-Parting = tuple[Decided, Decided, tuple[str, ...]]
+
+class Parting(NamedTuple):
+    """The last commit of both chains, whose roster decided the next round, and what that came to on either."""
+
+    base: Decided
+    own: Decided
+    other: Decided
+
+
+def linked(log: Sequence[Decided]) -> bool:
+    """Whether a log is one piece of a chain: at least one commit, and each follows the one before it."""
+    follows = (
+        (later.commit.number, later.commit.parent) == (one.commit.number + 1, one.commit.digest)
+        for one, later in pairwise(log)
+    )
+    return bool(log) and all(follows)
 
 
 def parting(ours: Sequence[Decided], theirs: Sequence[Decided]) -> Parting | None:
-    """Return our and their commit of the first round that two logs decide differently, and the roster that decided it.
+    """Return where two linked logs part.
 
-    None where the logs do not show that: they hold the same, or no commit that both chains have in common.
+    None where they do not show that: they hold the same, or neither holds the last commit of both chains.
     """
-    known = {one.commit.number: one for one in ours}
-    for other in sorted(theirs, key=lambda one: one.commit.number):
-        number = other.commit.number
-        own, before = known.get(number), known.get(number - 1)
-        if own is None or before is None or own.commit.digest == other.commit.digest:
-            continue
-        return (own, other, before.commit.roster) if other.commit.parent == before.commit.digest else None
+    known, told = {one.commit.number: one for one in ours}, {one.commit.number: one for one in theirs}
+    for number in sorted(known.keys() & told.keys()):
+        own, other, base = known[number], told[number], known.get(number - 1) or told.get(number - 1)
+        if own.commit.digest != other.commit.digest:
+            shared = base and own.commit.parent == other.commit.parent == base.commit.digest
+            return Parting(base, own, other) if base and shared else None
     return None
 
 
-def is_better(one: Decided, other: Decided) -> bool:
-    """Whether all go on with the first of two decided commits of one round that follow the same commit."""
-    return (one.view, one.commit.digest) < (other.view, other.commit.digest)
+def apart(ours: Sequence[Decided], theirs: Sequence[Decided]) -> bool:
+    """Whether two linked logs are of different chains and do not show where these part."""
+    known, told = digests(ours), digests(theirs)
+    differ = any(known[number] != told[number] for number in known.keys() & told.keys())
+    return differ and parting(ours, theirs) is None
+
+
+def digests(log: Sequence[Decided]) -> dict[int, bytes]:
+    """Return what a linked log tells of a chain, by number: its commits, and the one before them."""
+    first = log[0].commit
+    return {first.number - 1: first.parent} | {one.commit.number: one.commit.digest for one in log}
+
+
+def is_better(one: Commit, other: Commit) -> bool:
+    """Whether all go on with the first of two commits of one round that follow the same commit."""
+    return (one.view, one.digest) < (other.view, other.digest)

@@ -16,9 +16,20 @@ import msgpack
 
 from outerloop.swarm.ballots import Accepted, Decided
 from outerloop.swarm.commits import Commit, genesis
-from outerloop.swarm.fields import MAX_VIEW, BadMessage, fields, items, peer_id, unpacked, whole
+from outerloop.swarm.fields import (
+    MAX_NUMBER,
+    MAX_VIEW,
+    BadMessage,
+    digest,
+    fields,
+    items,
+    peer_id,
+    quote,
+    unpacked,
+    whole,
+)
 
-VERSION = 3
+VERSION = 4
 ROUNDS_KEPT = 8
 """Commits that a peer can be behind and still be brought up by replay."""
 
@@ -28,7 +39,8 @@ class Memory:
     """Immutable: an event makes a new one. `log`: the last commits, the last of them is the head.
 
     `promised`: the view at hand; nothing of an earlier one is accepted any more. `accepted`: the last that was.
-    Both are about the round after the head.
+    Both are about the round after the head. `left`: number and digest of commits of chains that this peer has left
+    (forks.py) and may still come to; it may have voted after them, and what it voted is forgotten.
     """
 
     run: str
@@ -36,6 +48,7 @@ class Memory:
     log: tuple[Decided, ...]
     promised: int = 0
     accepted: Accepted | None = None
+    left: frozenset[tuple[int, bytes]] = frozenset()
 
     @staticmethod
     def first(*, run: str, peer: str, roster: Iterable[str], number: int = 0) -> Memory:
@@ -65,22 +78,38 @@ class Memory:
         """The peers that decide it."""
         return self.head.roster
 
+    @property
+    def votes(self) -> bool:
+        """Whether this peer has a vote in the round: it is in the roster, and has not forgotten an earlier vote."""
+        return self.peer in self.roster and (self.head.number, self.head.digest) not in self.left
+
     def leader(self, view: int) -> str:
         return leader(self.run, self.number, view, self.roster)
 
     def learned(self, decided: Decided) -> Memory:
         """The next commit is known: on to the round after it."""
         assert decided.commit.number == self.number and decided.commit.parent == self.head.digest
-        return Memory(self.run, self.peer, (*self.log, decided)[-ROUNDS_KEPT:])
+        return self._after((*self.log, decided)[-ROUNDS_KEPT:])
 
-    def before(self, number: int) -> Memory:
-        """The chain up to this commit, which it does not hold: what follows there is known to be another one."""
-        return Memory(self.run, self.peer, tuple(one for one in self.log if one.commit.number < number))
+    def back_to(self, base: Decided) -> Memory:
+        """Return the memory as of `base`, a commit of this chain, without votes: the chain after it is left."""
+        kept = tuple(one for one in self.log if one.commit.number < base.commit.number)
+        after = {(one.commit.number, one.commit.digest) for one in self.log if one.commit.number > base.commit.number}
+        return Memory(self.run, self.peer, (*kept, base), left=self.left | after)
 
     def skipped_to(self, decided: Decided) -> Memory:
-        """State as of a later commit was downloaded. It never voted beyond its own head, so it may vote after this."""
+        """Return the memory of a peer that downloaded the state as of a later commit."""
         assert decided.commit.number >= self.number
-        return Memory(self.run, self.peer, (decided,))
+        return self._after((decided,))
+
+    def reaching_back(self, log: Iterable[Decided]) -> Memory:
+        """Return the same with earlier commits of the same chain, as far as ROUNDS_KEPT."""
+        return replace(self, log=(*log, *self.log)[-ROUNDS_KEPT:])
+
+    def _after(self, log: tuple[Decided, ...]) -> Memory:
+        """Return the memory with another head; earlier commits than that one do not become the head any more."""
+        left = frozenset(one for one in self.left if one[0] >= log[-1].commit.number)
+        return Memory(self.run, self.peer, log, left=left)
 
     def to_bytes(self) -> bytes:
         return msgpack.packb(
@@ -91,6 +120,7 @@ class Memory:
                 "log": [one.to_map() for one in self.log],
                 "promised": self.promised,
                 "accepted": self.accepted.to_map() if self.accepted else None,
+                "left": sorted(self.left),
             }
         )
 
@@ -98,13 +128,13 @@ class Memory:
     def from_bytes(content: bytes, *, run: str, peer: str) -> Memory:
         """Raises BadMessage when it is damaged, of another version, or another run's or peer's."""
         value = unpacked(content, "the memory of the agreement")
-        found = fields(value, "the memory", ("version", "run", "peer", "log", "promised", "accepted"))
+        found = fields(value, "the memory", ("version", "run", "peer", "log", "promised", "accepted", "left"))
         whole(found["version"], "the memory's version", least=VERSION, most=VERSION)
         if (found["run"], peer_id(found["peer"], "the memory's peer")) != (run, peer):
             raise BadMessage(f"this memory is of peer {found['peer']} in run {found['run']}, not of {peer} in {run}")
         accepted = None if found["accepted"] is None else Accepted.from_map(found["accepted"])
-        memory = Memory(run, peer, _log(found["log"]), accepted=accepted)
-        return replace(memory, promised=whole(found["promised"], "the promised view", most=MAX_VIEW))
+        promised = whole(found["promised"], "the promised view", most=MAX_VIEW)
+        return Memory(run, peer, _log(found["log"]), promised, accepted, _left(found["left"]))
 
 
 def _log(value: Any) -> tuple[Decided, ...]:
@@ -115,6 +145,16 @@ def _log(value: Any) -> tuple[Decided, ...]:
             raise BadMessage(f"the log breaks before commit {decided.commit.number}")
         log.append(decided)
     return tuple(log)
+
+
+def _left(value: Any) -> frozenset[tuple[int, bytes]]:
+    rows = items(value, "the commits that were left")
+    if any(type(row) is not list or len(row) != 2 for row in rows):
+        raise BadMessage(f"a commit that was left is [number, sha256]; came {quote(value)}")
+    return frozenset(
+        (whole(number, "the number of a commit that was left", most=MAX_NUMBER), digest(sha256, "its sha256"))
+        for number, sha256 in rows
+    )
 
 
 def leader(run: str, number: int, view: int, roster: tuple[str, ...]) -> str:

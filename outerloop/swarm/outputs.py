@@ -65,7 +65,7 @@ class Left:
 class Refused:
     """A message that changed nothing, and why: for the log.
 
-    `parted`: it is of another chain: get the log of its sender, and `compare`.
+    `parted`: its sender's chain is another one, or its log may tell what this one does not: get it, and `compare`.
     """
 
     sender: str

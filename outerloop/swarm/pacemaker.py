@@ -48,8 +48,8 @@ class Pacemaker:
 
     @property
     def votes(self) -> bool:
-        """Whether this peer is in the roster of the round."""
-        return self.memory.peer in self.memory.roster
+        """Whether this peer decides the round with the others of the roster."""
+        return self.memory.votes
 
     @property
     def leads(self) -> bool:

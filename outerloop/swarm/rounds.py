@@ -179,10 +179,7 @@ class Rounds:
             allowed=lambda name: id_of(name) in self._trust.allow,
             most_bytes=self._most_bytes,
         )
-        for number, one in self._store.since(memory.number):
-            self._holds(number, one)
-            if one.peer == self._own:
-                self._payloads.own.post(number, one)
+        self._hold_since(memory.number)
         self._look()
         self._spawn(self._live())
         self._spawn(self._accusations.ask_around())
@@ -303,12 +300,18 @@ class Rounds:
                 self._following.compare(output.sender)
 
     def _go_over(self, number: int) -> None:
-        """From this round on the chain is another one: what lies here of it may be of use there."""
+        """From this round on the chain is another one: payloads that lie here may be of use there."""
         self._outcomes.leave(number)
         self._payloads.own.take_back(number)
         self._looked_at = -1
+        self._hold_since(number)
+
+    def _hold_since(self, number: int) -> None:
+        """Payloads of this round and later ones are on disk; the own ones are told to whoever asks."""
         for known, one in self._store.since(number):
             self._holds(known, one)
+            if one.peer == self._own:
+                self._payloads.own.post(known, one)
 
     def _look(self) -> None:
         """At the round at hand: it may be another one."""

@@ -1,10 +1,11 @@
-"""A member of the agreement that says whatever may harm: it knows what all hold, and signs with its own key alone."""
+"""Members of the agreement that say whatever may harm: they know what all hold, and sign with their own keys alone."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
+from itertools import pairwise
 
 from agreement_guilt import convicted
 from agreement_world import World, payload
@@ -25,17 +26,19 @@ from outerloop.swarm.ballots import (
     Wish,
     Wishes,
 )
-from outerloop.swarm.commits import Commit, Participant, majority
-from outerloop.swarm.fields import MAX_VIEW
+from outerloop.swarm.commits import Commit, Participant, majority, minority
+from outerloop.swarm.fields import MAX_VIEW, id_of
 from outerloop.swarm.memory import Memory, leader
 from outerloop.swarm.outputs import Apply, Output, Send
+from outerloop.swarm.proof import ahead, most, newest, voters_of
 from outerloop.swarm.succession import next_roster
 
 
 class Witness:
-    """What must hold of honest peers beside a liar. `commits`: all that were applied, by round."""
+    """What must hold of honest peers beside liars. `commits`: all that were applied, by round."""
 
-    def __init__(self) -> None:
+    def __init__(self, liars: Collection[str]) -> None:
+        self.liars = liars
         self.commits: dict[int, set[Commit]] = {}
         self.votes: set[tuple[str, int, int, bytes]] = set()
         self.applied = 0
@@ -66,7 +69,7 @@ class Witness:
         self.applied += 1
         self.commits.setdefault(commit.number, set()).add(commit)
 
-    def learned(self, memory: Memory, liar: str, known: Iterable[str]) -> None:
+    def learned(self, memory: Memory, known: Iterable[str]) -> None:
         """The head was signed by a majority of the roster before it, by honest peers only if they have voted for it."""
         decided, roster = memory.log[-1], memory.log[-2].commit.roster
         commit, said = decided.commit, (decided.commit.number, decided.view, decided.commit.digest)
@@ -76,27 +79,43 @@ class Witness:
             if peer in roster and signature == accept_of(peer, commit, decided.view)
         }
         assert len(signers) >= majority(roster), "applied what no majority has signed"
-        assert all((peer, *said) in self.votes for peer in signers - {liar}), "an accept that its peer never gave"
+        honest = signers.difference(self.liars)
+        assert all((peer, *said) in self.votes for peer in honest), "an accept that its peer never gave"
         assert set(commit.roster) <= set(known), "a roster with names of nobody"
         present = {one.peer for one in commit.participants}
         assert set(commit.roster) - set(roster) <= present & {peer for peer, _ in commit.asks}, "in without asking"
+        for peer in set(roster).difference(commit.roster, self.liars):
+            assert self._left_out_by(peer, memory), f"{peer} dropped, and only liars have left it out"
+
+    def _left_out_by(self, peer: str, memory: Memory) -> bool:
+        """Whether an honest leader has left out this peer since it took part, as far as the log shows."""
+        if len(set(memory.log[-2].commit.roster).intersection(self.liars)) > minority(memory.log[-2].commit.roster):
+            return True
+        for before, decided in reversed(list(pairwise(memory.log))):
+            commit, roster = decided.commit, before.commit.roster
+            if peer not in roster or peer in {one.peer for one in commit.participants}:
+                return False
+            if leader(SITTING, commit.number, commit.view, roster) not in self.liars:
+                return True
+        return bool(memory.log[0].accepts)
 
 
 class LiarWorld(World):
-    """The liar runs no machine: `ears` is what it heard. `circulated`: all that was ever sent, and by whom; `known`:
-    what honest peers have said or heard of it.
+    """The liars run no machines: `ears` is what they heard. `circulated`: all that was ever sent, and by whom; `known`:
+    what honest peers have said or heard of it. `false_log`: what a liar tells somebody of its log.
     """
 
-    def __init__(self, members: Iterable[str], outsiders: Iterable[str] = (), *, liar: str, **options: object) -> None:
-        self.liar = liar
+    def __init__(self, members: Iterable[str], outsiders: Iterable[str] = (), *, liars: str, **options: object) -> None:
+        self.liars = liars.split()
         self.ears: list[tuple[str, Message]] = []
         self.circulated: set[tuple[str, Message]] = set()
         self.known: set[tuple[str, Message]] = set()
+        self.false_log: Callable[[], list[Decided]] = list
         super().__init__(members, outsiders, **options)  # type: ignore[arg-type]
-        self.witness = self.monitor = Witness()  # type: ignore[assignment]
+        self.witness = self.monitor = Witness(self.liars)  # type: ignore[assignment]
 
     def start(self, name: str) -> None:
-        if name != self.liar:
+        if name not in self.liars:
             super().start(name)
 
     def _carry_out(self, name: str, output: Output) -> None:
@@ -104,10 +123,10 @@ class LiarWorld(World):
         if isinstance(output, Send):
             self.circulated.add((name, output.message))
             self.known.add((name, output.message))
-            if output.to == self.liar:
+            if output.to in self.liars:
                 self.ears.append((name, output.message))
         if isinstance(output, Apply) and self[name].memory.head == output.commit and len(self[name].memory.log) > 1:
-            self.witness.learned(self[name].memory, self.liar, self.peers)
+            self.witness.learned(self[name].memory, self.peers)
 
     def deliver(self, index: int = 0, *, keep: bool = False, crash_after: int | None = None) -> None:
         sender, to, message = self.network[index]
@@ -115,32 +134,53 @@ class LiarWorld(World):
             self.known.add((sender, message))
         super().deliver(index, keep=keep, crash_after=crash_after)
 
-    def fetch(self, name: str, source: str) -> None:
-        """Nobody takes over a state from the other side of a fork."""
-        if not self.witness.forked:
-            super().fetch(name, source)
+    def answers(self, source: str) -> bool:
+        return source in self.liars or super().answers(source)
 
-    def say(self, to: str, message: Message) -> None:
-        """From the liar to a peer."""
-        self.circulated.add((self.liar, message))
-        self.network.append((self.liar, to, message))
+    def told(self, source: str, after: int | None) -> list[Decided]:
+        if source not in self.liars:
+            return super().told(source, after)
+        return [one for one in self.false_log() if after is None or one.commit.number > after]
+
+    def take_state(self, name: str, source: str) -> None:
+        """As proof.py has it: most of the roster that this peer last knew are further, or have signed what is."""
+        machine = self[name]
+        logs = {id_of(peer): log for peer in (*self.up, source) if peer != name and (log := self.told(peer, None))}
+        voters = voters_of(id_of(name), machine.memory.roster, ())
+        found = newest(logs, machine.notary, voters=voters)
+        if found and most(ahead(machine.number, logs, machine.notary, voters=voters), voters):
+            decided = next(one for log in logs.values() for one in log if one.commit == found)
+            self.event(name, lambda machine: machine.skip_to(decided))
+
+    def compare(self, name: str, source: str) -> None:
+        for peer in {name, source}.difference(self.liars):
+            self.known.update((peer, one) for one in self.told(peer, None))
+        super().compare(name, source)
+
+    def say(self, to: str, message: Message, *, by: str = "") -> None:
+        """From a liar to a peer."""
+        self.circulated.add((by or self.liars[0], message))
+        self.network.append((by or self.liars[0], to, message))
 
     def check_guilt(self) -> None:
-        """Nobody honest is convicted by anything said, and a fork convicts the liar by what the honest know."""
-        assert convicted(self.circulated, self.peers) <= {self.liar}, "an honest peer is convicted"
+        """Nobody honest is convicted by anything said, and a fork convicts a liar by what the honest know."""
+        assert convicted(self.circulated, self.peers) <= set(self.liars), "an honest peer is convicted"
         if self.witness.forked:
-            assert all(size % 2 for size in self.witness.forks), "majorities of these share more than the liar"
-            assert convicted(self.known, self.peers) == {self.liar}, "a fork that nobody is convicted of"
+            shared = [2 * (size // 2 + 1) - size for size in self.witness.forks]
+            assert all(count <= len(self.liars) for count in shared), "majorities of these share an honest peer"
+            assert set() < convicted(self.known, self.peers) <= set(self.liars), "a fork that nobody is convicted of"
 
 
 class Liar:
-    """Each method is one lie, made up by `rng`."""
+    """All that lie, together. Each method is one lie, made up by `rng`, of the one whose `name` is set."""
 
     def __init__(self, world: LiarWorld, rng: random.Random) -> None:
-        self.world, self.rng, self.name = world, rng, world.liar
+        self.world, self.rng, self.name = world, rng, world.liars[0]
+        world.false_log = self.log
         self.proposals: list[Accepted] = []
         self.lies: list[Callable[[Memory], None]] = [
             self.propose,
+            self.usurp,
             self.split,
             self.split,
             self.split,
@@ -158,10 +198,14 @@ class Liar:
 
     def lie(self) -> None:
         if self.world.up:
+            self.name = self.rng.choice(self.world.liars)
             self.rng.choice(self.lies)(self.world[self.rng.choice(self.world.up)].memory)
 
     def sign(self, statement: statements.Statement) -> bytes:
         return toy_signature(self.name, statement)
+
+    def signed_by_all(self, statement: statements.Statement) -> set[tuple[str, bytes]]:
+        return {(name, toy_signature(name, statement)) for name in self.world.liars}
 
     def some(self, of: Iterable) -> list:
         """Some of these, often all."""
@@ -170,7 +214,7 @@ class Liar:
 
     def tell(self, message: Message) -> None:
         for to in self.some(self.world.up):
-            self.world.say(to, message)
+            self.world.say(to, message, by=self.name)
 
     # lies
 
@@ -191,20 +235,49 @@ class Liar:
             for to in part:
                 for one in self.proposals[-1].commit.participants:
                     self.world.give(to, memory.number, one)
-                self.world.say(to, Propose(self.proposals[-1]))
+                self.world.say(to, Propose(self.proposals[-1]), by=self.name)
 
-    def proposal(self, memory: Memory, view: int, *, forge: bool = True) -> Accepted:
+    def usurp(self, memory: Memory) -> None:
+        """A commit that counts liars alone, in the next view that one of them leads, and the roster that follows."""
+        seated = [name for name in self.world.liars if name in memory.roster]
+        if not seated:
+            return
+        view = next(view for view in range(memory.promised, 1 << 10) if self.leads(memory, view))
+        participants = tuple(payload(name, memory.number) for name in sorted(seated))
+        for to in self.world.up:
+            for one in participants:
+                self.world.give(to, memory.number, one)
+        self.proposals.append(self.proposal(memory, view, of=self.counting(memory, view, participants)))
+        self.tell(Propose(self.proposals[-1]))
+
+    def leads(self, memory: Memory, view: int) -> bool:
+        self.name = memory.leader(view)
+        return self.name in self.world.liars
+
+    def log(self) -> list[Decided]:
+        """Pieces of what honest peers hold, put together in order or not."""
+        machines = [self.world[name].memory.log for name in self.world.up]
+        some = [one for log in machines for one in log] if self.rng.random() < 0.3 else []
+        if machines and not some:
+            one, other = self.rng.choice(machines), self.rng.choice(machines)
+            some = [*one[: self.rng.randint(0, len(one))], *other[self.rng.randint(0, len(other) - 1) :]]
+        pieces = {} if self.rng.random() < 0.5 else {decided.commit.number: decided for decided in some}
+        return list(pieces.values()) or sorted(some, key=lambda decided: decided.commit.number)
+
+    def proposal(self, memory: Memory, view: int, *, forge: bool = True, of: Commit | None = None) -> Accepted:
         promises = [(peer, one) for peer, one in self.world.ears if isinstance(one, Promise)]
         told = {peer: one for peer, one in promises if (one.head, one.view) == (memory.head.digest, view)}
         pledges = {peer: Pledge(peer, one.vote, one.signature) for peer, one in told.items()}
         known = [one.accepted for one in told.values() if one.accepted]
-        again = self.rng.choice(known) if known and self.rng.random() < 0.5 else None
+        again = self.rng.choice(known) if known and not of and self.rng.random() < 0.5 else None
         own = again.vote if again and self.rng.random() < 0.5 else None
-        if view and self.name in memory.roster:
-            pledges[self.name] = self.pledge(memory, view, own)
+        said = statements.promise(memory.number, memory.head.digest, view, own)
+        for name, signature in self.signed_by_all(said) if view else ():
+            if name in memory.roster:
+                pledges[name] = Pledge(name, own, signature)
         if not again and self.rng.random() < 0.7:
             pledges = {peer: one for peer, one in pledges.items() if one.accepted is None}
-        commit = again.commit if again else self.commit(memory, view, forge=forge)
+        commit = again.commit if again else of or self.commit(memory, view, forge=forge)
         signature = self.sign(statements.accept(commit.number, commit.parent, view, commit.digest))
         link = Link(view, tuple(sorted(pledges.values(), key=lambda one: one.peer)) if view else (), signature)
         return Accepted(commit, (*(again.links if again else ()), link))
@@ -222,13 +295,18 @@ class Liar:
             self.some(possible) if forge else self.rng.sample(possible, max(0, len(possible) - self.rng.randint(0, 1)))
         )
         participants = tuple(by_peer[peer] for peer in sorted(counted))
-        history = [one.commit for one in memory.log]
-        roster = set(next_roster(history, participants, run=SITTING, view=view, absent_rounds=self.world.absent_rounds))
+        roster = set(self.counting(memory, view, participants).roster)
         if forge and self.rng.random() < 0.5:
             forged = self.rng.choice([{"x1", "x2"}, {f"100-{self.name}", f"101-{self.name}"}, {"900-x", self.name}])
             roster = self.rng.choice([roster | forged, set(self.some(roster)) | {self.name}, forged])
         counted_asks = tuple(sorted({ask for ask in asks if ask[0] in counted}))
         return Commit(number, head, view, participants, tuple(sorted(roster)), counted_asks)
+
+    def counting(self, memory: Memory, view: int, participants: tuple[Participant, ...]) -> Commit:
+        """With the roster that follows."""
+        history, absent_rounds = [one.commit for one in memory.log], self.world.absent_rounds
+        roster = next_roster(history, participants, run=SITTING, view=view, absent_rounds=absent_rounds)
+        return Commit(memory.number, memory.head.digest, view, participants, roster)
 
     def decide(self, memory: Memory) -> None:
         """What it proposed lately, to those that accepted it or to some; now and then without a majority."""
@@ -239,11 +317,11 @@ class Liar:
                 for peer, one in self.world.ears
                 if isinstance(one, Accept) and (one.view, one.digest) == (view, commit.digest)
             }
-            own = self.name, self.sign(statements.accept(commit.number, commit.parent, view, commit.digest))
-            decided = Decided(commit, view, tuple(sorted(accepts | {own})), proposal.links if view else ())
+            own = self.signed_by_all(statements.accept(commit.number, commit.parent, view, commit.digest))
+            decided = Decided(commit, view, tuple(sorted(accepts | own)), proposal.links if view else ())
             if accepts and self.rng.random() < 0.8:
                 for peer, _ in sorted(accepts):
-                    self.world.say(peer, decided)
+                    self.world.say(peer, decided, by=self.name)
             else:
                 self.tell(decided)
 

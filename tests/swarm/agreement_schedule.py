@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import permutations
 from typing import Any, TypeVar
 
 from agreement_liar import Liar, LiarWorld
@@ -12,6 +13,8 @@ from agreement_world import World
 
 from outerloop.swarm.closing import Closing
 from outerloop.swarm.commits import majority, most_faulty
+from outerloop.swarm.forks import digests, parting
+from outerloop.swarm.memory import Memory
 
 STEPS = 200, 1200
 ROUNDS_AFTER = 2  # commits that healing must bring
@@ -96,10 +99,11 @@ class Schedule:
                 self.world.give(name, *self.rng.choice(found), crash_after=self.perhaps())
 
     def catch_up(self) -> None:
-        if self.world.fetches:
-            name, source = self.world.fetches.pop(self.rng.randrange(len(self.world.fetches)))
-            if name in self.world.up and source in self.reachable(name):
-                self.world.fetch(name, source)
+        for waiting, act in ((self.world.fetches, self.world.fetch), (self.world.compares, self.world.compare)):
+            if waiting:
+                name, source = waiting.pop(self.rng.randrange(len(waiting)))
+                if name in self.world.up and self.sides[source] == self.sides[name] and self.world.answers(source):
+                    act(name, source)
 
     def timer(self) -> None:
         for name in self.some_up():
@@ -156,13 +160,16 @@ class Schedule:
         delivered = 0
         for _ in range(VIEWS):
             delivered += self.one_view()
-            heads = {self.world[name].memory.head.digest for name in self.world.up}
-            if len(heads) == 1 and self.world[self.world.up[0]].number >= goal:
+            if self.done(goal):
                 break
         else:
             raise AssertionError(f"no progress in {VIEWS} views: {self.describe()}")
         assert delivered <= DELIVERIES, f"{delivered} deliveries"
         self.check_logs()
+
+    def done(self, goal: int) -> bool:
+        heads = {self.world[name].memory.head.digest for name in self.world.up}
+        return len(heads) == 1 and self.world[self.world.up[0]].number >= goal
 
     def one_view(self) -> int:
         """All make and get every payload, the gather's timers fire; where that was not enough, the view's timers."""
@@ -213,10 +220,10 @@ class Schedule:
 
 
 class LiarSchedule(Schedule):
-    """One of three to five members lies from the beginning to the end. Nobody stops for good.
+    """One of three to five members lies from the beginning to the end, or two of five or seven. Nobody stops for good.
 
     `assumed`: whether what is promised of a run was asked of it: honest peers are a majority of the last roster, and
-    liars no more than (n - 1) // 3 of it.
+    liars that go on lying no more than (n - 1) // 3 of it. `ended`: what came of it.
     """
 
     world: LiarWorld
@@ -225,14 +232,17 @@ class LiarSchedule(Schedule):
         super().__init__(seed)
         self.liar = Liar(self.world, self.rng)
         self.silent = self.rng.random() < 0.2
-        self.weights |= {self.lie: self.rng.choice([3, 10, 20]), self.crash: 0, self.restart: 0}
-        self.crashes = 0.0
+        self.ended = "not asked to go on"
+        self.weights |= {self.lie: self.rng.choice([3, 10, 20])}
+        if self.rng.random() < 0.7:
+            self.weights |= {self.crash: 0, self.restart: 0}
+            self.crashes = 0.0
 
     def world_of(self, members: list[str], outsiders: list[str], **options: Any) -> LiarWorld:
-        count = self.rng.choice([3, 4, 4, 4, 5])
+        count, lying = self.rng.choice([(3, 1), (4, 1), (4, 1), (4, 1), (5, 1), (5, 2), (7, 2)])
         members, outsiders = [f"p{index}" for index in range(count)], ["q"] if outsiders else []
         options["closing"] = replace(options["closing"], min_peers=self.rng.randint(1, majority(tuple(members))))
-        return LiarWorld(members, outsiders, liar=self.rng.choice(members), **options)
+        return LiarWorld(members, outsiders, liars=" ".join(self.rng.sample(members, lying)), **options)
 
     def lie(self) -> None:
         if not self.silent:
@@ -241,13 +251,34 @@ class LiarSchedule(Schedule):
     @property
     def assumed(self) -> bool:
         newest = max((self.world[name].memory for name in self.world.up), key=lambda memory: memory.number)
-        honest = set(newest.roster) - {self.world.liar}
-        return len(honest) >= majority(newest.roster) and len(newest.roster) - len(honest) <= most_faulty(newest.roster)
+        honest, every = set(newest.roster).difference(self.world.liars), len(newest.roster)
+        return len(honest) >= majority(newest.roster) and (
+            self.silent or every - len(honest) <= most_faulty(newest.roster)
+        )
 
     def finish(self) -> None:
-        if not self.world.witness.forked and self.assumed:
+        """Whoever forked the chain says no more: it is expelled by what all know."""
+        self.bring_up_a_majority()
+        self.silent |= self.world.witness.forked
+        if self.assumed:
             super().finish()
         self.world.check_guilt()
+
+    def done(self, goal: int) -> bool:
+        """Once the chain has forked: whether there is one again, or those on both do not hear of each other."""
+        if not self.world.witness.forked:
+            self.ended = "without a fork"
+            return super().done(goal)
+        self.silent = True
+        logs = {name: self.world[name].memory for name in self.world.up}
+        ways = {(one, other) for one, memory in logs.items() for other in memory.roster if other in logs}
+        if any(parting(logs[one].log, logs[other].log) for one, other in ways):
+            return False
+        if any(digests_differ(logs[one], logs[other]) for one, other in permutations(logs, 2)):
+            self.ended = "two chains"
+            return True
+        self.ended = "healed" if self.assumed else "healed, and too few are left"
+        return not self.assumed or super().done(goal)
 
     def one_view(self) -> int:
         for _ in range(self.rng.randint(0, 4)):
@@ -256,10 +287,18 @@ class LiarSchedule(Schedule):
 
     def bring_up_a_majority(self) -> None:
         """All honest peers are up."""
+        for name in sorted(self.world.peers.keys() - set(self.world.up)):
+            self.world.start(name)
 
     def check_logs(self) -> None:
         """What they hold is one chain."""
-        assert not self.world.witness.forked
+        assert self.world.witness.forked or len({self.world[name].memory.head for name in self.world.up}) == 1
+
+
+def digests_differ(one: Memory, other: Memory) -> bool:
+    """Whether two peers are on different chains."""
+    known, told = digests(one.log), digests(other.log)
+    return any(known[number] != told[number] for number in known.keys() & told.keys())
 
 
 S = TypeVar("S", bound=Schedule)

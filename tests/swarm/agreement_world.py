@@ -16,7 +16,8 @@ from outerloop.swarm.ballots import Decided, Message, from_map, to_map
 from outerloop.swarm.closing import Closing
 from outerloop.swarm.commits import Participant, genesis
 from outerloop.swarm.memory import Memory
-from outerloop.swarm.outputs import Apply, Behind, Output, Refused, Save, Send, Want
+from outerloop.swarm.outputs import Apply, Behind, Left, Output, Refused, Save, Send, Want
+from outerloop.swarm.proof import unproven
 
 RUN = "r"
 Act = Callable[[Agreement], list[Output]]
@@ -62,6 +63,7 @@ class World:
         self.network: list[tuple[str, str, Message]] = []
         self.wants: list[tuple[str, int, Participant]] = []
         self.fetches: list[tuple[str, str]] = []
+        self.compares: list[tuple[str, str]] = []
         self.refused: list[tuple[str, Refused]] = []
         for peer in self.peers:
             self.start(peer)
@@ -80,7 +82,10 @@ class World:
         peer = self.peers[name]
         memory = peer.reloaded() if self.as_bytes else peer.disk
         peer.machine = Agreement(memory, notary=ToyNotary(name), closing=self.closing, absent_rounds=self.absent_rounds)
-        for number, one in sorted(peer.payloads):
+        self.hold_again(name)
+
+    def hold_again(self, name: str) -> None:
+        for number, one in sorted(self.peers[name].payloads):
             self.event(name, lambda machine, number=number, one=one: machine.holds(number, one))
 
     def crash(self, name: str) -> None:
@@ -110,8 +115,12 @@ class World:
             self.wants += [(name, output.number, one) for one in output.participants]
         elif isinstance(output, Behind):
             self.fetches.append((name, output.peer))
+        elif isinstance(output, Left):
+            self.hold_again(name)
         elif isinstance(output, Refused):
             self.refused.append((name, output))
+            if output.parted and (name, output.sender) not in self.compares:
+                self.compares.append((name, output.sender))
 
     def _copied(self, message: Message) -> Message:
         return from_map(msgpack.unpackb(msgpack.packb(to_map(message)))) if self.as_bytes else message
@@ -131,15 +140,37 @@ class World:
         if self.peers[to].machine:
             self.event(to, lambda machine: machine.receive(sender, message), crash_after=crash_after)
 
+    def answers(self, source: str) -> bool:
+        return source in self.up
+
+    def told(self, source: str, after: int | None) -> list[Decided]:
+        """What a peer tells of its log (history.py): commits after this number, all where it does not reach back."""
+        machine = self[source]
+        found = None if after is None else machine.commits_since(after)
+        return [one for one in (machine.memory.log if found is None else found) if one.accepts]
+
     def fetch(self, name: str, source: str) -> None:
-        """The commits that a peer lacks, from one that has said it is ahead; its state when its log is too short."""
-        found = self[source].commits_since(self[name].number - 1)
-        for decided in found or ():
-            self.event(name, lambda machine, decided=decided: machine.receive(source, decided))
-        if found is None:
-            decided = self[source].memory.log[-1]
-            assert decided.commit.digest == self.monitor.chosen[decided.commit.number].digest
-            self.event(name, lambda machine: machine.skip_to(decided))
+        """The commits that a peer lacks, from one that has said it is ahead (following.py)."""
+        memory = self[name].memory
+        log = self.told(source, memory.head.number)
+        if log and log[0].commit.number > memory.number:
+            self.take_state(name, source)
+        elif log and unproven(memory.head, log[0], self[name].notary):
+            self.compare(name, source)
+        else:
+            for decided in log:
+                self.event(name, lambda machine, decided=decided: machine.receive(source, decided))
+
+    def take_state(self, name: str, source: str) -> None:
+        """The log of the other one is too short."""
+        decided = self[source].memory.log[-1]
+        assert decided.commit.digest == self.monitor.chosen[decided.commit.number].digest
+        self.event(name, lambda machine: machine.skip_to(decided))
+
+    def compare(self, name: str, source: str) -> None:
+        """The whole log of a peer whose chain is another one, or whose log is longer."""
+        log = self.told(source, None)
+        self.event(name, lambda machine: machine.compare(source, log))
 
     def deliver_all(self, *, at_most: int = 10_000) -> int:
         """Until nothing is on its way: messages in any order, wanted payloads and missing commits. Returns how many."""
@@ -150,8 +181,12 @@ class World:
                     self.give(name, number, one)
             elif self.fetches:
                 name, source = self.fetches.pop(self.rng.randrange(len(self.fetches)))
-                if name in self.up and source in self.up:
+                if name in self.up and self.answers(source):
                     self.fetch(name, source)
+            elif self.compares:
+                name, source = self.compares.pop(self.rng.randrange(len(self.compares)))
+                if name in self.up and self.answers(source):
+                    self.compare(name, source)
             elif self.network:
                 self.deliver(self.rng.randrange(len(self.network)))
             else:

@@ -208,7 +208,7 @@ def test_a_memory_comes_back_equal(memory: Memory) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"version": 2}, "the memory's version is a whole number from 3 to 3"),
+        ({"version": 3}, "the memory's version is a whole number from 4 to 4"),
         ({"run": "s"}, "this memory is of peer a in run s, not of a in r"),
         ({"peer": "b"}, "this memory is of peer b in run r, not of a in r"),
         ({"promised": -1}, "the promised view"),

@@ -375,7 +375,8 @@ def commits(*presence: str, roster: str = "abc") -> list[Commit]:
     ("history", "present", "learners", "absent_rounds", "roster"),
     [
         (commits(), "abc", "", 1, "abc"),
-        (commits(), "ab", "", 1, "ab"),
+        (commits(), "ab", "", 1, "abc"),  # one of three may lie, and a single leader proposes this
+        (commits("ab"), "ab", "", 1, "ab"),
         (commits(), "ab", "", 2, "abc"),  # nothing is known of the round before the first
         (commits("ab"), "ab", "", 2, "ab"),
         (commits("abc"), "ab", "", 2, "abc"),
@@ -388,7 +389,8 @@ def commits(*presence: str, roster: str = "abc") -> list[Commit]:
         (commits(roster="abcde"), "abc", "f", 2, "abcde"),  # of six, three would be no majority
         (commits(roster="abcde"), "abcd", "f", 2, "abcdef"),
         (commits(roster="abcde"), "a", "f", 2, "abcde"),
-        (commits("abc", roster="abcde"), "abc", "fgh", 2, "abcfg"),  # once d and e are out
+        (commits("abc", roster="abcde"), "abc", "fgh", 2, "abcde"),  # two of five may lie, and two leaders propose it
+        (commits("abc", "abc", "abc", roster="abcde"), "abc", "fgh", 2, "abcfg"),  # once d and e are out
         (commits("ab", roster="abc"), "ab", "d", 2, "abd"),
     ],
 )
@@ -405,6 +407,30 @@ def test_no_leader_drops_by_itself_whom_it_does_not_count(run: str, roster: str)
     participants = [Participant(peer, bytes(32), 1) for peer in "ab"]
     history = commits("ab", roster="abcd")
     assert "".join(next_roster(history, participants, run=run, view=0, absent_rounds=2)) == roster
+
+
+def test_the_short_log_of_one_that_votes_is_made_up_for_by_another_one() -> None:
+    """a leads and drops c, which is gone; b has just downloaded the state and cannot tell who was absent."""
+    led = [Memory.first(run=RUN, peer="a", roster=TRIO, number=number).leader(0) for number in range(99)]
+    first = next(number for number in range(99) if led[number] != "a" == led[number + 2])
+    memory = Memory.first(run=RUN, peer="a", roster=TRIO, number=first)
+    for number in (first, first + 1):
+        both = tuple(payload(peer, number) for peer in "ab")
+        memory = memory.learned(decided_by("ab", Commit(number, memory.head.digest, 0, both, TRIO)))
+    world = trio(closing=Closing(min_peers=2, min_fraction=0.6))
+    world.monitor.chosen |= {one.commit.number: one.commit for one in memory.log}
+    for peer, log in (("a", memory.log), ("b", memory.log[-1:])):
+        world.crash(peer)
+        world.peers[peer].disk = Memory(RUN, peer, log)
+        world.start(peer)
+    world.crash("c")
+    closed(world, "a", "b")
+    assert world["b"].number == memory.number, "a proposes to drop c"
+    for _ in range(4):
+        time_out(world, "a", "b")
+        world.deliver_all()
+    assert world["b"].number > memory.number and world["b"].memory.roster == ("a", "b")
+    assert world["b"].memory.log[0].commit == memory.log[1].commit
 
 
 def closed(world: World, *peers: str) -> None:

@@ -17,10 +17,11 @@ from virtual_clock import run
 
 from outerloop.swarm.agreement import Agreement
 from outerloop.swarm.ballots import Accept, Decided, Link, Pledge
+from outerloop.swarm.board import Board
 from outerloop.swarm.commits import Commit, Participant, genesis
 from outerloop.swarm.evidence import guilty
 from outerloop.swarm.expelled import read_register
-from outerloop.swarm.forks import is_better, parting
+from outerloop.swarm.forks import apart, is_better, linked, parting
 from outerloop.swarm.framing import Stream
 from outerloop.swarm.memory import Memory, leader
 from outerloop.swarm.notary import Keys
@@ -118,19 +119,14 @@ def test_two_majorities_always_name_a_liar_and_none_but_liars(one: set[str], oth
     assert named and named == one & other
 
 
-def test_all_prefer_the_same_of_any_number() -> None:
-    found = [
-        decided(X, "abc"),
-        decided(Y, "cde"),
-        decided(commit("Z", view=2), "abc", view=2),
-        decided(X, "abc", view=1),
-    ]
-    for some in permutations(found, 3):
+def test_all_prefer_the_same_of_any_number_of_commits() -> None:
+    found = [X, Y, commit("Z", view=2), commit("V", view=2), commit("W", view=1)]
+    for some in permutations(found):
         best = [one for one in some if all(is_better(one, other) for other in some if other is not one)]
-        assert len(best) == 1
-    assert is_better(found[0], found[2]) and is_better(found[1], found[2]), "the lower view"
-    assert is_better(*sorted(found[:2], key=lambda one: one.commit.digest)), "then the smaller digest"
-    assert not is_better(found[0], found[0])
+        assert best == [min(found[:2], key=lambda one: one.digest)], "the lower view, then the smaller digest"
+    for one, other, third in permutations(found, 3):
+        assert is_better(one, other) != is_better(other, one), "whatever certificates they have"
+        assert not (is_better(one, other) and is_better(other, third)) or is_better(one, third)
 
 
 def chain(letters: str, *, after: list[Decided]) -> list[Decided]:
@@ -147,9 +143,9 @@ def test_chains_part_where_they_first_differ() -> None:
     trunk = chain("AB", after=START)
     left, right = chain("CDE", after=trunk), chain("FG", after=trunk)
     found = parting(left, right)
-    assert found is not None and (found[0], found[1], found[2]) == (left[3], right[3], ROSTER)
-    assert parting(right, left) == (right[3], left[3], ROSTER)
-    assert parting(left, right[::-1]) == found, "in whatever order they are told"
+    assert found == (trunk[2], left[3], right[3])
+    assert parting(right, left) == (trunk[2], right[3], left[3])
+    assert linked(left) and not linked(right[::-1]) and not linked([*left, right[3]]) and not linked([])
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [("CDE", "CD"), ("CD", "CDE"), ("", "C"), ("", "")])
@@ -161,8 +157,13 @@ def test_a_chain_that_is_longer_is_the_same(ours: str, theirs: str) -> None:
 def test_logs_that_do_not_reach_back_to_the_fork_show_nothing() -> None:
     trunk = chain("AB", after=START)
     left, right = chain("CDE", after=trunk), chain("FGH", after=trunk)
-    assert parting(left, right[4:]) is None and parting(left[4:], right) is None
-    assert parting(left[2:], right[3:]) is not None, "the last commit that both have is enough"
+    for ours, theirs in ((left, right[4:]), (left[4:], right), (left[4:], right[4:]), (left[3:], right[3:])):
+        assert parting(ours, theirs) is None and apart(ours, theirs)
+    for ours, theirs in ((left[2:], right[3:]), (left[3:], right[2:])):
+        assert parting(ours, theirs) is not None, "it is enough that one of them holds the last commit of both"
+        assert not apart(ours, theirs)
+    assert not apart(left, left[4:]) and not apart(left[:4], left[4:]) and not apart(left[:3], left[5:])
+    assert apart(left[:4], right[4:]), "the commit before the first of a log is named by it"
 
 
 # a fork, healed
@@ -270,3 +271,33 @@ async def take_over(swarm: Swarm, letter: str, donor: str) -> None:
     node.error = None
     node.landed = {known: swarm[donor].landed[known] for known in range(number + 1)}
     node.training = asyncio.create_task(node.train(number + 1))
+
+
+def test_who_goes_over_offers_what_it_has_sealed_already() -> None:
+    """It seals no other payload for a round, so the rounds that it has left would be without one of it."""
+
+    async def scene() -> None:
+        swarm = await Swarm("abc").start()
+        await swarm.until("abc", 3)
+        rounds = swarm["a"].rounds
+        while (known := rounds._payloads.own.get(number := rounds._agreement.number)) is None:
+            await asyncio.sleep(0.05)
+        rounds._go_over(number)
+        assert rounds._payloads.own.get(number) == known
+
+    run(scene())
+
+
+def test_what_was_said_on_a_board_and_taken_back_is_said_anew_to_whoever_waits() -> None:
+    async def scene() -> None:
+        board: Board[str] = Board(keep=8)
+        for number in (3, 4):
+            board.post(number, f"left {number}")
+        board.over(4)
+        board.take_back(3)
+        reading = asyncio.create_task(board.read(3))
+        await asyncio.sleep(1)
+        board.post(3, "other")
+        assert await reading == "other" and await board.read(2) is None
+
+    run(scene())
