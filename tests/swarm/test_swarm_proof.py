@@ -19,6 +19,7 @@ from virtual_clock import run
 from outerloop.swarm.ballots import Decided
 from outerloop.swarm.commits import Commit
 from outerloop.swarm.following import Following
+from outerloop.swarm.history import History
 from outerloop.swarm.memory import ROUNDS_KEPT
 from outerloop.swarm.outcomes import TooFar
 from outerloop.swarm.post import send_message
@@ -139,10 +140,11 @@ def test_a_listed_newcomer_that_hears_only_a_liar_takes_nothing() -> None:
     run(scene())
 
 
-class Told:
+class Told(History):
     """A history in which every peer tells the same each time."""
 
-    def __init__(self, logs: dict[str, list[Decided]]) -> None:
+    def __init__(self, link: MemoryTransport, logs: dict[str, list[Decided]]) -> None:
+        super().__init__(link, run=RUN, allowed=bool, since=lambda after: ())
         self.logs = logs
 
     async def ask(self, peer: str, after: int | None) -> list[Decided]:
@@ -158,7 +160,7 @@ def test_while_most_of_its_roster_are_level_no_list_makes_a_peer_believe_that_it
         logs: dict[str, list[Decided]] = {f"00{index}-{letter}": [] for index, letter in enumerate("bc", 1)}
         logs |= {f"00{index}-{letter}": [Decided(FALSE, 0, ())] for index, letter in enumerate("defg", 3)}
         at = Following(
-            Told(logs),  # type: ignore[arg-type]
+            Told(link, logs),
             link.trust,
             machine=lambda: machine,
             others=lambda: list(logs),
