@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
+from itertools import count
 
 from outerloop.swarm.ballots import Decided
 from outerloop.swarm.commits import GENESIS, Commit
@@ -67,6 +67,7 @@ class Handover:
         self._download = Download(transport, run=run, sitting=sitting, disk=disk)
         self.given, self.taken = self._donor.bulk, self._download.bulk
         self._heard_s, self._moved = time.monotonic(), 0
+        self._turns = count()
         self._warned = ""
 
     async def serve(self) -> None:
@@ -126,7 +127,8 @@ class Handover:
     ) -> tuple[int, bytes]:
         """The commit that counts as landed from now on, and the state of at most so many bytes as of it.
 
-        `peers`: names of those who may know of the run, now. Tries until it succeeds: the caller limits the time.
+        `peers` returns the names of those who may know of the run; it is called before each attempt, since more may be
+        known by then. Tries until it succeeds: the caller limits the time.
         """
         notary = Keys(self._trust.signatures, sitting=sitting, own=self._own)
         number = None
@@ -234,7 +236,8 @@ class Handover:
         they are on another chain.
         """
         while True:
-            told = await self._rounds.history.after(head, random.sample(peers, len(peers)), notary)
+            first = next(self._turns) % max(1, len(peers))  # a silent one is not the first again
+            told = await self._rounds.history.after(head, [*peers[first:], *peers[:first]], notary)
             if told.proven:
                 self._heard_s = time.monotonic()
                 return told.proven[0]

@@ -118,17 +118,18 @@ class History:
         is left out.
         """
         clock, until_s = asyncio.get_running_loop().time, None
-        asking = {
+        asking = [
             asyncio.create_task(self._answer(peer, after, wait_s=pause_s * turn.bit_length()))
             for turn, peer in enumerate(peers)
-        }
+        ]
         try:
             while asking:
                 patience_s = None if until_s is None else until_s - clock()
-                done, asking = await asyncio.wait(asking, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(asking, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     return
-                for task in done:
+                for task in [task for task in asking if task in done]:
+                    asking.remove(task)
                     yield task.result()
                 if until_s is None and enough():
                     until_s = clock() + 2 * HEDGE_S

@@ -5,8 +5,9 @@
     anchor     the highest commit that more than half of the voters hold in their logs, or what this peer remembers
     newest     from there on as far as the logs lead: each commit is signed by a majority of the roster that the one
                before it names (notary.py)
-    outrun     more than half of the voters are past this peer's round, and no log reaches back to it: they say so
-               themselves, or a commit that anybody shows has their signed accepts. Not if most of its roster is level
+    outrun     this peer needs the others' state: more than half of the voters are shown to be past its round, by their
+               own answer or by their signed accept of a later commit, no log reaches back to its head, and not most of
+               its own roster is at the same round
 
 What is trusted, since no log reaches back to genesis for long (memory.ROUNDS_KEPT): that more than half of the voters
 are honest. Everything after the anchor is proven by signatures. One vote a peer id; this peer itself is no voter.
