@@ -295,7 +295,7 @@ class SwarmGather(SwarmExchange):
         """The others' state, however long it takes to come: people see how far it is. Raises Deserted."""
         self._tell("not where the others are: taking over the state of the run")
         work = self._handover.take_over(
-            self._names().values(),
+            lambda: self._names().values(),
             sitting=self._members.sitting,
             at_most=at_most,
             progress=progress_to(self._tell),

@@ -15,8 +15,8 @@ proven), its raw binary streams and its DHT. From the floor up:
     member_list  latecomers -> membership  meetings             who takes part, and a look at each other
     agreement and its parts                                     what each round came to; no clock, no network
     store  payloads  pulls  penalties -> asking                 payloads of a round, whatever becomes of them
-    post  history -> following  timers  reach -> rounds         the same with both: ballots, commits, who is in reach
-    manifest -> donor  download  proof -> handover              the state of the run, for who comes late
+    post  proof -> history -> following  timers  reach -> rounds  the same with both: ballots, commits, who is in reach
+    manifest -> donor  download -> handover                     the state of the run, for who comes late
     partners -> pairing  patience                               gossip: who meets whom, and how long a peer waits
     notices  handshake -> verdicts -> gossip                    ... who is ready, and how a pair ends alike
     shares  collection -> assembly                              each peer fetches the signed share of every other

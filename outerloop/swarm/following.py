@@ -1,26 +1,27 @@
-"""Where others are ahead of this peer: the commits in between, fetched once at a time, and back into the roster.
+"""Catch up with peers that are ahead: fetch the missing commits, and ask to be back in the roster.
 
-somebody is ahead          ->   the commits after the last one here, from it or else from any other
+somebody is ahead          ->   the commits after the last one here, from it or from any other (history.py)
 most are, no log reaches   ->   this peer is outrun (proof.py): it has to take over the state
 not counted on             ->   it says that it is there, again and again, until it is
 on another chain           ->   their log, to be compared with the one here (forks.py)
 
 That a log does not reach back, or commits that do not follow, change nothing unless they are proven: refused by name.
+Anybody can say that it is ahead. A fetch that brings nothing is the last one for RETRY_S that this peer causes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from outerloop.swarm.agreement import Agreement
 from outerloop.swarm.ballots import Decided
-from outerloop.swarm.framing import BrokenStream, Unreadable
-from outerloop.swarm.history import History
-from outerloop.swarm.proof import ahead, most, unproven, voters_of
+from outerloop.swarm.framing import BrokenStream
+from outerloop.swarm.history import History, Told
+from outerloop.swarm.proof import ahead, most, voters_of
 from outerloop.swarm.roster import id_of
-from outerloop.swarm.timeouts import ASK_S
+from outerloop.swarm.timeouts import ASK_S, HEDGE_S, RETRY_S
 from outerloop.swarm.transport import Unreachable
 from outerloop.swarm.trust import Trust
 
@@ -53,18 +54,24 @@ class Following:
         self._receive = receive
         self._outrun = outrun
         self._parted = parted
+        self._fetching: dict[str, asyncio.Task[None]] = {}
         self._comparing: dict[str, asyncio.Task[None]] = {}
-        self._fetching: asyncio.Task[None] | None = None
+        self._free_s = 0.0
         self.away = False
 
     def catch_up(self, peer: str) -> None:
-        """This one is ahead."""
-        if self._fetching is None or self._fetching.done():
-            self._fetching = asyncio.create_task(self._fetch(peer))
+        """This one is ahead: fetch what it has, unless that is under way or another fetch began in the last HEDGE_S.
+
+        A fetch that takes longer, for this peer is silent or its link slow, does not keep others from being asked.
+        """
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._free_s and _over(self._fetching, peer):
+            self._free_s = now_s + HEDGE_S
+            self._fetching[peer] = asyncio.create_task(self._fetch(peer))
 
     def compare(self, peer: str) -> None:
-        """This one is on another chain: its log is fetched, once at a time and not at once again."""
-        if peer not in self._comparing or self._comparing[peer].done():
+        """This one is on another chain: fetch its log, at most once in ASK_S."""
+        if _over(self._comparing, peer):
             self._comparing[peer] = asyncio.create_task(self._compare(peer))
 
     async def look_at(self, peer: str) -> None:
@@ -90,48 +97,36 @@ class Following:
         await asyncio.sleep(ASK_S)
 
     async def _fetch(self, peer: str) -> None:
-        """The commits after the head, from the first of the peers whose log reaches back to it."""
+        """Fetch the commits after the head, from this peer or from any other whose log reaches back to it."""
         machine = self._machine()
         head = machine.memory.head
-        later: dict[str, list[Decided]] = {}
-        level: set[str] = set()
-        for source in dict.fromkeys([peer, *self._others()]):
-            log = await self._told(source, head.number)
-            if log and log[0].commit.number > head.number + 1:
-                later[source] = log
-            elif log and (why := unproven(head, log[0], machine.notary)):
-                self._refuse(source, why)
-            elif log:
-                for decided in log:
-                    self._receive(source, decided)
-                return
-            elif log is not None:
-                level.add(id_of(source))
-        if later:
-            self._check_outrun(machine, later, level)
+        told = await self._history.after(head, list(dict.fromkeys([peer, *self._others()])), machine.notary)
+        for decided in told.proven:
+            self._receive(told.by, decided)
+        for source in told.parted:
+            self.compare(source)
+        if told.proven or machine.memory.head != head:
+            self._free_s = 0.0
+            return
+        if told.later:
+            self._check_outrun(machine, told)
+        await asyncio.sleep(RETRY_S[1])
 
-    def _check_outrun(self, machine: Agreement, later: dict[str, list[Decided]], level: set[str]) -> None:
-        """These logs begin later than the next commit: believe it if it is proven, else refuse it by name."""
+    def _check_outrun(self, machine: Agreement, told: Told) -> None:
+        """Some logs begin later than the next commit: believe it if it is proven, else refuse it by name."""
         memory, own = machine.memory, id_of(machine.memory.peer)
         voters = voters_of(own, memory.roster, self._trust.allow.listed)
-        logs = {id_of(peer): log for peer, log in later.items()}
-        past = ahead(memory.head.number, logs, machine.notary, voters=voters)
+        logs = {id_of(peer): log for peer, log in told.later.items()}
+        past, level = ahead(memory.head.number, logs, machine.notary, voters=voters), set(map(id_of, told.level))
         if most(past, voters) and not most(level, voters_of(own, memory.roster, ())):
             self._outrun(memory.number)
             return
-        for peer, log in later.items():
+        for peer, log in told.later.items():
             first = log[0].commit.number
-            self._refuse(peer, f"tells commits from {first} on, where {memory.number} is next: nothing proves them")
+            why = f"tells commits from {first} on, where {memory.number} is next: nothing proves them"
+            self._trust.refusals.note("ballots", peer, why)
 
-    async def _told(self, peer: str, after: int) -> list[Decided] | None:
-        """Return what a peer tells of the commits after this number; None: it does not answer, or tells nonsense."""
-        try:
-            return await self._history.ask(peer, after)
-        except (BrokenStream, Unreachable, TimeoutError) as error:
-            if isinstance(error, Unreadable):
-                self._refuse(peer, str(error))
-            logger.debug("%s does not tell the commits since %d: %s", peer, after, error)
-            return None
 
-    def _refuse(self, peer: str, why: str) -> None:
-        self._trust.refusals.note("ballots", peer, why)
+def _over(running: Mapping[str, asyncio.Task[None]], peer: str) -> bool:
+    """Return whether nothing is under way for this peer."""
+    return peer not in running or running[peer].done()

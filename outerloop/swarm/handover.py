@@ -15,7 +15,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import aclosing
 from functools import partial
+from itertools import count
 
 from outerloop.swarm.ballots import Decided
 from outerloop.swarm.commits import GENESIS, Commit
@@ -28,10 +30,10 @@ from outerloop.swarm.holders import Unobtainable
 from outerloop.swarm.manifest import Manifest
 from outerloop.swarm.notary import Keys
 from outerloop.swarm.pace import Pace
-from outerloop.swarm.proof import newest, objections, unproven, voters_of
+from outerloop.swarm.proof import Voters, anchor, newest, objections, voters_of
 from outerloop.swarm.roster import id_of
 from outerloop.swarm.rounds import Rounds
-from outerloop.swarm.timeouts import CERTIFY_S, RETRY_S
+from outerloop.swarm.timeouts import CERTIFY_S, RETRY_S, VIEW_S, limit
 from outerloop.swarm.transport import Transport, Unreachable
 
 logger = logging.getLogger(__name__)
@@ -65,6 +67,7 @@ class Handover:
         self._download = Download(transport, run=run, sitting=sitting, disk=disk)
         self.given, self.taken = self._donor.bulk, self._download.bulk
         self._heard_s, self._moved = time.monotonic(), 0
+        self._turns = count()
         self._warned = ""
 
     async def serve(self) -> None:
@@ -120,17 +123,17 @@ class Handover:
         self._heard_s = time.monotonic()
 
     async def take_over(
-        self, peers: Iterable[str], *, sitting: str, at_most: int, progress: Progress
+        self, peers: Callable[[], Iterable[str]], *, sitting: str, at_most: int, progress: Progress
     ) -> tuple[int, bytes]:
         """The commit that counts as landed from now on, and the state of at most so many bytes as of it.
 
-        `peers`: names of those who may know of the run. Tries until it succeeds: the caller limits the time.
+        `peers` returns the names of those who may know of the run; it is called before each attempt, since more may be
+        known by then. Tries until it succeeds: the caller limits the time.
         """
-        others = [peer for peer in peers if peer != self._own and id_of(peer) in self._trust.allow]
         notary = Keys(self._trust.signatures, sitting=sitting, own=self._own)
         number = None
         while True:
-            head = await self._newest(others, notary)
+            head = await self._newest(peers, notary)
             if number is None or number <= head.number:
                 number = head.number + 1 if number is None else next_common(head.number + 1)
             donors = [peer for peer in head.roster if peer != self._own]
@@ -153,23 +156,26 @@ class Handover:
                 root.cancel()
             await asyncio.sleep(RETRY_S[1])
 
-    async def _newest(self, peers: Sequence[str], notary: Keys) -> Commit:
+    async def _newest(self, peers: Callable[[], Iterable[str]], notary: Keys) -> Commit:
         """The newest commit that is proven (proof.py), as soon as there is one; who tells another is refused.
 
-        Where neither a memory nor a list tells whose word counts, it rests on most of those that answer.
+        Where neither a memory nor a list tells whose word counts, it rests on most of those that are asked, or else on
+        most of those that answer.
         """
-        names = {id_of(peer): peer for peer in peers}
         while True:
+            others = {id_of(peer): peer for peer in peers() if peer != self._own and id_of(peer) in self._trust.allow}
             known = self._rounds.known
             later = GENESIS - 1 if known is None else known.number
             voters = voters_of(id_of(self._own), known.roster if known else (), self._trust.allow.listed)
-            answers = zip(peers, await asyncio.gather(*(self._ask(peer, None) for peer in peers)), strict=True)
-            logs = {id_of(peer): log for peer, log in answers if log}
+            counted = voters or [frozenset(others)]
+            logs = await self._logs(list(others.values()), counted)
+            if not voters and anchor(logs, counted) is None:
+                counted = [frozenset(logs)]
             if any(log[-1].commit.number > later for log in logs.values()):
                 self._heard_s = time.monotonic()
-            if head := newest(logs, notary, voters=voters, known=None if self._rounds.outrun else known):
+            if head := newest(logs, notary, voters=counted, known=None if self._rounds.outrun else known):
                 for peer, why in objections(logs, head).items():
-                    self._refuse(names[peer], why)
+                    self._trust.refusals.note("ballots", others[peer], why)
                 rests_on = _told(voters) or f"the {len(logs)} peers that answered, for there is no exchange.allow"
                 logger.info("commit %d is held by more than half of %s, or follows it", head.number, rests_on)
                 return head
@@ -179,6 +185,16 @@ class Handover:
                     f"{len(logs)} peers tell their commits, but more than half of {whom} have to hold one: waiting"
                 )
             await asyncio.sleep(RETRY_S[1])
+
+    async def _logs(self, peers: Sequence[str], voters: Voters) -> dict[str, Sequence[Decided]]:
+        """Return the logs of these, by peer id; who is still silent when most voters hold one commit is left out."""
+        logs: dict[str, Sequence[Decided]] = {}
+        answers = self._rounds.history.answers(peers, None, enough=lambda: anchor(logs, voters) is not None)
+        async with aclosing(answers):
+            async for peer, log in answers:
+                if log:
+                    logs[id_of(peer)] = log
+        return logs
 
     async def _certified(self, number: int, head: Commit, donors: Sequence[str], notary: Keys, sitting: str) -> bytes:
         """Follow the chain from `head`: the sha256 of the manifest that the run's state as of this commit has.
@@ -214,21 +230,22 @@ class Handover:
             await asyncio.wait([certified], timeout=RETRY_S[1])
 
     async def _decided(self, head: Commit, peers: Sequence[str], notary: Keys) -> Decided:
-        """The commit after `head`, as soon as one of them proves it."""
-        while True:
-            for peer in peers:
-                found = await self._ask(peer, head.number)
-                self._heard_s = time.monotonic() if found is not None else self._heard_s
-                for one in found or ():
-                    if one.commit.number > head.number + 1:
-                        break  # its log does not reach back any more, or it follows another one
-                    if not (why := unproven(head, one, notary)):
-                        return one
-                    self._refuse(peer, why)
-            await asyncio.sleep(RETRY_S[1])
+        """The commit after `head`, as soon as one of them proves it.
 
-    def _refuse(self, peer: str, why: str) -> None:
-        self._trust.refusals.note("ballots", peer, why)
+        Raises Unobtainable when most of those that answer do not have it and will not: their logs begin after it, or
+        they are on another chain.
+        """
+        while True:
+            first = next(self._turns) % max(1, len(peers))  # a silent one is not the first again
+            told = await self._rounds.history.after(head, [*peers[first:], *peers[:first]], notary)
+            if told.proven:
+                self._heard_s = time.monotonic()
+                return told.proven[0]
+            if len(told.later) + len(told.parted) > len(told.level):
+                raise Unobtainable(f"the others do not tell what follows commit {head.number} any more")
+            if told.level:
+                self._heard_s = time.monotonic()
+            await asyncio.sleep(RETRY_S[1])
 
     def _warn(self, line: str) -> None:
         """Once, however often it is so."""
@@ -239,18 +256,11 @@ class Handover:
     async def _look_at(self, peer: str) -> None:
         """Follow a peer where it is ahead."""
         try:
-            await self._rounds.look_at(peer)
+            async with limit(VIEW_S):
+                await self._rounds.look_at(peer)
             self._heard_s = time.monotonic()
         except (BrokenStream, Unreachable, TimeoutError) as error:
             logger.debug("%s does not answer: %s", peer, error)
-
-    async def _ask(self, peer: str, after: int | None) -> Sequence[Decided] | None:
-        """What a peer knows; None when it does not answer."""
-        try:
-            return await self._rounds.history.ask(peer, after)
-        except (BrokenStream, Unreachable, TimeoutError) as error:
-            logger.debug("%s does not tell its commits: %s", peer, error)
-            return None
 
 
 def _told(voters: Sequence[frozenset[str]]) -> str:

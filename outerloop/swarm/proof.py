@@ -5,8 +5,9 @@
     anchor     the highest commit that more than half of the voters hold in their logs, or what this peer remembers
     newest     from there on as far as the logs lead: each commit is signed by a majority of the roster that the one
                before it names (notary.py)
-    outrun     more than half of the voters are past this peer's round, and no log reaches back to it: they say so
-               themselves, or a commit that anybody shows has their signed accepts. Not if most of its roster is level
+    outrun     this peer needs the others' state: more than half of the voters are shown to be past its round, by their
+               own answer or by their signed accept of a later commit, no log reaches back to its head, and not most of
+               its own roster is at the same round
 
 What is trusted, since no log reaches back to genesis for long (memory.ROUNDS_KEPT): that more than half of the voters
 are honest. Everything after the anchor is proven by signatures. One vote a peer id; this peer itself is no voter.
@@ -55,7 +56,7 @@ def newest(logs: Logs, notary: Notary, *, voters: Voters = (), known: Commit | N
 
     Without voters those that answered are.
     """
-    found = _anchor(logs, voters or [frozenset(logs)])
+    found = anchor(logs, voters or [frozenset(logs)])
     head = max((one for one in (found, known) if one), key=lambda commit: commit.number, default=None)
     while head is not None and (after := _after(head, logs, notary)):
         head = after
@@ -81,20 +82,27 @@ def unproven(head: Commit, decided: Decided, notary: Notary) -> str:
 
 
 def ahead(number: int, logs: Logs, notary: Notary, *, voters: Voters) -> set[str]:
-    """Return the voters (ids) that are past round `number`: who tells a later commit, and who has signed one of those.
+    """Return voters (ids) that are past round `number`, until they are most: who tells a later commit, or signed one.
 
-    An honest peer accepts a commit of round r only once it knows all before it.
+    An honest peer accepts a commit of round r only once it knows all before it. Of what one peer tells, at most one
+    signature of each voter is checked, so that a liar who makes up more of them causes no more work.
     """
-    found = {peer for peer, log in logs.items() if any(one.commit.number > number for one in log)}
+    told = {peer: [one for one in log if one.commit.number > number] for peer, log in logs.items()}
     counted = frozenset[str]().union(*voters)
-    for one in (one for log in logs.values() for one in log if one.commit.number > number):
-        said = accept(one.commit.number, one.commit.parent, one.view, one.commit.digest)
-        unheard = [(peer, signature) for peer, signature in one.accepts if id_of(peer) in counted - found]
-        found |= {id_of(peer) for peer, signature in unheard if notary.right(peer, said, signature)}
-    return found & counted
+    found = counted.intersection(peer for peer, later in told.items() if later)
+    for later in told.values():
+        shown = {id_of(peer): (peer, signature, one) for one in later for peer, signature in one.accepts}
+        for voter in counted.intersection(shown) - found:
+            if most(found, voters):
+                return set(found)
+            peer, signature, one = shown[voter]
+            if notary.right(peer, accept(one.commit.number, one.commit.parent, one.view, one.commit.digest), signature):
+                found |= {voter}
+    return set(found)
 
 
-def _anchor(logs: Logs, voters: Voters) -> Commit | None:
+def anchor(logs: Logs, voters: Voters) -> Commit | None:
+    """Return the highest commit that most voters hold in their logs; None: there is none."""
     commits = {one.commit for log in logs.values() for one in log}
     holders: dict[bytes, set[str]] = {commit.digest: set() for commit in commits}
     for peer, log in logs.items():

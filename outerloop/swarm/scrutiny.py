@@ -76,8 +76,8 @@ def _wrong_asks(memory: Memory, commit: Commit, present: set[str], notary: Notar
     if learners != {peer for peer, _ in commit.asks}:
         unasked = ", ".join(sorted(learners.symmetric_difference(peer for peer, _ in commit.asks)))
         return f"commit {commit.number} counts others than those that ask to be: {unasked}"
-    if forged := [peer for peer, signature in commit.asks if not notary.right(peer, said, signature)]:
-        return f"commit {commit.number} counts {forged[0]}, which has not asked to be"
+    if forged := next((peer for peer, signature in commit.asks if not notary.right(peer, said, signature)), ""):
+        return f"commit {commit.number} counts {forged}, which has not asked to be"
     return ""
 
 

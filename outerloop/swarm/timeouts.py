@@ -37,6 +37,7 @@ POLL_S = 60.0  # asking a peer for its payload, which it may not have yet; then 
 PULL_S = 600.0  # one payload, over however slow a link: holders that stall are found sooner
 CHUNK_S = 1200.0  # 8 MiB of a state, while seven others share the link
 HISTORY_S = 30.0  # the commits that were missed
+HEDGE_S = 0.5  # who is asked for them and is silent for so long is not waited for alone: others are asked beside it
 LEAD_S = 5.0  # a leader that could propose and does not is given up after this; twice as long in each later view
 ASK_S = 5.0  # a peer that is not counted on asks this often to be
 HASHED_S = 2.0  # a payload waits for the hash of a state that was copied just before, to name it: 3 GB or so

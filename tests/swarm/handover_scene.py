@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from hashlib import sha256
 from typing import Any
 
 from gather_scene import RUN, MemoryDisk, Node, Swarm
@@ -11,6 +12,7 @@ from liar import Liar
 from memory_network import MemoryTransport
 
 from outerloop.swarm.ballots import Decided
+from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.commits import Commit
 from outerloop.swarm.donor import Donor
 from outerloop.swarm.handover import Handover
@@ -68,7 +70,8 @@ async def newcomer(swarm: Swarm, names: Iterable[str], *, allow: Iterable[str] =
 
 
 def taking(at: Handover, names: Iterable[str]) -> asyncio.Task[tuple[int, bytes]]:
-    work = at.take_over(names, sitting=RUN, at_most=1 << 20, progress=lambda here, size: None)
+    """`names` may change meanwhile."""
+    work = at.take_over(lambda: list(names), sitting=RUN, at_most=1 << 20, progress=lambda here, size: None)
     return asyncio.create_task(work)
 
 
@@ -95,3 +98,25 @@ async def lead_astray(liar: Liar) -> None:
     await donor.serve()
     content = b"weights of the liar"
     donor.hold(content, Manifest.of(content, number=FAR + 1, head=chain[1].commit.digest))
+
+
+async def false_states(liar: Liar, swarm: Swarm) -> None:
+    """Give another state as of whatever is asked for, at once."""
+
+    async def tell(remote: str, request: Any, stream: Any) -> None:
+        number = request["number"]
+        head = swarm["a"].rounds.head_of(number) or bytes(32)
+        manifest = Manifest.of(b"weights of the liar", number=number, head=head)
+        told = manifest.to_bytes()
+        donor = giving(liar, b"weights of the liar", told)
+        signature = liar.link.trust.signatures.sign("manifest", RUN, number, manifest.sha, len(told))
+        await donor.serve()
+        await stream.send_object({"manifest": [manifest.sha, len(told), signature]})
+        await stream.ended()
+
+    await liar.link.serve(f"outerloop/1/{RUN}/snapshot", allowed=lambda peer: True, handler=tell)
+
+
+def giving(liar: Liar, *contents: bytes) -> Bulk:
+    held = {sha256(content).digest(): content for content in contents}
+    return Bulk(liar.link, held, run=f"{RUN}/state", allowed=lambda peer: True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from gather_scene import RUN, MemoryDisk, Swarm
-from handover_scene import donate, newcomer, taking
+from handover_scene import donate, false_states, newcomer, taking
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from liar import Liar, swarm_with_liar
@@ -22,7 +22,6 @@ from outerloop.swarm.donor import COPY_EVERY
 from outerloop.swarm.fields import BadMessage
 from outerloop.swarm.framing import BrokenStream
 from outerloop.swarm.holders import Unobtainable
-from outerloop.swarm.manifest import Manifest
 from outerloop.swarm.state_roots import CERTIFY_ROUNDS, StateRoots
 from outerloop.swarm.store import Store
 
@@ -185,32 +184,6 @@ async def ask_for(liar: Liar, peer: str, number: int) -> None:
             await asyncio.sleep(1)
     except BrokenStream:
         pass
-
-
-async def false_states(liar: Liar, swarm: Swarm) -> None:
-    """Give another state as of whatever is asked for, at once."""
-
-    async def tell(remote: str, request: Any, stream: Any) -> None:
-        number = request["number"]
-        head = swarm["a"].rounds.head_of(number) or bytes(32)
-        manifest = Manifest.of(b"weights of the liar", number=number, head=head)
-        told = manifest.to_bytes()
-        donor = giving(liar, b"weights of the liar", told)
-        signature = liar.link.trust.signatures.sign("manifest", RUN, number, manifest.sha, len(told))
-        await donor.serve()
-        await stream.send_object({"manifest": [manifest.sha, len(told), signature]})
-        await stream.ended()
-
-    await liar.link.serve(f"outerloop/1/{RUN}/snapshot", allowed=lambda peer: True, handler=tell)
-
-
-def giving(liar: Liar, *contents: bytes) -> Any:
-    from hashlib import sha256
-
-    from outerloop.swarm.bulk import Bulk
-
-    held = {sha256(content).digest(): content for content in contents}
-    return Bulk(liar.link, held, run=f"{RUN}/state", allowed=lambda peer: True)
 
 
 @pytest.mark.parametrize("slow", [False, True], ids=["all give theirs", "the honest give nothing for long"])

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 from gather_scene import RUN, MemoryDisk, Node, Swarm
-from handover_scene import donate, newcomer, taking
+from handover_scene import donate, false_states, newcomer, taking
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from liar import Liar, swarm_with_liar
@@ -19,7 +20,9 @@ from virtual_clock import run
 
 from outerloop.swarm.ballots import Decided
 from outerloop.swarm.commits import Commit, genesis
+from outerloop.swarm.framing import Unreadable
 from outerloop.swarm.handover import Handover
+from outerloop.swarm.history import History
 from outerloop.swarm.member_list import Members, sitting_of
 from outerloop.swarm.membership import Membership
 from outerloop.swarm.memory import ROUNDS_KEPT
@@ -30,6 +33,7 @@ from outerloop.swarm.roster import Record, Roster
 from outerloop.swarm.settings import Settings
 from outerloop.swarm.statements import accept
 from outerloop.swarm.strangers import Strangers
+from outerloop.swarm.timeouts import HISTORY_S
 
 NOTARY = ToyNotary("newcomer")
 FIRST = genesis("r", "abc")
@@ -165,7 +169,105 @@ def test_a_newcomer_joins_the_honest_ones_whatever_a_member_tells(after_head: bo
         assert content == b"state %d" % number and number < 100
         taken = joining.rounds.head_of(number) or joining.rounds._agreement.memory.log[0].commit.digest
         assert taken == swarm["a"].rounds.head_of(number)
-        assert {who for _, who in at._trust.refusals._told} == {liar.name}
+        assert {who for trust in (at._trust, joining.rounds._trust) for _, who in trust.refusals._told} == {liar.name}
+
+    run(scene())
+
+
+@pytest.mark.parametrize("absent_rounds", [2, 8], ids=["of no roster", "of the roster"])
+def test_a_member_that_tells_its_log_late_does_not_keep_a_newcomer_from_quick_rounds(absent_rounds: int) -> None:
+    """More rounds pass than a log holds before it tells; and it names a state of its own at once."""
+
+    async def scene() -> None:
+        quick = dict.fromkeys("abcd", 1.0)
+        swarm, liar = await swarm_with_liar(
+            lambda liar, swarm: lambda number: None, inner_s=quick, grace_s=0.1, absent_rounds=absent_rounds
+        )
+
+        async def tell(remote: str, request: Any, stream: Any) -> None:
+            await asyncio.sleep(HISTORY_S - 1)
+            await stream.send_object({"commits": 0})
+            await stream.ended()
+
+        await liar.link.serve(f"outerloop/1/{RUN}/commits", allowed=lambda peer: True, handler=tell)
+        await false_states(liar, swarm)
+        await donate(swarm)
+        await swarm.until("abc", 4)
+        names = [liar.name, *(node.name for node in swarm.nodes.values())]
+        _, at = await newcomer(swarm, names)
+        number, content = await asyncio.wait_for(taking(at, names), 60)
+        assert content == b"state %d" % number
+
+    run(scene())
+
+
+def test_donors_out_of_reach_do_not_keep_a_newcomer_from_quick_rounds() -> None:
+    async def scene() -> None:
+        swarm = await Swarm("abcdf", inner_s=dict.fromkeys("abcdf", 1.0)).start()
+        await donate(swarm)
+        swarm.part("ab", "e")
+        await swarm.until("abcdf", 4)
+        names = [node.name for node in swarm.nodes.values()]
+        _, at = await newcomer(swarm, names)
+        number, content = await asyncio.wait_for(taking(at, names), 60)
+        assert content == b"state %d" % number
+
+    run(scene())
+
+
+def test_a_newcomer_whose_chain_most_have_left_begins_anew() -> None:
+    """What it takes for the newest commit is on no chain any more when it asks what follows."""
+
+    async def scene() -> None:
+        swarm = await Swarm("abc").start()
+        await donate(swarm)
+        await swarm.until("abc", 4)
+        names = [node.name for node in swarm.nodes.values()]
+        _, at = await newcomer(swarm, names)
+        true, turns = at._newest, []
+
+        async def newest(*asked: Any) -> Commit:
+            head = await true(*asked)
+            turns.append(head)
+            return replace(head, view=1) if len(turns) == 1 else head
+
+        at._newest = newest  # type: ignore[method-assign]
+        number, content = await asyncio.wait_for(taking(at, names), 120)
+        assert content == b"state %d" % number and len(turns) > 1
+
+    run(scene())
+
+
+def test_a_newcomer_that_knew_too_few_asks_those_that_it_hears_of_meanwhile() -> None:
+    async def scene() -> None:
+        swarm = await Swarm("abc").start()
+        await donate(swarm)
+        await swarm.until("abc", 2)
+        names = [swarm["a"].name]
+        node, at = await newcomer(swarm, names, allow="abce")
+        work = taking(at, names)
+        await asyncio.sleep(30)
+        assert not work.done() and node.rounds.known is None, "one of three on the list is believed nothing"
+        names += [swarm["b"].name, swarm["c"].name]
+        number, content = await asyncio.wait_for(work, 120)
+        assert content == b"state %d" % number
+
+    run(scene())
+
+
+def test_a_log_that_is_no_chain_is_refused_as_a_whole() -> None:
+    async def scene() -> None:
+        network = MemoryNetwork()
+        liar, link = MemoryTransport(network, "d"), MemoryTransport(network, "a")
+        asking = History(link, run=RUN, allowed=bool, since=lambda after: ())
+        told: list[Decided] = []
+        await History(liar, run=RUN, allowed=bool, since=lambda after: told).serve()
+        for log in ([KEPT[0], KEPT[2]], [KEPT[1], KEPT[0]], [KEPT[0], KEPT[0]], [KEPT[0], *after(FIRST, 1)]):
+            told[:] = log
+            with pytest.raises(Unreadable, match="does not follow the one before it"):
+                await asking.ask("003-d", None)
+        told[:] = KEPT
+        assert await asking.ask("003-d", None) == KEPT
 
     run(scene())
 
@@ -191,7 +293,7 @@ def test_who_is_outside_the_allow_list_is_not_asked() -> None:
             own, node.rounds, run=RUN, own="004-e", sitting=lambda: RUN, allowed=lambda peer: True, disk=MemoryDisk()
         )
         work = asyncio.create_task(
-            at.take_over(["000-a", "001-b"], sitting=RUN, at_most=1, progress=lambda here, size: None)
+            at.take_over(lambda: ["000-a", "001-b"], sitting=RUN, at_most=1, progress=lambda here, size: None)
         )
         await asyncio.sleep(5)
         work.cancel()

@@ -13,16 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from liar import Liar, swarm_with_liar
 from memory_network import MemoryTransport
-from toy_notary import ToyNotary, accept_of, decided_by
+from toy_notary import SITTING, ToyNotary, accept_of, decided_by
 from virtual_clock import run
 
 from outerloop.swarm.ballots import Decided
-from outerloop.swarm.commits import Commit
+from outerloop.swarm.commits import Commit, Participant
+from outerloop.swarm.fields import MAX_PEERS
 from outerloop.swarm.following import Following
-from outerloop.swarm.memory import ROUNDS_KEPT
+from outerloop.swarm.history import History
+from outerloop.swarm.memory import ROUNDS_KEPT, Memory
 from outerloop.swarm.outcomes import TooFar
 from outerloop.swarm.post import send_message
 from outerloop.swarm.proof import ahead, most, newest, voters_of
+from outerloop.swarm.scrutiny import objection
 
 NOTARY = ToyNotary("newcomer")
 FALSE = Commit(FAR, b"p" * 32, 0, (), ("003-d",))
@@ -139,10 +142,11 @@ def test_a_listed_newcomer_that_hears_only_a_liar_takes_nothing() -> None:
     run(scene())
 
 
-class Told:
+class Told(History):
     """A history in which every peer tells the same each time."""
 
-    def __init__(self, logs: dict[str, list[Decided]]) -> None:
+    def __init__(self, link: MemoryTransport, logs: dict[str, list[Decided]]) -> None:
+        super().__init__(link, run=RUN, allowed=bool, since=lambda after: ())
         self.logs = logs
 
     async def ask(self, peer: str, after: int | None) -> list[Decided]:
@@ -158,7 +162,7 @@ def test_while_most_of_its_roster_are_level_no_list_makes_a_peer_believe_that_it
         logs: dict[str, list[Decided]] = {f"00{index}-{letter}": [] for index, letter in enumerate("bc", 1)}
         logs |= {f"00{index}-{letter}": [Decided(FALSE, 0, ())] for index, letter in enumerate("defg", 3)}
         at = Following(
-            Told(logs),  # type: ignore[arg-type]
+            Told(link, logs),
             link.trust,
             machine=lambda: machine,
             others=lambda: list(logs),
@@ -215,6 +219,42 @@ def test_one_signature_under_many_names_is_one_vote() -> None:
     shown = Decided(commit, 0, tuple((name, accept_of(name, commit)) for name in names))
     voters = voters_of("a", ["000-a", "001-b", "002-c", "003-d"], ())
     assert ahead(3, {"d": [shown]}, NOTARY, voters=voters) == {"d"}
+
+
+class Counting(ToyNotary):
+    """Counts the signatures that it looks at."""
+
+    looked_at = 0
+
+    def right(self, *said: Any) -> bool:
+        self.looked_at += 1
+        return super().right(*said)
+
+
+def test_signatures_that_a_liar_makes_up_cost_one_check_a_voter() -> None:
+    """Names are free, ids are not: 1024 names of the four others stand under each of its 8 commits."""
+    names = sorted(f"{index:03d}-{'abcd'[index % 4]}" for index in range(MAX_PEERS))
+    voters = voters_of("e", [f"00{index}-{letter}" for index, letter in enumerate("abcdefg")], ())
+    told = [Decided(signed(["003-d"], number).commit, 0, tuple((name, bytes(64)) for name in names)) for number in
+            range(10, 10 + ROUNDS_KEPT)]  # fmt: skip
+    notary = Counting("e")
+    assert ahead(3, {"d": told}, notary, voters=voters) == {"d"} and notary.looked_at <= 3
+
+
+def test_where_most_say_that_they_are_past_it_no_signature_is_looked_at() -> None:
+    voters, notary = voters_of("a", ["000-a", "001-b", "002-c", "003-d"], ()), Counting("a")
+    later = signed(["001-b", "002-c", "003-d"], 9)
+    assert ahead(3, {"b": [later], "c": [later]}, notary, voters=voters) == {"b", "c"} and not notary.looked_at
+
+
+def test_of_forged_requests_to_be_counted_one_is_looked_at() -> None:
+    learners = sorted(f"{index:03d}-x{index}" for index in range(MAX_PEERS - 1))
+    memory = Memory.first(run=SITTING, peer="000-a", roster=["000-a"])
+    participants = tuple(Participant.of(peer, b"p") for peer in sorted(["000-a", *learners]))
+    asks = tuple((peer, bytes(64)) for peer in learners)
+    commit, notary = Commit(0, memory.head.digest, 0, participants, ("000-a",), asks), Counting("000-a")
+    why = objection(memory, commit, notary, min_peers=1, absent_rounds=2)
+    assert why == f"commit 0 counts {learners[0]}, which has not asked to be" and notary.looked_at == 1
 
 
 @pytest.mark.parametrize(
