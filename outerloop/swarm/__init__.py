@@ -14,7 +14,7 @@ proven), its raw binary streams and its DHT. From the floor up:
     settings -> strangers  common                               who has other settings, and which; what all hold
     member_list  latecomers -> membership  meetings             who takes part, and a look at each other
     meetings -> opening                                         what each states at the beginning, the same to all
-    agreement and its parts                                     what each round came to; no clock, no network
+    agreement and its parts  set_back                           what each round came to; no clock, no network
     store  payloads  pulls  penalties -> asking                 payloads of a round, whatever becomes of them
     post  history -> following  timers  reach -> rounds         the same with both: ballots, commits, who is in reach
     manifest -> donor  download  proof -> handover              the state of the run, for who comes late

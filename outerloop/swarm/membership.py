@@ -13,8 +13,9 @@ whole forms anew; who is restarted while others go on, and remembers their sitti
 member: the others know its name, and the agreement counts on it once it has the state.
 
 That a list has formed is believed when more than half of these tell it (proof.py says what fewer can): of the members
-in it, this peer included, if it is one; else of the others on exchange.allow, or in an open run of those that it would
-form with, or else of all that have formed. A sitting that this peer remembers needs no proof.
+in it, this peer included, if it is one; else of the others on exchange.allow, as for the commits after it; in an open
+run, and in gossip, of those that it would form with, or else of all that have formed. A sitting that this peer
+remembers needs no proof.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Membership:
     """`names`: peer id -> name of every member, in the order of names; final once `form` has returned.
 
     `sitting` is final then, too, and `came_late`: whether it was under way. `remembers` says whether this peer has been
-    in a sitting before.
+    in a sitting before; None: nothing is remembered, as in gossip.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Membership:
         peers: int,
         own: Record,
         strangers: Strangers,
-        remembers: Callable[[str], bool] = lambda sitting: False,
+        remembers: Callable[[str], bool] | None = None,
     ) -> None:
         self._transport = transport
         self._roster = roster
@@ -188,7 +189,7 @@ class Membership:
             self._formed = True
 
     def _remembers_that(self, members: Members) -> bool:
-        return self._remembers(sitting_of(self._run, members))
+        return self._remembers is not None and self._remembers(sitting_of(self._run, members))
 
     def _is_backed(self, formed: Members, is_member: bool) -> bool:
         """Whether enough peers tell that this list has formed."""
@@ -202,9 +203,10 @@ class Membership:
 
     def _voters(self) -> set[str]:
         """Ids of those whose word on who has formed counts for a peer that is no member."""
-        seen = self.names if len(self._members) == self._peers and self._own.peer_id in self.names else {}
-        known = self._transport.trust.allow.listed or set(seen)
-        return set(known) - {self._own.peer_id} or set(map(id_of, self._formed_lists))
+        listed = self._transport.trust.allow.listed if self._remembers else frozenset[str]()
+        would_form = len(self._members) == self._peers and self._own.peer_id in self.names
+        known = listed or frozenset(self.names if would_form else ())
+        return set(known - {self._own.peer_id}) or set(map(id_of, self._formed_lists))
 
     def _enough_see_the_same(self) -> bool:
         """Whether all members tell the list that this peer sees, or more than half of them, long enough."""

@@ -45,7 +45,9 @@ class Machines:
         self.links[letter] = link = MemoryTransport(self.network, letter)
         strangers = Strangers(link, run="r", own=own, settings=Settings(), joined=[], tell=lambda text: None)
         roster = cast(Roster, View(self, letter))
-        made = Membership(link, roster, run="r", peers=peers, own=own, strangers=strangers)
+        made = Membership(
+            link, roster, run="r", peers=peers, own=own, strangers=strangers, remembers=lambda sitting: False
+        )
         await made.serve()
         return made
 
@@ -322,6 +324,25 @@ def test_one_of_four_that_lies_stops_no_start(lie: Any, allow: str) -> None:
         await asyncio.gather(*(one.form(timeout_s=60) for one in trio))
         assert len({one.sitting for one in trio}) == 1 and not any(one.came_late for one in trio)
         assert list(trio[0].names) == ["a", "b", "c", "d"] and FORM_GRACE_S < now_s() < 3 * FORM_GRACE_S
+
+    run(scene())
+
+
+def test_one_liar_that_is_there_first_does_not_take_the_others_of_its_list_in() -> None:
+    """It tells each that comes that it has formed; the others come one after the other."""
+
+    async def scene() -> None:
+        machines = Machines()
+        await machines.tell("003-d", [["003-d", 4.0]])
+        trio, forming = [], []
+        for i, one in enumerate("abc"):
+            trio.append(await machines.start(f"00{i}-{one}", joined=5.0 + i, peers=4))
+            machines.links[one].trust.allow._peers = frozenset("abcd")
+            forming.append(asyncio.create_task(trio[-1].form(timeout_s=60)))
+            await asyncio.sleep(3)
+        await asyncio.gather(*forming)
+        assert len({one.sitting for one in trio}) == 1 and not any(one.came_late for one in trio)
+        assert list(trio[0].names) == ["a", "b", "c", "d"]
 
     run(scene())
 
