@@ -277,7 +277,7 @@ class Rounds:
             event = await self._events.get()
             try:
                 for output in event(self._agreement):
-                    await EXHAUSTION.wait_out(partial(self._carry_out, output))
+                    await EXHAUSTION.wait_out(partial(self._carry_out, output))  # Folder waits; other disks may not
                 self._look()
             except Exception as error:  # a disk that fails, say: who waits for a round is told
                 self._outcomes.fail(error)
