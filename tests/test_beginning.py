@@ -1,5 +1,6 @@
 """Peers that begin with different weights: all begin with the first one's, or are told why that cannot be."""
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -14,9 +15,10 @@ import outerloop
 from outerloop import hardware
 from outerloop.beginning import Standing, begin_alike, meet
 from outerloop.commands import build, config
+from outerloop.commands.alike import begin_together
 from outerloop.exchange.distributed import Distributed
 from outerloop.schedule.every_h import EveryH
-from outerloop.types import UserError
+from outerloop.types import Contribution, Round, UserError
 
 
 def net_of(seed, dtype=torch.float32):
@@ -153,6 +155,30 @@ def test_the_weights_that_most_hold_are_those_that_all_begin_with_and_of_equally
     assert told == ["2 of 4 peers begin with other weights than 000: all begin with its"]
     with pytest.raises(UserError, match="not those that !liar told of"):  # which it has not got here
         one_of_four(0, {"slow": "0"}, {"slow": "1"}, {"slow": "2"})
+
+
+TOLD = {
+    "nothing": b"",
+    "no map": b"[]",
+    "other settings": {"settings": {"seed": 7}},
+    "other shapes": {"shapes": {"0.weight": [1]}},
+    "another step": {"standing": {"rounds": [9], "step": 9, "slow": "", "layouts": "", "hardware": ""}},
+}
+
+
+@pytest.mark.parametrize("lie", TOLD.values(), ids=TOLD)
+def test_an_own_loop_goes_on_without_one_of_four_that_tells_something_else(lie, caplog):
+    class Met(OneOfFour):
+        def meet(self, own, number, timeout_s):
+            other = lie if isinstance(lie, bytes) else json.dumps(json.loads(own) | lie).encode()
+            blobs = {"!liar": other, "000": own, "001": own, "002": own}
+            return [Contribution(peer, Round(number), blob) for peer, blob in blobs.items()]
+
+    outer = toy.outer(net_of(0), Met())
+    begin_together(outer, {"seed": 0})
+    assert outer.exchange.ways == [(["000", "001", "002"], [])]
+    [line] = [line for line in caplog.messages if "left out" in line]
+    assert "!liar" in line
 
 
 def test_a_machine_is_described_by_what_decides_its_bits(monkeypatch, tmp_path):

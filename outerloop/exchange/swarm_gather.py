@@ -14,7 +14,7 @@ from typing import Any
 
 from outerloop.exchange.swarm import MOST_BLOB_BYTES, SwarmExchange
 from outerloop.exchange.swarm_patience import Came, PatientPending, progress_to, state_from_others
-from outerloop.swarm.common import ANY, Held, common, objection, parsed, told, without
+from outerloop.swarm.common import ANY, Held
 from outerloop.swarm.disk import Folder
 from outerloop.swarm.fields import BadMessage
 from outerloop.swarm.handover import Handover
@@ -202,18 +202,17 @@ class SwarmGather(SwarmExchange):
         return max(held or (), default=None) if self.came_late else self._common_step(ANY if held is None else held)
 
     def _common_step(self, own: Held | str) -> int | None:
-        members = self._members.names.values()
         patience_s = max(self._join_timeout_s, MEET_S)
-        stating = self._opening.state(told(own), sitting=self._members.sitting, members=members, patience_s=patience_s)
-        stated = self._node.call(
-            self._presence.incarnations.unless_stopped(stating), timeout_s=2 * patience_s + MEET_S + CALL_S
+        choosing = self._opening.common_checkpoint(
+            own,
+            sitting=self._members.sitting,
+            members=self._members.names.values(),
+            patience_s=patience_s,
+            tell=self._tell,
         )
-        held = {peer: one for peer, content in stated.items() if (one := parsed(content)) is not None}
-        chosen = common(held, members=len(members))
-        if why := objection(own, chosen):
-            raise UserError(why)
-        for line in without(held, chosen):
-            self._tell(line)
+        chosen = self._node.call(
+            self._presence.incarnations.unless_stopped(choosing), timeout_s=2 * patience_s + MEET_S + CALL_S
+        )
         return chosen[0] if chosen else None
 
     def join(self, first: Round = FIRST) -> None:

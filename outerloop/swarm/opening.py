@@ -16,11 +16,13 @@ from collections.abc import Callable, Collection, Mapping
 
 import msgpack
 
+from outerloop.swarm.common import Generation, Held, common, objection, parsed, told, without
 from outerloop.swarm.fields import MAX_PEERS, SIGNATURE_BYTES
 from outerloop.swarm.meetings import Meetings
 from outerloop.swarm.roster import id_of
 from outerloop.swarm.timeouts import MEET_S
 from outerloop.swarm.transport import Transport
+from outerloop.types import UserError
 
 OPENING = "opening"
 MOST_BYTES = 512
@@ -41,6 +43,33 @@ class Opening:
     async def serve(self) -> None:
         await self._meetings.serve()
 
+    async def common_checkpoint(
+        self,
+        own: Held | str,
+        *,
+        sitting: str,
+        members: Collection[str],
+        patience_s: float,
+        tell: Callable[[str], None],
+    ) -> Generation | None:
+        """Return what most members go on from (common.py); `tell` is told who cannot.
+
+        Raises UserError when there is no such checkpoint, or when this peer does not hold it; the others have seen by
+        then what it does hold.
+        """
+        stated = await self.state(told(own), sitting=sitting, members=members, patience_s=patience_s)
+        held = {peer: one for peer, content in stated.items() if (one := parsed(content)) is not None}
+        try:
+            chosen = common(held, members=len(members))
+            if why := objection(own, chosen):
+                raise UserError(why)
+        except UserError:
+            await self._meetings.linger()
+            raise
+        for line in without(held, chosen):
+            tell(line)
+        return chosen
+
     async def state(
         self, statement: bytes, *, sitting: str, members: Collection[str], patience_s: float
     ) -> dict[str, bytes]:
@@ -53,14 +82,14 @@ class Opening:
             return {self._own: statement}
         signature = self._trust.signatures.sign(OPENING, sitting, self._own, statement)
         met = await self._meetings.meet(0, msgpack.packb([statement, signature]), members, patience_s=patience_s)
-        told = {peer: said for peer, shown in met.items() if self._is_said(said := _read(shown), peer, sitting)}
-        shown = await self._meetings.meet(1, msgpack.packb(told), told, patience_s=patience_s + MEET_S)
+        right = {peer: said for peer, shown in met.items() if self._is_said(said := _read(shown), peer, sitting)}
+        shown = await self._meetings.meet(1, msgpack.packb(right), right, patience_s=patience_s + MEET_S)
         return self._counted(shown, members, sitting)
 
     def _counted(self, shown: Mapping[str, bytes], members: Collection[str], sitting: str) -> dict[str, bytes]:
         right: dict[str, set[Said]] = defaultdict(set)
-        for teller, told in shown.items():
-            for peer, said in _read_map(told).items():
+        for teller, content in shown.items():
+            for peer, said in _read_map(content).items():
                 known = said in right[peer]
                 if peer in members and peer != teller and (known or self._is_said(said, peer, sitting)):
                     right[peer].add(said)
@@ -88,10 +117,10 @@ def _read(shown: bytes) -> Said:
 def _read_map(shown: bytes) -> dict[str, Said]:
     """What a peer was shown, as it tells it."""
     try:
-        told = msgpack.unpackb(shown)
+        value = msgpack.unpackb(shown)
     except ValueError:
         return {}
-    return {str(peer): _said(said) for peer, said in told.items()} if isinstance(told, dict) else {}
+    return {str(peer): _said(said) for peer, said in value.items()} if isinstance(value, dict) else {}
 
 
 def _said(value: object) -> Said:

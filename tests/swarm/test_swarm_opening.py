@@ -14,6 +14,7 @@ from virtual_clock import now_s, run
 from outerloop.swarm.common import common, parsed, told
 from outerloop.swarm.opening import MOST_BYTES, OPENING, Opening
 from outerloop.swarm.timeouts import MEET_S
+from outerloop.types import UserError
 
 NAMES = ["000-a", "001-b", "002-c", "003-d"]
 SITTING = "r/1"
@@ -150,5 +151,27 @@ def test_who_has_signed_two_is_named() -> None:
     async def scene() -> None:
         await stated(dict.fromkeys(NAMES[:3], BOTH), lie=shows_two)
         assert {who for _, who in stated.refusals} == {NAMES[3]}  # type: ignore[attr-defined]
+
+    run(scene())
+
+
+def test_two_that_hold_nothing_in_common_are_both_told_what_each_holds_and_leave_only_then() -> None:
+    async def scene() -> None:
+        network = MemoryNetwork(delay_s=(0.01, 2.0))
+        held: dict[str, Any] = {NAMES[0]: {20: "x"}, NAMES[1]: {}}
+        ends: list[str] = []
+
+        async def begin(name: str) -> None:
+            one = opening(network, name)
+            await one.serve()
+            with pytest.raises(UserError) as error:
+                await one.common_checkpoint(
+                    held[name], sitting=SITTING, members=NAMES[:2], patience_s=MEET_S, tell=ends.append
+                )
+            ends.append(str(error.value))
+            network.kill(name[4:])
+
+        await asyncio.gather(*map(begin, held))
+        assert len(ends) == 2 and ends[0] == ends[1] and "000-a holds step 20; 001-b holds none" in ends[0]
 
     run(scene())
