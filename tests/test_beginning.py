@@ -1,5 +1,7 @@
 """Peers that begin with different weights: all begin with the first one's, or are told why that cannot be."""
 
+import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,11 +13,12 @@ from torch import nn
 
 import outerloop
 from outerloop import hardware
-from outerloop.beginning import begin_alike, meet
+from outerloop.beginning import Standing, begin_alike, meet
 from outerloop.commands import build, config
+from outerloop.commands.alike import begin_together
 from outerloop.exchange.distributed import Distributed
 from outerloop.schedule.every_h import EveryH
-from outerloop.types import UserError
+from outerloop.types import Contribution, Round, UserError
 
 
 def net_of(seed, dtype=torch.float32):
@@ -79,7 +82,7 @@ def test_weights_that_differ_later_are_refused():
     def work(exchange):
         outer = toy.outer(net_of(exchange.rank), exchange)
         outer.inner_step = 2
-        with pytest.raises(UserError, match=r"go on with different weights, .* at inner step 2.*load the checkpoint"):
+        with pytest.raises(UserError, match=r"goes on with different weights, .* at inner step 2.*load the checkpoint"):
             begin_alike(outer, meet(outer), pytest.fail)
 
     toy.run_workers(2, work)
@@ -94,8 +97,88 @@ def test_where_the_outer_method_goes_by_the_machine_machines_that_differ_are_nam
 
     toy.run_workers(2, lambda exchange: work(exchange, ["AVX2", "AVX2"], False))
     toy.run_workers(2, lambda exchange: work(exchange, ["AVX2", "DEFAULT"], True))
-    with pytest.raises(UserError, match=r"DEFAULT at 001, AVX2 at 000; start on equal machines .* or type method\."):
+    with pytest.raises(
+        UserError,
+        match=r"(DEFAULT at 001, AVX2|AVX2 at 000, DEFAULT) here; start on equal machines .* or type method\.",
+    ):
         toy.run_workers(2, lambda exchange: work(exchange, ["AVX2", "DEFAULT"], False))
+
+
+class OneOfFour(toy.Around):
+    """The exchange of a peer that goes on without others. `ways`: who handed weights to whom."""
+
+    waits_for_all = False
+
+    def __init__(self):
+        super().__init__(toy.alone())
+        self.ways = []
+
+    def hand_over(self, way, state):
+        self.ways.append((way.givers, way.takers))
+        return b""
+
+
+def one_of_four(step, *others):
+    """Begin as 000 at this inner step beside peers that stand as it does but for what is given."""
+    outer, told = toy.outer(net_of(0), OneOfFour()), []
+    outer.inner_step = step
+    own = Standing.of(outer)
+    stands = {"000": own} | {
+        peer: None if other is None else replace(own, **other)
+        for peer, other in zip(("!liar", "001", "002"), others, strict=True)
+    }
+    begin_alike(outer, stands, told.append)
+    return outer.exchange.ways, told
+
+
+LIES = [None, {"rounds": [7]}, {"step": 900}, {"layouts": "0"}, {"hardware": "another"}, {"slow": "0"}]
+
+
+@pytest.mark.parametrize("lie", LIES, ids=str)
+def test_one_of_four_that_tells_another_position_is_left_out_by_name(lie):
+    """Whatever it is, and although it is the first by name."""
+    ways, told = one_of_four(5, lie, {}, {})
+    assert ways == [(["000", "001", "002"], [])] and len(told) == 1
+    assert told[0].startswith("left out, ") and "!liar" in told[0]
+
+
+@pytest.mark.parametrize("lie", LIES, ids=str)
+def test_of_two_and_two_nobody_begins(lie):
+    with pytest.raises(UserError, match="!liar"):
+        one_of_four(5, lie, lie, {})
+
+
+def test_the_weights_that_most_hold_are_those_that_all_begin_with_and_of_equally_many_the_first_ones():
+    assert one_of_four(0, {"slow": "0"}, {}, {})[0] == [(["000", "001", "002"], ["!liar"])]
+    ways, told = one_of_four(0, {"slow": "0"}, {"slow": "1"}, {})
+    assert ways == [(["000", "002"], ["!liar", "001"])]
+    assert told == ["2 of 4 peers begin with other weights than 000: all begin with its"]
+    with pytest.raises(UserError, match="not those that !liar told of"):  # which it has not got here
+        one_of_four(0, {"slow": "0"}, {"slow": "1"}, {"slow": "2"})
+
+
+TOLD = {
+    "nothing": b"",
+    "no map": b"[]",
+    "other settings": {"settings": {"seed": 7}},
+    "other shapes": {"shapes": {"0.weight": [1]}},
+    "another step": {"standing": {"rounds": [9], "step": 9, "slow": "", "layouts": "", "hardware": ""}},
+}
+
+
+@pytest.mark.parametrize("lie", TOLD.values(), ids=TOLD)
+def test_an_own_loop_goes_on_without_one_of_four_that_tells_something_else(lie, caplog):
+    class Met(OneOfFour):
+        def meet(self, own, number, timeout_s):
+            other = lie if isinstance(lie, bytes) else json.dumps(json.loads(own) | lie).encode()
+            blobs = {"!liar": other, "000": own, "001": own, "002": own}
+            return [Contribution(peer, Round(number), blob) for peer, blob in blobs.items()]
+
+    outer = toy.outer(net_of(0), Met())
+    begin_together(outer, {"seed": 0})
+    assert outer.exchange.ways == [(["000", "001", "002"], [])]
+    [line] = [line for line in caplog.messages if "left out" in line]
+    assert "!liar" in line
 
 
 def test_a_machine_is_described_by_what_decides_its_bits(monkeypatch, tmp_path):
@@ -116,8 +199,12 @@ def test_who_tells_something_else_is_named(blob):
             return self.inner.meet(blob if self.inner.rank else own, number, timeout_s)
 
     def work(exchange):
-        with pytest.raises(UserError, match="001 does not tell where it stands"):
-            meet(toy.outer(net_of(0), Strange(exchange)))
+        outer = toy.outer(net_of(0), Strange(exchange))
+        told = meet(outer)
+        assert told == {"000": told["000"], "001": None} and told["000"]
+        if exchange.rank == 0:
+            with pytest.raises(UserError, match="001 does not tell where it stands"):
+                begin_alike(outer, told, pytest.fail)
 
     toy.run_workers(2, work)
 

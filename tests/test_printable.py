@@ -10,7 +10,7 @@ from rich.console import Console
 from safetensors.torch import save_file
 from test_inspect import inspect, payload
 
-from outerloop.commands.alike import refuse_another, refuse_different
+from outerloop.commands.alike import difference, refuse_different
 from outerloop.commands.findings import Finding
 from outerloop.inner.export import ORDER
 from outerloop.report import terminal
@@ -43,9 +43,7 @@ def setting(caplog):
 
 def parameter(caplog):
     told = {"settings": {}, "shapes": {HOSTILE: HOSTILE}}
-    with pytest.raises(UserError) as error:
-        refuse_another({"settings": {}, "shapes": {}}, told, "001-x")
-    return str(error.value)
+    return difference({"settings": {}, "shapes": {}}, told, "001-x")
 
 
 def status_row(caplog):

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from outerloop.beginning import Standing, begin_alike
+from outerloop.beginning import Standing, begin_alike, leave_out
 from outerloop.loop import OuterLoop
 from outerloop.types import Contribution, UserError, printable
 
@@ -23,7 +23,8 @@ OUTER = (*AXES, "merge_local", "buffers", "eager", "clip", "state_dtype", "seed"
 def begin_together(outer: OuterLoop, settings: Settings) -> None:
     """Take over the state of the run where this peer comes late; else begin with equal settings, rounds and weights.
 
-    Weights that differ before the first inner step become those of the first peer (beginning.py). Raises UserError.
+    Who tells other settings or shapes than more than half of those that meet, or nothing, is left out by name; the rest
+    is as of beginning.py. Raises UserError.
     """
     if outer.exchange.came_late:
         outer.find_others()
@@ -34,36 +35,35 @@ def begin_together(outer: OuterLoop, settings: Settings) -> None:
             "standing": Standing.of(outer).to_map(),
         }
         told = {one.peer: told_by(one) for one in outer.meet(json.dumps(own).encode())}
-        for peer, theirs in told.items():
-            refuse_another(told[outer.exchange.peer], theirs, peer)
-        begin_alike(outer, {peer: theirs["standing"] for peer, theirs in told.items()}, logger.warning)
+        reasons = {peer: difference(told[outer.exchange.peer], theirs, peer) for peer, theirs in told.items()}
+        leave_out(outer, reasons, logger.warning)
+        standings = {peer: theirs["standing"] for peer, theirs in told.items() if not reasons[peer]}
+        begin_alike(outer, standings, logger.warning)
 
 
 def told_by(one: Contribution) -> Any:
-    """What a peer tells of its model. Raises UserError when that is none of it."""
+    """What a peer tells of its model; None when that is none of it."""
     try:
         told = json.loads(bytes(one.blob[:MOST_BYTES]))
         standing = Standing.told(told["standing"])
         return {"settings": dict(told["settings"]), "shapes": dict(told["shapes"]), "standing": standing}
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{one.peer} does not tell what its model is; start the same program everywhere") from error
+    except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError):
+        return None
 
 
-def refuse_another(own: Any, told: Any, peer: str) -> None:
-    """Raises UserError naming the first setting or parameter that differs from a peer's, else the rounds."""
-    refuse_different(own["settings"], told["settings"], peer)
+def difference(own: Any, told: Any, peer: str) -> str:
+    """Return the first setting or parameter that a peer has otherwise, and what to do; empty when there is none."""
+    if told is None:
+        return f"{peer} does not tell what its model is; start the same program everywhere"
+    if line := differing_setting(own["settings"], told["settings"], peer):
+        return line
     ours, theirs = own["shapes"], told["shapes"]
     for name in sorted(ours.keys() | theirs.keys()):
         if ours.get(name) != theirs.get(name):
             here, there = (f"has shape {of[name]}" if name in of else "is not trained" for of in (ours, theirs))
             said = f"{printable(name[:200])} {here} here and {printable(str(there)[:200])} at {peer}"
-            raise UserError(f"{said}: make the same model everywhere")
-    here, there = own["standing"].rounds, told["standing"].rounds
-    if here != there:
-        raise UserError(
-            f"{peer} goes on with rounds {printable(str(there)[:50])}, and this peer with {here}: load the checkpoint"
-            " of one step everywhere"
-        )
+            return f"{said}: make the same model everywhere"
+    return ""
 
 
 def first_difference(ours: Settings, theirs: Settings) -> str | None:
@@ -77,11 +77,16 @@ def shown(settings: Settings, key: str) -> str:
     return json.dumps(settings.get(key)).strip('"')
 
 
+def differing_setting(ours: Settings, theirs: Settings, peer: str) -> str:
+    """Return the first setting that a peer has otherwise, and what to type; empty when there is none."""
+    key = first_difference(ours, theirs)
+    if key is None:
+        return ""
+    here, there = shown(ours, key), shown(theirs, key)[:200]
+    return f"{printable(key[:200])} is {here} here and {there} at {peer}: type the same options everywhere"
+
+
 def refuse_different(ours: Settings, theirs: Settings, peer: str) -> None:
     """Raises UserError naming the first setting that a peer has otherwise."""
-    key = first_difference(ours, theirs)
-    if key is not None:
-        here, there = shown(ours, key), shown(theirs, key)[:200]
-        raise UserError(
-            f"{printable(key[:200])} is {here} here and {there} at {peer}: type the same options everywhere"
-        )
+    if line := differing_setting(ours, theirs, peer):
+        raise UserError(line)

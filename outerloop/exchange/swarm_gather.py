@@ -20,6 +20,7 @@ from outerloop.swarm.fields import BadMessage
 from outerloop.swarm.handover import Handover
 from outerloop.swarm.meetings import Meetings
 from outerloop.swarm.memory_file import folder_of
+from outerloop.swarm.opening import Opening
 from outerloop.swarm.outcomes import TooFar
 from outerloop.swarm.pace import pace_of
 from outerloop.swarm.presence import Presence
@@ -132,7 +133,7 @@ class SwarmGather(SwarmExchange):
                 f"exchange.patience_s={patience_s} must be more than 0 seconds: type exchange.patience_s=600"
             )
         self._join_timeout_s, self._patience_s = join_timeout_s, max(patience_s, DONATE_S)
-        self._formed, self._members.held = False, None
+        self._formed = False
         if reform:
             tell("exchange.reform: whoever of this run is not here is given up, and must not be running any more")
         self._fragments = fragments
@@ -155,6 +156,7 @@ class SwarmGather(SwarmExchange):
                 allowed=self._members.__contains__,
                 max_bytes=max(max_blob_bytes, MEETING_BYTES),
             )
+            self._opening = Opening(self._node, run=run, own=self.peer, allowed=self._members.__contains__)
             self._handover = Handover(
                 self._node,
                 self._rounds,
@@ -165,7 +167,7 @@ class SwarmGather(SwarmExchange):
                 disk=Folder(Path(identity_path).with_suffix(".state"), synced=False),
                 pace=pace,
             )
-            parts += [self._rounds, self._meetings, self._handover]
+            parts += [self._rounds, self._meetings, self._opening, self._handover]
             self._node.member = self._counts_on
             self._carriers = self._rounds.bulk, self._handover.given, self._handover.taken
 
@@ -189,15 +191,29 @@ class SwarmGather(SwarmExchange):
         return self._members.came_late
 
     def form(self, held: Held | None = None) -> int | None:
-        """Wait until all peers are there and see the same members, or others go on without this one.
+        """Wait until the peers are there and see the same members, or others go on without this one.
 
-        Return the inner step of the newest checkpoint that all hold, or of the newest of this peer when it comes late;
-        None for none. `held` None: it cannot choose. Raises UserError, telling who is missing, or that none is common.
+        Return the inner step of the checkpoint that more than half of them go on from (common.py), or of the newest of
+        this peer when it comes late; None for none. `held` None: it cannot choose. Raises UserError, telling who is
+        missing, that no checkpoint is held by so many, or that this peer does not hold the one that is.
         """
-        self._members.held = ANY if held is None else held
         self._presence.form(timeout_s=self._join_timeout_s)
         self._formed = True
-        return max(held or (), default=None) if self.came_late else self._members.common()
+        return max(held or (), default=None) if self.came_late else self._common_step(ANY if held is None else held)
+
+    def _common_step(self, own: Held | str) -> int | None:
+        patience_s = max(self._join_timeout_s, MEET_S)
+        choosing = self._opening.common_checkpoint(
+            own,
+            sitting=self._members.sitting,
+            members=self._members.names.values(),
+            patience_s=patience_s,
+            tell=self._tell,
+        )
+        chosen = self._node.call(
+            self._presence.incarnations.unless_stopped(choosing), timeout_s=2 * patience_s + MEET_S + CALL_S
+        )
+        return chosen[0] if chosen else None
 
     def join(self, first: Round = FIRST) -> None:
         """Begin with a round once the swarm has formed, or go back among those who go on without this one.

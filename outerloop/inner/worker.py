@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from outerloop import checkpoint, rng
+from outerloop import rng
 from outerloop.beginning import begin_alike, meet
 from outerloop.ending import ending_of
 from outerloop.inner.saving import keep_payload, load, save
@@ -24,7 +24,7 @@ from outerloop.protocols import Exchange
 from outerloop.ranks import Ranks
 from outerloop.replicas import ALONE, average
 from outerloop.rounds import SPENT, RoundReport, utilization
-from outerloop.types import Outvoted, ReplicasDiverged, Round, RoundFailed, Tensors, UserError
+from outerloop.types import Outvoted, ReplicasDiverged, Round, RoundFailed, Tensors
 
 Event = dict[str, Any]
 
@@ -157,27 +157,12 @@ class Worker:
         self.tell_validation(self.plan.rounds, found.mean, spread=found.spread, replicas=replicas)
 
     def begin_together(self) -> None:
-        """Check that all peers, on whatever machine, begin with the same round and layouts, and with equal weights.
+        """Check that most peers, on whatever machine, begin at one point, with equal weights (beginning.py).
 
-        Without lockstep each goes on from where it is. One that took over the first one's weights saves them: it could
-        not draw them again if it were killed before its first checkpoint. Raises UserError; see beginning.begin_alike.
+        Without lockstep each goes on from where it is. One that took over the weights of others saves them: it could
+        not draw them again if it were killed before its first checkpoint. Raises UserError.
         """
-        if not self.exchange.lockstep:
-            return
-        standings = meet(self.trainer.outer)
-        if len({tuple(one.rounds) for one in standings.values()}) > 1:
-            at = {peer: one.step for peer, one in standings.items()}
-            raise UserError(
-                f"the peers would go on with different rounds, from inner steps {at}: on the machines that are ahead,"
-                f" remove {checkpoint.generation(self.plan.run_dir, max(at.values()))} and start all again"
-            )
-        layouts = {peer: one.layouts for peer, one in standings.items()}
-        if len(set(layouts.values())) > 1:
-            raise UserError(
-                f"the peers hold their weights in other orders, {layouts}, and would round otherwise: make the same"
-                " model everywhere, with contiguous parameters"
-            )
-        if begin_alike(self.trainer.outer, standings, self.tell_once):
+        if self.exchange.lockstep and begin_alike(self.trainer.outer, meet(self.trainer.outer), self.tell_once):
             self.save()
 
     def tell_once(self, text: str) -> None:

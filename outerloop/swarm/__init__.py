@@ -13,7 +13,8 @@ proven), its raw binary streams and its DHT. From the floor up:
     pace  busy  partial  holders -> bulk                        content by its hash, from whoever holds it
     settings -> strangers  common                               who has other settings, and which; what all hold
     member_list  latecomers -> membership  meetings             who takes part, and a look at each other
-    agreement and its parts                                     what each round came to; no clock, no network
+    meetings  common -> opening                                 what each states at the beginning, the same to all
+    agreement and its parts  set_back                           what each round came to; no clock, no network
     store  payloads  pulls  penalties -> asking                 payloads of a round, whatever becomes of them
     post  proof -> history -> following  timers  reach -> rounds  the same with both: ballots, commits, who is in reach
     manifest -> donor  download -> handover                     the state of the run, for who comes late

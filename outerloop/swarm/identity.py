@@ -4,8 +4,8 @@ libp2p reads its identity as the protobuf message PrivateKey{type, data}. For Ed
 seed followed by the 32-byte public key. hivemind itself would write RSA-2048; Ed25519 signs four times faster and its
 public key can be read back from the peer id. A field that libp2p does not know, and passes over, follows:
 
-    starts   how many times a process has begun as this peer (incarnations.py says what for)
-    voted    in which of them it last made sure that its memory of the agreement is on disk; 0: it has never voted
+    starts   how many times a process has begun as this peer, copies that it objected to counted (incarnations.py)
+    voted    number of the last start whose process synced its agreement memory; 0: never voted
 
 Both are in the key's own file, so that no copy of the key is without them: a peer that has voted, and finds no memory
 as new as `voted`, might vote twice in a round (memory_file.py). Files of earlier versions are without; such a one is
@@ -26,6 +26,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from outerloop.durable import make_folder, sync_folder
+from outerloop.swarm.exhaustion import REMEDIES
 from outerloop.types import UserError
 
 # field 1 (varint) = 1, Ed25519; field 2 (bytes) of 64 bytes follows
@@ -83,11 +84,23 @@ class Life:
 
     @staticmethod
     def begin(path: Path) -> Life:
-        """Return the next one, counted on disk. Raises UserError as Identity.read does."""
+        """Return the next one, counted on disk. Raises UserError for a full disk, and as Identity.read does."""
         identity = Identity.read(path)
         count = (identity.starts or 0) + 1
-        _replace(path, replace(identity, starts=count))
+        try:
+            _replace(path, replace(identity, starts=count))
+        except OSError as error:
+            if error.errno not in REMEDIES:
+                raise
+            remedy = REMEDIES[error.errno]
+            raise UserError(f"this start cannot be counted in {path} ({error.strerror}): {remedy}") from error
         return Life(path, count, secrets.token_bytes(NONCE_BYTES))
+
+    def leave_out(self, count: int) -> None:
+        """Let later processes have higher counts than this one, which a copy of the key has taken."""
+        identity = Identity.read(self.path)
+        if count > (identity.starts or 0):
+            _replace(self.path, replace(identity, starts=count))
 
     def has_memory(self) -> None:
         """Note on disk that this process has made sure of its memory, before it votes for the first time."""

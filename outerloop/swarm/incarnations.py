@@ -11,13 +11,16 @@ a copy:
                                  on a stream that is opened now: if it answers, it lives, and objects. If another one
                                  answers, or nobody, it has gone: a process that was killed is back at once
     the same, another nonce      one file was started twice: it was copied. Who came second is refused
-    lower                        a file from before: a backup, a snapshot that is started later. It is refused
+    lower                        a file from before the last start: a backup, an older snapshot. It is refused
 
-Whoever notices two tells each when it next speaks; what it tells is signed by the peer itself. Who is told of an
-objection to itself is the younger one for certain, and stops. Who is told of a higher count once others have taken it
-for its peer is the elder, objects and goes on, and is believed by those as well that had taken the younger for a
-restart. No clocks are compared. A liar can stop nobody whose key was not copied: it would need a signature of that peer
-over a count that it never had.
+A file that is set back to a moment after the last start looks like a restart: set_back.py is for its memory. A process
+that objects to a copy notes that count in its own file, so that its next start has a higher one than the copy.
+
+Whoever notices two tells each when it next speaks; what it tells is signed by the peer itself. A process that is shown
+an objection against itself is the younger one and stops. A process that others already accepted and that is shown a
+higher count is the elder: it objects and carries on, and is believed by those as well that had taken the younger one
+for a restart. No clocks are compared. A liar can stop nobody whose key was not copied: it would need a signature of
+that peer over a count that it never had.
 
 Where different peers have met two processes of one count first, both stop. A machine that is frozen with its memory and
 goes on twice (a live snapshot) has one nonce: only what the two sign can show it.
@@ -155,14 +158,14 @@ class Incarnations:
         if known is None or not self._is_twin(known):
             return
         if self._statements.objects(self._transport.peer_id, known, self._me, answer.get("objection")):
-            self._stop("was there before, and is still there")
+            self._stop("it was there before, and is still there")
         elif known.count > self.life.count and self._taken:
             await stream.send_object({"objection": self._objection(known)})
             await stream.ended()
         elif known.count > self.life.count:
-            self._stop(f"has been started {known.count} times and this one {self.life.count}: this is an older copy")
+            self._stop(f"it has been started {known.count} times, this one {self.life.count}: this is an older copy")
         elif known.count == self.life.count:
-            self._stop("was started from the same file")
+            self._stop("it was started from the same file")
 
     def _is_twin(self, one: Incarnation) -> bool:
         return one.nonce != self.life.nonce and self._statements.is_of(self._transport.peer_id, one)
@@ -175,15 +178,22 @@ class Incarnations:
         if twin.nonce not in self._seen:
             self._seen.add(twin.nonce)
             self._noticed.set()
+            self._count_past(twin)
             self._tell(
                 f"another machine has started with a copy of this peer's identity {self.life.path}, and is refused:"
                 " remove that file there, and it gets an identity of its own"
             )
 
+    def _count_past(self, copy: Incarnation) -> None:
+        try:
+            self.life.leave_out(copy.count)
+        except (OSError, UserError) as error:  # the next start may be taken for the copy, and is told so
+            logger.warning("the count of a copy could not be noted in %s: %s", self.life.path, error)
+
     def _stop(self, why: str) -> None:
         self.stopped = UserError(
-            f"two machines use the identity of {self._transport.peer_id}, and the other one {why}: this one stops. On"
-            f" the machine that has the copy type rm {self.life.path}, and it gets an identity of its own"
+            f"another machine runs with the identity of {self._transport.peer_id}, and {why}: this one stops. Delete"
+            f" the copied key: on the machine with the copy type rm {self.life.path}, and it gets a key of its own"
         )
         self._told.set()
 

@@ -1,38 +1,48 @@
 """Membership of a run: which peers take part, and the same sorted list of them everywhere, so that all agree on ranks.
 
 The members are the first `peers` of the roster in the order of joining, of those with the same settings (strangers.py
-has the others). A roster is only what a peer happens to see, so each one asks every other for the list that *it* sees;
-when all lists are equal the swarm has formed. The list, with the times of joining, names the sitting: what is agreed on
-holds in it alone. A run that is resumed as a whole forms anew; who is restarted while others go on, and remembers their
-sitting, is back in it. Who comes late is no member: the others know its name, and the agreement counts on it once it
-has the state. It goes by the list that more than half of those tell who have formed, so that fewer of them cannot lead
-it into a sitting of their own (proof.py says what they can). A list that others have formed by and that contains this
-peer goes before what it sees itself: one machine too many, seen a moment later, cannot part it from them. Peers tell
-the checkpoints that they hold, too (common.py).
+has the others). A roster is only what a peer happens to see, so each one asks every other for the list that *it* sees:
+
+    all of the list tell the same        the swarm has formed
+    more than half of it do              it forms after FORM_GRACE_S without the others, and names them
+    others have formed, by a list        it goes before what this peer sees itself: a surplus machine that shows up a
+    with this peer in it                 moment later cannot separate it from the members that have already formed
+
+The list, with the times of joining, names the sitting: what is agreed on holds in it alone. A run that is resumed as a
+whole forms anew; who is restarted while others go on, and remembers their sitting, is back in it. Who comes late is no
+member: the others know its name, and the agreement counts on it once it has the state.
+
+That a list has formed is believed when more than half of these tell it (proof.py says what fewer can): of the members
+in it, this peer included, if it is one; else of the others on exchange.allow, as for the commits after it; in an open
+run, and in gossip, of those that it would form with, or else of all that have formed. A sitting that this peer
+remembers needs no proof.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
 
-from outerloop.swarm.common import ANY, Held, common, parsed, told
 from outerloop.swarm.fields import MAX_PEERS
 from outerloop.swarm.framing import BrokenStream, Stream, TurnedAway, Unreadable
 from outerloop.swarm.latecomers import Latecomers
 from outerloop.swarm.member_list import Members, is_name, names_in, objection, receive_pages, send_pages, sitting_of
 from outerloop.swarm.roster import Record, Roster, id_of
 from outerloop.swarm.strangers import Strangers
-from outerloop.swarm.timeouts import FORM_POLL_S, VIEW_S, limit
+from outerloop.swarm.timeouts import FORM_GRACE_S, FORM_POLL_S, VIEW_S, limit
 from outerloop.swarm.transport import Request, Transport, Unreachable, anybody
 from outerloop.types import UserError
+
+logger = logging.getLogger(__name__)
 
 
 class Membership:
     """`names`: peer id -> name of every member, in the order of names; final once `form` has returned.
 
     `sitting` is final then, too, and `came_late`: whether it was under way. `remembers` says whether this peer has been
-    in a sitting before.
+    in a sitting before; None: nothing is remembered, as in gossip.
     """
 
     def __init__(
@@ -44,7 +54,7 @@ class Membership:
         peers: int,
         own: Record,
         strangers: Strangers,
-        remembers: Callable[[str], bool] = lambda sitting: False,
+        remembers: Callable[[str], bool] | None = None,
     ) -> None:
         self._transport = transport
         self._roster = roster
@@ -54,7 +64,7 @@ class Membership:
         self._peers = peers
         self._own = own
         self._strangers = strangers
-        self._silent: set[str] = set()
+        self._silent: set[str] = set()  # of the members here, those that do not tell the same
         self._turned_away_by: set[str] = set()
         self._records: list[Record] = []
         self._members: Members = [[own.name, own.joined]]
@@ -63,9 +73,7 @@ class Membership:
         self._formed = False
         self._late = Latecomers(self._there)
         self.came_late = False
-        self.held: Held | str | None = ANY
-        """Checkpoints that this peer can go on from; None: not known yet, and then the swarm does not form."""
-        self._held_by: dict[str, Held | str | None] = {}
+        self._majority: tuple[Members, float] = [], math.inf  # a list that more than half tell, and since when
 
     def __contains__(self, peer_id: str) -> bool:
         return peer_id in self.known
@@ -82,13 +90,6 @@ class Membership:
     @property
     def sitting(self) -> str:
         return sitting_of(self._run, self._members)
-
-    def common(self) -> int | None:
-        """Return the step of the newest checkpoint that all members hold, once formed; None where nobody has any.
-
-        Raises UserError when there is none in common.
-        """
-        return common({name: one for name in self.names.values() if (one := self._held_by.get(name)) is not None})
 
     async def serve(self) -> None:
         """Tell whom this run is open to which members this peer sees: the roster is public already."""
@@ -111,8 +112,7 @@ class Membership:
             self._welcome(remote, name)
         names = self.names
         late = [name for peer_id, name in self._late.names.items() if peer_id not in names]
-        answer = {"formed": self._formed, "held": told(self.held)}
-        await send_pages(stream, answer, self._members, late)
+        await send_pages(stream, {"formed": self._formed}, self._members, late)
         await stream.ended()
         await self._late.forget_gone()
 
@@ -136,7 +136,6 @@ class Membership:
         self._members = sorted([record.name, record.joined] for record in first)
         self._silent = {name for name, _ in self._members} - {self._own.name}
         self._turned_away_by, self._formed_lists, self._late_told = set(), {}, {}
-        self._held_by = {self._own.name: self.held}
         others = [record for record in self._records if record.name != self._own.name]
         await asyncio.gather(*map(self._hear, others))
         if self._turned_away_by and len(self._turned_away_by) == len(others):
@@ -156,8 +155,7 @@ class Membership:
             return
         except (BrokenStream, TimeoutError, Unreachable):
             return
-        held = self._held_by[other.name] = parsed(answer.get("held"))
-        if answer["members"] == self._members and self._own.peer_id in self.names and held is not None:
+        if answer["members"] == self._members and self._own.peer_id in self.names:
             self._silent.discard(other.name)
         if answer.get("formed"):
             self._take_list(other.name, answer)
@@ -183,22 +181,59 @@ class Membership:
 
     def _conclude(self, formed: Members) -> None:
         """Set whether the swarm has formed. `formed`: the list that most of those tell who have formed; empty: none."""
-        own = [self._own.name, self._own.joined]
-        if formed and own in formed and not self._remembers(sitting_of(self._run, formed)):
-            if all(self._held_by.get(name) is not None for name, _ in formed):
-                self._members, self._formed = formed, True
-        elif formed and (formed != self._members or self._own.peer_id not in self.names):
-            self._members, self._formed, self.came_late = formed, True, True
-        elif len(self._members) == self._peers and self._own.peer_id in self.names and not self._silent:
+        is_member = [self._own.name, self._own.joined] in formed and not self._remembers_that(formed)
+        if formed and self._is_backed(formed, is_member):
+            self.came_late = not is_member
+            self._members, self._formed = formed, True
+        elif len(self._members) == self._peers and self._own.peer_id in self.names and self._enough_see_the_same():
             self._formed = True
+
+    def _remembers_that(self, members: Members) -> bool:
+        return self._remembers is not None and self._remembers(sitting_of(self._run, members))
+
+    def _is_backed(self, formed: Members, is_member: bool) -> bool:
+        """Whether enough peers tell that this list has formed."""
+        tellers = {id_of(name) for name, one in self._formed_lists.items() if one == formed}
+        if is_member:
+            voters = {id_of(name) for name, _ in formed}
+            tellers.add(self._own.peer_id)
+        else:
+            voters = self._voters()
+        return 2 * len(tellers & voters) > len(voters) or self._remembers_that(formed)
+
+    def _voters(self) -> set[str]:
+        """Ids of those whose word on who has formed counts for a peer that is no member."""
+        listed = self._transport.trust.allow.listed if self._remembers else frozenset[str]()
+        would_form = len(self._members) == self._peers and self._own.peer_id in self.names
+        known = listed or frozenset(self.names if would_form else ())
+        return set(known - {self._own.peer_id}) or set(map(id_of, self._formed_lists))
+
+    def _enough_see_the_same(self) -> bool:
+        """Whether all members tell the list that this peer sees, or more than half of them, long enough."""
+        now_s = asyncio.get_running_loop().time()
+        if 2 * len(self._silent) >= len(self._members):
+            self._majority = [], math.inf
+            return False
+        if self._majority[0] != self._members:
+            self._majority = self._members, now_s
+        has_formed = self._members in self._formed_lists.values()
+        if self._silent and not has_formed and now_s < self._majority[1] + FORM_GRACE_S:
+            return False
+        for name in sorted(self._silent):
+            logger.warning("%s does not tell the same members as the others, or nothing: formed without its word", name)
+        return True
 
     def _what_is_missing(self, waited_s: float) -> str:
         return "; ".join(filter(None, (self._missing(waited_s), self._strangers.line())))
 
     def _missing(self, waited_s: float) -> str:
-        if self._formed_lists and not self._most_told():
+        if self._formed_lists:
             tellers = _list([record for record in self._records if record.name in self._formed_lists])
-            return f"run {self._run} is under way, and most of these do not tell the same members: {tellers}"
+            if not self._most_told():
+                return f"run {self._run} is under way, and most of these do not tell the same members: {tellers}"
+            return (
+                f"run {self._run} is under way, as these tell: {tellers}. More than half of the peers have to tell it"
+            )
         there = f"after {waited_s:.0f} s {len(self._records)} of {self._peers} peers are there ({_list(self._records)})"
         if len(self._records) < self._peers:
             missing, join = self._peers - len(self._records), f"exchange.initial_peers=[{self._own.addresses[0]}]"
@@ -207,7 +242,8 @@ class Membership:
             return f"{there}, too many; the run has as many as it began with. Type exchange.peers={len(self._records)}"
         if self._turned_away_by:
             return self._outside()
-        return f"{there}, but these do not answer: {', '.join(sorted(self._silent))}; can they be reached from here?"
+        others = ", ".join(sorted(self._silent))
+        return f"{there}, but these do not answer, or see other members: {others}; can they be reached from here?"
 
     def _outside(self) -> str:
         return (

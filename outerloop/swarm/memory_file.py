@@ -5,24 +5,28 @@
 
 A peer that has voted must not forget it: it might vote twice in a round, whatever history it is told meanwhile. So both
 files are safe before the identity notes that this process has memory, and that is safe before the memory is said to
-be. A crash in between leaves a memory that the identity does not ask for. The other way round, an identity whose memory
-is gone, damaged, or of an earlier process than noted (the folder was put back from a backup) is not used any more:
+be. After a crash in between, the memory is newer than the identity requires, which is harmless. In the opposite case
+(memory missing, damaged, or of an earlier process than the identity requires) the identity is retired:
 
     with an allow-list   the run ends at once, and says what to remove, and how the list is changed
     without one          it gets a new key; the old file is kept aside
 
-Memory counts whichever sitting it is of: a run that is resumed as a whole forms a new one, in which nobody has voted.
+A disk that is set back to a moment at which the last process of the peer had voted already passes here; that shows in
+what the others tell (set_back.py). Memory counts whichever sitting it is of: a run that is resumed as a whole forms a
+new one, in which nobody has voted.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgpack
 
 from outerloop.swarm.disk import Disk
+from outerloop.swarm.exhaustion import EXHAUSTION
 from outerloop.swarm.fields import BadMessage
 from outerloop.swarm.identity import Identity, Life, ensure_identity, set_aside
 from outerloop.swarm.memory import Memory
@@ -56,7 +60,7 @@ class MemoryFile:
         self._refuse_another_name(memory.run)
         await self._disk.write(GENERATION, str(self._life.count).encode())
         await self._disk.write(NAME, memory.to_bytes())
-        await asyncio.to_thread(self._life.has_memory)
+        await EXHAUSTION.wait_out(partial(asyncio.to_thread, self._life.has_memory), where=str(self._life.path.parent))
         self._life = None  # noted, once for all that this process writes
 
     def _refuse_another_name(self, run: str) -> None:

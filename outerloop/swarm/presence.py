@@ -45,7 +45,7 @@ class Presence:
         fingerprint: str,
         settings: Settings | None,
         tell: Callable[[str], None],
-        remembers: Callable[[str], bool] = lambda sitting: False,
+        remembers: Callable[[str], bool] | None = None,
     ) -> None:
         path = fit_to_vote(ensure_identity(identity_path), Folder, listed=bool(allow), tell=tell)
         life = Life.begin(path)  # before anything is said in its name

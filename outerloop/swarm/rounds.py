@@ -46,6 +46,7 @@ from outerloop.swarm.pulls import Pulls
 from outerloop.swarm.reach import Reach
 from outerloop.swarm.rules import Rules
 from outerloop.swarm.sealed import SEAL_BYTES, beside, sealed, unsealed
+from outerloop.swarm.set_back import forgotten
 from outerloop.swarm.signatures import Field
 from outerloop.swarm.state_roots import StateRoots
 from outerloop.swarm.store import Store
@@ -125,6 +126,7 @@ class Rounds:
         self._of_round: list[asyncio.Task[None]] = []
         self._machine: Agreement | None = None
         self._looked_at = -1
+        self._has_left = False  # a chain, for a better one
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -181,7 +183,7 @@ class Rounds:
         )
         self._hold_since(memory.number)
         self._look()
-        self._spawn(self._live())
+        self._living = self._spawn(self._live())
         self._spawn(self._accusations.ask_around())
 
     async def go_on_from(self, decided: Decided, *, run: str) -> None:
@@ -272,7 +274,7 @@ class Rounds:
             event = await self._events.get()
             try:
                 for output in event(self._agreement):
-                    await EXHAUSTION.wait_out(partial(self._carry_out, output))
+                    await EXHAUSTION.wait_out(partial(self._carry_out, output))  # Folder waits; other disks may not
                 self._look()
             except Exception as error:  # a disk that fails, say: who waits for a round is told
                 self._outcomes.fail(error)
@@ -301,6 +303,7 @@ class Rounds:
 
     def _go_over(self, number: int) -> None:
         """From this round on the chain is another one: payloads that lie here may be of use there."""
+        self._has_left = True
         self._outcomes.leave(number)
         self._payloads.own.take_back(number)
         self._looked_at = -1
@@ -335,9 +338,26 @@ class Rounds:
     # those that lie
 
     def _compare(self, context: str, sitting: str | bytes, fields: tuple[Field, ...], signature: bytes) -> None:
-        """Somebody has signed this; accuse it if it has signed the contrary before."""
+        """Somebody has signed this; accuse it if it has signed the contrary before.
+
+        Raises UserError when this peer has, and its memory does not hold it (set_back.py).
+        """
+        self._stop_if_forgotten(forgotten(self._agreement.memory, context, sitting, fields))
         if evidence := self._watch.heard(context, sitting, fields, signature):
             self._spawn(self._accusations.accuse(evidence))
+
+    def _stop_if_forgotten(self, vote: str) -> None:
+        """Vote no more where this peer's memory was set back: it might vote twice."""
+        goes_over = self._agreement.number < self._looked_at
+        if not vote or goes_over or self._has_left:
+            return
+        error = UserError(
+            f"this peer {vote}: its disk was set back, by a snapshot or a backup, and it might vote twice, so it stops."
+            " Remove the identity file, and join as a new peer; with exchange.allow replace the old id in every list"
+        )
+        self._outcomes.fail(error)
+        self._living.cancel()
+        raise error
 
     def _has_lied_itself(self, why: str) -> None:
         self._outcomes.fail(

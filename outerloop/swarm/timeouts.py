@@ -21,6 +21,7 @@ ROSTER_LEAST_S = 5.0  # a record is not written more often than this, whatever n
 VIEW_S = 5.0  # asking one peer which members it sees
 LISTED_S = 1.0  # a read of a listed roster waits so long for its peers; who answers later is heard by the next one
 FORM_POLL_S = 0.1, 1.0  # first and longest pause between two looks at the roster while the swarm forms
+FORM_GRACE_S = 10.0  # more than half of the members that see the same list wait so long for the others to see it
 
 TURN_AWAY_S = 5.0  # telling a stranger that it is not answered
 FIRST_FRAME_S = 5.0  # the request on a stream of a peer that is not a member; later: closed

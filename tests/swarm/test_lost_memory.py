@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from agreement_world import RUN, World, payload
+from virtual_clock import run
 
 from outerloop.swarm.ballots import Decided
 from outerloop.swarm.closing import Closing
@@ -224,3 +226,32 @@ def test_a_peer_is_the_same_by_another_name(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has voted in the run as 001-x, and is 000-x now: start it as worker 1"):
         asyncio.run(file.write(again))
     assert MemoryFile(Folder(folder_of(path)), own="001-x").read(run=RUN) == first, "what it voted for is not forgotten"
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE])
+def test_the_first_vote_of_a_process_waits_for_space_for_its_note(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where no round is under way yet: a chain that begins writes its memory itself."""
+    path, noted, left = ensure_identity(tmp_path / "identity.key"), Life.has_memory, [OSError(code, "injected")] * 2
+
+    def full(life: Life) -> None:
+        if left:
+            raise left.pop()
+        noted(life)
+
+    monkeypatch.setattr(Life, "has_memory", full)
+    file = MemoryFile(Folder(folder_of(path)), own="000-a", life=Life.begin(path))
+    run(file.write(Memory.first(run=RUN, peer="000-a", roster=["000-a"])))
+    assert not left and Identity.read(path).voted == 1
+
+
+def test_a_start_that_cannot_be_counted_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = ensure_identity(tmp_path / "identity.key")
+
+    def full(*of: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("outerloop.swarm.identity._replace", full)
+    with pytest.raises(UserError, match=r"this start cannot be counted in .*\(No space left on device\): free some"):
+        Life.begin(path)

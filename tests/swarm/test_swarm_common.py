@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 from loopback import Make, eventually, together
 from swarm.test_swarm_run import invitation, rounds_done, start
@@ -15,25 +16,52 @@ from outerloop import checkpoint
 from outerloop.commands import config, rundir
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.sinks.jsonl import Jsonl
-from outerloop.swarm.common import ANY, MOST_HELD, common, parsed, told
+from outerloop.swarm.common import ANY, MOST_HELD, common, objection, parsed, told, without
+from outerloop.swarm.opening import MOST_BYTES
 from outerloop.types import Round, UserError
+
+
+def chosen(*held: Any) -> tuple[int, str] | None:
+    """What peers a, b, c ... go on from that hold these."""
+    return common(dict(zip("abcdefg", held, strict=False)), members=len(held))
 
 
 def test_the_newest_that_all_hold_with_one_hash() -> None:
     a, b = {40: "x", 30: "w"}, {30: "w", 20: "v"}
-    assert common({"a": a, "b": a}) == 40 and common({"a": a, "b": b}) == 30
-    assert common({"a": a, "b": b, "c": ANY}) == 30, "who can go back to nothing is checked when they meet"
-    assert common({"a": {40: "x", 30: "w"}, "b": {40: "y", 30: "w"}}) == 30, "two different states of one step"
-    assert common({"a": {}, "b": {}}) is None and common({"a": ANY, "b": {}}) is None
+    assert chosen(a, a) == (40, "x") and chosen(a, b) == chosen(a, a, b) == (30, "w")
+    assert chosen(a, b, ANY) == (30, "w"), "who can go back to nothing is checked when they meet"
+    assert chosen(a, {40: "y", 30: "w"}) == (30, "w"), "two different states of one step"
+    assert chosen({}, {}) is None and chosen(ANY, {}) is None and chosen(ANY, ANY, ANY) is None
+
+
+@pytest.mark.parametrize("lie", [{}, {7: "l"}, {1 << 40: "l"}, {40: "l", 30: "l"}, ANY, None])
+def test_who_holds_something_else_than_more_than_half_does_not_stop_them(lie: Any) -> None:
+    honest = {"a": {40: "x", 30: "w"}, "b": {40: "x", 30: "w"}, "c": {40: "x", 30: "w"}}
+    told_here = honest | ({} if lie is None else {"d": lie})
+    assert common(told_here, members=4) == (40, "x")
+    assert [line for line in without(told_here, (40, "x")) if "without d" in line] == without(told_here, (40, "x"))
+    assert len(without(told_here, (40, "x"))) == (lie not in (ANY, None))
+    assert common({"a": {}, "b": {}, "c": {}, **({} if lie is None else {"d": lie})}, members=4) is None
+    assert common({**honest, "d": {30: "w"}}, members=4) == (30, "w"), "it can choose among what all hold"
+
+
+def test_one_that_cannot_go_on_with_most_is_told_why() -> None:
+    assert objection(ANY, (30, "w")) == objection({30: "w"}, (30, "w")) == objection({}, None) == ""
+    for own in ({40: "x"}, {30: "v"}, {}):
+        assert "start it again once they have trained" in objection(own, (30, "w"))
+    assert "most peers hold no checkpoint and begin anew" in objection({30: "w"}, None)
 
 
 def test_none_in_common_names_who_holds_what_and_what_to_type() -> None:
     with pytest.raises(UserError) as error:
-        common({"a": {40: "x", 30: "w"}, "b": {30: "w"}, "c": {}})
+        chosen({40: "x", 30: "w"}, {30: "w"}, {}, {5: "u"})
     assert str(error.value).startswith(
-        "no checkpoint is held by all: a holds step 30, 40; b holds step 30; c holds none. Step 30 is held by a, b: "
-        "there type exchange.reform=true exchange.peers=2, and start the others once these train"
+        "no checkpoint is held by more than half of the 4 peers: a holds step 30, 40; b holds step 30; c holds none; "
+        "d holds step 5. Step 30 is held by a, b: there type exchange.reform=true exchange.peers=2, and start the "
+        "others once these train"
     )
+    with pytest.raises(UserError, match="1 of 2 peers have told which checkpoints they hold, too few to begin"):
+        common({"a": {}}, members=2)
 
 
 @pytest.mark.parametrize(
@@ -41,8 +69,18 @@ def test_none_in_common_names_who_holds_what_and_what_to_type() -> None:
               [[1, "\x1b"]], [[n, "x"] for n in range(MOST_HELD + 1)]]
 )  # fmt: skip
 def test_what_is_no_list_of_checkpoints_is_not_known(value: Any) -> None:
-    assert parsed(value) is None
+    assert parsed(msgpack.packb(value)) is None and parsed(b"\xc1") is None
     assert parsed(told({3: "x", 1: ""})) == {3: "x", 1: ""} and parsed(told(ANY)) == ANY and parsed(told({})) == {}
+    assert len(told({(1 << 40) - step: "x" * 16 for step in range(MOST_HELD)})) <= MOST_BYTES
+
+
+def test_two_of_three_go_on_with_what_they_hold_and_the_third_is_told_so(make: Make) -> None:
+    held = [{20: "x", 10: "w"}, {10: "w", 5: "v"}, {7: "u"}]
+    said: list[str] = []
+    trio = [make(peers=3, tell=said.append) for _ in range(3)]
+    ends = together(trio, lambda one: one.form(held[trio.index(one)]))
+    assert ends[:2] == [10, 10] and "most peers go on from step 10" in str(ends[2])
+    assert sum("goes on from step 10 without 002-" in line for line in said) == 2
 
 
 def test_a_worker_holds_its_last_two_whole_generations(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgpack
 import pytest
 from memory_network import MemoryNetwork, MemoryTransport
-from virtual_clock import run
+from virtual_clock import now_s, run
 
 from outerloop.swarm import daemon
 from outerloop.swarm.fields import MAX_PEERS
@@ -22,7 +22,7 @@ from outerloop.swarm.membership import Membership
 from outerloop.swarm.roster import Record, Roster
 from outerloop.swarm.settings import Settings
 from outerloop.swarm.strangers import Strangers
-from outerloop.swarm.timeouts import ROSTER_EXPIRY_S
+from outerloop.swarm.timeouts import FORM_GRACE_S, ROSTER_EXPIRY_S
 from outerloop.swarm.transport import Request
 from outerloop.swarm.visitor import visit
 from outerloop.types import UserError
@@ -45,7 +45,9 @@ class Machines:
         self.links[letter] = link = MemoryTransport(self.network, letter)
         strangers = Strangers(link, run="r", own=own, settings=Settings(), joined=[], tell=lambda text: None)
         roster = cast(Roster, View(self, letter))
-        made = Membership(link, roster, run="r", peers=peers, own=own, strangers=strangers)
+        made = Membership(
+            link, roster, run="r", peers=peers, own=own, strangers=strangers, remembers=lambda sitting: False
+        )
         await made.serve()
         return made
 
@@ -267,19 +269,92 @@ def test_one_machine_too_many_does_not_part_a_member_from_those_who_have_formed(
     run(scene())
 
 
-def test_it_waits_for_what_all_of_that_list_hold() -> None:
-    """Which checkpoint they go on from is made of what all of them tell."""
+@pytest.mark.parametrize("seen", ["its record is still seen", "its record is gone"])
+def test_a_member_that_dies_while_others_form_keeps_nobody_out(seen: str) -> None:
+    """a and b have formed with c in their list; then b is gone for good, before c has heard of that."""
 
     async def scene() -> None:
         machines = Machines()
-        a, b = [await machines.start(f"00{i}-{one}", joined=1.0 + i, peers=2) for i, one in enumerate("ab")]
-        await b._agreed()
-        await a.form(timeout_s=30)
-        await machines.start("002-s", joined=0.5, peers=2)
-        b.held = None
-        assert not await b._agreed()
-        b.held = {}
-        assert await b._agreed() and not b.came_late
+        trio = [await machines.start(f"00{i}-{one}", joined=1.0 + i, peers=3) for i, one in enumerate("abc")]
+        a, b, c = trio
+        assert not await c._agreed()
+        await asyncio.gather(a.form(timeout_s=30), b.form(timeout_s=30))
+        machines.network.kill("b")
+        if seen == "its record is gone":
+            del machines.records["b"]
+        await c.form(timeout_s=30)
+        assert c.sitting == a.sitting == b.sitting and not c.came_late and list(c.names) == ["a", "b", "c"]
+
+    run(scene())
+
+
+# liars among those that form
+
+OTHERS: Members = [["000-a", 9.0], ["001-b", 2.0], ["002-c", 3.0], ["003-d", 4.0]]
+LIES: dict[str, Any] = {
+    "other members": {"members": OTHERS, "late": []},
+    "no members": {"members": None, "late": []},
+    "other members that have formed": {"members": OTHERS, "late": [], "formed": True},
+    "members without them that have formed": {"members": [["003-d", 4.0]], "late": [], "formed": True},
+    "a different list each time": ...,
+    "nothing": None,
+}
+
+
+@pytest.mark.parametrize("allow", ["abcd", ""], ids=["listed", "open"])
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_one_of_four_that_lies_stops_no_start(lie: Any, allow: str) -> None:
+    """It is named, and is in the list that all the others have formed by."""
+
+    async def scene() -> None:
+        machines = Machines()
+        trio = [await machines.start(f"00{i}-{one}", joined=1.0 + i, peers=4) for i, one in enumerate("abc")]
+        for one in "abc":
+            machines.links[one].trust.allow._peers = frozenset(allow)
+        machines.records["d"] = Record("003-d", ["/x"], "f", 4.0)
+
+        async def answer(remote: str, request: Request, stream: Stream) -> None:
+            if lie is None:
+                await asyncio.sleep(1000)
+            told = {"members": [["000-a", float(now_s())]], "late": []} if lie is ... else lie
+            await stream.send_object(told)
+            await stream.ended()
+
+        await MemoryTransport(machines.network, "d").serve("outerloop/1/r/members", allowed=bool, handler=answer)
+        await asyncio.gather(*(one.form(timeout_s=60) for one in trio))
+        assert len({one.sitting for one in trio}) == 1 and not any(one.came_late for one in trio)
+        assert list(trio[0].names) == ["a", "b", "c", "d"] and FORM_GRACE_S < now_s() < 3 * FORM_GRACE_S
+
+    run(scene())
+
+
+def test_one_liar_that_is_there_first_does_not_take_the_others_of_its_list_in() -> None:
+    """It tells each that comes that it has formed; the others come one after the other."""
+
+    async def scene() -> None:
+        machines = Machines()
+        await machines.tell("003-d", [["003-d", 4.0]])
+        trio, forming = [], []
+        for i, one in enumerate("abc"):
+            trio.append(await machines.start(f"00{i}-{one}", joined=5.0 + i, peers=4))
+            machines.links[one].trust.allow._peers = frozenset("abcd")
+            forming.append(asyncio.create_task(trio[-1].form(timeout_s=60)))
+            await asyncio.sleep(3)
+        await asyncio.gather(*forming)
+        assert len({one.sitting for one in trio}) == 1 and not any(one.came_late for one in trio)
+        assert list(trio[0].names) == ["a", "b", "c", "d"]
+
+    run(scene())
+
+
+def test_half_of_the_members_form_nothing() -> None:
+    async def scene() -> None:
+        machines = Machines()
+        pair = [await machines.start(f"00{i}-{one}", joined=1.0 + i, peers=4) for i, one in enumerate("ab")]
+        for i, one in enumerate("cd"):
+            machines.records[one] = Record(f"00{2 + i}-{one}", ["/x"], "f", 3.0 + i)
+        ends = await asyncio.gather(*(one.form(timeout_s=60) for one in pair), return_exceptions=True)
+        assert all(isinstance(end, UserError) and "002-c, 003-d; can they be reached" in str(end) for end in ends)
 
     run(scene())
 

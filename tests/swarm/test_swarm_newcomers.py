@@ -378,7 +378,7 @@ def test_without_a_majority_it_waits_and_says_so_and_late_names_outside_the_list
         with pytest.raises(ValueError, match="most of these do not tell the same members: 000-a, 003-d"):
             await membership.form(timeout_s=5)
 
-        membership, link, serve = told_members({"000-a": TRUE})
+        membership, link, serve = told_members({"000-a": TRUE, "001-b": TRUE})
         link.trust.allow._peers = frozenset("abe")
         await serve()
         await membership.form(timeout_s=5)
