@@ -189,20 +189,20 @@ class GuardedProtocol(DHTProtocol):
         remote, asked = context.remote_id.to_base58(), type(request).__name__
         if not self.records.trust.admits(remote, f"the DHT ({asked})", lambda peer_id: True):
             raise NotListed("this peer answers those in its exchange.allow")
-        if not self._requests.take(remote):
-            raise self._refused(remote, f"more than {REQUESTS.per_s:.0f} requests a second")
+        if lacking := self._requests.spend(remote):
+            raise self._refused(lacking, f"more than {self._requests.per_s(lacking):.0f} requests a second")
         self._spend(remote, request.ByteSize())
         return remote
 
     def _spend(self, remote: str, size: int) -> None:
         """Count bytes to or from a peer. Raises Refused."""
-        if not self._bytes.take(remote, size):
-            raise self._refused(remote, f"more than {BYTES.per_s:.0f} bytes a second")
+        if lacking := self._bytes.spend(remote, size):
+            raise self._refused(lacking, f"more than {self._bytes.per_s(lacking):.0f} bytes a second")
 
-    def _refused(self, remote: str, why: str) -> Refused:
-        """Note what a peer is refused for, and return what it is told."""
-        self.records.trust.refusals.note("requests", remote, f"the DHT: {why}")
-        return Refused(why)
+    def _refused(self, who: str, why: str) -> Refused:
+        """Note what a peer, or all strangers together, are refused for, and return what whoever asked is told."""
+        self.records.trust.refusals.note("requests", who, f"the DHT: {why}")
+        return Refused(f"{who}: {why}")
 
     def _take(self, key: bytes, subkey: bytes, value: bytes, expires: float, *, remote: str) -> bool:
         """Hold a record, if it is right and newer than the one held. False: it is not."""
@@ -226,11 +226,11 @@ class GuardedProtocol(DHTProtocol):
         """The records of an answer that are right. None where none is: an empty value is none."""
         if result.type != dht_pb2.FOUND_DICTIONARY:
             return None
-        value, latest = DictionaryDHTValue(), 0.0
-        for owner, content, expires in items_of(result.value):
-            record = DHTRecord(key.to_bytes(), self.serializer.dumps(owner), content, expires)
-            if self.records.accepts(record, by=peer.to_base58()) and value.store(owner, content, expires):
-                latest = max(latest, expires)
+        packed, value, latest = self.serializer.dumps, DictionaryDHTValue(), 0.0
+        told = [DHTRecord(key.to_bytes(), packed(owner), *rest) for owner, *rest in items_of(result.value)]
+        for record in self.records.right_of(told, by=peer.to_base58()):
+            if value.store(self.serializer.loads(record.subkey), record.value, record.expiration_time):
+                latest = max(latest, record.expiration_time)
         return ValueWithExpiration(value, latest) if value else None
 
     def _nearest(self, result: dht_pb2.FindResult) -> dict[DHTID, PeerID]:
