@@ -8,8 +8,8 @@ In a run with an allow-list all that are on it are members here: the others neve
 can make identities, so what all who are not members may take together is bounded as well. They can exhaust each other's
 share, newcomers' included, but not the members'.
 
-What anybody may ask is short and cheap, and is bounded by requests and bytes. What only a newcomer may ask, payloads and
-states, is bounded by requests: a state is as large as the model. How fast it leaves is for the operator to say (pace.py).
+What anybody may ask is short and cheap, and is bounded by requests and bytes. What only a newcomer may ask, payloads
+and states, is bounded by requests: a state is as large as the model. How fast it leaves, the operator says (pace.py).
 """
 
 from __future__ import annotations

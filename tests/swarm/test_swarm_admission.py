@@ -192,7 +192,9 @@ def test_who_is_named_is_who_spent_it(requests: int, told: str, caplog: pytest.L
 
     run(scene())
     assert any(f"(requests) {told}: asked too often" in line for line in caplog.messages)
-    assert not any(f"(requests) {other}: asked too often" in line for other in {"s", "s20"} - {told} for line in caplog.messages)
+    assert not any(
+        f"(requests) {other}: asked too often" in line for other in {"s", "s20"} - {told} for line in caplog.messages
+    )
 
 
 @pytest.mark.parametrize("protocol", ["outerloop/1/r/roster", "outerloop/1/r/incarnation"])
