@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
@@ -35,6 +35,7 @@ from outerloop.swarm.shelf import MOST_BYTES, Shelf, size_of
 from outerloop.swarm.signatures import is_peer_id
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 MOST_KEYS = 4
 """Of one find. Peers of a run ask for one key at a time: its roster's, or their own id when they join."""
@@ -180,9 +181,21 @@ class GuardedProtocol(DHTProtocol):
             if node_id in table or len(bucket.replacement_nodes) < bucket.size:
                 oldest = table.add_or_update_node(node_id, peer_id)
                 if oldest is not None:
-                    self._spawn(self.call_ping(oldest[1]))
+                    self.spawn(self.call_ping(oldest[1]))
         elif node_id in table:
             del table[node_id]
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start what nobody waits for; what it raises is noted for who debugs."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.debug("the DHT: %r", error)
 
     def _admit(self, request: Any, context: P2PContext) -> str:
         """The peer id of whoever asks, if it may. Raises Refused."""
@@ -240,11 +253,6 @@ class GuardedProtocol(DHTProtocol):
 
     def _is_listed(self, peer_id: PeerID) -> bool:
         return peer_id.to_base58() in self.records.trust.allow
-
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _is_node_id(raw: bytes) -> bool:
