@@ -2,14 +2,14 @@
 
     .venv/bin/python scripts/attack_stranger.py --seconds 60 --mbit 100 ADDRESS ...
 
-    floods    DHT requests of 1.3 MB: one key asked for 60,000 times, 8,000 records in the peer's own name with a
-              wrong signature
+    floods    DHT requests of 1.3 MB: one key asked for 60,000 times, 7,000 records in the peer's own name with a
+              wrong signature; p2pd passes on no more than 1.5 MB
     idle      2,000 streams that are opened and say nothing; opened again when they are closed
     claims    streams that announce 1 GiB and send what the rate allows
     loris     100 streams that send a byte a second of a message
 
-All that is sent is paced together. A line on standard output says when it is
-connected to all; a line of JSON what was done.
+All that is sent is paced together. A line on standard output says when it is connected to all; a line of JSON what was
+done, and what came of it.
 """
 
 from __future__ import annotations
@@ -19,23 +19,26 @@ import asyncio
 import json
 import os
 import resource
+import signal
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from itertools import cycle
+from typing import Any
 
 from hivemind.dht.routing import DHTID
-from hivemind.p2p import P2P, PeerID
+from hivemind.p2p import P2P, P2PHandlerError, PeerID
 from hivemind.proto import dht_pb2
 from hivemind.utils import MSGPackSerializer
 from hivemind.utils.multiaddr import Multiaddr
 
 from outerloop.swarm.pace import Pace
 
-IDLE, CLAIMS, LORIS, FLOODS = 2000, 32, 100, 4
-"""Streams in all; requests at a time for each peer."""
-KEYS, RECORDS = 60_000, 8_000
+IDLE, CLAIMS, LORIS, FLOODS = 2000, 32, 100, 2
+"""Streams in all; requests of a kind at a time for each peer."""
+KEYS, RECORDS = 60_000, 7_000
+RPCS = ("rpc_find", "rpc_store")
 CLAIMED_BYTES = 1 << 30
 PIECE = bytes(64 * 1024)
 AGAIN_S = 5.0
@@ -59,7 +62,7 @@ class Stranger:
         places = zip(cycle(self.victims), cycle(PROTOCOLS), range(IDLE + CLAIMS + LORIS), strict=False)
         ways = [self.idle] * IDLE + [self.claim] * CLAIMS + [self.loris] * LORIS
         streams = [self.again(way, victim, protocol) for way, (victim, protocol, _) in zip(ways, places, strict=True)]
-        floods = [self.again(self.flood, victim, "") for victim in self.victims for _ in range(FLOODS)]
+        floods = [self.again(self.flood, victim, rpc) for victim in self.victims for rpc in RPCS for _ in range(FLOODS)]
         work = asyncio.gather(*streams, *floods)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -105,42 +108,61 @@ class Stranger:
             closed.cancel()
             writer.close()
 
-    async def flood(self, victim: PeerID, _: str) -> None:
-        """One request of each kind; each comes under another node id."""
-        own = dht_pb2.NodeInfo(node_id=DHTID.generate().to_bytes())
-        key = DHTID.generate("outerloop/default/roster").to_bytes()
-        find = dht_pb2.FindRequest(keys=[key] * KEYS, peer=own)
-        store = dht_pb2.StoreRequest(
-            keys=[key] * RECORDS,
-            subkeys=[MSGPackSerializer.dumps(victim.to_base58())] * RECORDS,  # claims a listed owner
-            values=[bytes(100)] * RECORDS,
-            expiration_time=[time.time() + 60] * RECORDS,
-            in_cache=[False] * RECORDS,
-            peer=own,
-        )
-        for name, request, answer in (
-            ("rpc_find", find, dht_pb2.FindResponse),
-            ("rpc_store", store, dht_pb2.StoreResponse),
-        ):
-            await self.pace.take(request.ByteSize())
-            self.done["bytes"] += request.ByteSize()
-            self.done[name] += 1
+    async def flood(self, victim: PeerID, rpc: str) -> None:
+        """One DHT request; each comes under another node id."""
+        request, answer = find() if rpc == "rpc_find" else store(victim)
+        await self.pace.take(request.ByteSize())
+        self.done["bytes"] += request.ByteSize()
+        self.done[rpc] += 1
+        try:
             async with asyncio.timeout(AGAIN_S):
-                await self.p2p.call_protobuf_handler(victim, f"DHTProtocol.{name}", request, answer)
-            self.done[f"{name}: answered"] += 1
+                await self.p2p.call_protobuf_handler(victim, f"DHTProtocol.{rpc}", request, answer)
+            self.done[f"{rpc}: answered"] += 1
+        except P2PHandlerError:
+            self.done[f"{rpc}: refused"] += 1
+
+
+def find() -> tuple[Any, Any]:
+    """One key, asked for many times, and what answers it."""
+    return dht_pb2.FindRequest(keys=[roster()] * KEYS, peer=somebody()), dht_pb2.FindResponse
+
+
+def store(owner: PeerID) -> tuple[Any, Any]:
+    """Many records that this peer did not sign, and what answers it."""
+    request = dht_pb2.StoreRequest(
+        keys=[roster()] * RECORDS,
+        subkeys=[MSGPackSerializer.dumps(owner.to_base58())] * RECORDS,
+        values=[bytes(100)] * RECORDS,
+        expiration_time=[time.time() + 60] * RECORDS,
+        in_cache=[False] * RECORDS,
+        peer=somebody(),
+    )
+    return request, dht_pb2.StoreResponse
+
+
+def roster() -> bytes:
+    return DHTID.generate("outerloop/default/roster").to_bytes()
+
+
+def somebody() -> Any:
+    """A node that nobody has met."""
+    return dht_pb2.NodeInfo(node_id=DHTID.generate().to_bytes())
 
 
 async def run(addresses: list[str], *, seconds: float, mbit: float) -> Counter[str]:
-    """Attack the peers at these addresses."""
+    """Attack the peers at these addresses, until the time is over or SIGTERM comes."""
     victims = [PeerID.from_base58(address.rpartition("/p2p/")[2]) for address in addresses]
     p2p = await P2P.create(
         initial_peers=[Multiaddr(address) for address in addresses], dht_mode="client", auto_nat=False,
         nat_port_map=False, use_relay=False, idle_timeout=3600, startup_timeout=60,
     )  # fmt: skip
     stranger = Stranger(p2p, victims, mbit=mbit)
+    attack = asyncio.ensure_future(stranger.attack(seconds))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, attack.cancel)
     print("connected", flush=True)
     try:
-        await stranger.attack(seconds)
+        with suppress(asyncio.CancelledError):
+            await attack
     finally:
         await p2p.shutdown()
     return stranger.done
@@ -156,10 +178,12 @@ def main() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     os.nice(19)  # what it computes itself shall not be taken for what it does to others
+    began = time.monotonic()
     done = asyncio.run(run(args.addresses, seconds=args.seconds, mbit=args.mbit))
+    took_s = time.monotonic() - began
     cpu = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     cpu_s = sum(one.ru_utime + one.ru_stime for one in cpu)
-    print(json.dumps({**done, "mbit_s": round(done["bytes"] * 8e-6 / args.seconds, 1), "cpu_s": round(cpu_s, 1)}))
+    print(json.dumps({**done, "mbit_s": round(done["bytes"] * 8e-6 / took_s, 1), "cpu_s": round(cpu_s, 1)}))
 
 
 if __name__ == "__main__":

@@ -1,19 +1,26 @@
 """The attacks with real processes lie as they say, and their records count right."""
 
+import asyncio
 import hashlib
+import subprocess
+import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
 import attack_liar
+import attack_stranger
 import attack_strangers
 import attack_swarm
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from faults_machine import Machine
 from faulty import lie
+from hivemind.p2p import P2PHandlerError, PeerID
 
 from outerloop.swarm.ballots import Accept, Accepted, Decided, Here, Link, Propose
 from outerloop.swarm.commits import genesis
+from outerloop.swarm.daemon import MESSAGE_BYTES
 from outerloop.swarm.manifest import Manifest
 from outerloop.swarm.notary import Keys
 from outerloop.swarm.signatures import Signatures
@@ -124,6 +131,184 @@ def test_ratios_are_of_medians_over_runs_and_memory_is_the_most():
         "calm rss_growth_mib": 4,
         "attacked rss_growth_mib": 70,
     }
+
+
+def of_strangers(kind="attacked", **changes):
+    record = {"kind": kind, "stopped": "", "rounds_measured": 9, "rounds_whose_hashes_differ": []}
+    return record | {"round_s_median": 1.0, "round_s_mean": 1.0, "rss_growth_mib": {"worker": 5}} | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, None),
+        ({"round_s_median": 1.04, "rss_growth_mib": {"worker": 95, "p2pd": 3}}, None),
+        ({"round_s_median": 1.06}, "attacked round_s_median is 1.060"),
+        ({"rss_growth_mib": {"worker": 5, "p2pd": 96}}, "attacked rss_growth_mib is 96"),
+        ({"stopped": "nothing for 180 s"}, "a attacked run stopped: nothing for 180 s"),
+        ({"rounds_measured": 0, "round_s_median": None}, "landed no round"),
+        ({"rounds_whose_hashes_differ": [3]}, "rounds [3]"),
+    ],
+)
+def test_what_a_stranger_may_cost_is_compared(changes, told):
+    found = attack_strangers.failures([of_strangers("calm"), of_strangers(**changes)])
+    assert (told in found[0] and len(found) == 1) if told else not found
+
+
+class Run:
+    """A swarm that lands rounds, or stops while the attack is on."""
+
+    def __init__(self, stops):
+        self.stops, self.followed, self.machines = stops, 0, []
+
+    def follow(self, seconds):
+        self.followed += 1
+        if self.stops and self.followed > 1:
+            raise TimeoutError("nothing for 180 s")
+
+    def look(self):
+        pass
+
+    def seconds(self, since=0.0):
+        return [1.0, 1.0]
+
+    def report(self, machines):
+        return {"rounds_whose_hashes_differ": []}
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_run_that_the_stranger_stops_is_a_record_and_the_stranger_ends(tmp_path, monkeypatch, stops):
+    """The stranger here prints what it did when it is told to end, or when its time is over."""
+    swarm, started = Run(stops), []
+
+    @contextmanager
+    def running(listed):
+        yield swarm
+
+    def popen(command, **options):
+        tells = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('{\"bytes\": 7}')));"
+        tells += f"print('connected', flush=True); time.sleep({60 if stops else 0}); print('{{\"bytes\": 7}}')"
+        started.append(subprocess.Popen([sys.executable, "-c", tells], **options))
+        return started[0]
+
+    monkeypatch.setattr(attack_strangers, "running", running)
+    monkeypatch.setattr(attack_strangers, "Listed", lambda *args, **options: None)
+    monkeypatch.setattr(attack_strangers, "subprocess", SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE))
+    args = SimpleNamespace(workers=5, options=[], minutes=1.0, mbit=1.0)
+    record = attack_strangers.measured("attacked", tmp_path, args)
+    assert record["stranger"] == {"bytes": 7} and started[0].poll() is not None
+    assert (
+        bool(attack_strangers.failures([record | {"rss_growth_mib": {"p2pd": 1}}])) == stops == bool(record["stopped"])
+    )
+
+
+def test_a_stranger_that_does_not_connect_is_no_attack(monkeypatch):
+    real = subprocess.Popen
+
+    def popen(command, **options):
+        return real([sys.executable, "-c", "print('no')"], **options)
+
+    monkeypatch.setattr(attack_strangers, "subprocess", SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE))
+    with (
+        pytest.raises(RuntimeError, match="nothing was attacked"),
+        attack_strangers.attacking(SimpleNamespace(machines=[]), SimpleNamespace(minutes=1.0, mbit=1.0)),
+    ):
+        pass
+
+
+def test_requests_of_both_kinds_are_sent_however_they_are_refused_and_p2pd_passes_them_on(monkeypatch):
+    for name in ("IDLE", "CLAIMS", "LORIS"):
+        monkeypatch.setattr(attack_stranger, name, 0)
+    monkeypatch.setattr(attack_stranger, "SOON_S", 0.0)
+    sent = []
+
+    class P2P:
+        async def call_protobuf_handler(self, victim, name, request, answer):
+            sent.append((name, request.ByteSize()))
+            raise P2PHandlerError("NotListed('this peer answers those in its exchange.allow')")
+
+    victim = PeerID.from_base58(Signatures(Ed25519PrivateKey.generate()).peer_id)
+    stranger = attack_stranger.Stranger(P2P(), [victim], mbit=1e6)
+    asyncio.run(stranger.attack(1.0))
+    assert {name for name, _ in sent} == {"DHTProtocol.rpc_find", "DHTProtocol.rpc_store"}
+    assert all(stranger.done[f"{rpc}: refused"] > 1 for rpc in attack_stranger.RPCS)
+    assert all(1_200_000 < size < 0.95 * MESSAGE_BYTES for _, size in sent)
+
+
+def of_liar(**changes):
+    record = {"lie": "views", "stopped": "", "rounds_whose_hashes_differ": [], "newcomer_rounds": 3}
+    return record | {"honest_ended": [], "honest_expelled": [], "expelled_s": None} | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, None),
+        ({"lie": "equivocate", "expelled_s": 2.0}, None),
+        ({"lie": "equivocate"}, "not expelled"),
+        ({"newcomer_rounds": 0}, "newcomer"),
+        ({"stopped": "nothing for 180 s"}, "nothing for 180 s"),
+        ({"rounds_whose_hashes_differ": [4]}, "rounds [4]"),
+        ({"honest_ended": [{"kind": "crashed, started again after exit 1", "machine": 0}]}, "ended"),
+        ({"honest_expelled": ["12D3K accepted both: it is expelled from the run"]}, "12D3K"),
+    ],
+)
+def test_what_does_not_hold_under_a_lie_is_told(changes, told):
+    found = attack_liar.failures(of_liar(**changes))
+    assert (told in found[0] and len(found) == 1) if told else not found
+
+
+class Four(attack_swarm.Listed):
+    """A swarm whose time goes by at once, and what is done to it meanwhile. `happens`: at which follow, what."""
+
+    def __init__(self, folder, happens):
+        super().__init__(folder, workers=4, options=[], newcomers=1)
+        self.happens, self.said = happens, []
+
+    def follow(self, seconds, *, until=lambda: False):
+        self.said.append(self.machines[3].misbehaves)
+        self.happens.get(len(self.said), lambda swarm: None)(self)
+        until()
+
+    def add(self):
+        self.machines.append(self.newcomers.pop(0))
+        return self.machines[-1]
+
+
+def log(swarm, index, line):
+    path = swarm.machines[index].folder / "workers/0/log.txt"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(line)
+
+
+def stop(swarm):
+    raise TimeoutError("nothing for 180 s")
+
+
+@pytest.mark.parametrize("stops_at", [1, 2, 3, 4])
+def test_a_lie_is_told_after_the_calm_until_the_end_and_a_run_that_stops_is_a_record(tmp_path, monkeypatch, stops_at):
+    monkeypatch.setenv("PYTHONPATH", "")
+    swarm = Four(tmp_path / "runs", {stops_at: stop})
+    record = attack_liar.Attack(swarm, "silence", seconds=1.0).run()
+    assert swarm.said == ["", "silence", "silence"][:stops_at] and bool(record["stopped"]) == (stops_at < 4)
+    assert (len(swarm.machines) == 5) == (stops_at > 2) and record["lie"] == "silence"
+    assert "the newcomer has landed no round" in attack_liar.failures(record)
+
+
+def test_who_is_expelled_is_told_apart(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "")
+
+    def convict(swarm):
+        for index in range(3):
+            log(swarm, index, f"{swarm.ids[3]} accepted two commits: it is expelled from the run\n")
+
+    def frame(swarm):
+        log(swarm, 0, f"{swarm.ids[1]} accepted two commits: it is expelled from the run\n")
+
+    record = attack_liar.Attack(Four(tmp_path / "a", {2: convict}), "equivocate", seconds=1.0).run()
+    assert record["expelled_s"] is not None and not record["honest_expelled"] and len(record["said"]) == 1
+    record = attack_liar.Attack(Four(tmp_path / "b", {2: frame}), "equivocate", seconds=1.0).run()
+    assert record["expelled_s"] is None and len(record["honest_expelled"]) == 1
 
 
 def test_the_list_has_everybody_and_each_machine_its_key_before_it_starts(tmp_path, monkeypatch):

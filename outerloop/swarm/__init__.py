@@ -5,9 +5,9 @@ proven), its raw binary streams and its DHT. From the floor up:
 
     exhaustion -> disk  thread                                  no files to open, no space: waited out
     identity  folder  framing  board  timeouts                  small parts without a network
-    allowance  event_queue                                      so much a second; messages of others in turn
+    budget  event_queue                                         so much a second; messages of others in turn
     signatures  refusals -> trust -> records  shelf  sealed     who said it, whom a peer answers, what it turned down
-    budget  dht_values -> dht_guard -> dht_node                 the DHT, and how much others can make it do
+    dht_values -> dht_guard -> dht_node                         the DHT, and how much others can make it do
     daemon  admission -> peer -> directory -> roster            one process of libp2p, one peer, who is there
     status  probe  visitor                                      for those who look on and take no part
     pace  busy  partial  holders -> bulk                        content by its hash, from whoever holds it

@@ -1,23 +1,26 @@
 """Which streams of other peers are answered, and what one peer, or all that are not members, may cost this one.
 
-    not on the allow-list, or no part in what is asked for    told so, TURNED_AWAY_AT_ONCE at a time; nothing is read
-    too many streams at a time, or asked too often            closed; nothing is read
-    a first frame that is late or long, too much at a time    closed
+    not on the allow-list, or not entitled to this protocol: told so, TURNED_AWAY_AT_ONCE at a time; nothing is read
+    too many streams at a time, or asked too often           closed; nothing is read
+    a first frame that is late or long, too much at a time   closed
 
 In a run with an allow-list all that are on it are members here: the others never come so far. In an open run anybody
-can make identities, so what all who are not members may take together is bounded as well. They can crowd each other
-out, newcomers among them, and nobody else.
+can make identities, so what all who are not members may take together is bounded as well. They can exhaust each other's
+share, newcomers' included, but not the members'.
+
+What anybody may ask is short and cheap, and is bounded by requests and bytes. What only a newcomer may ask, payloads
+and states, is bounded by requests: a state is as large as the model. How fast it leaves, the operator says (pace.py).
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from outerloop.swarm.allowance import Allowance
+from outerloop.swarm.budget import EVERYBODY, Budget, Rate, loop_s
 from outerloop.swarm.exhaustion import EXHAUSTION
 from outerloop.swarm.framing import CONTROL_BYTES, BrokenStream, Stream, Unreadable
 from outerloop.swarm.timeouts import FIRST_FRAME_S, limit
@@ -31,39 +34,23 @@ one each to meet, pair, assemble and form, and about 16 messages of the agreemen
 NEWCOMER_STREAMS = 24
 """Of one that is to become a member: 8 transfers of payloads, 8 of state, 8 for the rest."""
 STRANGER_STREAMS = 8
-"""Of one peer that is not a member, for what anybody may ask."""
+"""Of one peer that is not a member, for what anybody may ask; a newcomer's count among its NEWCOMER_STREAMS."""
 OUTSIDE_STREAMS = 128
 """Of all that are not members: with those of the members well below 1,024 open files, the usual limit."""
 TURNED_AWAY_AT_ONCE = 16
 """Peers that are told that they are not answered, at a time; the others' streams are closed without a word."""
 REQUEST_BYTES = 1024
-"""Of what anybody may ask: a map with a name, the hash of a key or a number of bytes."""
+"""Of what anybody may ask, from one that is not a member: a map with a name, the hash of a key or a number of bytes."""
 RECEIVING_BYTES = 8 << 20
 """What the streams of one peer may announce together: four of the longest messages of the agreement."""
-REMEMBERED = 1024
-"""Peers that are not members whose spending is remembered."""
-
-
-class Budget:
-    """Requests and bytes of answers, of one peer or of all."""
-
-    def __init__(self, *, requests: int, requests_per_s: float, size: int, bytes_per_s: float) -> None:
-        self.requests = Allowance(requests, per_s=requests_per_s)
-        self.bytes = Allowance(size, per_s=bytes_per_s)
-
-    @property
-    def spent(self) -> bool:
-        return self.requests.left() < 1 or self.bytes.left() <= 0
-
-
-def budget_of_one() -> Budget:
-    """A peer that forms asks often in its first seconds, then once a second; a probe takes 2 MiB."""
-    return Budget(requests=32, requests_per_s=4.0, size=4 << 20, bytes_per_s=256 * 1024)
-
-
-def budget_of_all() -> Budget:
-    """Several machines that form or probe at a time."""
-    return Budget(requests=256, requests_per_s=64.0, size=16 << 20, bytes_per_s=1 << 20)
+REQUESTS, REQUESTS_OF_STRANGERS = Rate(burst=32, per_s=4), Rate(burst=256, per_s=64)
+"""For what anybody may ask. A peer that forms asks often in its first seconds, then once a second; several do at a
+time."""
+BYTES, BYTES_OF_STRANGERS = Rate(burst=4 << 20, per_s=256 << 10), Rate(burst=16 << 20, per_s=1 << 20)
+"""Both ways, for the same. A probe takes 2 MiB; several machines probe or form at a time."""
+REQUESTS_OF_NEWCOMER, REQUESTS_OF_NEWCOMERS = Rate(burst=512, per_s=128), Rate(burst=2048, per_s=512)
+"""For all else: ballots, and a stream for each payload and each 8 MiB of a state, ten times as many as in rounds of a
+second. One takes 0.1 ms before its handler runs: 5 % of a core."""
 
 
 class Admission:
@@ -76,8 +63,9 @@ class Admission:
         self._open_outside = 0
         self._turning_away = 0
         self._receiving: Counter[str] = Counter()  # bytes announced on streams that are open
-        self._budgets: OrderedDict[str, Budget] = OrderedDict()
-        self._budget_of_all = budget_of_all()
+        self._requests = Budget(REQUESTS, REQUESTS_OF_STRANGERS, is_member=member, now_s=loop_s)
+        self._bytes = Budget(BYTES, BYTES_OF_STRANGERS, is_member=member, now_s=loop_s)
+        self._of_newcomers = Budget(REQUESTS_OF_NEWCOMER, REQUESTS_OF_NEWCOMERS, is_member=member, now_s=loop_s)
 
     async def answer(
         self, remote: str, protocol: str, stream: Stream, *, allowed: Callable[[str], bool], handler: Handler
@@ -113,34 +101,27 @@ class Admission:
                 await handler(remote, await _first_frame(stream, public=public, outside=outside), stream)
             finally:
                 if public and outside:
-                    for budget in (self._budget(remote), self._budget_of_all):
-                        budget.bytes.charge(stream.moved_bytes)
+                    self._bytes.charge(remote, stream.moved_bytes)
 
     def _excess(self, remote: str, *, public: bool) -> tuple[str, str] | None:
         """Return whose stream is one too many and why; None when it is not. A request is spent then."""
         outside = not self._member(remote)
-        most = MEMBER_STREAMS if not outside else STRANGER_STREAMS if public else NEWCOMER_STREAMS
-        if self._open[remote, public] >= most:
+        most = NEWCOMER_STREAMS if outside else MEMBER_STREAMS
+        if self._open[remote, True] + self._open[remote, False] >= most:
             return remote, f"has {most} streams open, more are closed"
+        if outside and public and self._open[remote, True] >= STRANGER_STREAMS:
+            return remote, f"has {STRANGER_STREAMS} streams open for what anybody may ask, more are closed"
         if outside and self._open_outside >= OUTSIDE_STREAMS:
-            return "all that are not members", f"have {OUTSIDE_STREAMS} streams open, more are closed"
-        return self._overspent(remote) if outside and public else None
-
-    def _overspent(self, remote: str) -> tuple[str, str] | None:
-        if self._budget(remote).spent:
-            return remote, "asks too often or for too much, and is not answered for a while"
-        if self._budget_of_all.spent:
-            return "all that are not members", "ask too often or for too much, and are not answered for a while"
-        for budget in (self._budget(remote), self._budget_of_all):
-            budget.requests.charge(1)
+            return EVERYBODY, f"have {OUTSIDE_STREAMS} streams open, more are closed"
+        if outside and (who := self._overspent(remote, public=public)):
+            return who, "asked too often or for too much; not answered for a while"
         return None
 
-    def _budget(self, remote: str) -> Budget:
-        budget = self._budgets.pop(remote, None)
-        budget = self._budgets[remote] = budget or budget_of_one()
-        while len(self._budgets) > REMEMBERED:
-            self._budgets.popitem(last=False)
-        return budget
+    def _overspent(self, remote: str, *, public: bool) -> str:
+        """Return whose budget is spent; empty when none is. A request is spent then."""
+        if not public:
+            return self._of_newcomers.spend(remote)
+        return self._bytes.lacking(remote) or self._requests.spend(remote)
 
     @contextmanager
     def _counted(self, remote: str, *, public: bool, outside: bool) -> Iterator[None]:
@@ -181,4 +162,4 @@ class Admission:
 
 async def _first_frame(stream: Stream, *, public: bool, outside: bool) -> Request:
     async with limit(FIRST_FRAME_S if outside else None):
-        return await stream.receive_object(at_most=REQUEST_BYTES if public else CONTROL_BYTES)
+        return await stream.receive_object(at_most=REQUEST_BYTES if public and outside else CONTROL_BYTES)

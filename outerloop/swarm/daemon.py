@@ -134,9 +134,9 @@ class Daemon:
 
 async def launch(options: DaemonOptions, folder: Path) -> Daemon:
     """A running daemon that has reached an initial peer. They may be starting just now too, so it tries for a while."""
-    await _wait_for_port(options.host, options.port)
     now_s = asyncio.get_running_loop().time
     begun_s = now_s()
+    await _wait_for_port(options.host, options.port)
     while True:
         try:
             return await _launch_once(options, folder, begun_s + START_S - now_s())

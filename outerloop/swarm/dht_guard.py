@@ -2,7 +2,7 @@
 
     listed      with an allow-list a stranger's request is refused before anything of it is looked at
     one node    a peer's node id is the hash of its peer id, whatever it calls itself; it is in the routing table once
-    bounded     keys of a find, records of a store, bytes of an answer, and all three a second (budget.py)
+    bounded     one key a find, one record a store, one roster an answer, and requests and bytes a second (budget.py)
     validated   a value is made of the records in an answer that are right, and expires when the last of them does
 
 hivemind's own protocol answers every key of a request however often it is named, lets anybody be any number of nodes,
@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
@@ -35,13 +35,8 @@ from outerloop.swarm.shelf import MOST_BYTES, Shelf, size_of
 from outerloop.swarm.signatures import is_peer_id
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
-MOST_KEYS = 4
-"""Of one find. Peers of a run ask for one key at a time: its roster's, or their own id when they join."""
-MOST_RECORDS = 16
-"""Of one store. A peer stores one at a time: its own."""
-ANSWER_BYTES = MOST_BYTES
-"""Of the values in one answer: one roster as large as any can be."""
 REQUESTS = Rate(burst=64, per_s=16)
 """Of one remote. While a run forms a peer reads the roster 5 times in the first second and once a second from then on,
 and each read asks a node once or twice; it writes its record every 5 s at most. That is a quarter of this."""
@@ -83,7 +78,7 @@ class GuardedProtocol(DHTProtocol):
     def guard(self, records: SignedRecords, is_member: Callable[[str], bool]) -> None:
         """Set what requests are checked against; nobody can ask before that."""
         self.records = records
-        self.storage, self.cache = Shelf(is_member), Shelf(is_member)
+        self.storage = Shelf(is_member)
         self._requests = Budget(REQUESTS, REQUESTS_OF_STRANGERS, is_member=is_member)
         self._bytes = Budget(BYTES, BYTES_OF_STRANGERS, is_member=is_member)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -118,38 +113,26 @@ class GuardedProtocol(DHTProtocol):
 
     async def rpc_store(self, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
         remote = self._admit(request, context)
-        columns = request.keys, request.subkeys, request.values, request.expiration_time
-        if len(request.keys) > MOST_RECORDS or len({len(column) for column in columns}) != 1:
-            why = f"up to {MOST_RECORDS} records in one store, each whole; came {len(request.keys)}"
-            raise self._refused(remote, why)
+        record = request.keys, request.subkeys, request.values, request.expiration_time
+        if any(len(column) != 1 for column in record):
+            raise self._refused(remote, f"one record in a store, and whole; came {len(request.keys)}")
         if request.peer.node_id:
             await self.update_routing_table(None, context.remote_id)
-        in_cache = [*request.in_cache, *[False] * len(request.keys)]
-        taken = [
-            not cached and self._take(*record, remote=remote)
-            for cached, *record in zip(in_cache, *columns, strict=False)
-        ]
-        return dht_pb2.StoreResponse(store_ok=taken, peer=self.node_info)
+        taken = not any(request.in_cache) and self._take(*(column[0] for column in record), remote=remote)
+        return dht_pb2.StoreResponse(store_ok=[taken], peer=self.node_info)
 
     async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
         remote = self._admit(request, context)
-        keys = list(request.keys)
-        if not 0 < len(keys) <= MOST_KEYS or len(set(keys)) != len(keys) or not all(map(_is_node_id, keys)):
-            raise self._refused(remote, f"up to {MOST_KEYS} keys in one find, each once; came {len(keys)}")
+        if len(request.keys) != 1 or not _is_node_id(request.keys[0]):
+            raise self._refused(remote, f"one key in a find; came {len(request.keys)}")
         if request.peer.node_id:
             await self.update_routing_table(None, context.remote_id)
-        response = dht_pb2.FindResponse(results=[], peer=self.node_info)
-        left = ANSWER_BYTES
-        for key in map(DHTID.from_bytes, keys):
-            result, size = self._result(key, remote, at_most=left)
-            left -= size
-            for node_id, peer_id in self.routing_table.get_nearest_neighbors(
-                key, k=self.bucket_size, exclude=node_id_of(context.remote_id)
-            ):
-                result.nearest_node_ids.append(node_id.to_bytes())
-                result.nearest_peer_ids.append(peer_id.to_bytes())
-            response.results.append(result)
-        return response
+        key, exclude = DHTID.from_bytes(request.keys[0]), node_id_of(context.remote_id)
+        result = self._result(key, remote)
+        for node_id, peer_id in self.routing_table.get_nearest_neighbors(key, k=self.bucket_size, exclude=exclude):
+            result.nearest_node_ids.append(node_id.to_bytes())
+            result.nearest_peer_ids.append(peer_id.to_bytes())
+        return dht_pb2.FindResponse(results=[result], peer=self.node_info)
 
     async def call_find(
         self, peer: PeerID, keys: Collection[DHTID]
@@ -180,29 +163,41 @@ class GuardedProtocol(DHTProtocol):
             if node_id in table or len(bucket.replacement_nodes) < bucket.size:
                 oldest = table.add_or_update_node(node_id, peer_id)
                 if oldest is not None:
-                    self._spawn(self.call_ping(oldest[1]))
+                    self.spawn(self.call_ping(oldest[1]))
         elif node_id in table:
             del table[node_id]
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start what nobody waits for; what it raises is noted for who debugs."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.debug("the DHT: %r", error)
 
     def _admit(self, request: Any, context: P2PContext) -> str:
         """The peer id of whoever asks, if it may. Raises Refused."""
         remote, asked = context.remote_id.to_base58(), type(request).__name__
         if not self.records.trust.admits(remote, f"the DHT ({asked})", lambda peer_id: True):
             raise NotListed("this peer answers those in its exchange.allow")
-        if not self._requests.take(remote):
-            raise self._refused(remote, f"more than {REQUESTS.per_s:.0f} requests a second")
+        if lacking := self._requests.spend(remote):
+            raise self._refused(lacking, f"more than {self._requests.per_s(lacking):.0f} requests a second")
         self._spend(remote, request.ByteSize())
         return remote
 
     def _spend(self, remote: str, size: int) -> None:
         """Count bytes to or from a peer. Raises Refused."""
-        if not self._bytes.take(remote, size):
-            raise self._refused(remote, f"more than {BYTES.per_s:.0f} bytes a second")
+        if lacking := self._bytes.spend(remote, size):
+            raise self._refused(lacking, f"more than {self._bytes.per_s(lacking):.0f} bytes a second")
 
-    def _refused(self, remote: str, why: str) -> Refused:
-        """Note what a peer is refused for, and return what it is told."""
-        self.records.trust.refusals.note("requests", remote, f"the DHT: {why}")
-        return Refused(why)
+    def _refused(self, who: str, why: str) -> Refused:
+        """Note what a peer, or all strangers together, are refused for, and return what whoever asked is told."""
+        self.records.trust.refusals.note("requests", who, f"the DHT: {why}")
+        return Refused(f"{who}: {why}")
 
     def _take(self, key: bytes, subkey: bytes, value: bytes, expires: float, *, remote: str) -> bool:
         """Hold a record, if it is right and newer than the one held. False: it is not."""
@@ -211,26 +206,24 @@ class GuardedProtocol(DHTProtocol):
             return False
         return self.storage.store_subkey(DHTID.from_bytes(key), self.serializer.loads(subkey), value, expires)
 
-    def _result(self, key: DHTID, remote: str, *, at_most: int) -> tuple[dht_pb2.FindResult, int]:
-        """What is held of a key, and its size; nothing where there is no more room in the answer. Raises Refused."""
+    def _result(self, key: DHTID, remote: str) -> dht_pb2.FindResult:
+        """What is held of a key, MOST_BYTES at most. Raises Refused."""
         held = self.storage.get(key)
-        size = size_of(held.value) if held is not None else 0
-        if held is None or not 0 < size <= at_most:
-            return dht_pb2.FindResult(type=dht_pb2.NOT_FOUND), 0
-        self._spend(remote, size)
-        value = self.serializer.dumps(held.value)
-        expires = held.expiration_time
-        return dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=value, expiration_time=expires), size
+        if held is None or not held.value:
+            return dht_pb2.FindResult(type=dht_pb2.NOT_FOUND)
+        self._spend(remote, size_of(held.value))
+        value, expires = self.serializer.dumps(held.value), held.expiration_time
+        return dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=value, expiration_time=expires)
 
     def _value(self, key: DHTID, result: dht_pb2.FindResult, peer: PeerID) -> ValueWithExpiration[Any] | None:
         """The records of an answer that are right. None where none is: an empty value is none."""
         if result.type != dht_pb2.FOUND_DICTIONARY:
             return None
-        value, latest = DictionaryDHTValue(), 0.0
-        for owner, content, expires in items_of(result.value):
-            record = DHTRecord(key.to_bytes(), self.serializer.dumps(owner), content, expires)
-            if self.records.accepts(record, by=peer.to_base58()) and value.store(owner, content, expires):
-                latest = max(latest, expires)
+        packed, value, latest = self.serializer.dumps, DictionaryDHTValue(), 0.0
+        told = [DHTRecord(key.to_bytes(), packed(owner), *rest) for owner, *rest in items_of(result.value)]
+        for record in self.records.right_of(told, by=peer.to_base58()):
+            if value.store(self.serializer.loads(record.subkey), record.value, record.expiration_time):
+                latest = max(latest, record.expiration_time)
         return ValueWithExpiration(value, latest) if value else None
 
     def _nearest(self, result: dht_pb2.FindResult) -> dict[DHTID, PeerID]:
@@ -240,11 +233,6 @@ class GuardedProtocol(DHTProtocol):
 
     def _is_listed(self, peer_id: PeerID) -> bool:
         return peer_id.to_base58() in self.records.trust.allow
-
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _is_node_id(raw: bytes) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -28,7 +28,7 @@ a node that another one has only named."""
 
 
 class Node(DHTNode):
-    """hivemind's, with reads and writes that come to an end: others can name ever nearer nodes that do not answer."""
+    """hivemind's, with bounded reads and writes: a malicious node could keep naming nearer nodes that never answer."""
 
     async def get(self, key: Any, latest: bool = False, **options: Any) -> ValueWithExpiration[Any] | None:
         """Return what READ_S finds of a key; `latest`: from all the nodes that are near it."""
@@ -101,18 +101,22 @@ async def enter_dht(
         await answer(protocol, p2p)
     if peers := {PeerID.from_base58(Multiaddr(address)["p2p"]) for address in initial_peers}:
         await _greet(protocol, peers, strict=strict)
-        looking = asyncio.create_task(node.find_nearest_nodes([node.node_id]))
+        looking = protocol.spawn(node.find_nearest_nodes([node.node_id]))
         await asyncio.wait([looking], timeout=protocol.wait_timeout)  # the rest of the search goes on by itself
     return node
 
 
-async def _greet(protocol: GuardedProtocol, peers: Iterable[PeerID], *, strict: bool) -> None:
-    """Make this node known to these peers, and them to it; one that answers is enough."""
-    answers = await asyncio.gather(*(protocol.call_ping(peer, validate=True, strict=strict) for peer in peers))
-    if any(node_id is not None for node_id in answers):
+async def _greet(protocol: GuardedProtocol, peers: Collection[PeerID], *, strict: bool) -> None:
+    """Make this node known to these peers, and them to it; one that answers as it should is enough."""
+    pings = [protocol.call_ping(peer, validate=True, strict=strict) for peer in peers]
+    answers = await asyncio.gather(*pings, return_exceptions=True)
+    if any(isinstance(answer, DHTID) for answer in answers):
         return
-    for peer in peers:
-        if not await protocol.admitted_by(peer):
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+    for peer, admits in zip(peers, await asyncio.gather(*map(protocol.admitted_by, peers)), strict=True):
+        if not admits:
             raise NotAllowed(f"{peer} turns this peer away: there, type exchange.allow=[...,{protocol.p2p.peer_id}]")
     raise RuntimeError("no initial peer answers")
 

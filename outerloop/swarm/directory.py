@@ -1,4 +1,4 @@
-"""The roster of a listed run: each peer on the list is asked for its own record. No search leads through strangers.
+"""The roster of a listed run: every listed peer is asked directly for its record, so no lookup passes through others.
 
     outerloop/1/<run>/roster   {}                 ->   <- {records: [own]}
                                {record}           ->   <- {}                       the asker's own: it withdraws
@@ -24,7 +24,7 @@ from outerloop.swarm.framing import BrokenStream, Stream, Unreadable
 from outerloop.swarm.records import SignedRecords
 from outerloop.swarm.shelf import BESIDE_BYTES
 from outerloop.swarm.timeouts import LISTED_S, VIEW_S, limit
-from outerloop.swarm.transport import Request, Transport, Unreachable
+from outerloop.swarm.transport import Request, Transport, Unreachable, anybody
 from outerloop.swarm.trust import ROSTER
 
 PAGE_BYTES = 48 * 1024
@@ -57,7 +57,7 @@ class Directory:
 
     async def serve(self) -> None:
         """Tell whoever may take part what is held."""
-        await self._transport.serve(self._protocol, allowed=lambda peer_id: True, handler=self._answer)
+        await self._transport.serve(self._protocol, allowed=anybody, handler=self._answer)
 
     def show(self, value: Any, *, expires: float) -> None:
         """Sign this peer's own record and hold it."""
@@ -147,8 +147,8 @@ class Directory:
     def _right(self, entries: Any, *, by: str) -> dict[str, DHTRecord]:
         """The records that are right among those that a peer told, by owner."""
         well_formed = [entry for entry in entries if is_item(entry)] if isinstance(entries, list) else []
-        records = {entry[0]: self._record(*entry) for entry in well_formed[:MAX_PEERS]}
-        return {owner: record for owner, record in records.items() if self._records.accepts(record, by=by)}
+        records = [self._record(*entry) for entry in well_formed[:MAX_PEERS]]
+        return {_owner(record): record for record in self._records.right_of(records, by=by)}
 
     def _current(self) -> list[DHTRecord]:
         """The records that are held and have not expired, by owner."""

@@ -1,4 +1,4 @@
-"""No file may be opened any more, or the disk is full: conditions of this machine that pass, so they are waited out.
+"""Out of file descriptors or disk space: temporary conditions of this machine, so operations are retried.
 
 A run of days must not end because a log filled the disk for a minute. What failed is tried again until it succeeds,
 and the user is told once in QUIET_S what to do.

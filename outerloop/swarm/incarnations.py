@@ -39,7 +39,7 @@ from outerloop.swarm.framing import BrokenStream, Stream, Unreadable
 from outerloop.swarm.identity import Life
 from outerloop.swarm.incarnation import Incarnation, Statements
 from outerloop.swarm.timeouts import ROSTER_REFRESH_S, VIEW_S, limit
-from outerloop.swarm.transport import Request, Transport, Unreachable
+from outerloop.swarm.transport import Request, Transport, Unreachable, anybody
 from outerloop.types import UserError
 
 logger = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class Incarnations:
 
     async def serve(self) -> None:
         """Answer from now on."""
-        await self._transport.serve(self._protocol, allowed=lambda peer_id: True, handler=self._answer)
+        await self._transport.serve(self._protocol, allowed=anybody, handler=self._answer)
 
     async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
         """Return what `work` comes to. Raises UserError as soon as this process must not go on."""

@@ -1,8 +1,9 @@
 """Peers that came when the sitting was under way, by name, until they have gone.
 
-A peer id has one name, the first under which it asked here, or that more than half of those who have formed tell:
-seats and votes are counted by names. Anybody can come late to an open run, so they are MAX_PEERS at most, and who has
-no record in the roster any more makes room.
+Each peer id keeps one name: the first it used here, or the one that most formed peers report. Seats and votes are
+counted by name, so a second name would be a second vote. Anybody can come late to an open run, so at most MAX_PEERS are
+held; a peer whose record has left the roster makes room. Those that this peer takes for members while they ask are held
+too: the swarm may form without one of them.
 """
 
 from __future__ import annotations

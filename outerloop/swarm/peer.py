@@ -26,13 +26,14 @@ from outerloop.swarm.admission import Admission
 from outerloop.swarm.daemon import Daemon, DaemonOptions, launch, unreachable
 from outerloop.swarm.dht_node import enter_dht
 from outerloop.swarm.exhaustion import EXHAUSTION, raise_file_limit
+from outerloop.swarm.fields import BadMessage
 from outerloop.swarm.folder import SocketFolder
 from outerloop.swarm.framing import BrokenStream, Stream
 from outerloop.swarm.identity import onlooker_file
 from outerloop.swarm.probe import Probes
 from outerloop.swarm.records import SignedRecords
 from outerloop.swarm.refusals import Refusals
-from outerloop.swarm.signatures import Signatures
+from outerloop.swarm.signatures import Signatures, public_key_of
 from outerloop.swarm.thread import NetworkThread
 from outerloop.swarm.timeouts import DHT_S, OPEN_S, START_S, STOP_S, limit
 from outerloop.swarm.transport import Handler, Unreachable
@@ -71,7 +72,7 @@ class Peer:
         self._opened = asyncio.Event()  # or given up, with everything tidied away
         self._thread: NetworkThread | None = NetworkThread("outerloop-swarm")
         try:
-            self.call(self._open(), timeout_s=START_S + DHT_S)
+            self.call(self._open(), timeout_s=START_S + STOP_S + DHT_S)
         except BaseException:
             self.close()
             raise
@@ -89,9 +90,9 @@ class Peer:
     @asynccontextmanager
     async def open_stream(self, peer_id: str, protocol: str) -> AsyncIterator[Stream]:
         assert self._p2p is not None
+        call, remote = self._p2p.call_binary_stream_handler, _peer(peer_id)
         try:
             async with limit(OPEN_S):
-                call, remote = self._p2p.call_binary_stream_handler, PeerID.from_base58(peer_id)
                 opened = await EXHAUSTION.wait_out(lambda: call(remote, protocol))
         except TimeoutError as error:  # slow, not dead
             raise BrokenStream(f"no stream in {OPEN_S:.0f} s") from error
@@ -182,6 +183,15 @@ class Peer:
             await _bounded(self._p2p.shutdown())
         if self._daemon is not None:
             await self._daemon.stop()
+
+
+def _peer(peer_id: str) -> PeerID:
+    """Raises Unreachable: others may name a peer by what is no peer id."""
+    try:
+        public_key_of(peer_id)
+    except BadMessage as error:
+        raise Unreachable(str(error)) from error
+    return PeerID.from_base58(peer_id)
 
 
 async def _attach(daemon: Daemon, folder: Path) -> P2P:

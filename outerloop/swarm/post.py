@@ -27,7 +27,7 @@ class Post:
 
     def __init__(
         self, transport: Transport, *, run: str, names: Callable[[], Mapping[str, str]],
-        receive: Callable[[str, Message], None], incarnations: Incarnations | None = None,
+        receive: Callable[[str, Message, int], None], incarnations: Incarnations | None = None,
     ) -> None:  # fmt: skip
         self._transport = transport
         self._protocol = f"outerloop/1/{run}/ballot"
@@ -60,7 +60,7 @@ class Post:
     async def _take(self, remote: str, request: Request, stream: Stream) -> None:
         message, known = await receive_message(stream), self._incarnations
         if known is None or await known.accepts(remote, request.get("incarnation"), stream):
-            self._receive(self._names()[remote], message)
+            self._receive(self._names()[remote], message, stream.moved_bytes)
 
 
 async def send_message(stream: Stream, message: Message) -> None:

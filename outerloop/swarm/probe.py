@@ -1,12 +1,13 @@
-"""A probe: how far away a peer is, in time, in bandwidth and by its clock. Every peer answers, also to strangers:
+"""A probe: how far away a peer is, in time, in bandwidth and by its clock. Every peer answers whom its allow-list
+admits, so in an open run anybody:
 
     {bytes}  ->   <- {clock, bytes, seen}           its time, how many bytes it grants, where it sees the asker
     {}       ->   <- {clock}                        PINGS times
     bytes granted, end mark ->   <- {}              up
     {}       ->   <- bytes granted, end mark        down
 
-Strangers, because who asks (`outerloop doctor`) is not a member yet. They gain nothing by it: 1 MiB each way at most a
-probe, 8 MiB each way a minute for all who ask together (1.1 Mbit/s), nothing kept, nothing passed on.
+Who asks (`outerloop doctor`) is not a member yet. It gains nothing by it: 1 MiB each way at most a probe, 8 MiB each
+way a minute for all who ask together (1.1 Mbit/s), nothing kept, nothing passed on.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from outerloop.swarm.allowance import Allowance
+from outerloop.swarm.budget import Bucket, Rate, loop_s
 from outerloop.swarm.framing import END_MARK, PIECE_BYTES, Stream, Unreadable
 from outerloop.swarm.timeouts import MEASURE_S, limit
 from outerloop.swarm.transport import Request, Transport, anybody
@@ -47,14 +48,15 @@ class Probes:
     def __init__(self, transport: Transport, *, seen: Callable[[str], Awaitable[str]]) -> None:
         self._transport = transport
         self._seen = seen
-        self._allowance = Allowance(MINUTE_BYTES, per_s=MINUTE_BYTES / 60)
+        self._bucket = Bucket(Rate(MINUTE_BYTES, MINUTE_BYTES / 60), loop_s)
 
     async def serve(self) -> None:
         await self._transport.serve(PROTOCOL, allowed=anybody, handler=self._answer)
 
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
         async with limit(MEASURE_S):
-            granted = self._allowance.grant(_count(request.get("bytes")))
+            wanted = _count(request.get("bytes"))
+            granted = wanted if self._bucket.take(wanted) else 0
             await stream.send_object({"clock": time.time(), "bytes": granted, "seen": await self._seen(remote)})
             for _ in range(PINGS):
                 await stream.receive_object()

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import msgpack
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
@@ -63,26 +63,44 @@ class SignedRecords(RecordValidatorBase):
     def accepts(self, record: DHTRecord, *, by: str = "") -> bool:
         """Return whether a record is right; else it is refused. `by`: the peer that shows it, if not its owner."""
         owner = _owner(record.subkey)
-        reason = self._against(record, owner, by or owner)
+        teller = by or owner or "somebody"
+        reason = self._at_first_sight(record, owner)
+        if not reason and (lacking := self._unchecked(record, teller)):
+            teller, reason = lacking, f"more than {self._budget.per_s(lacking):.0f} signatures a second to be checked"
+        reason = reason or self._on_inspection(record, owner)
         if reason:
-            self.trust.refusals.note("records", by or owner or "somebody", reason)
+            self.trust.refusals.note("records", teller, reason)
         return not reason
 
-    def _against(self, record: DHTRecord, owner: str, by: str) -> str:
-        """Why it is refused, or nothing; what is cheap to find comes first."""
+    def right_of(self, records: Iterable[DHTRecord], *, by: str) -> Iterator[DHTRecord]:
+        """Yield the right ones of the records that a peer tells, up to the first forged one: honest peers hold none."""
+        for record in records:
+            if self.accepts(record, by=by):
+                yield record
+            elif self._checked.get(_digest(record, record.value)) is False:
+                return
+
+    def _at_first_sight(self, record: DHTRecord, owner: str) -> str:
+        """Why it is refused before its signature is looked at, or nothing."""
         life_s = record.expiration_time - time.time()
         if not owner:
             return "a record that names no peer"
         if owner not in self.trust.allow:
-            return "a record of a peer that is not in exchange.allow"
+            return f"a record of a peer that {self.trust.allow.why_not(owner)}"
         if not SIGNATURE_BYTES < len(record.value) <= MAX_RECORD_BYTES:
             return f"a record of {len(record.value)} bytes, up to {MAX_RECORD_BYTES} are allowed"
         if not life_s <= ROSTER_EXPIRY_S + ROSTER_CLOCKS_S:
             return f"a record that lives for {life_s:.0f} s, up to {ROSTER_EXPIRY_S:.0f} are allowed"
+        return ""
+
+    def _unchecked(self, record: DHTRecord, teller: str) -> str:
+        """Whose budget is too small to have its signature checked; empty when it can be, or has been."""
+        return "" if _digest(record, record.value) in self._checked else self._budget.spend(teller)
+
+    def _on_inspection(self, record: DHTRecord, owner: str) -> str:
+        """Why it is refused after its signature was looked at, or nothing."""
         digest = _digest(record, record.value)
         if digest not in self._checked:
-            if not self._budget.take(by):
-                return f"more signatures than the {SIGNATURES.per_s:.0f} a second that are checked of one peer"
             self._remember(digest, self._is_signed(record, owner))
         if not self._checked[digest]:
             return "a record that this peer did not sign"
@@ -120,9 +138,13 @@ def _owner(subkey: bytes) -> str:
 
 
 def _readable(value: bytes) -> bool:
-    """Whether hivemind will be able to unpack it: if it cannot, the whole read fails."""
+    """Whether it unpacks, to plain values: what hivemind's extensions nest, its decoder follows as deep as they go."""
     try:
-        MSGPackSerializer.loads(value)
-    except Exception:  # whatever a stranger's bytes make of hivemind's own types
+        msgpack.unpackb(value, ext_hook=_refuse)
+    except ValueError:  # whatever msgpack makes of other bytes
         return False
     return True
+
+
+def _refuse(code: int, data: bytes) -> None:
+    raise ValueError("a record is of plain values")

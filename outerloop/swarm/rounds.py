@@ -262,12 +262,16 @@ class Rounds:
     def _holds(self, number: int, one: Participant) -> None:
         self._happens(lambda machine: machine.holds(number, one))
 
-    def _receive(self, sender: str, message: Message) -> None:
+    def _receive(self, sender: str, message: Message, size: int = 0) -> None:
         silenced = self.asking.penalties.silence
-        if not self._events.put_from(
-            sender, lambda it: [] if silenced(sender, message, it.number) else it.receive(sender, message)
+        for full in self._events.put_from(
+            sender, lambda it: [] if silenced(sender, message, it.number) else it.receive(sender, message), size
         ):
-            self._trust.refusals.note("ballots", sender, f"{MOST_WAITING} of its messages wait already: dropped")
+            self._trust.refusals.note(
+                "ballots",
+                full,
+                f"{MOST_WAITING} of its messages wait already, or too many bytes of all: one is dropped",
+            )
 
     async def _live(self) -> None:
         while True:

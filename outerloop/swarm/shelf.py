@@ -1,12 +1,13 @@
 """What one DHT node holds: never more of a key than others can read, nor more keys than there are runs.
 
-    key full     the strangers' records that came last go, a new one at once; then members', which only they fill
-    too many     of one peer, its new key is refused; of all, a stranger's is, and a member's takes the place of the
+    key full     the newest records of non-members go first, so that a new one is dropped at once; members' records go
+                 only when members alone fill the key
+    too many     of one peer, its new key is refused; of all, a non-member's is, and a member's takes the place of the
     keys         newest one that holds no member's record
 
 hivemind's nodes hold any number of records, and whoever asks for a key gets all of them in one message, which cannot
-be read beyond 4 MiB. In an open run anybody can make identities and sign records: they can keep new strangers off the
-roster while they last, and cannot hide the peers of the run from each other, nor end a read.
+be read beyond 4 MiB. In an open run anybody can make identities and sign records: they can keep other newcomers off the
+roster while they last, and can neither hide the peers that have formed from each other nor end a read.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     outerloop/1/<run>/setting    {key: hash of a key} ->   <- {key, value} | {}
 
-A peer with other settings is a mistake at one of the two, or a stranger's; neither may end a run that is forming. Who
-joined others by an address and finds other settings there is the odd one, unless at least as many machines as there
-are of the others share its own (each has one worker 0): its mistake is named at once. That takes a peer which told a
-setting that differs: one that tells none, or something else than was asked for, proves nothing and ends nobody.
+A peer with other settings is a mistake at one of the two, or an attack; neither may end a run that is forming. A peer
+whose initial peers all run other settings assumes that the mistake is its own and stops with a message that names it,
+unless as many other machines run its settings as theirs (each machine has one worker 0). It stops only where a peer has
+told a setting that differs: one that tells none, or something else than was asked for, proves nothing.
 """
 
 from __future__ import annotations

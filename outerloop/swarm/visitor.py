@@ -1,4 +1,4 @@
-"""A peer that only looks: an identity that is forgotten, unless others know it, its own loopback port, nothing left."""
+"""A read-only peer: throwaway identity (or the onlooker's key), loopback port, cleans up after itself."""
 
 from __future__ import annotations
 

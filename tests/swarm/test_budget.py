@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outerloop.swarm.budget import MAX_REMOTES, Budget, Rate
+from outerloop.swarm.budget import EVERYBODY, MAX_REMOTES, Budget, Rate
 
 EACH, STRANGERS = Rate(burst=10, per_s=2), Rate(burst=15, per_s=3)
 
@@ -25,24 +25,42 @@ def budget(clock: Clock) -> Budget:
 def test_a_burst_then_the_rate_by_hand() -> None:
     clock = Clock()
     own = budget(clock)
-    assert [own.take("m", 4) for _ in range(3)] == [True, True, False], "2 of 10 are left"
-    assert own.take("m", 2) and not own.take("m", 0.5)
+    assert [own.spend("m", 4) for _ in range(3)] == ["", "", "m"], "2 of 10 are left"
+    assert not own.spend("m", 2) and own.spend("m", 0.5)
     clock.now_s = 3.0
-    assert not own.take("m", 6.5) and own.take("m", 6), "3 s at 2 a second, and a refusal costs nothing"
+    assert own.spend("m", 6.5) and not own.spend("m", 6), "3 s at 2 a second, and a refusal costs nothing"
     clock.now_s = 1000.0
-    assert not own.take("m", 10.5) and own.take("m", 10), "never more than a burst"
+    assert own.spend("m", 10.5) and not own.spend("m", 10), "never more than a burst"
 
 
 def test_strangers_share_one_bucket_and_members_have_no_part_in_it() -> None:
     own = budget(Clock())
-    assert own.take("s1", 10) and not own.take("s2", 6) and own.take("s2", 5) and not own.take("s3", 1)
-    assert own.take("m1", 10) and own.take("m2", 10)
+    asked = [own.spend(remote, amount) for remote, amount in (("s1", 10), ("s2", 6), ("s2", 5), ("s3", 1))]
+    assert asked == ["", EVERYBODY, "", EVERYBODY] and not own.spend("m1", 10) and not own.spend("m2", 10)
+
+
+def test_it_tells_whose_bucket_lacks_and_its_rate() -> None:
+    own = budget(Clock())
+    assert own.lacking("s1", 10) == "" == own.spend("s1", 10), "looking spends nothing"
+    assert own.lacking("s1", 1) == "s1" and own.lacking("s2", 6) == EVERYBODY and own.lacking("s2", 5) == ""
+    assert own.per_s("s1") == EACH.per_s and own.per_s(EVERYBODY) == STRANGERS.per_s
+
+
+def test_what_is_charged_afterwards_is_refilled_before_anything_is_granted() -> None:
+    clock = Clock()
+    own = budget(clock)
+    own.charge("s1", 25)
+    assert own.lacking("s1", 0) == "s1" and own.lacking("s2", 0) == EVERYBODY and not own.lacking("m", 10)
+    clock.now_s = 4.0
+    assert own.lacking("s1", 0) == "s1" and own.spend("s2", 2) == "", "-15 + 8, and -10 + 12"
+    clock.now_s = 8.0
+    assert own.spend("s1", 1) == "", "-15 + 16"
 
 
 def test_however_many_remotes_ask_what_is_remembered_is_bounded() -> None:
     own = budget(Clock())
     for number in range(3 * MAX_REMOTES):
-        own.take(f"s{number}", 1)
+        own.spend(f"s{number}", 1)
     assert len(own._of) == MAX_REMOTES
 
 
@@ -55,7 +73,7 @@ def test_whoever_asks_for_whatever_gets_at_most_the_burst_and_the_rate(asked: li
     own, spent = budget(clock), dict.fromkeys(["m1", "m2", "s1", "s2", "s3"], 0.0)
     for remote, amount, pause_s in asked:
         clock.now_s += pause_s
-        spent[remote] += amount if own.take(remote, amount) else 0.0
+        spent[remote] += 0.0 if own.spend(remote, amount) else amount
     most = EACH.burst + EACH.per_s * clock.now_s
     assert max(spent.values()) <= most + 1e-6
     strangers = sum(amount for remote, amount in spent.items() if remote.startswith("s"))
@@ -67,4 +85,4 @@ def test_what_is_larger_than_a_burst_is_never_granted(remote: str) -> None:
     clock = Clock()
     own = budget(clock)
     for clock.now_s in (0.0, 100.0, 1e6):
-        assert not own.take(remote, EACH.burst + 1)
+        assert own.spend(remote, EACH.burst + 1) == remote

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import time
 from types import SimpleNamespace
@@ -11,12 +12,13 @@ from typing import Any
 import pytest
 from dht_scene import KEY, Wire, id_of, peer, signed, store_of, trust
 from hivemind.dht import DHTNode
+from hivemind.dht.protocol import ValidationError
 from hivemind.p2p import PeerID
 from hivemind.proto import dht_pb2
 from virtual_clock import now_s, run
 
 from outerloop.swarm.dht_guard import node_id_of
-from outerloop.swarm.dht_node import READ_S, Node, enter_dht
+from outerloop.swarm.dht_node import READ_S, Node, NotAllowed, _greet, enter_dht
 from outerloop.swarm.records import SignedRecords
 from outerloop.swarm.signatures import PEER_ID_PREFIX
 from outerloop.swarm.timeouts import DHT_S
@@ -123,5 +125,68 @@ def test_a_read_that_is_given_up_ends() -> None:
                 await node.get("outerloop/r/roster", latest=True)
         await asyncio.sleep(2 * DHT_S)
         assert asyncio.all_tasks() == before
+
+    run(scene())
+
+
+class Initial:
+    """Initial peers by number, each with what a ping comes to; asking whether one admits this peer takes 3 s."""
+
+    def __init__(self, **pings: Any) -> None:
+        self.pings = pings
+        self.p2p = SimpleNamespace(peer_id="me")
+
+    async def call_ping(self, name: str, validate: bool, strict: bool) -> Any:
+        answer = self.pings[name]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer if answer != "turns away" else None
+
+    async def admitted_by(self, name: str) -> bool:
+        await asyncio.sleep(3)
+        return self.pings[name] != "turns away"
+
+
+@pytest.mark.parametrize(
+    ("pings", "raised"),
+    [
+        ({"a": ValidationError("clock"), "b": KEY}, None),
+        ({"a": KEY, "b": ValidationError("clock"), "c": None}, None),
+        ({"a": ValidationError("clock"), "b": None}, ValidationError),
+        ({"a": None, "b": None, "c": None, "d": "turns away"}, NotAllowed),
+        ({"a": None, "b": None}, RuntimeError),
+    ],
+)
+def test_one_initial_peer_that_answers_as_it_should_is_enough(
+    pings: dict[str, Any], raised: type[Exception] | None
+) -> None:
+    async def scene() -> None:
+        initial: Any = Initial(**pings)
+        try:
+            await _greet(initial, initial.pings, strict=True)
+        except Exception as error:
+            assert type(error) is raised
+        else:
+            assert raised is None
+        assert now_s() <= 3, "all are asked at the same time, whatever they come to"
+
+    run(scene())
+
+
+def test_what_the_search_of_a_new_node_raises_is_read() -> None:
+    """Nobody waits for the rest of it; asyncio would tell of an exception that was never retrieved."""
+
+    async def scene() -> None:
+        unread: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: unread.append(context))
+        protocol = (await reader(Wire(), plain=False)).protocol
+
+        async def fails() -> None:
+            raise RuntimeError("p2pd has gone")
+
+        await asyncio.wait([protocol.spawn(fails())])
+        await asyncio.sleep(0)
+        gc.collect()
+        assert not unread and not protocol._tasks
 
     run(scene())

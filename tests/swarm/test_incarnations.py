@@ -66,9 +66,7 @@ class Machines:
         heard: list[str] = []
         link = MemoryTransport(self.network, peer or machine)
         own = Incarnations(link, run="r", life=Life.begin(self.file(machine)), tell=said.append)
-        post = Post(
-            link, run="r", names=lambda: NAMES, receive=lambda name, message: heard.append(name), incarnations=own
-        )
+        post = Post(link, run="r", names=lambda: NAMES, receive=lambda name, *_: heard.append(name), incarnations=own)
         process = Process(own, post, heard, said)
         await process.serve()
         there = {remote for remote, _ in self.network.handlers} - self.network.cut

@@ -26,7 +26,12 @@ from outerloop.swarm.admission import (
     STRANGER_STREAMS,
 )
 from outerloop.swarm.ballots import MAX_MESSAGE_BYTES
+from outerloop.swarm.budget import EVERYBODY
+from outerloop.swarm.directory import Directory
 from outerloop.swarm.framing import BrokenStream, Stream, TurnedAway
+from outerloop.swarm.identity import Life, ensure_identity
+from outerloop.swarm.incarnations import Incarnations
+from outerloop.swarm.records import SignedRecords
 from outerloop.swarm.timeouts import FIRST_FRAME_S, STALL_S
 from outerloop.swarm.transport import Request, anybody
 from outerloop.swarm.visitor import visit
@@ -96,6 +101,17 @@ def test_one_peer_holds_so_many_streams_open_and_others_are_answered(peer: str, 
     run(scene())
 
 
+@pytest.mark.parametrize(("peer", "most"), [("s", NEWCOMER_STREAMS), ("m", MEMBER_STREAMS)])
+def test_streams_of_one_peer_count_together_whatever_they_are_for(peer: str, most: int) -> None:
+    async def scene() -> None:
+        door = await Door().serve()
+        async with door.idle(peer, most - 4, "run"), door.idle(peer, 8, "public"), door.idle(peer, 8, "run"):
+            await asyncio.sleep(1)
+            assert door.held == most
+
+    run(scene())
+
+
 def test_all_strangers_hold_so_many_together_and_a_member_is_answered_all_the_same() -> None:
     async def scene() -> None:
         door = await Door().serve()
@@ -149,6 +165,55 @@ def test_a_stranger_asks_so_often_and_all_together_so_often() -> None:
         await asyncio.sleep(10)
         assert sum([await answered(door, f"stranger{number}", 100) for number in range(20)]) == 256
         assert await answered(door, "m", 100) == 100
+
+    run(scene())
+
+
+def test_a_newcomer_asks_so_often_for_what_is_not_public_and_the_public_budget_is_not_spent() -> None:
+    async def scene() -> None:
+        door = await Door().serve()
+        assert sum([await door.ask("s", "run") for _ in range(2000)]) == 512
+        assert sum([await door.ask("m", "run") for _ in range(2000)]) == 2000 and await door.ask("s")
+        await asyncio.sleep(3)
+        assert sum([await door.ask("s", "run") for _ in range(2000)]) == 3 * 128
+
+    run(scene())
+
+
+@pytest.mark.parametrize(("requests", "told"), [(1000, "s"), (20, EVERYBODY)])
+def test_who_is_named_is_who_spent_it(requests: int, told: str, caplog: pytest.LogCaptureFixture) -> None:
+    """One that asks too often itself, and a newcomer that finds the strangers' common budget spent by others."""
+
+    async def scene() -> None:
+        door = await Door().serve()
+        for number in range(1000 // requests):
+            for _ in range(requests):
+                await door.ask(f"s{number or ''}")
+
+    run(scene())
+    assert any(f"(requests) {told}: asked too often" in line for line in caplog.messages)
+    assert not any(
+        f"(requests) {other}: asked too often" in line for other in {"s", "s20"} - {told} for line in caplog.messages
+    )
+
+
+@pytest.mark.parametrize("protocol", ["outerloop/1/r/roster", "outerloop/1/r/incarnation"])
+def test_a_stranger_of_an_open_run_is_answered_so_often_whatever_it_asks(protocol: str, tmp_path: Path) -> None:
+    async def scene() -> None:
+        door = Door()
+        await Directory(door.link, SignedRecords(door.link.trust), run="r").serve()
+        key = tmp_path / "identity.key"
+        ensure_identity(key)
+        await Incarnations(door.link, run="r", life=Life.begin(key), tell=print).serve()
+
+        async def ask(peer: str) -> bool:
+            async with MemoryTransport(door.network, peer).open_stream("b", protocol) as stream:
+                with suppress(BrokenStream):
+                    await stream.send_object({})
+                    return bool(await stream.receive_object())
+            return False
+
+        assert sum([await ask("s") for _ in range(100)]) == 32 and sum([await ask("m") for _ in range(100)]) == 100
 
     run(scene())
 

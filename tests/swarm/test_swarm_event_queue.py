@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from liar import swarm_with_liar
 from virtual_clock import run
 
-from outerloop.swarm.event_queue import MOST_WAITING, EventQueue
+from outerloop.swarm.ballots import MAX_MESSAGE_BYTES
+from outerloop.swarm.event_queue import MOST_BYTES, MOST_WAITING, EventQueue
 
 
 def taken(queue: EventQueue[str], count: int) -> list[str]:
@@ -34,8 +35,22 @@ def test_senders_take_turns_and_own_events_go_first() -> None:
 def test_a_flood_is_dropped_and_others_wait_for_one_message_of_it() -> None:
     queue: EventQueue[str] = EventQueue()
     kept = [queue.put_from("liar", "l") for _ in range(10_000)]
-    assert kept == [True] * MOST_WAITING + [False] * (10_000 - MOST_WAITING)
-    assert queue.put_from("a", "a") and taken(queue, 2) == ["l", "a"]
+    assert kept == [[]] * MOST_WAITING + [["liar"]] * (10_000 - MOST_WAITING)
+    assert not queue.put_from("a", "a") and taken(queue, 2) == ["l", "a"]
+
+
+def test_however_many_senders_there_are_what_waits_is_bounded_and_the_fullest_loses() -> None:
+    """A thousand identities that each send the longest message as often as they may, and an honest peer."""
+    queue: EventQueue[int] = EventQueue()
+    dropped: list[str] = []
+    for _ in range(MOST_WAITING):
+        for number in range(200):
+            dropped += queue.put_from(f"liar {number}", MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES)
+        dropped += queue.put_from("honest", 1000, 1000)
+    assert "honest" not in dropped and len(dropped) > 200 * MOST_WAITING - MOST_BYTES // MAX_MESSAGE_BYTES - 1
+    waits = taken(queue, 201 * MOST_WAITING - len(dropped))
+    assert waits.count(1000) == MOST_WAITING and MOST_BYTES - 2 * MAX_MESSAGE_BYTES < sum(waits) <= MOST_BYTES
+    assert not queue._of_senders and not queue._bytes and not queue.put_from("liar 0", 1, MOST_BYTES)
 
 
 def test_who_waits_gets_the_next_event() -> None:
@@ -55,7 +70,7 @@ def test_who_waits_gets_the_next_event() -> None:
 def test_messages_of_a_sender_keep_their_order_and_none_waits_longer_than_a_turn(senders: list[int]) -> None:
     queue: EventQueue[tuple[str, int]] = EventQueue()
     put = [(f"{sender}", number) for number, sender in enumerate(senders)]
-    kept = [one for one in put if queue.put_from(one[0], one)]
+    kept = [one for one in put if not queue.put_from(one[0], one)]
 
     async def take() -> list[tuple[str, int]]:
         return [await queue.get() for _ in kept]

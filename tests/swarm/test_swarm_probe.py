@@ -10,7 +10,6 @@ from memory_network import MemoryNetwork, MemoryTransport
 from virtual_clock import now_s, run
 
 from outerloop.swarm import probe
-from outerloop.swarm.allowance import Allowance
 from outerloop.swarm.framing import BrokenStream, Stream
 from outerloop.swarm.probe import MINUTE_BYTES, PROBE_BYTES, PROTOCOL, Probes, measure
 from outerloop.swarm.timeouts import MEASURE_S
@@ -57,15 +56,6 @@ def test_a_minute_grants_so_much_to_all_together() -> None:
         assert all(rates[:asked]) and rates[asked:] == [None, None]
         await asyncio.sleep(60 / asked)
         assert (await measure(MemoryTransport(network, "a"), "b")).down
-
-    run(scene())
-
-
-def test_the_allowance_never_exceeds_its_most() -> None:
-    async def scene() -> None:
-        allowance = Allowance(10, per_s=1)
-        await asyncio.sleep(600)
-        assert [allowance.grant(6), allowance.grant(6), allowance.grant(4)] == [6, 0, 4]
 
     run(scene())
 

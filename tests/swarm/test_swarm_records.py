@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -15,7 +16,10 @@ from hivemind.dht import DHTNode
 from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import DHTRecord
+from hivemind.utils import MSGPackSerializer
 
+from outerloop.swarm import records
+from outerloop.swarm.budget import EVERYBODY
 from outerloop.swarm.records import MAX_RECORD_BYTES, SignedRecords
 from outerloop.swarm.refusals import QUIET_S, Refusals
 from outerloop.swarm.roster import Record, Roster, read_roster
@@ -56,6 +60,15 @@ def unreadable() -> DHTRecord:
     return replace(plain, value=SignedRecords(A).sign_value(plain))
 
 
+def nested(depth: int) -> DHTRecord:
+    """Tuples in tuples, as hivemind packs them: its decoder calls itself for each."""
+    value = msgpack.packb([])
+    for _ in range(depth):
+        value = msgpack.packb(msgpack.ExtType(MSGPackSerializer._TUPLE_EXT_TYPE_CODE, b"\x91" + value))
+    plain = DHTRecord(KEY, msgpack.packb(A_ID), value, time.time() + 1)
+    return replace(plain, value=SignedRecords(A).sign_value(plain))
+
+
 REFUSED = {
     "foreign key": (forged(value=record(of=B).value), A_ID, "did not sign"),
     "of another peer": (forged(subkey=msgpack.packb(B_ID)), B_ID, "did not sign"),
@@ -70,6 +83,8 @@ REFUSED = {
     "no subkey": (forged(subkey=DHTProtocol.IS_REGULAR_VALUE), "somebody", "names no peer"),
     "an odd subkey": (forged(subkey=b"\xc1"), "somebody", "names no peer"),
     "unreadable": (unreadable(), A_ID, "unreadable"),
+    "nested": (nested(1000), A_ID, "unreadable"),
+    "nested a little": (nested(2), A_ID, "unreadable"),
 }
 
 
@@ -88,6 +103,37 @@ def test_a_peer_outside_the_allow_list_is_refused_and_the_own_record_never() -> 
     node = SignedRecords(own)
     assert node.validate(record(of=A)) and node.validate(record(of=own))
     assert not node.validate(record(of=B)) and own.refusals.of_kind["records"] == 1
+
+
+def test_in_an_open_run_an_expelled_peer_is_refused_as_that(caplog: pytest.LogCaptureFixture) -> None:
+    own = trust(3)
+    own.allow.expel(A_ID)
+    assert not SignedRecords(own).validate(record(of=A))
+    assert f"refused (records) {A_ID}: a record of a peer that was expelled from the run" in caplog.text
+
+
+def test_a_newcomer_is_not_named_for_the_signatures_that_others_have_spent(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(records, "SIGNATURES_OF_STRANGERS", records.Rate(10, 1.0))
+    node = SignedRecords(trust(3))
+    for number in range(20):
+        node.validate(record(number, of=B))
+    assert not node.validate(record(of=A))
+    assert EVERYBODY in caplog.text and A_ID not in caplog.text and B_ID not in caplog.text
+
+
+def test_one_forged_record_ends_an_answer_and_other_wrong_ones_hide_nothing() -> None:
+    right = record(of=A), record(of=B)
+    wrong = [replace(right[0], expiration_time=math.inf), replace(right[0], subkey=b"\xc1"), unreadable()]
+    forged = [replace(right[0], value=bytes(50) + bytes([n]) * 64) for n in range(100)]
+    checked: list[Any] = []
+    node = SignedRecords(trust(3))
+    sign = node._is_signed
+    node._is_signed = lambda *args: bool(checked.append(args)) or sign(*args)  # type: ignore[method-assign]
+    for _ in range(2):
+        assert list(node.right_of([right[0], *wrong, right[1], *forged, record({}, of=B)], by="liar")) == list(right)
+    assert len(checked) == 4, "two right ones, one unreadable, and one forged"
 
 
 def test_the_log_hears_of_each_name_once_in_a_while_and_the_count_is_of_all(caplog: pytest.LogCaptureFixture) -> None:

@@ -102,9 +102,8 @@ def test_the_same_again_leaves_no_trace() -> None:
     assert len(at.expiration_heap) == len(at.get(KEY).value.expiration_heap) == 1
 
 
-def test_a_peer_has_such_shelves_and_counts_on_its_members(make: Make) -> None:
+def test_a_peer_has_such_a_shelf_and_counts_on_its_members(make: Make) -> None:
     peer = make(peers=1)
     peer.join()
-    protocol = peer._node.dht.protocol
-    for kind in (protocol.storage, protocol.cache):
-        assert isinstance(kind, Shelf) and kind._member(peer._node.peer_id) and not kind._member("stranger")
+    held = peer._node.dht.protocol.storage
+    assert isinstance(held, Shelf) and held._member(peer._node.peer_id) and not held._member("stranger")

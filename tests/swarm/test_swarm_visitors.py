@@ -8,18 +8,21 @@ import sys
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from loopback import Make, eventually, runs, together
+from virtual_clock import run
 
 from outerloop.commands import main, network
 from outerloop.commands.rundir import identity_file
-from outerloop.swarm import folder, roster
+from outerloop.swarm import daemon, folder, roster
 from outerloop.swarm.identity import ensure_identity
 from outerloop.swarm.peer import Peer
 from outerloop.swarm.signatures import Signatures
 from outerloop.swarm.status import Status
+from outerloop.swarm.timeouts import START_S
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -35,6 +38,18 @@ def left_here() -> set[object]:
     children = Path(f"/proc/{os.getpid()}/task").glob("*/children")
     pids = {int(pid) for file in children for pid in file.read_text().split()}
     return {pid for pid in pids if runs(pid)} | set(Path("/tmp").glob(folder.PREFIX + "*"))
+
+
+def test_waiting_for_the_port_is_part_of_the_time_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def once(options: Any, where: Path, limit_s: float) -> float:
+        return limit_s
+
+    taken = iter([True] * 20 + [False])
+    monkeypatch.setattr(daemon, "_is_taken", lambda host, port: next(taken))
+    monkeypatch.setattr(daemon, "_launch_once", once)
+    options: Any = SimpleNamespace(host="127.0.0.1", port=4001)
+    left_s: Any = run(daemon.launch(options, Path()))
+    assert left_s == pytest.approx(START_S - 20 * daemon.PORT_POLL_S)
 
 
 @pytest.fixture
