@@ -354,7 +354,7 @@ class Rounds:
 
     def _has_sealed(self, number: int) -> bool:
         """Whether this peer has a payload of this round: it seals no other one, on another chain either."""
-        return any(known == number and one.peer == self._own for known, one in self._store.since(number))
+        return self._store.sealed_by(self._own, number)
 
     def _since(self, number: int | None) -> tuple[Decided, ...]:
         """The commits after a number; all that the log holds for None, or where it does not reach back that far."""

@@ -139,6 +139,27 @@ def test_honest_peers_that_crash_and_part_are_never_expelled(seed: int) -> None:
     run(scene())
 
 
+def test_a_payload_that_is_damaged_on_disk_is_not_sealed_anew() -> None:
+    """The others hold what was sealed first, so that another one would be evidence against an honest peer."""
+
+    async def scene() -> None:
+        swarm = await Swarm("abc", inner_s={"c": 40.0}, quorum="all").start()
+        while swarm.leader("abc") != "a":  # which proposes what it holds of its own
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(25)
+        await swarm["a"].kill()
+        number = swarm["a"].done
+        [name] = [name for name in swarm["a"].disk if name.startswith(f"{number:012d}-") and "-000-a" in name]
+        swarm["a"].disk[name] = bytes(80)
+        await swarm["a"].restart()
+        await swarm.until("abc", number + 2)
+        assert all(expelled_by(swarm, letter) == {} for letter in "abc")
+        assert swarm["a"].who(number) == "abc"
+        swarm.agree()
+
+    run(scene())
+
+
 def said_in(sender: str, message: Message) -> list[statements.Statement]:
     """What a message of its sender's own says and signs, apart from wishes and asks."""
     if isinstance(message, Accept):
