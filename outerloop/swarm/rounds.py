@@ -142,8 +142,8 @@ class Rounds:
         return "" if self._machine is None else self._machine.memory.head.digest.hex()
 
     def head_of(self, number: int) -> bytes | None:
-        """The digest of a commit; None when it is forgotten."""
-        return self._outcomes.digest(number)
+        """The digest of a commit that the trainer has landed; None when it is forgotten, or was left since."""
+        return None if self._outcomes.too_far else self._outcomes.digest(number)
 
     @property
     def _agreement(self) -> Agreement:
@@ -190,6 +190,7 @@ class Rounds:
     async def go_on_from(self, decided: Decided, *, run: str) -> None:
         """Follow the chain from a commit whose state is on its way here. Raises UserError: it cannot."""
         self._following.away = True
+        self.roots.take_back(0)
         self._outcomes.skip_to(decided.commit.number)
         if self._machine is not None:
             self._happens(lambda machine: machine.skip_to(decided))
@@ -296,6 +297,7 @@ class Rounds:
         elif isinstance(output, Behind):
             self._following.catch_up(output.peer)
         elif isinstance(output, Left):
+            self.roots.leave(output.number)
             self._go_over(output.number)
         elif isinstance(output, Refused):
             self._trust.refusals.note("ballots", output.sender, output.reason)
