@@ -4,7 +4,8 @@
 {}                                                      ->   <- {count: how many}, then each as a map of its own
 
 Each peer checks for itself, so it does not matter who tells. Who tells what proves nothing lies itself: nothing more of
-it is checked. What a remote can cause is one check for each peer that is known here, and one more.
+it is checked. So a remote can make this peer check one false piece of evidence, and a true one for each known peer:
+those of its own keys cost a write and a message to all for the first few, and nothing later (expelled.MAX_OUTSIDERS).
 """
 
 from __future__ import annotations

@@ -110,7 +110,9 @@ class Outcomes:
         In vain once the others are so far that nobody keeps it any more: then some of it stays missing. Ends when the
         commit is left or skipped.
         """
-        while self._broken is None and self._commits.get(commit.number) is commit and (missing := self._missing(commit)):
+        while (
+            self._broken is None and self._commits.get(commit.number) is commit and (missing := self._missing(commit))
+        ):
             others = [peer for peer in commit.roster if peer != self._own]
             pulls = [self._pulls.start(commit.number, one, [one.peer, *others], decided=True) for one in missing]
             await asyncio.wait(pulls)

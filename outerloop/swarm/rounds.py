@@ -115,7 +115,11 @@ class Rounds:
         )
         self._post = Post(transport, run=run, names=names, receive=self._receive, incarnations=incarnations)
         self._accusations = Accusations(
-            transport, Expelled(disk, self._trust), run=run, names=names, on_own=self._has_lied_itself
+            transport,
+            Expelled(disk, self._trust, memory=lambda: self._machine.memory if self._machine else None),
+            run=run,
+            names=names,
+            on_own=self._has_lied_itself,
         )
         self._watch = Watch("")
         self._reach = Reach(self._following.look_at)
