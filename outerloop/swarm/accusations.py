@@ -31,7 +31,10 @@ AROUND_S = 10.0
 
 
 class Accusations:
-    """`names`: id -> name of the peers that may take part. `on_own` is told what this peer's own key is guilty of."""
+    """`names`: id -> name of the peers that may take part.
+
+    `on_own` is told what this peer's own key is guilty of, `on_other` that another one has been expelled.
+    """
 
     def __init__(
         self,
@@ -41,9 +44,10 @@ class Accusations:
         run: str,
         names: Callable[[], Mapping[str, str]],
         on_own: Callable[[str], None],
+        on_other: Callable[[], None],
     ) -> None:
-        self._transport, self._expelled, self._names, self._on_own = transport, expelled, names, on_own
-        self._run = run
+        self._transport, self._expelled, self._names = transport, expelled, names
+        self._run, self._on_own, self._on_other = run, on_own, on_other
         self._random = random.Random(transport.peer_id)
         self._false: set[str] = set()  # ids of those who told what proves nothing
         self._telling: set[asyncio.Task[None]] = set()
@@ -58,6 +62,7 @@ class Accusations:
             return self._confess(evidence)
         if not await self._expelled.convict(evidence):
             return False
+        self._on_other()
         for peer in self._others():
             if peer != told_by:
                 task = asyncio.create_task(self._tell(peer, evidence))

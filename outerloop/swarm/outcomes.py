@@ -95,7 +95,7 @@ class Outcomes:
             await self._news.wait()
         commit = self._commits[number]
         await self.complete(commit)
-        if self._commits.get(number) is not commit:
+        if not self._holds(commit):
             return await self.take(number)
         if self._missing(commit):
             raise TooFar
@@ -110,9 +110,7 @@ class Outcomes:
         In vain once the others are so far that nobody keeps it any more: then some of it stays missing. Ends when the
         commit is left or skipped.
         """
-        while (
-            self._broken is None and self._commits.get(commit.number) is commit and (missing := self._missing(commit))
-        ):
+        while self._broken is None and self._holds(commit) and (missing := self._missing(commit)):
             others = [peer for peer in commit.roster if peer != self._own]
             pulls = [self._pulls.start(commit.number, one, [one.peer, *others], decided=True) for one in missing]
             await asyncio.wait(pulls)
@@ -134,6 +132,10 @@ class Outcomes:
             return ""
         missing = [one.peer for one in self._missing(self._commits[number])]
         return f"round {number}: decided, payloads of {', '.join(missing)} are not here yet"
+
+    def _holds(self, commit: Commit) -> bool:
+        """Whether this commit is of the chain as it is known now."""
+        return self._commits.get(commit.number) is commit
 
     def _missing(self, commit: Commit) -> list[Participant]:
         return [one for one in commit.participants if (commit.number, one) not in self._store]

@@ -120,6 +120,7 @@ class Rounds:
             run=run,
             names=names,
             on_own=self._has_lied_itself,
+            on_other=lambda: self._happens(lambda machine: machine.reconsider()),
         )
         self._watch = Watch("")
         self._reach = Reach(self._following.look_at)

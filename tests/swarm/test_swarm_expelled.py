@@ -183,7 +183,15 @@ class Member:
         self.link = MemoryTransport(network, letter)
         self.disk, self.guilt = MemoryDisk(), list[str]()
         self.expelled = expelled_of(self.disk, self.link.trust)
-        self.accusations = Accusations(self.link, self.expelled, run=RUN, names=lambda: names, on_own=self.guilt.append)
+        self.heard: list[set[str]] = []
+        self.accusations = Accusations(
+            self.link,
+            self.expelled,
+            run=RUN,
+            names=lambda: names,
+            on_own=self.guilt.append,
+            on_other=lambda: self.heard.append(self.has_expelled),
+        )
 
     @property
     def has_expelled(self) -> set[str]:
@@ -216,6 +224,7 @@ def test_new_evidence_is_told_to_all_and_everybody_checks_it() -> None:
         assert [made[letter].has_expelled for letter in "abc"] == [{"d"}] * 3
         assert [set(read_register(made[letter].disk).expelled) for letter in "abc"] == [{"d"}] * 3
         assert not await made["b"].accusations.accuse(two_accepts(LIAR, view=1)), "once"
+        assert [made[letter].heard for letter in "abc"] == [[{"d"}]] * 3
 
     run(scene())
 

@@ -56,6 +56,18 @@ def test_who_seals_two_payloads_for_a_round_is_expelled_by_all() -> None:
     run(scene())
 
 
+def test_with_quorum_all_the_run_goes_on_without_who_was_expelled() -> None:
+    async def scene() -> None:
+        swarm, _ = await swarm_with_liar(lambda liar, swarm: lambda number: None, quorum="all")
+        await asyncio.sleep(100)
+        assert [swarm[letter].done for letter in HONEST] == [0, 0, 0], "all are waited for"
+        await swarm["a"].rounds._accusations.accuse(two_accepts("003-d", sitting=RUN))
+        await swarm.until(HONEST, 4, limit_s=100)
+        assert swarm["a"].who(3) == HONEST
+
+    run(scene())
+
+
 async def until_it_leads(swarm: Swarm) -> Memory:
     """Until "d" leads the round at hand of all, and all hold the payloads of each other."""
     for _ in range(10_000):
