@@ -31,7 +31,7 @@ from outerloop.replica import Replica
 from outerloop.types import Tensors, UserError
 
 STATES = 4
-"""As many copies of the slow weights as a state may take: an outer Adam holds two beside them."""
+"""Upper bound of the size of a state, in copies of the slow weights: an outer AdamW needs three."""
 OVERHEAD_BYTES = 1 << 20
 SCREEN = "screen"
 """The one part that states of older runs lack."""
@@ -78,7 +78,7 @@ class Inheritance:
         try:
             state = on_device(snapshot.unpack(content), self.replica.device)
             self.check(state)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise UserError(f"the others' state does not fit: {error}; start with the settings of their run") from error
         slow, island = self.replica.slow, self.replica.island
         delta = {name: slow[name] - x for name, x in island.read(list(slow), "weights").items()}
@@ -92,7 +92,7 @@ class Inheritance:
         island.write({name: slow[name] - x for name, x in delta.items()}, merge_local=0.0)
 
     def check(self, state: Any) -> None:
-        """Raises ValueError, KeyError, TypeError or AttributeError saying what of it cannot be taken over.
+        """Raises ValueError, KeyError, TypeError, AttributeError or OverflowError: what of it cannot be taken over.
 
         Parts that check what they load do so on a copy of theirs.
         """

@@ -187,4 +187,6 @@ def test_what_a_killed_peer_left_of_a_payload_is_removed(tmp_path):
     asyncio.run(folder.write("whole", b"x"))
     (tmp_path / "rounds/.begun").write_bytes(b"half")
     assert Folder(tmp_path / "rounds").names() == ["whole"]
+    assert len(list((tmp_path / "rounds").iterdir())) == 2, "another process may be writing it"
+    folder.cleared()
     assert [file.name for file in (tmp_path / "rounds").iterdir()] == ["whole"]

@@ -63,7 +63,10 @@ def test_lifted_on_every_worker(
 def test_not_while_the_run_is_on(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Nor does it touch what the worker is writing just now."""
     lock = locked(run_dir)
+    begun = identity_file(run_dir, 0).with_suffix(".rounds") / ".agreement"
+    begun.write_bytes(b"half")
     try:
         code, text = said([str(run_dir), "--lift", ID], monkeypatch, capsys)
         assert code == 2 and "stop it, lift, and start it again" in text and text.count("\n") == 1
@@ -71,6 +74,7 @@ def test_not_while_the_run_is_on(
     finally:
         free(lock)
     assert ID in read_register(folder(run_dir, 0)).expelled
+    assert begun.read_bytes() == b"half"
 
 
 def test_a_folder_of_no_swarm(

@@ -335,6 +335,9 @@ BROKEN = {
     "a negative v": ("adamw", kept(0, "exp_avg_sq"), -torch.ones(7, 7), "exp_avg_sq of 0.weight is negative"),
     "no v": ("adamw", part("method", "optimizer", "state", 0), STEP, "keeps all of .* of 0"),
     "a step that is none": ("adamw", kept(0, "step"), torch.tensor(-3.0), "step of 0.weight is negative"),
+    "a complex step": ("adamw", kept(0, "step"), torch.tensor(3.0 + 0j), "of 0.weight is torch.complex64, no real"),
+    "a complex sum": ("adagrad", kept(1, "sum"), torch.ones(7) + 0j, "sum of 0.bias is torch.complex64, no real"),
+    "a step of eight bits": ("adamw", kept(0, "step"), torch.tensor(3.0).to(torch.float8_e4m3fn), "e4m3fn, no real"),
     "a step far too large": ("adamw", kept(0, "step"), torch.tensor(1e20), "step of 0.weight is more than"),
     "more than a parameter": ("adagrad", kept(1, "sum"), torch.ones(100), r"sum of 0.bias has the shape \(100,\)"),
     "a sum that is not finite": ("adagrad", kept(0, "sum"), HUGE, "sum of 0.weight is not finite"),
@@ -355,6 +358,8 @@ BROKEN = {
     "a slow weight that is no tensor": ("sgd", part("slow", SLOW), 3, f"{SLOW} is no tensor there"),
     "a buffer more": ("sgd", part("buffers", "x"), torch.ones(1), "only one side has x"),
     "norms that are not positive": ("sgd", part("screen"), {"landed": {0: [float("nan")]}}, "not positive and finite"),
+    "a norm beyond all floats": ("sgd", part("screen"), {"landed": {0: [10**400]}}, "too large to convert to float"),
+    "a rate beyond all floats": ("adamw", group("lr"), 10**400, "too large to convert to float"),
     "a part more": ("sgd", part("x"), 1, "a state is a map of"),
 }  # fmt: skip
 

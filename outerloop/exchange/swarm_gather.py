@@ -143,7 +143,7 @@ class SwarmGather(SwarmExchange):
                 run=run,
                 own=self.peer,
                 names=self._names,
-                disk=Folder(folder_of(Path(identity_path))),
+                disk=Folder(folder_of(Path(identity_path))).cleared(),
                 rules=rules,
                 max_blob_bytes=max_blob_bytes,
                 pace=pace,
@@ -164,7 +164,7 @@ class SwarmGather(SwarmExchange):
                 own=self.peer,
                 sitting=lambda: self._members.sitting,
                 allowed=lambda peer_id: peer_id in self._names(),
-                disk=Folder(Path(identity_path).with_suffix(".state"), synced=False),
+                disk=Folder(Path(identity_path).with_suffix(".state"), synced=False).cleared(),
                 pace=pace,
             )
             parts += [self._rounds, self._meetings, self._opening, self._handover]

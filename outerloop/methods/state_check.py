@@ -23,6 +23,8 @@ from outerloop.types import Tensors
 
 MOST_ROUNDS = 1 << 40
 """No run comes so far."""
+REAL = {torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32}
+"""What a tensor may be that has no dtype of its own here: the others have no order, or no operations."""
 SCALAR = "step"
 KEYS = {torch.optim.SGD: {"momentum_buffer"}, torch.optim.AdamW: {SCALAR, "exp_avg", "exp_avg_sq"}}
 """Of the optimizers whose steps are computed here, what each keeps of a parameter."""
@@ -120,6 +122,8 @@ def check_tensor(value: Tensor, what: str, dtype: torch.dtype | None, *, fits: b
         raise ValueError(f"{what} has the shape {tuple(value.shape)}")
     if dtype is not None and value.dtype != dtype:
         raise ValueError(f"{what} is {value.dtype} there and {dtype} here")
+    if value.dtype not in REAL:
+        raise ValueError(f"{what} is {value.dtype}, no real number")
     if not bool(value.isfinite().all()):
         raise ValueError(f"{what} is not finite")
 

@@ -4,7 +4,8 @@
 {}                                                      ->   <- {count: how many}, then each as a map of its own
 
 Each peer checks for itself, so it does not matter who tells. Who tells what proves nothing lies itself: nothing more of
-it is checked. What a remote can cause is one check for each peer that is known here, and one more.
+it is checked. So a remote can make this peer check one false piece of evidence, and a true one for each known peer:
+those of its own keys cost a write and a message to all for the first few, and nothing later (expelled.MAX_OUTSIDERS).
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ AROUND_S = 10.0
 
 
 class Accusations:
-    """`names`: id -> name of the peers that may take part. `on_own` is told what this peer's own key is guilty of."""
+    """`names`: id -> name of the peers that may take part.
+
+    `on_own` is told what this peer's own key is guilty of, `on_other` that another one has been expelled.
+    """
 
     def __init__(
         self,
@@ -40,9 +44,10 @@ class Accusations:
         run: str,
         names: Callable[[], Mapping[str, str]],
         on_own: Callable[[str], None],
+        on_other: Callable[[], None],
     ) -> None:
-        self._transport, self._expelled, self._names, self._on_own = transport, expelled, names, on_own
-        self._run = run
+        self._transport, self._expelled, self._names = transport, expelled, names
+        self._run, self._on_own, self._on_other = run, on_own, on_other
         self._random = random.Random(transport.peer_id)
         self._false: set[str] = set()  # ids of those who told what proves nothing
         self._telling: set[asyncio.Task[None]] = set()
@@ -57,6 +62,7 @@ class Accusations:
             return self._confess(evidence)
         if not await self._expelled.convict(evidence):
             return False
+        self._on_other()
         for peer in self._others():
             if peer != told_by:
                 task = asyncio.create_task(self._tell(peer, evidence))

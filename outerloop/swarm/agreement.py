@@ -121,6 +121,10 @@ class Agreement(Decree):
             self.gathering = replace(self.gathering, deadline=True)
         return self._act()
 
+    def reconsider(self) -> list[Output]:
+        """Somebody is not allowed any more: the others may be enough now."""
+        return self._act()
+
     def timeout(self, number: int, view: int) -> list[Output]:
         """A leader that could have proposed has not, for too long; or nobody has come along to the next view since."""
         if (number, view) == (self.number, self.view) and self.votes:

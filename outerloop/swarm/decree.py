@@ -68,6 +68,11 @@ class Decree(Pacemaker):
         """Those of them that a commit of this peer's choice may count."""
         return frozenset(one for one in self.payloads if self._allowed(one.peer))
 
+    @property
+    def awaited(self) -> frozenset[str]:
+        """The peers of the roster whose payloads it may count: without those that were expelled."""
+        return frozenset(filter(self._allowed, self.memory.roster))
+
     def _take(self, sender: str, message: Here | Wishes | Promise | Propose | Accept) -> None:
         """A message about this round, from another peer of its roster. One of a later view moves nobody by itself."""
         if isinstance(message, Here):
@@ -113,6 +118,7 @@ class Decree(Pacemaker):
             self.gathering,
             self.gathering.promises_of(self.view) | {self.memory.peer: self._promised()} if self.view else {},
             countable=self.countable,
+            awaited=self.awaited,
             willing=self._willing,
             closing=self.closing,
             absent_rounds=self._absent_rounds,

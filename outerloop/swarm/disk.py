@@ -40,8 +40,15 @@ class Folder:
         self._path = path
         self._synced = synced
         make_folder(path)
-        for begun in path.glob(".*"):  # of a peer that was killed, or had no space left
+
+    def cleared(self) -> Folder:
+        """Return this folder without what a killed process had begun to write.
+
+        For the one process that writes here, before it does: what another one has begun is not its own to remove.
+        """
+        for begun in self._path.glob(".*"):
             begun.unlink()
+        return self
 
     def names(self) -> list[str]:
         return [file.name for file in self._path.iterdir() if not file.name.startswith(".")]

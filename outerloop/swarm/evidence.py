@@ -11,13 +11,12 @@ a time, after which it votes once: whatever is lost, repeated or late, it signs 
 one either: a statement holds for its sitting, signer and round alone (notary.py, sealed.py), and two signatures of one
 statement are no pair. So evidence needs no trust in who passes it on, and each peer checks it for itself.
 
-A false root of the state is evidence of another kind: it stands in the commits, which all have (`false_roots`).
+A root of the state that most others do not name (state_roots.py) is none: a peer whose weights differ, because of a
+fault of its machine, names one without lying, and heals (judge.py). Nor does a seal say of which chain the state is.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,10 +40,6 @@ from outerloop.swarm.statements import Statement
 ACCEPT, PROMISE, PAYLOAD = "accept", "promise", "payload"
 MAX_SITTING = 512
 """Letters. A run's name and 17 more."""
-MAX_DETAILS = 4
-"""What a payload's seal may sign besides round and sha256: the number and the root of a state, and room for two."""
-MAX_DETAIL = 128
-"""Bytes of one of them: two digests, say."""
 MAX_BYTES = 4096
 """Of one piece of evidence as msgpack, with every field as long as it may be."""
 
@@ -128,33 +123,6 @@ def contradiction(one: Statement, other: Statement) -> str:
     return _two_payloads(one, other) if (one[0], other[0]) == (PAYLOAD, PAYLOAD) else ""
 
 
-def false_roots(named: Iterable[tuple[str, tuple[int, bytes] | None]], roster: Iterable[str]) -> dict[str, int]:
-    """Return whose root of a state is not the one that more than half of a roster name: peer id -> its commit's number.
-
-    Args:
-        named: participants of commits, and the state that each names: the number of a commit and the root of the state
-            as of it.
-        roster: who may be counted, each id once; who names two roots of one state counts for neither.
-    """
-    seats = {id_of(peer) for peer in roster}
-    roots: dict[int, dict[str, set[bytes]]] = defaultdict(lambda: defaultdict(set))
-    for peer, state in named:
-        if state is not None and id_of(peer) in seats:
-            roots[state[0]][id_of(peer)].add(state[1])
-    false: dict[str, int] = {}
-    for number, of_peer in sorted(roots.items()):
-        true = _most_named(of_peer.values(), len(seats))
-        if true is not None:
-            false |= {peer: number for peer, own in of_peer.items() if own != {true} and peer not in false}
-    return false
-
-
-def _most_named(named: Iterable[set[bytes]], seats: int) -> bytes | None:
-    """The root that more than half of so many peers name, and no other one; None: there is no such root."""
-    votes = Counter(next(iter(roots)) for roots in named if len(roots) == 1)
-    return next((root for root, count in votes.items() if 2 * count > seats), None)
-
-
 def _two_accepts(one: Any, other: Any) -> str:
     (_, number, *where, accepted), (_, other_number, *other_where, also) = one, other
     if (number, where) != (other_number, other_where) or accepted == also:
@@ -189,7 +157,7 @@ def _order(signed: Signed) -> tuple[str, bytes, bytes]:
 
 def _statement(value: Any) -> Statement:
     """Raises BadMessage for what no peer of any version of the agreement signs."""
-    if type(value) is not list or not 3 <= len(value) <= 3 + MAX_DETAILS:
+    if type(value) is not list or len(value) < 3:
         raise BadMessage(f"a statement is a list that begins with its context; came {quote(value)}")
     context, number, *said = value
     whole(number, "a statement's round", most=MAX_NUMBER)
@@ -199,9 +167,9 @@ def _statement(value: Any) -> Statement:
         digest(said[2], "an accepted commit")
     elif context == PROMISE and len(said) == 4:
         _promise(*said)
-    elif context == PAYLOAD:
+    elif context == PAYLOAD and len(said) in (1, 3):
         digest(said[0], "a payload")
-        _details(said[1:])
+        _state(*said[1:])
     else:
         raise BadMessage(f"no statement of accepts, promises and payloads is {quote(value)}")
     return (context, number, *said)
@@ -215,14 +183,10 @@ def _promise(head: Any, view: Any, told_view: Any, told: Any) -> None:
         digest(told, "what a promise tells of")
 
 
-def _details(details: list[Any]) -> None:
-    for one in details:
-        if type(one) is int:
-            whole(one, "a number beside a payload", most=MAX_NUMBER)
-        elif type(one) is not bytes or len(one) > MAX_DETAIL:
-            raise BadMessage(
-                f"what is sealed with a payload is numbers and up to {MAX_DETAIL} bytes; came {quote(one)}"
-            )
+def _state(number: Any = 0, root: Any = bytes(32)) -> None:
+    """What a seal signs beside the payload, if its owner names a state of the run (state_roots.py)."""
+    whole(number, "the number of a sealed state", most=MAX_NUMBER)
+    digest(root, "the root of a sealed state")
 
 
 def _view(value: Any) -> int:

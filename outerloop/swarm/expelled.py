@@ -1,10 +1,11 @@
 """Who is expelled from a run: on disk beside the identity, refused by the allow-list, until an operator lifts it.
 
     expelled   peers, with what they did, in which round, when this peer found it, and the evidence
-    lifted     what an operator forgave: of this peer, in this sitting, up to this round and ROUNDS_KEPT more, for
-               others may hold other evidence of the same lie
+    lifted     [peer, sitting, round] of what an operator forgave: evidence about this peer up to ROUNDS_KEPT rounds
+               after that one is ignored, since other peers may hold further evidence of the same lie
 
-A peer stays expelled when the run is resumed in another sitting.
+A peer stays expelled when the run is resumed in another sitting. The accused chooses the round that it signs for, so
+that evidence about a round of this sitting that is not near yet is ignored: lifting it would forgive all until then.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import msgpack
 from outerloop.swarm.disk import Disk
 from outerloop.swarm.evidence import Evidence, guilty
 from outerloop.swarm.fields import MAX_NUMBER, BadMessage, fields, id_of, items, peer_id, quote, unpacked, whole
-from outerloop.swarm.memory import ROUNDS_KEPT
+from outerloop.swarm.memory import ROUNDS_KEPT, Memory
 from outerloop.swarm.trust import Trust
 from outerloop.types import UserError
 
@@ -29,21 +30,24 @@ logger = logging.getLogger(__name__)
 NAME = "expelled"
 VERSION = 1
 MAX_EXPELLED = 1024
-"""More are not expelled: as many as a roster has seats. 4 MB on disk and in the answer to who asks."""
+"""As many as a roster has seats, 4 MB on disk and in the answer to who asks. One more takes the place of the first."""
+MAX_OUTSIDERS = 64
+"""When as many are expelled, only who holds a seat in one of the last rosters is: a new key costs nothing in an open
+run, and each one that lies costs this peer a write and a message to everybody."""
 MAX_WHY = 256
 Lift = tuple[str, str, int]
 
 
 @dataclass(frozen=True)
 class Expulsion:
-    """`found_s`: seconds since 1970 by this machine's clock. `evidence`: none where the commits themselves are."""
+    """`found_s`: seconds since 1970 by this machine's clock."""
 
     peer: str
     sitting: str
     number: int
     why: str
     found_s: float
-    evidence: Evidence | None = None
+    evidence: Evidence
 
     def line(self) -> str:
         """What people are shown."""
@@ -51,8 +55,7 @@ class Expulsion:
         return f"{self.peer} {self.why}; expelled {when}"
 
     def to_list(self) -> list[Any]:
-        evidence = self.evidence.to_map() if self.evidence else None
-        return [self.peer, self.sitting, self.number, self.why, self.found_s, evidence]
+        return [self.peer, self.sitting, self.number, self.why, self.found_s, self.evidence.to_map()]
 
     @staticmethod
     def from_list(value: Any) -> Expulsion:
@@ -60,21 +63,21 @@ class Expulsion:
         if type(value) is not list or list(map(type, value[:5])) != [str, str, int, str, float] or len(value) != 6:
             raise BadMessage(f"an expulsion is [peer, sitting, round, why, when, evidence]; came {quote(value)}")
         peer, sitting, number, why, found_s, evidence = value
-        known = None if evidence is None else Evidence.from_map(evidence)
         if not why.isprintable() or len(why) > MAX_WHY:
             raise BadMessage(f"why a peer is expelled has {MAX_WHY} printable letters at most; came {quote(why)}")
-        return Expulsion(peer_id(peer, "who is expelled"), sitting, number, why, found_s, known)
+        return Expulsion(peer_id(peer, "who is expelled"), sitting, number, why, found_s, Evidence.from_map(evidence))
 
 
 @dataclass(frozen=True)
 class Register:
-    """What the file holds: an event makes a new one. `expelled` by peer id."""
+    """What the file holds: an event makes a new one. `expelled` by peer id, in the order in which they were found."""
 
     expelled: Mapping[str, Expulsion] = field(default_factory=dict)
     lifted: tuple[Lift, ...] = ()
 
     def with_one(self, one: Expulsion) -> Register:
-        return replace(self, expelled={**self.expelled, id_of(one.peer): one})
+        last = list(self.expelled.items())[1 - MAX_EXPELLED :]
+        return replace(self, expelled={**dict(last), id_of(one.peer): one})
 
     def without(self, peer_id: str) -> Register:
         """Lift the expulsion of this peer, which is expelled."""
@@ -119,11 +122,21 @@ async def write_register(disk: Disk, register: Register) -> None:
 
 
 class Expelled:
-    """One peer's register while it runs: whoever is in it is not in `trust.allow`."""
+    """One peer's register while it runs: whoever is in it is not in `trust.allow`.
 
-    def __init__(self, disk: Disk, trust: Trust, *, now_s: Callable[[], float] = time.time) -> None:
+    `memory`: of the agreement; None before the rounds have begun, when nobody is expelled.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        trust: Trust,
+        *,
+        memory: Callable[[], Memory | None],
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
         """Raises UserError when the file is damaged."""
-        self._disk, self._trust, self._now_s = disk, trust, now_s
+        self._disk, self._trust, self._memory, self._now_s = disk, trust, memory, now_s
         self.register = read_register(disk)
         self._writing = asyncio.Lock()
         for peer in self.register.expelled:
@@ -132,37 +145,40 @@ class Expelled:
     @property
     def evidence(self) -> list[Evidence]:
         """All that can be shown to others."""
-        return [one.evidence for one in self.register.expelled.values() if one.evidence is not None]
+        return [one.evidence for one in self.register.expelled.values()]
 
     def wants(self, evidence: Evidence) -> bool:
         """Whether evidence against this peer is worth a check."""
-        return self._is_new(evidence.peer, evidence.sitting, evidence.number)
+        peer, sitting, number = evidence.peer, evidence.sitting, evidence.number
+        memory = self._memory()
+        if memory is None or (sitting == memory.run and number > memory.number + ROUNDS_KEPT):
+            return False
+        if id_of(peer) in self.register.expelled or self.register.forgives(peer, sitting, number):
+            return False
+        return len(self.register.expelled) < MAX_OUTSIDERS or _has_seat(memory, id_of(peer))
 
     async def convict(self, evidence: Evidence) -> bool:
         """Expel the accused, if that is worth a check and the evidence holds. Returns whether it does, once safe."""
         if not self.wants(evidence) or not guilty(evidence, self._trust.signatures):
             return False
-        await self._expel(evidence.peer, evidence.sitting, evidence.number, evidence.why, evidence)
+        await self._expel(evidence)
         return True
 
-    async def convict_of_root(self, peer: str, sitting: str, number: int) -> None:
-        """Expel a peer (its name) whose root of the state as of a commit is not that of most (evidence.py)."""
-        if self._is_new(peer, sitting, number):
-            await self._expel(peer, sitting, number, f"named a false root of the state as of commit {number}", None)
-
-    def _is_new(self, peer: str, sitting: str, number: int) -> bool:
-        return (
-            id_of(peer) not in self.register.expelled
-            and len(self.register.expelled) < MAX_EXPELLED
-            and not self.register.forgives(peer, sitting, number)
-        )
-
-    async def _expel(self, peer: str, sitting: str, number: int, why: str, evidence: Evidence | None) -> None:
-        self.register = self.register.with_one(Expulsion(peer, sitting, number, why, self._now_s(), evidence))
+    async def _expel(self, evidence: Evidence) -> None:
+        peer, why, known = evidence.peer, evidence.why, self.register.expelled
+        one = Expulsion(peer, evidence.sitting, evidence.number, why, self._now_s(), evidence)
+        self.register = self.register.with_one(one)
         self._trust.allow.expel(id_of(peer))
+        for forgotten in known.keys() - self.register.expelled.keys():
+            self._trust.allow.readmit(forgotten)
         logger.warning("%s %s: it is expelled from the run", peer, why)
         async with self._writing:  # one after the other, and each writes all that is known by then
             await write_register(self._disk, self.register)
+
+
+def _has_seat(memory: Memory, peer_id: str) -> bool:
+    """Whether a peer is in one of the last rosters."""
+    return any(peer_id == id_of(peer) for one in memory.log for peer in one.commit.roster)
 
 
 def _lift(value: Any) -> Lift:

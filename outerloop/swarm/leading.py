@@ -41,6 +41,7 @@ def choice(
     promises: Promises,
     *,
     countable: Collection[Participant],
+    awaited: Collection[str],
     willing: Willing,
     closing: Closing,
     absent_rounds: int,
@@ -48,7 +49,8 @@ def choice(
     """Return what to propose; None: not yet.
 
     `promises`: of the view at hand, the own one included; none in view 0. `countable`: the round's payloads that are
-    held and may be counted. `willing`: whether a commit that these promises tell of can be proposed again.
+    held and may be counted. `awaited`: the peers of the roster whose payloads may be counted. `willing`: whether a
+    commit that these promises tell of can be proposed again.
     """
     if memory.promised > 0:
         if len(promises) < majority(memory.roster):
@@ -62,7 +64,7 @@ def choice(
         accepted = promises[peer].accepted
         if accepted and vote == (view, accepted.commit.digest) and accepted.commit.digest in commits:
             return Choice(accepted.commit, peer, accepted.links, pledges)
-    if not closes(memory, gathering, countable, closing=closing):
+    if not closes(memory, gathering, countable, awaited=awaited, closing=closing):
         return None
     return Choice(_own(memory, gathering, countable, absent_rounds), memory.peer, (), pledges)
 
@@ -103,16 +105,23 @@ def _latest(promises: Promises) -> str:
     return max(told)[1] if told else ""
 
 
-def closes(memory: Memory, gathering: Gathering, held: Collection[Participant], *, closing: Closing) -> bool:
+def closes(
+    memory: Memory,
+    gathering: Gathering,
+    held: Collection[Participant],
+    *,
+    awaited: Collection[str],
+    closing: Closing,
+) -> bool:
     """Whether the payloads held are enough now: those of the roster count. Learners are waited for in the grace alone.
 
     A learner slower than the others by less than the grace would never be counted if nobody waited for it.
     """
     voters = {one.peer for one in candidates(memory, held)}
-    awaited = gathering.asked - {one.peer for one in held}
-    if awaited and not (gathering.grace or gathering.deadline):
+    grace, deadline = gathering.grace, gathering.deadline
+    if gathering.asked - {one.peer for one in held} and not (grace or deadline):
         return False
-    return closing.closes(len(voters), len(memory.roster), grace=gathering.grace, deadline=gathering.deadline)
+    return closing.closes(len(voters), len(memory.roster), awaited=len(awaited), grace=grace, deadline=deadline)
 
 
 def candidates(

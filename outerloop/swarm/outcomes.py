@@ -87,11 +87,16 @@ class Outcomes:
         return number < self._open
 
     async def take(self, number: int) -> list[tuple[str, Buffer]]:
-        """Who took part and with what, as it lies here, in the order of names. Raises TooFar."""
+        """Who took part and with what, as it lies here, in the order of names. Raises TooFar.
+
+        Where the chain is left while payloads are fetched, it is what the round comes to on the other chain.
+        """
         while not self.decided(number):
             await self._news.wait()
         commit = self._commits[number]
         await self.complete(commit)
+        if not self._holds(commit):
+            return await self.take(number)
         if self._missing(commit):
             raise TooFar
         contents = [(one.peer, self._store.take(number, one)) for one in commit.participants]
@@ -102,9 +107,10 @@ class Outcomes:
     async def complete(self, commit: Commit) -> None:
         """Get what a commit names and is not here: from its owner, or from anybody who may have accepted it.
 
-        In vain once the others are so far that nobody keeps it any more: then some of it stays missing.
+        In vain once the others are so far that nobody keeps it any more: then some of it stays missing. Ends when the
+        commit is left or skipped.
         """
-        while (missing := self._missing(commit)) and self._broken is None:
+        while self._broken is None and self._holds(commit) and (missing := self._missing(commit)):
             others = [peer for peer in commit.roster if peer != self._own]
             pulls = [self._pulls.start(commit.number, one, [one.peer, *others], decided=True) for one in missing]
             await asyncio.wait(pulls)
@@ -126,6 +132,10 @@ class Outcomes:
             return ""
         missing = [one.peer for one in self._missing(self._commits[number])]
         return f"round {number}: decided, payloads of {', '.join(missing)} are not here yet"
+
+    def _holds(self, commit: Commit) -> bool:
+        """Whether this commit is of the chain as it is known now."""
+        return self._commits.get(commit.number) is commit
 
     def _missing(self, commit: Commit) -> list[Participant]:
         return [one for one in commit.participants if (commit.number, one) not in self._store]

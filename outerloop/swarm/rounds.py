@@ -116,7 +116,12 @@ class Rounds:
         )
         self._post = Post(transport, run=run, names=names, receive=self._receive, incarnations=incarnations)
         self._accusations = Accusations(
-            transport, Expelled(disk, self._trust), run=run, names=names, on_own=self._has_lied_itself
+            transport,
+            Expelled(disk, self._trust, memory=lambda: self._machine.memory if self._machine else None),
+            run=run,
+            names=names,
+            on_own=self._has_lied_itself,
+            on_other=lambda: self._happens(lambda machine: machine.reconsider()),
         )
         self._watch = Watch("")
         self._reach = Reach(self._following.look_at)
@@ -144,8 +149,8 @@ class Rounds:
         return "" if self._machine is None else self._machine.memory.head.digest.hex()
 
     def head_of(self, number: int) -> bytes | None:
-        """The digest of a commit; None when it is forgotten."""
-        return self._outcomes.digest(number)
+        """The digest of a commit that the trainer has landed; None when it is forgotten, or was left since."""
+        return None if self._outcomes.too_far else self._outcomes.digest(number)
 
     @property
     def _agreement(self) -> Agreement:
@@ -189,6 +194,7 @@ class Rounds:
     async def go_on_from(self, decided: Decided, *, run: str) -> None:
         """Follow the chain from a commit whose state is on its way here. Raises UserError: it cannot."""
         self._following.away = True
+        self.roots.take_back(0)
         self._outcomes.skip_to(decided.commit.number)
         if self._machine is not None:
             self._happens(lambda machine: machine.skip_to(decided))
@@ -299,6 +305,7 @@ class Rounds:
         elif isinstance(output, Behind):
             self._following.catch_up(output.peer)
         elif isinstance(output, Left):
+            self.roots.leave(output.number)
             self._go_over(output.number)
         elif isinstance(output, Refused):
             self._trust.refusals.note("ballots", output.sender, output.reason)
@@ -381,7 +388,7 @@ class Rounds:
 
     def _has_sealed(self, number: int) -> bool:
         """Whether this peer has a payload of this round: it seals no other one, on another chain either."""
-        return any(known == number and one.peer == self._own for known, one in self._store.since(number))
+        return self._store.sealed_by(self._own, number)
 
     def _since(self, number: int | None) -> tuple[Decided, ...]:
         """The commits after a number; all that the log holds for None, or where it does not reach back that far."""

@@ -5,6 +5,8 @@
     commit m > n     has what each of its payloads names (commits.Participant); a majority has accepted it
     certified        the state that more than half of the other peers of commit m's roster have named in the commits
                      n + 1 .. m, each peer counted once
+    left             when the peer goes over to another chain (forks.py), its states as of the commits that it leaves,
+                     and who has named such states, are forgotten
 
 Nothing is named where nobody asked for a state, so a calm round has no byte of this.
 """
@@ -32,6 +34,8 @@ class StateRoots:
     def __init__(self, *, own: str) -> None:
         self._own = own
         self._to_name: State | None = None
+        self._hashing = 0  # states
+        self._left: int | None = None  # the first commit that was left while these are hashed
         self._hashed = asyncio.Event()
         self._hashed.set()
         self._named: defaultdict[State, set[str]] = defaultdict(set)  # the ids of those that name it
@@ -42,15 +46,38 @@ class StateRoots:
     @contextmanager
     def hashing(self) -> Iterator[None]:
         """A copied state is being hashed in here: the next payload waits for it, for HASHED_S."""
+        self._hashing += 1
         self._hashed.clear()
         try:
             yield
         finally:
-            self._hashed.set()
+            self._hashing -= 1
+            if not self._hashing:
+                self._left = None
+                self._hashed.set()
 
     def name(self, number: int, sha: bytes) -> None:
-        """This peer's payloads name its state as of this commit from now on, until one of them is counted."""
-        self._to_name = number, sha
+        """This peer's payloads name its state as of this commit from now on, until one of them is counted.
+
+        Not if the commit was left while the state was being hashed.
+        """
+        if self._left is None or number < self._left:
+            self._to_name = number, sha
+
+    def take_back(self, number: int) -> None:
+        """Name no state of this peer as of this commit or a later one: it may be of another chain."""
+        if self._to_name is not None and self._to_name[0] >= number:
+            self._to_name = None
+        if self._hashing:
+            self._left = number if self._left is None else min(number, self._left)
+
+    def leave(self, number: int) -> None:
+        """From this commit on the chain is another one."""
+        self.take_back(number)
+        self._last = min(self._last, number - 1)
+        for state in [state for state in self._named if state[0] >= number]:
+            del self._named[state]
+        self._certified = {known: sha for known, sha in self._certified.items() if known < number}
 
     async def named_in(self, number: int) -> State | None:
         """Return what this peer's payload of a round names, if anything."""

@@ -3,8 +3,9 @@
     <round>-<sha256>-<peer>.payload        <peer>@<commit>.<sha256> where it names a state of the run (state_roots.py)
 
 An accept says "its payloads can be had from me", so a payload is safe before anybody hears that it is held, and is
-found again after a crash. Those of the newest round lie in memory as well until they are landed: just the bytes that
-were checked, and no copy of them.
+found again after a crash. One that is damaged by then is fetched again, and its file stays until then: the name tells
+that its owner has sealed a payload of this round (`sealed_by`). Those of the newest round lie in memory as well until
+they are landed: just the bytes that were checked, and no copy of them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ class Store:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._files = {key: name for name in disk.names() if (key := _key(disk, name)) is not None}
+        self._files: dict[Key, str] = {}
+        self._damaged: dict[str, tuple[int, str]] = {}  # file -> round and peer
+        for name in disk.names():
+            self._find(name)
         self._newest: dict[Key, bytes] = {}
         self._writing: set[Key] = set()
 
@@ -44,6 +48,11 @@ class Store:
         """What is held of this round and later ones."""
         return sorted(key for key in self._files if key[0] >= number)
 
+    def sealed_by(self, peer: str, number: int) -> bool:
+        """Return whether a payload of this peer for this round has been held here, be it damaged now."""
+        held = [(of, one.peer) for of, one in self._files]
+        return (number, peer) in [*held, *self._damaged.values()]
+
     async def put(self, number: int, one: Participant, content: bytes) -> None:
         """Hold a content, which is what `one` says; safe when this returns."""
         named = f"@{one.state[0]}.{one.state[1].hex()}" if one.state else ""
@@ -52,6 +61,7 @@ class Store:
         try:
             await self._disk.write(name, content)
             self._files[number, one] = name
+            self._damaged.pop(name, None)
         finally:
             self._writing.discard((number, one))
         self._keep(number, one, content)
@@ -71,30 +81,32 @@ class Store:
         for key in [key for key in self._files if key[0] < number]:
             self._disk.remove(self._files.pop(key))
             self._newest.pop(key, None)
+        for name in [name for name, (of, _) in self._damaged.items() if of < number]:
+            self._disk.remove(name)
+            del self._damaged[name]
 
     def clear(self) -> None:
         """Remove everything: it is of another chain."""
-        for name in self._files.values():
+        for name in [*self._files.values(), *self._damaged]:
             self._disk.remove(name)
-        self._files, self._newest = {}, {}
+        self._files, self._newest, self._damaged = {}, {}, {}
+
+    def _find(self, name: str) -> None:
+        """Look at a file that lay here when this peer started."""
+        found = NAME.fullmatch(name)
+        if found is None:
+            return
+        number, sha, peer = int(found[1]), found[2], found[3]
+        state = (int(found[4]), bytes.fromhex(found[5])) if found[4] else None
+        one = Participant.of(peer, memoryview(self._disk.read(name)), state=state)
+        if one.digest.hex() == sha:
+            self._files[number, one] = name
+        else:
+            logger.warning("payload %s is damaged: it will be fetched again", name)
+            self._damaged[name] = number, peer
 
     def _keep(self, number: int, one: Participant, content: bytes) -> None:
         """In memory, as long as nothing of a later round is there."""
         newest = max([number, *(of for of, _ in self._newest)])
         held = {**self._newest, (number, one): content}
         self._newest = {key: content for key, content in held.items() if key[0] == newest}
-
-
-def _key(disk: Disk, name: str) -> Key | None:
-    """What a file holds; a damaged one is removed."""
-    found = NAME.fullmatch(name)
-    if found is None:
-        return None
-    content = disk.read(name)
-    state = (int(found[4]), bytes.fromhex(found[5])) if found[4] else None
-    one = Participant.of(found[3], memoryview(content), state=state)
-    if one.digest.hex() == found[2]:
-        return int(found[1]), one
-    logger.warning("payload %s is damaged: removed, it will be fetched again", name)
-    disk.remove(name)
-    return None

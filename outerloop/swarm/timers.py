@@ -54,13 +54,13 @@ class Timers:
 
     def look(self, machine: Agreement) -> None:
         """Start what begins now; what runs already goes on."""
-        number, view = machine.number, machine.view
+        number, view, awaited = machine.number, machine.view, machine.awaited
         here, roster = len(candidates(machine.memory, machine.countable)), len(machine.memory.roster)
         if here:
             self._start("deadline", self._rules.deadline_s, lambda m: m.deadline(number))
-        if here >= machine.closing.needed(roster, grace=True, deadline=False):
-            awaited = machine.gathering.asked.union(machine.memory.roster) - {one.peer for one in machine.payloads}
-            nobody_else = awaited <= set(self._gone)
+        if here >= machine.closing.needed(roster, awaited=len(awaited), grace=True, deadline=False):
+            missing = machine.gathering.asked.union(awaited) - {one.peer for one in machine.payloads}
+            nobody_else = missing <= set(self._gone)
             self._start(("grace", nobody_else), 0.0 if nobody_else else self._rules.grace_s, lambda m: m.grace(number))
         if machine.votes and awaits_its_leader(machine):
             patience_s = LEAD_S * 2 ** min(view, LAST_DOUBLING) + self._moving_s() - self._moved_before_s
@@ -84,4 +84,4 @@ def awaits_its_leader(machine: Agreement) -> bool:
     under_way = machine.view > 0 or gathering.proposal is not None or machine.memory.accepted is not None
     if under_way or machine.overdue:
         return True
-    return closes(machine.memory, gathering, machine.countable, closing=machine.closing)
+    return closes(machine.memory, gathering, machine.countable, awaited=machine.awaited, closing=machine.closing)

@@ -56,6 +56,10 @@ class AllowList:
         """This peer may take part no longer (expelled.py), in an open run either."""
         self._expelled.add(peer_id)
 
+    def readmit(self, peer_id: str) -> None:
+        """This peer is expelled no longer."""
+        self._expelled.discard(peer_id)
+
     def why_not(self, peer_id: str) -> str:
         """Why a peer that is not in this list is turned away."""
         return "was expelled from the run" if peer_id in self._expelled else "is not in exchange.allow"

@@ -40,9 +40,11 @@ def _as_leader(agreement: Agreement) -> str:
         return f"{len(memory.roster) - len(silent)} of {needed} promises are here; none of {names(silent)}"
     if gathering.wanted:
         return f"proposed before, payloads of {names(one.peer for one in gathering.wanted)} are to be fetched"
-    here = {one.peer for one in candidates(memory, agreement.payloads)}
-    enough = agreement.closing.needed(len(memory.roster), grace=gathering.grace, deadline=gathering.deadline)
-    return f"{len(here)} of {enough} payloads are here; none of {names(set(memory.roster) - here)}"
+    here, awaited = {one.peer for one in candidates(memory, agreement.countable)}, agreement.awaited
+    enough = agreement.closing.needed(
+        len(memory.roster), awaited=len(awaited), grace=gathering.grace, deadline=gathering.deadline
+    )
+    return f"{len(here)} of {enough} payloads are here; none of {names(awaited - here)}"
 
 
 def names(peers: Iterable[str]) -> str:

@@ -489,7 +489,7 @@ def test_a_learner_has_no_say() -> None:
     ],
 )
 def test_when_a_gather_closes(held: int, grace: bool, deadline: bool, closes: bool) -> None:
-    assert Closing(min_peers=3, min_fraction=0.6).closes(held, 7, grace=grace, deadline=deadline) is closes
+    assert Closing(min_peers=3, min_fraction=0.6).closes(held, 7, awaited=7, grace=grace, deadline=deadline) is closes
 
 
 def test_a_newcomer_brings_the_head_and_who_lost_its_memory_is_a_newcomer() -> None:

@@ -131,6 +131,56 @@ def test_a_payload_waits_for_the_hash_of_the_state_and_not_for_long() -> None:
     run(scene())
 
 
+# another chain
+
+
+def test_what_was_named_and_certified_on_a_chain_that_was_left_is_forgotten() -> None:
+    roots = StateRoots(own="000-a")
+    roots.name(6, WRONG)
+    roots.add(commit(6, {letter: (5, RIGHT) for letter in "bc"}, "abcd"))
+    roots.add(commit(7, {letter: (6, WRONG) for letter in "bc"}, "abcd"))
+    assert certified(roots, 5) == RIGHT and certified(roots, 6) == WRONG
+    roots.leave(6)
+    assert certified(roots, 5) == RIGHT and certified(roots, 6) is None and run(roots.named_in(8)) is None
+    roots.name(5, RIGHT)
+    roots.leave(6)
+    assert run(roots.named_in(8)) == (5, RIGHT), "as of a commit of both chains"
+    roots.add(commit(7, {letter: (6, RIGHT) for letter in "bc"}, "abcd"))
+    assert certified(roots, 6) == RIGHT
+
+
+def root_of(chain: list[int]) -> bytes:
+    """Of the state as of the last commit of a chain."""
+    return bytes(chain[-8:]).rjust(32)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(["land", "copy", "hashed", "leave", "skip"]), max_size=25), st.randoms())
+def test_no_peer_names_a_state_of_a_chain_that_it_has_left(events: list[str], draw: random.Random) -> None:
+    """A chain is the letters of its commits; a copied state is hashed for as long as it takes."""
+    roots, chain, hashing = StateRoots(own="000-a"), [0], list[Any]()
+    for letter, event in enumerate(events, start=1):
+        if event == "land":
+            chain.append(letter)
+        elif event == "copy" and not hashing:
+            hashing = [roots.hashing(), len(chain) - 1, root_of(chain)]
+            hashing[0].__enter__()
+        elif event == "hashed" and hashing:
+            context, *state = hashing
+            roots.name(*state)
+            context.__exit__(None, None, None)
+            hashing = []
+        elif event == "leave" and len(chain) > 1:
+            number = draw.randrange(1, len(chain))
+            chain = [*chain[:number], letter]
+            roots.leave(number)
+        elif event == "skip":
+            chain = [letter] * (len(chain) + 3)
+            roots.take_back(0)
+        named = roots._to_name
+        assert named is None or named[1] == root_of(chain[: named[0] + 1])
+
+
 # the seal and the store
 
 

@@ -17,13 +17,35 @@ from virtual_clock import run
 
 from outerloop.swarm.accusations import AROUND_S, Accusations, ask, protocol
 from outerloop.swarm.evidence import Evidence
-from outerloop.swarm.expelled import MAX_EXPELLED, NAME, Expelled, Expulsion, Register, read_register, write_register
+from outerloop.swarm.expelled import (
+    MAX_EXPELLED,
+    MAX_OUTSIDERS,
+    NAME,
+    Expelled,
+    Expulsion,
+    Register,
+    read_register,
+    write_register,
+)
+from outerloop.swarm.fields import id_of
 from outerloop.swarm.framing import TurnedAway, Unreadable
-from outerloop.swarm.memory import ROUNDS_KEPT
+from outerloop.swarm.memory import ROUNDS_KEPT, Memory
+from outerloop.swarm.trust import Trust
 from outerloop.types import UserError
 
 RUN = "r"
 LIAR = "003-d"
+
+
+ROSTER = [f"{index:03d}-{letter}" for index, letter in enumerate("abcd")]
+
+
+def expelled_of(
+    disk: MemoryDisk, trust: Trust | None = None, *, number: int = 20, roster: Iterable[str] = ROSTER
+) -> Expelled:
+    """Of a peer that is at this round, which this roster decides."""
+    memory = Memory.first(run=SITTING, peer="000-a", roster=roster, number=number)
+    return Expelled(disk, trust or trust_of("a"), memory=lambda: memory)
 
 
 # one peer's register
@@ -34,7 +56,7 @@ def test_an_expelled_peer_is_outside_every_list_also_after_a_restart() -> None:
         disk = MemoryDisk()
         for allow in ("abcd", ""):
             trust = trust_of("a", allow=allow)
-            expelled = Expelled(disk, trust, now_s=lambda: 1.0)
+            expelled = expelled_of(disk, trust)
             if not expelled.register.expelled:
                 assert "d" in trust.allow and trust.admits("d", "p", lambda peer_id: True)
                 assert await expelled.convict(two_accepts(LIAR))
@@ -47,7 +69,7 @@ def test_an_expelled_peer_is_outside_every_list_also_after_a_restart() -> None:
 
 def test_evidence_that_proves_nothing_expels_nobody() -> None:
     async def scene() -> None:
-        expelled, true = Expelled(MemoryDisk(), trust_of("a")), two_accepts(LIAR)
+        expelled, true = expelled_of(MemoryDisk()), two_accepts(LIAR)
         for wrong in (replace(true, peer="001-b"), replace(true, sitting="r/x"), replace(true, second=true.first)):
             assert not await expelled.convict(wrong)
         assert not expelled.register.expelled and "b" in expelled._trust.allow
@@ -58,9 +80,9 @@ def test_evidence_that_proves_nothing_expels_nobody() -> None:
 def test_what_was_lifted_is_not_brought_up_again_but_what_is_new_is() -> None:
     async def scene() -> None:
         disk = MemoryDisk()
-        assert await Expelled(disk, trust_of("a")).convict(two_accepts(LIAR, number=10))
+        assert await expelled_of(disk).convict(two_accepts(LIAR, number=10))
         await write_register(disk, read_register(disk).without("d"))
-        expelled = Expelled(disk, trust_of("a"))
+        expelled = expelled_of(disk)
         assert "d" in expelled._trust.allow and not expelled.evidence
         for number in (2, 10, 10 + ROUNDS_KEPT):
             assert not await expelled.convict(two_accepts(LIAR, number=number))
@@ -70,14 +92,54 @@ def test_what_was_lifted_is_not_brought_up_again_but_what_is_new_is() -> None:
     run(scene())
 
 
-def test_no_more_than_a_roster_of_peers_are_expelled() -> None:
+def test_evidence_about_a_round_that_is_far_ahead_cannot_be_used_to_be_forgiven_until_then() -> None:
+    """The accused signs what it likes: of a round in ten years, to be expelled and lifted for it."""
+
     async def scene() -> None:
-        disk, one = MemoryDisk(), Expulsion("000-a", SITTING, 1, "lied", 1.0)
-        full = Register({str(number): replace(one, peer=f"000-{number}") for number in range(MAX_EXPELLED)})
-        disk[NAME] = full.to_bytes()
-        expelled = Expelled(disk, trust_of("a"))
-        assert len(expelled.register.expelled) == MAX_EXPELLED and not expelled.wants(two_accepts(LIAR))
-        assert not await expelled.convict(two_accepts(LIAR))
+        disk, far = MemoryDisk(), two_accepts(LIAR, number=1 << 40)
+        expelled = expelled_of(disk, number=20)
+        assert not expelled.wants(far) and not await expelled.convict(far)
+        assert not expelled.wants(two_accepts(LIAR, number=21 + ROUNDS_KEPT))
+        assert await expelled.convict(two_accepts(LIAR, number=20 + ROUNDS_KEPT))
+        await write_register(disk, read_register(disk).without("d"))
+        assert expelled_of(disk, number=1000).wants(two_accepts(LIAR, number=1000))
+
+    run(scene())
+
+
+def test_nobody_is_expelled_before_the_rounds_have_begun() -> None:
+    trust = trust_of("a")
+    assert not Expelled(MemoryDisk(), trust, memory=lambda: None).wants(two_accepts(LIAR))
+
+
+def register_of(count: int) -> Register:
+    """So many keys that cost nothing, and have accused themselves."""
+    names = [f"000-{number}" for number in range(count)]
+    return Register({id_of(name): Expulsion(name, SITTING, 3, "lied", 1.0, two_accepts(name)) for name in names})
+
+
+def test_keys_without_a_seat_do_not_keep_the_register_from_one_that_has_a_seat() -> None:
+    async def scene() -> None:
+        disk, outsider = MemoryDisk(), two_accepts("000-z")
+        disk[NAME] = register_of(MAX_OUTSIDERS - 1).to_bytes()
+        expelled = expelled_of(disk)
+        assert await expelled.convict(outsider)
+        assert not await expelled.convict(two_accepts("000-y")) and "y" in expelled._trust.allow
+        assert await expelled.convict(two_accepts(LIAR)) and "d" not in expelled_of(disk)._trust.allow
+
+    run(scene())
+
+
+def test_no_more_than_a_roster_of_peers_are_expelled_and_the_first_of_them_is_forgotten() -> None:
+    async def scene() -> None:
+        disk = MemoryDisk()
+        disk[NAME] = register_of(MAX_EXPELLED).to_bytes()
+        expelled = expelled_of(disk)
+        assert await expelled.convict(two_accepts(LIAR))
+        known = read_register(disk).expelled
+        assert len(known) == MAX_EXPELLED and "d" in known and "0" not in known and "1" in known
+        assert "0" in expelled._trust.allow and "1" not in expelled._trust.allow
+        assert not expelled.wants(two_accepts("000-0")), "it has no seat"
 
     run(scene())
 
@@ -85,20 +147,9 @@ def test_no_more_than_a_roster_of_peers_are_expelled() -> None:
 def test_evidence_that_comes_at_once_is_all_on_disk() -> None:
     async def scene() -> None:
         disk = MemoryDisk()
-        expelled = Expelled(disk, trust_of("a"))
+        expelled = expelled_of(disk)
         await asyncio.gather(*(expelled.convict(two_accepts(f"000-{letter}")) for letter in "bcde"))
         assert set(read_register(disk).expelled) == set("bcde")
-
-    run(scene())
-
-
-def test_a_false_root_expels_without_two_statements() -> None:
-    async def scene() -> None:
-        disk = MemoryDisk()
-        expelled = Expelled(disk, trust_of("a"))
-        await expelled.convict_of_root(LIAR, SITTING, 7)
-        assert "d" not in expelled._trust.allow and expelled.evidence == []
-        assert "named a false root of the state as of commit 7" in read_register(disk).expelled["d"].line()
 
     run(scene())
 
@@ -119,7 +170,7 @@ def test_a_damaged_register_is_told_and_not_forgotten(content: bytes) -> None:
     disk = MemoryDisk()
     disk[NAME] = content
     with pytest.raises(UserError, match="remove the file expelled"):
-        Expelled(disk, trust_of("a"))
+        expelled_of(disk)
 
 
 # between peers
@@ -131,8 +182,16 @@ class Member:
     def __init__(self, network: MemoryNetwork, letter: str, names: dict[str, str]) -> None:
         self.link = MemoryTransport(network, letter)
         self.disk, self.guilt = MemoryDisk(), list[str]()
-        self.expelled = Expelled(self.disk, self.link.trust)
-        self.accusations = Accusations(self.link, self.expelled, run=RUN, names=lambda: names, on_own=self.guilt.append)
+        self.expelled = expelled_of(self.disk, self.link.trust)
+        self.heard: list[set[str]] = []
+        self.accusations = Accusations(
+            self.link,
+            self.expelled,
+            run=RUN,
+            names=lambda: names,
+            on_own=self.guilt.append,
+            on_other=lambda: self.heard.append(self.has_expelled),
+        )
 
     @property
     def has_expelled(self) -> set[str]:
@@ -165,6 +224,7 @@ def test_new_evidence_is_told_to_all_and_everybody_checks_it() -> None:
         assert [made[letter].has_expelled for letter in "abc"] == [{"d"}] * 3
         assert [set(read_register(made[letter].disk).expelled) for letter in "abc"] == [{"d"}] * 3
         assert not await made["b"].accusations.accuse(two_accepts(LIAR, view=1)), "once"
+        assert [made[letter].heard for letter in "abc"] == [[{"d"}]] * 3
 
     run(scene())
 

@@ -56,6 +56,18 @@ def test_who_seals_two_payloads_for_a_round_is_expelled_by_all() -> None:
     run(scene())
 
 
+def test_with_quorum_all_the_run_goes_on_without_who_was_expelled() -> None:
+    async def scene() -> None:
+        swarm, _ = await swarm_with_liar(lambda liar, swarm: lambda number: None, quorum="all")
+        await asyncio.sleep(100)
+        assert [swarm[letter].done for letter in HONEST] == [0, 0, 0], "all are waited for"
+        await swarm["a"].rounds._accusations.accuse(two_accepts("003-d", sitting=RUN))
+        await swarm.until(HONEST, 4, limit_s=100)
+        assert swarm["a"].who(3) == HONEST
+
+    run(scene())
+
+
 async def until_it_leads(swarm: Swarm) -> Memory:
     """Until "d" leads the round at hand of all, and all hold the payloads of each other."""
     for _ in range(10_000):
@@ -134,6 +146,27 @@ def test_honest_peers_that_crash_and_part_are_never_expelled(seed: int) -> None:
             await swarm[letter].restart(lost=rng.choice([0, 1]))
         await asyncio.sleep(100)
         assert all(expelled_by(swarm, letter) == {} for letter in "abcd")
+        swarm.agree()
+
+    run(scene())
+
+
+def test_a_payload_that_is_damaged_on_disk_is_not_sealed_anew() -> None:
+    """The others hold what was sealed first, so that another one would be evidence against an honest peer."""
+
+    async def scene() -> None:
+        swarm = await Swarm("abc", inner_s={"c": 40.0}, quorum="all").start()
+        while swarm.leader("abc") != "a":  # which proposes what it holds of its own
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(25)
+        await swarm["a"].kill()
+        number = swarm["a"].done
+        [name] = [name for name in swarm["a"].disk if name.startswith(f"{number:012d}-") and "-000-a" in name]
+        swarm["a"].disk[name] = bytes(80)
+        await swarm["a"].restart()
+        await swarm.until("abc", number + 2)
+        assert all(expelled_by(swarm, letter) == {} for letter in "abc")
+        assert swarm["a"].who(number) == "abc"
         swarm.agree()
 
     run(scene())

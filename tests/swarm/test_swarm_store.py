@@ -31,7 +31,18 @@ def test_a_damaged_payload_is_not_held(tmp_path: Path) -> None:
     asyncio.run(store.put(3, one, b"content"))
     [file] = tmp_path.iterdir()
     file.write_bytes(b"contemt")
-    assert (3, one) not in Store(Folder(tmp_path)) and not any(tmp_path.iterdir())
+    for damaged in (Store(Folder(tmp_path)), Store(Folder(tmp_path))):
+        assert (3, one) not in damaged and damaged.since(0) == [] and damaged.get(one.digest) is None
+        assert damaged.sealed_by("a", 3) and not damaged.sealed_by("a", 2) and not damaged.sealed_by("b", 3)
+    damaged.forget_before(3)
+    asyncio.run(damaged.put(3, one, b"content"))
+    assert bytes(damaged.take(3, one)) == b"content" and (3, one) in Store(Folder(tmp_path))
+    file.write_bytes(b"contemt")
+    for end in (lambda found: found.forget_before(4), lambda found: found.clear()):
+        found = Store(Folder(tmp_path))
+        end(found)
+        assert not found.sealed_by("a", 3) and not any(tmp_path.iterdir())
+        file.write_bytes(b"contemt")
 
 
 def test_what_is_being_given_away_outlives_its_time(tmp_path: Path) -> None:
