@@ -26,7 +26,7 @@ from outerloop.swarm.gifts import Gifts, Source
 from outerloop.swarm.holders import Holders, Reputation, Unobtainable
 from outerloop.swarm.pace import Pace
 from outerloop.swarm.partial import Partial
-from outerloop.swarm.room import Growing, Place, Room
+from outerloop.swarm.room import Growing, Place
 from outerloop.swarm.slots import Slots
 from outerloop.swarm.timeouts import limit
 from outerloop.swarm.transport import Transport, Unreachable

@@ -100,7 +100,7 @@ class Pulls:
                 self._drop((of, one))
 
     def next_view(self) -> None:
-        """Another view begins: drop what was proposed neither in the last one nor since, and is not wanted otherwise."""
+        """Another view begins: drop what was not proposed in the last one either, and is not wanted otherwise."""
         for key, pull in list(self._running.items()):
             if pull.views_left == 0:
                 self._drop(key)

@@ -130,7 +130,7 @@ def test_a_large_content_comes_over_a_slow_link_that_seven_share() -> None:
         askers = await nodes(network, "abcdefh")
         got = await asyncio.gather(*(asker.get(content, ["g"], timeout_s=PULL_S) for asker in askers))
         assert got == [content] * 7 and network.opened == 7
-        assert PULL_S < now_s()
+        assert now_s() > PULL_S
 
     run(scene())
 
