@@ -26,9 +26,7 @@ TURN_AWAY_S = 5.0  # telling a stranger that it is not answered
 FIRST_FRAME_S = 5.0  # the request on a stream of a peer that is not a member; later: closed
 OPEN_S = 10.0  # opening one stream, dial included
 STALL_S = 30.0  # one 256 KiB piece, 70 kbit/s: 8 transfers that share a link of 1 Mbit/s have 125 kbit/s each
-TRANSFER_S = (
-    30.0  # from one holder while others wait, then it is their turn: 3.75 MB at 1 Mbit/s, a change costs little
-)
+TRANSFER_S = 30.0  # from one holder while others wait, then it is their turn: 3.75 MB at 1 Mbit/s
 BUSY_S = 10.0  # who queues for a transfer is told so this often: silence for STALL_S would mean frozen
 RETRY_S = 0.1, 2.0  # first and longest pause between two attempts at a peer
 EXHAUSTED_S = 1.0  # pause before what failed for want of files or disk space is tried again
