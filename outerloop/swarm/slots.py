@@ -26,8 +26,7 @@ class Slots:
         self._reputation = reputation
         self._of_one = of_one
         self._taken: Counter[str] = Counter()
-        self._waiting = 0
-        self._released = asyncio.Event()
+        self._waiting: dict[asyncio.Event, Holders] = {}
 
     @property
     def taken(self) -> int:
@@ -37,30 +36,39 @@ class Slots:
     @property
     def wanted(self) -> bool:
         """Whether a content waits for a slot."""
-        return self._waiting > 0
+        return bool(self._waiting)
 
     @asynccontextmanager
     async def one(self, holders: Holders) -> AsyncIterator[str]:
         """Have a slot, with a holder to ask in it. Raises Unobtainable when none of them can give the content."""
-        while (holder := holders.next(self._free)) is None:
-            await self._wait()
+        holder = await self._next(holders)
         self._taken[holder] += 1
         try:
             yield holder
         finally:
             self._taken -= Counter([holder])
-            self._released.set()
-            self._released = asyncio.Event()
+            self._call()
 
-    async def _wait(self) -> None:
-        """Until a slot is released, or holders may have been named that are free."""
-        self._waiting += 1
+    async def _next(self, holders: Holders) -> str:
+        """The holder to ask, once one may be asked; more may be named meanwhile."""
+        called = asyncio.Event()
+        self._waiting[called] = holders
         try:
-            with suppress(TimeoutError):
-                async with limit(RETRY_S[1]):
-                    await self._released.wait()
+            while (holder := holders.next(self._free)) is None:
+                called.clear()
+                with suppress(TimeoutError):
+                    async with limit(RETRY_S[1]):
+                        await called.wait()
+            return holder
         finally:
-            self._waiting -= 1
+            del self._waiting[called]
+
+    def _call(self) -> None:
+        """Wake the content that has waited longest of those that may begin."""
+        for called, holders in self._waiting.items():
+            if not called.is_set() and holders.next(self._free) is not None:
+                called.set()
+                return
 
     def _free(self, holder: str) -> bool:
         """Whether a transfer from a holder may begin."""
