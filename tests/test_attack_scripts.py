@@ -18,11 +18,14 @@ from faults_machine import Machine
 from faulty import lie
 from hivemind.p2p import P2PHandlerError, PeerID
 
+from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.swarm.ballots import Accept, Accepted, Decided, Here, Link, Propose
 from outerloop.swarm.commits import genesis
 from outerloop.swarm.daemon import MESSAGE_BYTES
+from outerloop.swarm.identity import ensure_identity
 from outerloop.swarm.manifest import Manifest
 from outerloop.swarm.notary import Keys
+from outerloop.swarm.peer import Peer
 from outerloop.swarm.signatures import Signatures
 from outerloop.swarm.statements import accept
 
@@ -109,6 +112,20 @@ def test_lies_reach_the_classes_that_all_words_pass(monkeypatch):
     assert history._since(3) == ("told", 3)
     monkeypatch.setattr(lie, "now", lambda: "histories")
     assert history._since(3) == ()
+
+
+def test_a_stranger_attacks_all_that_a_peer_of_a_listed_run_serves(tmp_path, monkeypatch):
+    served, serve = set(), Peer.serve
+
+    async def seen(self, protocol, **how):
+        served.add(protocol)
+        await serve(self, protocol, **how)
+
+    monkeypatch.setattr(Peer, "serve", seen)
+    identity = ensure_identity(tmp_path / "identity")
+    allow = [Signatures.of(identity).peer_id]
+    SwarmGather(run="default", peers=1, identity_path=str(identity), allow=allow).abort()
+    assert set(attack_stranger.PROTOCOLS) == served
 
 
 def test_the_pace_after_is_that_of_rounds_over_time():

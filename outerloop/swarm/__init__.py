@@ -10,7 +10,7 @@ proven), its raw binary streams and its DHT. From the floor up:
     dht_values -> dht_guard -> dht_node                         the DHT, and how much others can make it do
     daemon  admission -> peer -> directory -> roster            one process of libp2p, one peer, who is there
     status  probe  visitor                                      for those who look on and take no part
-    pace  busy  partial  holders -> bulk                        content by its hash, from whoever holds it
+    pace  busy  partial  holders -> slots -> gifts -> bulk       content by its hash, from whoever holds it
     settings -> strangers  common                               who has other settings, and which; what all hold
     member_list  latecomers -> membership  meetings             who takes part, and a look at each other
     meetings  common -> opening                                 what each states at the beginning, the same to all

@@ -29,10 +29,10 @@ from outerloop.swarm.trust import Trust
 
 logger = logging.getLogger(__name__)
 MEMBER_STREAMS = 64
-"""Of one member. At one peer it has open at most 8 transfers of payloads and 8 of state, two polls, three for commits,
-one each to meet, pair, assemble and form, and about 16 messages of the agreement on their way: 41, and half of that."""
+"""Of one member. At one peer it has open at most one transfer of payloads and 8 of state, two polls, three for commits,
+one each to meet, pair, assemble and form, and about 16 messages of the agreement on their way: 34, and as many more."""
 NEWCOMER_STREAMS = 24
-"""Of one that is to become a member: 8 transfers of payloads, 8 of state, 8 for the rest."""
+"""Of one that is to become a member: one transfer of payloads, 8 of state, 15 for the rest."""
 STRANGER_STREAMS = 8
 """Of one peer that is not a member, for what anybody may ask; a newcomer's count among its NEWCOMER_STREAMS."""
 OUTSIDE_STREAMS = 128

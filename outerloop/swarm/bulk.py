@@ -6,6 +6,10 @@ A transfer, one stream:   {sha, offset} ->   <- {wait: true} while it has to que
 A stream that ends or stalls early has still brought what it has brought: the next one, to the same holder or another,
 asks for the rest. What is right is decided by the hash alone, at the end; who gave wrong bytes is found by it
 (partial.py), who wastes time is asked last (holders.py).
+
+The asker closes a stream when a piece takes longer than STALL_S; and when its holder's turn is over, if another content
+waits for the slot (slots.py) or another holder may have this one. So nobody keeps the contents of others away by giving
+slowly, or by naming contents that do not exist. A transfer that nothing waits for may take as long as it needs.
 """
 
 from __future__ import annotations
@@ -15,29 +19,23 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 from outerloop.swarm.busy import Busy
-from outerloop.swarm.disk import Buffer
-from outerloop.swarm.framing import END_MARK, PIECE_BYTES, BrokenStream, Stream, Unreadable
+from outerloop.swarm.framing import PIECE_BYTES, BrokenStream, Stream
+from outerloop.swarm.gifts import Gifts, Source
 from outerloop.swarm.holders import Holders, Reputation, Unobtainable
-from outerloop.swarm.pace import LEAST_BYTES_PER_S, Pace
+from outerloop.swarm.pace import Pace
 from outerloop.swarm.partial import Partial
 from outerloop.swarm.room import Growing, Place
-from outerloop.swarm.timeouts import BUSY_S, STALL_S, limit
-from outerloop.swarm.transport import Request, Transport, Unreachable
+from outerloop.swarm.slots import Slots
+from outerloop.swarm.timeouts import limit
+from outerloop.swarm.transport import Transport, Unreachable
 
 logger = logging.getLogger(__name__)
-TRANSFERS_AT_ONCE = 8
-SHA_BYTES = 32
 
 
-class Source(Protocol):
-    """What is given."""
-
-    def get(self, sha: bytes) -> Buffer | None:
-        """The content with this sha256, if it is held."""
-        ...
+class TurnOver(Exception):
+    """A holder has given for as long as it may while others wait."""
 
 
 def _ignore(arrived: int, length: int) -> None:
@@ -46,19 +44,26 @@ def _ignore(arrived: int, length: int) -> None:
 
 @dataclass
 class _Get:
-    """One content on its way here. `heard_s`: when the last of it came."""
+    """One content on its way here. `began_s`: the stream at hand. `heard_s`: when the last bytes came.
+
+    `silence` ends it when no whole piece has come for `silent_s`.
+    """
 
     partial: Partial
     holders: Holders
     progress: Callable[[int, int], None]
+    silent_s: float
+    silence: asyncio.Timeout
+    began_s: float = 0.0
     heard_s: float = 0.0
 
 
 class Bulk:
     """Gets content from others and gives what the store holds, at most 8 transfers each way at once.
 
-    pace   what all gifts together may take, shared with whoever else is given it; none: no limit. Under 140 kB/s they
-           go out fewer at once, so that a piece still arrives in half the time after which others give up
+    pace     what all gifts together may take, shared with whoever else is given it; none: no limit. Under 140 kB/s they
+             go out fewer at once, so that a piece still arrives in half the time after which others give up
+    of_one   transfers from one holder at once
 
     `bytes_sent` and `bytes_received` count content, every copy; `reputation` tells who gave wrong bytes.
     """
@@ -71,18 +76,21 @@ class Bulk:
         run: str,
         allowed: Callable[[str], bool],
         pace: Pace | None = None,
+        of_one: int = 1,
     ) -> None:
         self._transport = transport
-        self._store = store
         self._protocol = f"outerloop/1/{run}/bulk"
         self._allowed = allowed
-        self._pace = pace or Pace(None)
-        self._gets = asyncio.Semaphore(TRANSFERS_AT_ONCE)
-        self._gifts = asyncio.Semaphore(_gifts_at_once(self._pace))
-        self.reputation = Reputation()
-        self.bytes_sent = 0
-        self.bytes_received = 0
         self._busy = Busy()
+        self.gifts = Gifts(store, pace or Pace(None), self._busy)
+        self.reputation = Reputation()
+        self.slots = Slots(self.reputation, of_one=of_one)
+        self.bytes_received = 0
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes of content given so far."""
+        return self.gifts.bytes_sent
 
     @property
     def moving_s(self) -> float:
@@ -91,7 +99,7 @@ class Bulk:
 
     async def serve(self) -> None:
         """Give to allowed peers, from now on."""
-        await self._transport.serve(self._protocol, allowed=self._allowed, handler=self._give)
+        await self._transport.serve(self._protocol, allowed=self._allowed, handler=self.gifts.give)
 
     async def get(
         self,
@@ -107,35 +115,38 @@ class Bulk:
 
         More may be appended to `holders` meanwhile. `sha` and `length` may be what a peer told. `progress` is told the
         bytes that are here and the length, at every step. Raises Unobtainable: more than `at_most` bytes, nobody has
-        it, or not here after `timeout_s`.
+        it, or none of its pieces came for `timeout_s`, waiting for other transfers to end left out.
         """
         room = Growing()
-        get = _Get(Partial(sha, length, room), Holders(holders, self.reputation, sha), progress)
+        get = self._begin(Partial(sha, length, room), holders, progress, timeout_s)
         if not 0 <= length <= at_most:
             raise Unobtainable(f"{get.partial}: 0 to {at_most} bytes are allowed")
-        await self._finish(get, timeout_s)
+        await self._finish(get)
         return room.getvalue()
 
     async def fill(self, place: memoryview, sha: bytes, holders: Sequence[str], *, timeout_s: float) -> None:
         """As `get`, of a content of the place's length, which comes to lie there. Raises Unobtainable."""
-        partial = Partial(sha, len(place), Place(place))
-        await self._finish(_Get(partial, Holders(holders, self.reputation, sha), _ignore), timeout_s)
+        await self._finish(self._begin(Partial(sha, len(place), Place(place)), holders, _ignore, timeout_s))
 
-    async def _finish(self, get: _Get, timeout_s: float) -> None:
+    def _begin(
+        self, partial: Partial, holders: Sequence[str], progress: Callable[[int, int], None], silent_s: float
+    ) -> _Get:
+        return _Get(partial, Holders(holders, self.reputation, partial.sha), progress, silent_s, limit(silent_s))
+
+    async def _finish(self, get: _Get) -> None:
         """Until all is here and right."""
         try:
-            async with limit(timeout_s):
+            async with get.silence:
                 while not await self._ask_one(get):
                     await get.holders.pause()
         except TimeoutError as error:
-            raise Unobtainable(f"{get.partial} after {timeout_s:g} s: {get.holders}") from error
+            raise Unobtainable(f"{get.partial}, no more after {get.silent_s:g} s: {get.holders}") from error
         for holder in get.partial.liars():
             self.reputation.blame(holder, get.partial.sha)
 
     async def _ask_one(self, get: _Get) -> bool:
         """Ask one holder for what is missing; whether all is here and right."""
-        async with self._gets:
-            holder = get.holders.next()
+        async with self._slot(get) as holder:
             await self._open(get, holder)
         if not get.partial.complete():
             return False
@@ -149,88 +160,61 @@ class Bulk:
             logger.warning("%s from several holders is wrong: now from one at a time", get.partial.sha.hex()[:16])
         return False
 
+    @asynccontextmanager
+    async def _slot(self, get: _Get) -> AsyncIterator[str]:
+        """Have a slot, and the holder to ask in it; the wait for it is not the holders' silence."""
+        ends_s, began_s = get.silence.when(), _now_s()
+        assert ends_s is not None
+        get.silence.reschedule(None)
+        async with self.slots.one(get.holders) as holder:
+            get.silence.reschedule(ends_s + _now_s() - began_s)
+            yield holder
+
     async def _open(self, get: _Get, holder: str) -> None:
         """One stream. If it breaks, what it brought stays."""
         get.partial.turn_to(holder)
-        before, clock = len(get.partial), asyncio.get_running_loop().time
-        get.heard_s = clock()
+        before = len(get.partial)
+        get.began_s = get.heard_s = _now_s()
         try:
             with self._busy.during():
                 await self._fetch(get, holder)
+        except TurnOver:
+            get.holders.turn_over(holder, brought=len(get.partial) - before, after_s=_now_s() - get.began_s)
         except (BrokenStream, Unreachable) as error:
-            get.holders.failed(holder, error, brought=len(get.partial) - before, silent_s=clock() - get.heard_s)
+            get.holders.failed(holder, error, brought=len(get.partial) - before, silent_s=_now_s() - get.heard_s)
             logger.debug("%s: %s failed (%s), going on from there", get.partial, holder, error)
 
     async def _fetch(self, get: _Get, holder: str) -> None:
         async with self._transport.open_stream(holder, self._protocol) as stream:
             await stream.send_object({"sha": get.partial.sha, "offset": len(get.partial)})
-            length = await _answer(stream, patience_s=STALL_S if get.holders.alternatives() else None)
-            if length != get.partial.length:
-                get.holders.leave_out(holder, "does not have it" if length is None else "has it with another length")
-                return
-            async for piece in stream.pieces(get.partial.length - len(get.partial)):
-                get.heard_s = asyncio.get_running_loop().time()
-                self.bytes_received += len(piece)
-                await get.partial.add(piece)
-                get.progress(len(get.partial), get.partial.length)
-
-    async def _give(self, remote: str, request: Request, stream: Stream) -> None:
-        sha, offset = _wanted(request)
-        content = self._store.get(sha)
-        if content is None or offset > len(content):
-            await stream.send_object({})
-            await stream.ended()
-            return
-        async with self._turn(stream):
-            with self._busy.during():
-                await self._give_now(memoryview(content)[offset:], stream, length=len(content))
-
-    async def _give_now(self, content: memoryview, stream: Stream, *, length: int) -> None:
-        await stream.send_object({"length": length})
-        await self._send(content, stream)
-        await stream.ended()
-
-    async def _send(self, content: memoryview, stream: Stream) -> None:
-        for start in range(0, len(content), PIECE_BYTES):
-            piece = content[start : start + PIECE_BYTES]
-            await self._pace.take(len(piece))
-            await stream.write(piece)
-            self.bytes_sent += len(piece)
-        await stream.write(END_MARK)
-
-    @asynccontextmanager
-    async def _turn(self, stream: Stream) -> AsyncIterator[None]:
-        """One of the gifts at once. Who has to queue is told so: silence would mean that this peer is frozen."""
-        turn = asyncio.create_task(self._gifts.acquire())
-        try:
-            while not (await asyncio.wait([turn], timeout=BUSY_S))[0]:
-                await stream.send_object({"wait": True})
-            yield
-        finally:
-            if not turn.cancel():
-                self._gifts.release()
-
-
-async def _answer(stream: Stream, *, patience_s: float | None) -> object:
-    """The length that a holder announces, or whatever it says instead, once it is this peer's turn."""
-    try:
-        async with limit(patience_s):
             while (answer := await stream.receive_object()).get("wait"):
-                pass
-    except TimeoutError as error:
-        raise BrokenStream(f"did not begin within {patience_s:g} s, and others may") from error
-    return answer.get("length")
+                self._look_at_turn(get, holder)
+            if (length := answer.get("length")) == get.partial.length:
+                await self._receive(get, holder, stream)
+            else:
+                get.holders.leave_out(holder, "does not have it" if length is None else "has it with another length")
+
+    async def _receive(self, get: _Get, holder: str, stream: Stream) -> None:
+        """What is missing, as it comes."""
+        since_piece = 0
+        async for some in stream.pieces(get.partial.length - len(get.partial)):
+            get.heard_s = _now_s()
+            self.bytes_received += len(some)
+            await get.partial.add(some)
+            get.progress(len(get.partial), get.partial.length)
+            since_piece += len(some)
+            if since_piece >= PIECE_BYTES:
+                since_piece = 0
+                get.silence.reschedule(get.heard_s + get.silent_s)
+            if not get.partial.complete():
+                self._look_at_turn(get, holder)
+
+    def _look_at_turn(self, get: _Get, holder: str) -> None:
+        """Raise TurnOver when a holder has had its turn, and another one or another content waits."""
+        over = _now_s() - get.began_s >= get.holders.turn_s(holder)
+        if over and (self.slots.wanted or get.holders.alternatives()):
+            raise TurnOver
 
 
-def _wanted(request: Request) -> tuple[bytes, int]:
-    sha, offset = request.get("sha"), request.get("offset")
-    if not isinstance(sha, bytes) or len(sha) != SHA_BYTES or not isinstance(offset, int) or offset < 0:
-        raise Unreadable("a request without a sha256 and an offset")
-    return sha, offset
-
-
-def _gifts_at_once(pace: Pace) -> int:
-    """As many as get a piece each through in half of a stall, one at least."""
-    if pace.bytes_per_s is None:
-        return TRANSFERS_AT_ONCE
-    return max(1, min(TRANSFERS_AT_ONCE, int(pace.bytes_per_s / LEAST_BYTES_PER_S)))
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -16,13 +16,14 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from outerloop.swarm.bulk import TRANSFERS_AT_ONCE, Bulk
+from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.disk import Buffer, Disk
 from outerloop.swarm.donor import content_of, protocol_of
 from outerloop.swarm.fields import BadMessage, digest, whole
 from outerloop.swarm.framing import BrokenStream
 from outerloop.swarm.holders import Unobtainable
 from outerloop.swarm.manifest import CONTEXT, Manifest, cut, most_bytes
+from outerloop.swarm.slots import TRANSFERS_AT_ONCE
 from outerloop.swarm.timeouts import CHUNK_S, DONATE_S, PULL_S, limit
 from outerloop.swarm.transport import Transport, Unreachable
 
@@ -40,7 +41,13 @@ class Download:
         self._protocol = protocol_of(run)
         self._sitting = sitting
         self._disk = disk
-        self.bulk = Bulk(transport, _Nothing(), run=content_of(run), allowed=lambda peer_id: False)
+        self.bulk = Bulk(
+            transport,
+            _Nothing(),
+            run=content_of(run),
+            allowed=lambda peer_id: False,
+            of_one=TRANSFERS_AT_ONCE,  # chunks are small, and there may be one donor
+        )
 
     async def get(
         self,
@@ -103,7 +110,7 @@ class Download:
         async def one(sha: bytes, places: list[int]) -> None:
             nonlocal here
             chunk, first = chunks[places[0]], places[0] % len(holders)  # every chunk asks another holder first
-            async with turns:  # a chunk has CHUNK_S from its turn on, not from the beginning of all
+            async with turns:  # so many run, and none is cut short because others wait
                 if sha.hex() not in kept or not self._read(sha, chunk):
                     await self._fetch(sha, chunk, holders[first:] + holders[:first])
             for place in places[1:]:

@@ -1,9 +1,13 @@
 """Whom to ask next for a content: of those who may hold it, whoever has done the least harm so far.
 
 First those who never gave wrong bytes, then whoever has wasted the least of this peer's time, then the caller's order.
-Wasted is the time that it was silent before a stream broke, and the pause after a stream that brought less than one
-piece. What is known of a holder outlives the content, so a frozen one costs one stall and not one for each content;
-giving a content whole clears it of wasted time.
+Wasted is the time that it was silent before a stream broke, the pause after a stream that brought less than one piece,
+and of a turn that was over before the content was here the time beyond what SLOW_LINK_BYTES_PER_S would have needed for
+what it brought. What is known of a holder outlives the content, so a frozen one costs one stall and not one for each
+content; giving a content whole clears it of wasted time.
+
+A holder has a turn of TRANSFER_S, and each time that it is asked for the same content again as long as all its turns
+before: so a large content comes over a slow link, and one that gives slowly on purpose costs a share of the time.
 """
 
 from __future__ import annotations
@@ -11,14 +15,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from outerloop.swarm.framing import PIECE_BYTES
-from outerloop.swarm.timeouts import GONE_AFTER_S, GONE_TRIES, RETRY_S
-from outerloop.swarm.transport import Unreachable
+from outerloop.swarm.timeouts import GONE_AFTER_S, GONE_TRIES, RETRY_S, TRANSFER_S
+from outerloop.swarm.transport import Unreachable, anybody
 
 logger = logging.getLogger(__name__)
+SLOW_LINK_BYTES_PER_S = 125_000
+"""1 Mbit/s: the slowest link that is counted on. A holder that is slower loses no content, but others go first."""
 
 
 class Unobtainable(Exception):
@@ -51,6 +57,7 @@ class _Tries:
     undialled_since_s: float = 0.0
     ready_at_s: float = 0.0
     last_error: str = ""
+    used_s: float = 0.0  # of all turns that were over before the content was here
 
 
 class Holders:
@@ -68,13 +75,15 @@ class Holders:
         errors = {name: tries.last_error for name, tries in self._tries.items() if tries.last_error}
         return "; ".join(f"{name} {why}" for name, why in (errors | self._out).items()) or "no holder"
 
-    def next(self) -> str:
-        """Whom to ask. Raises Unobtainable when nobody is left."""
+    def next(self, free: Callable[[str], bool] = anybody) -> str | None:
+        """Whom to ask of those that are free; None to wait for one. Raises Unobtainable when nobody is left."""
         self._meet()
         left = [name for name in self._tries if name not in self._out]
         if not left:
             raise Unobtainable(f"{self._sha.hex()[:16]}: {self}")
-        return min(left, key=lambda name: (self._reputation.wrong[name], self._reputation.wasted_s[name]))
+        least_wrong = min(self._reputation.wrong[name] for name in left)
+        right = [name for name in left if self._reputation.wrong[name] == least_wrong]
+        return min(filter(free, right), key=self._wasted_s, default=None)
 
     def alternatives(self) -> bool:
         """Whether there is more than one to ask."""
@@ -82,7 +91,8 @@ class Holders:
 
     async def pause(self) -> None:
         """Wait until the next holder may be asked: attempts in vain are repeated with growing pauses."""
-        await asyncio.sleep(self._tries[self.next()].ready_at_s - asyncio.get_running_loop().time())
+        if name := self.next():
+            await asyncio.sleep(self._tries[name].ready_at_s - asyncio.get_running_loop().time())
 
     def leave_out(self, name: str, why: str) -> None:
         """Do not ask this holder again for this content."""
@@ -98,8 +108,23 @@ class Holders:
         self._reputation.wasted_s[name] += silent_s + pause_s
         self._note_dial(name, tries, error)
 
+    def turn_s(self, name: str) -> float:
+        """How long a holder may give while others wait."""
+        return max(TRANSFER_S, self._tries[name].used_s)
+
+    def turn_over(self, name: str, *, brought: int, after_s: float) -> None:
+        """A holder gave so many bytes in its turn, and more are missing."""
+        tries = self._tries[name]
+        tries.last_error = f"gave {brought} bytes in {after_s:.0f} s"
+        tries.used_s += after_s
+        self._reputation.wasted_s[name] += max(0.0, after_s - brought / SLOW_LINK_BYTES_PER_S)
+
     def gave_all(self, name: str) -> None:
         self._reputation.wasted_s[name] = 0.0
+
+    def _wasted_s(self, name: str) -> float:
+        """With its turns for this content, so that another one comes next."""
+        return self._reputation.wasted_s[name] + self._tries[name].used_s
 
     def _meet(self) -> None:
         """Those that were named since."""

@@ -132,6 +132,7 @@ class Rounds:
         self._machine: Agreement | None = None
         self._looked_at = -1
         self._has_left = False  # a chain, for a better one
+        self._view = -1, -1
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -301,7 +302,7 @@ class Rounds:
             self._spawn(self._outcomes.complete(output.commit))
         elif isinstance(output, Want):
             for one in output.participants:
-                self._pulls.start(output.number, one, self._holders(one, first=output.holder))
+                self._pulls.start(output.number, one, self._holders(one, first=output.holder), proposed=True)
         elif isinstance(output, Behind):
             self._following.catch_up(output.peer)
         elif isinstance(output, Left):
@@ -330,6 +331,9 @@ class Rounds:
     def _look(self) -> None:
         """At the round at hand: it may be another one."""
         machine = self._agreement
+        if (machine.number, machine.view) != self._view:
+            self._view = machine.number, machine.view
+            self._pulls.next_view()
         if machine.number != self._looked_at:
             self._looked_at = machine.number
             self._watch.begin(machine.number)

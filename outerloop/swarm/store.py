@@ -15,13 +15,10 @@ import re
 
 from outerloop.swarm.commits import Participant
 from outerloop.swarm.disk import Buffer, Disk
-from outerloop.swarm.roster import id_of
 
 logger = logging.getLogger(__name__)
 NAME = re.compile(r"(\d+)-([0-9a-f]{64})-([^@]+)(?:@(\d+)\.([0-9a-f]{64}))?\.payload")
 Key = tuple[int, Participant]
-PAYLOADS_KEPT = 4
-"""Different payloads of one peer in one round: an honest one has one. What a majority has chosen is held besides."""
 
 
 class Store:
@@ -34,15 +31,9 @@ class Store:
         for name in disk.names():
             self._find(name)
         self._newest: dict[Key, bytes] = {}
-        self._writing: set[Key] = set()
 
     def __contains__(self, key: Key) -> bool:
         return key in self._files
-
-    def full(self, number: int, peer: str) -> bool:
-        """Return whether no other payload of this peer is taken for this round, unless it is part of the commit."""
-        held = {*self._files, *self._writing}
-        return sum(of == number and id_of(one.peer) == id_of(peer) for of, one in held) >= PAYLOADS_KEPT
 
     def since(self, number: int) -> list[Key]:
         """What is held of this round and later ones."""
@@ -57,13 +48,9 @@ class Store:
         """Hold a content, which is what `one` says; safe when this returns."""
         named = f"@{one.state[0]}.{one.state[1].hex()}" if one.state else ""
         name = f"{number:012d}-{one.digest.hex()}-{one.peer}{named}.payload"
-        self._writing.add((number, one))
-        try:
-            await self._disk.write(name, content)
-            self._files[number, one] = name
-            self._damaged.pop(name, None)
-        finally:
-            self._writing.discard((number, one))
+        await self._disk.write(name, content)
+        self._files[number, one] = name
+        self._damaged.pop(name, None)
         self._keep(number, one, content)
 
     def take(self, number: int, one: Participant) -> Buffer:

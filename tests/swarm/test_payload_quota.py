@@ -12,9 +12,9 @@ from memory_trust import trust_of
 from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.commits import Participant
 from outerloop.swarm.disk import Folder
-from outerloop.swarm.pulls import Pulls
+from outerloop.swarm.pulls import PAYLOADS_KEPT, Pulls
 from outerloop.swarm.sealed import sealed
-from outerloop.swarm.store import PAYLOADS_KEPT, Store
+from outerloop.swarm.store import Store
 
 NAME = "003-liar"
 
@@ -67,7 +67,7 @@ def test_a_liar_fills_no_disk_with_new_payloads_of_one_round(tmp_path: Path, at_
         payloads = [peer.offered.sign(bytes([index]) * 100) for index in range(20)]
         for some in [payloads] if at_once else [[one] for one in payloads]:
             await peer.pull(*some)
-        assert len(list(tmp_path.iterdir())) == len(peer.held) == PAYLOADS_KEPT
+        assert len(list(tmp_path.iterdir())) == len(peer.held) == peer.offered.given == PAYLOADS_KEPT
         assert peer.trust.refusals.of_kind["payloads"] >= 1
         other_round = peer.offered.sign(b"of the next round", number=2)
         await peer.pull(other_round, number=2)

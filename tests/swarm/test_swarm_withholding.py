@@ -1,0 +1,75 @@
+"""A member that proposes or offers what it never gives: the others' payloads arrive, and the rounds go on."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+from gather_scene import INNER_S, MOST_BYTES, RUN, Swarm
+from liar import Liar
+from virtual_clock import now_s, run
+
+from outerloop.swarm.commits import Commit, Participant
+from outerloop.swarm.framing import PIECE_BYTES, Stream
+from outerloop.swarm.memory import Memory
+from outerloop.swarm.timeouts import STALL_S
+
+HONEST = "abcdefgh"
+
+
+async def swarm_with_withholder(*, waits: bool) -> tuple[Swarm, Liar]:
+    """Eight honest peers, and "008-i": of what it does not hold it says that it does."""
+    swarm = Swarm(HONEST + "i")
+    liar = Liar(swarm.network, swarm["i"].name)
+    del swarm.nodes["i"]
+    await liar.serve(lambda number: liar.offer(liar.seal(b"x" * 1000, number)))
+    lengths: dict[bytes, int] = {}
+
+    async def give(remote: str, request: Any, stream: Stream) -> None:
+        if request["sha"] in liar.held:
+            await liar.bulk.gifts.give(remote, request, stream)
+            return
+        while waits:
+            await stream.send_object({"wait": True})
+            await asyncio.sleep(STALL_S - 1)
+        await stream.send_object({"length": lengths.setdefault(request["sha"], MOST_BYTES)})
+        while True:
+            await stream.write(bytes(PIECE_BYTES))
+            await asyncio.sleep(STALL_S - 1)
+
+    await liar.link.serve(f"outerloop/1/{RUN}/bulk", allowed=lambda peer: True, handler=give)
+    await swarm.start()
+    return swarm, liar
+
+
+async def until_it_leads(swarm: Swarm, liar: Liar) -> Memory:
+    """Until it leads the round that begins."""
+    for _ in range(20_000):
+        machines = [swarm[letter].rounds._agreement for letter in HONEST]
+        first = machines[0]
+        begins = {(machine.number, machine.view) for machine in machines} == {(first.number, 0)}
+        if begins and first.number > 0 and first.memory.leader(0) == liar.name and len(first.payloads) <= 1:
+            return first.memory
+        await asyncio.sleep(0.05)
+    raise AssertionError("it never leads")
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_leader_that_proposes_what_nobody_has_delays_a_round_by_views_alone(waits: bool) -> None:
+    async def scene() -> None:
+        swarm, liar = await swarm_with_withholder(waits=waits)
+        memory, began_s = await until_it_leads(swarm, liar), now_s()
+        made_up = tuple(Participant(name, random.randbytes(32), MOST_BYTES) for name in memory.roster)
+        proposal = liar.propose(Commit(memory.number, memory.head.digest, 0, made_up, memory.roster))
+        for letter in HONEST:
+            await liar.say(letter, proposal)
+        await swarm.until(HONEST, memory.number + 1)
+        assert now_s() - began_s < INNER_S + 2 * STALL_S
+        swarm.agree()
+        assert set(HONEST) <= set(swarm["a"].who(memory.number))
+        pulls = swarm["a"].rounds._pulls
+        assert not set(made_up) & {one for _, one in pulls._running}, "what was made up is not fetched any longer"
+
+    run(scene())
