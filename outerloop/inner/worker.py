@@ -117,8 +117,8 @@ class Worker:
     def inner_step(self) -> StepReport:
         """Take one inner step and land what is due.
 
-        Raises ReplicasDiverged once the state is saved: nobody knows yet which of the replicas is wrong. The ranks of
-        an island save together, and only one of them hears of it: an island keeps its last checkpoint.
+        Raises ReplicasDiverged once the state is saved: nobody knows yet which of the replicas is wrong. Not for islands
+        of several ranks: they save collectively, and only the leader sees this error.
         """
         try:
             return self.trainer.step()
@@ -145,13 +145,15 @@ class Worker:
             raise ReplicasDiverged(self.parted)
 
     def become_one(self) -> None:
-        """Take the mean of all replicas that fit as the run's model, and evaluate it."""
+        """Take the mean of all replicas that fit as this machine's model of the run, and evaluate it."""
         found = average(self.trainer.outer, self.lanes)
         self.trainer.outer.replica.settle(found.mean)
         if found.refused:
             self.exchange.refused(Round(self.plan.rounds), found.refused)
         for reason in found.refused.values():
             self.tell_once(f"left out, {reason}")
+        for peer, part in found.shortened.items():
+            self.tell_once(f"{peer}: {part:.2g} of its distance from here counts: it is farther than partners usually are")
         replicas, size = len(found.peers), self.exchange.size
         self.tell_once(f"the model is the mean of {replicas} of {size} replicas, {found.spread:.2g} apart")
         self.tell_validation(self.plan.rounds, found.mean, spread=found.spread, replicas=replicas)
