@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from outerloop import wire
@@ -139,17 +139,17 @@ class Judge:
         if not self.shared or len(set(hashes.values())) == 1 or self.exchange.recovery is None:
             return ""
         [(_, peers), *_] = Counter(hashes.values()).most_common()
-        known = self.known(hashes, round)
+        known = self.known(hashes, round.number)
         if len(hashes) >= known or (2 * peers > len(hashes) and 2 * peers >= known):
             return ""
         odd = ", ".join(sorted(peer for peer, slow in hashes.items() if slow != own))
         return f"{odd}: other weights than here; {len(hashes)} of {known} peers are too few to know whose are right"
 
-    def known(self, hashes: Mapping[str, int], round: Round) -> int:
-        """How many peers took part in this round or one of the last; all, where some may not have been seen yet."""
-        absent = {peer for peer, number in self.seen.items() if number >= round.number - RECENT} - hashes.keys()
-        known = len(hashes) + len(absent)
-        return max(known, self.exchange.size) if round.number - self.since < RECENT else known
+    def known(self, peers: Collection[str], number: int) -> int:
+        """How many there are with those of the last rounds before this one; all, where some may not be seen yet."""
+        absent = {peer for peer, last in self.seen.items() if last >= number - RECENT} - set(peers)
+        known = len(peers) + len(absent)
+        return max(known, self.exchange.size) if number - self.since < RECENT else known
 
     def landed(self, messages: Sequence[wire.Message], round: Round) -> None:
         """Remember who took part in a round."""
