@@ -66,12 +66,10 @@ class Ending:
     @property
     def odd(self) -> list[str]:
         """One line for each peer that shows another hash than most, or none."""
+        if self.divergence:
+            return []
         told = {peer: slow or "nothing that can be read" for peer, slow in self.shown.items() if slow != self.most}
-        return [
-            f"{peer} shows {slow} at the end, most peers {self.most}"
-            for peer, slow in told.items()
-            if not self.divergence
-        ]
+        return [f"{peer} shows {slow} at the end, most peers {self.most}" for peer, slow in told.items()]
 
 
 def ending_of(outer: OuterLoop) -> Ending:

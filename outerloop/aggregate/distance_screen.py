@@ -13,13 +13,13 @@ So what is usual comes from this peer's own past. For a fragment, with φ_i its 
     clipped    θ_j ← φ_i + (θ_j − φ_i) · min(1, 4 r / d_j)
 
 Before the first partner there is no h: a replica that began with equal weights is about as far as d_i. What a clipped
-partner adds to h is 4 r at most, so h follows replicas that really drift apart, by a factor of four in a few rounds; and
-8 D ends that, since no partner sets D. So whoever it meets, and however often, a round moves this peer by a multiple of
-what its own longest round did. A refused partner leaves the round a solo step. Where nothing has moved and nobody was
-met, r is 0 and nothing pulls.
+partner adds to h is 4 r at most, so h follows replicas that really drift apart, by a factor of four in a few rounds. 8
+D ends that, since no partner sets D: whoever is met, and however often, a round moves this peer by a multiple of what
+its own longest round did. A refused partner leaves the round a solo step. Where nothing has moved and nobody was met,
+r is 0 and nothing pulls.
 
-At the end whole replicas are averaged (replicas.py) by the same rules: r² = Σ min(max(h, D), 8 D)² over fragments, which
-nobody sets by what it says at the end.
+At the end whole replicas are averaged (replicas.py) by the same rules, with r² = Σ min(max(h, D), 8 D)² over fragments:
+what anybody says at the end does not change r.
 """
 
 from __future__ import annotations

@@ -117,8 +117,8 @@ class Worker:
     def inner_step(self) -> StepReport:
         """Take one inner step and land what is due.
 
-        Raises ReplicasDiverged once the state is saved: nobody knows yet which of the replicas is wrong. Not for islands
-        of several ranks: they save collectively, and only the leader sees this error.
+        Raises ReplicasDiverged once the state is saved: nobody knows yet which of the replicas is wrong. Islands of
+        several ranks are not saved: they save collectively, and only the leader sees this error.
         """
         try:
             return self.trainer.step()
