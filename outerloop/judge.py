@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from outerloop import wire
@@ -110,8 +110,8 @@ class Judge:
     def diverged(self, messages: Sequence[wire.Message], own: int, round: Round) -> tuple[str, ...]:
         """Return the peers whose headers carry another hash of the slow weights than most; `own` is the one here.
 
-        Where none is that of most, and peers of the last rounds are not in this one, nobody is judged: a round of few,
-        whom its leader may have chosen, says nothing about who is right (`in_doubt`).
+        With recently seen peers missing, nobody is judged by a hash that fewer than half of all show: the leader may
+        have picked the participants (`in_doubt`).
 
         Raises Outrun when this peer is one of the minority and can take over the state of the others; ReplicasDiverged
         when all have shown their hashes and none is that of most, or where a minority cannot take over.
@@ -131,19 +131,25 @@ class Judge:
         return tuple(peer for peer, slow in hashes.items() if slow != most)
 
     def in_doubt(self, messages: Sequence[wire.Message], own: int, round: Round) -> str:
-        """Return in one line that hashes differ and too few are known to judge; empty where that is not so."""
+        """Return in one line that hashes differ and too few are known to judge; empty where that is not so.
+
+        Fewer than half of all lie, so of half that show one hash at least one is honest.
+        """
         hashes = self.hashes(messages, own)
-        [(_, peers), *_] = Counter(hashes.values()).most_common()
-        if 2 * peers > len(hashes) or not self.shared or self.exchange.recovery is None:
+        if not self.shared or len(set(hashes.values())) == 1 or self.exchange.recovery is None:
             return ""
-        absent = {peer for peer, number in self.seen.items() if number >= round.number - RECENT} - hashes.keys()
-        known = len(hashes) + len(absent)
-        if round.number - self.since < RECENT:  # who was there at the start may not have been seen yet
-            known = max(known, self.exchange.size)
-        if len(hashes) >= known:
+        [(_, peers), *_] = Counter(hashes.values()).most_common()
+        known = self.known(hashes, round.number)
+        if len(hashes) >= known or (2 * peers > len(hashes) and 2 * peers >= known):
             return ""
         odd = ", ".join(sorted(peer for peer, slow in hashes.items() if slow != own))
         return f"{odd}: other weights than here; {len(hashes)} of {known} peers are too few to know whose are right"
+
+    def known(self, peers: Collection[str], number: int) -> int:
+        """How many there are with those of the last rounds before this one; all, where some may not be seen yet."""
+        absent = {peer for peer, last in self.seen.items() if last >= number - RECENT} - set(peers)
+        known = len(peers) + len(absent)
+        return max(known, self.exchange.size) if number - self.since < RECENT else known
 
     def landed(self, messages: Sequence[wire.Message], round: Round) -> None:
         """Remember who took part in a round."""

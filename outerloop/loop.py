@@ -38,7 +38,7 @@ from outerloop.protocols import Aggregate, Choosing, Compressor, Evolving, Excha
 from outerloop.replica import Replica
 from outerloop.rounds import Arrival, InFlight, RoundReport
 from outerloop.routes.both import Routes
-from outerloop.types import Contribution, Outrun, ReplicasDiverged, Round, RoundFailed
+from outerloop.types import Contribution, Outrun, Round, RoundFailed
 
 STATE_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -202,7 +202,10 @@ class OuterLoop(Course):
         return InFlight(round, offered, b"", self.exchange.start(b"", round), samples=0, launch_s=0.0, delta_norm=0.0)
 
     def land(self, round: Round) -> RoundReport:
-        """Wait, then apply everything or nothing."""
+        """Wait, then apply everything or nothing.
+
+        Raises Outrun, and ReplicasDiverged: nothing has moved, and the next round carries what this one offered.
+        """
         flight = self.in_flight.pop(round)
         began, moving_s = time.perf_counter(), self.exchange.moving_s
         try:
@@ -211,11 +214,7 @@ class OuterLoop(Course):
             verdict = self.island.compute(self.judged, flight, arrival)
         except (RoundFailed, wire.BadMessage) as reason:
             return flight.report(self.slow_hash, wait_s=time.perf_counter() - began, failed=str(reason))
-        try:
-            return self.island.compute(self.apply, flight, arrival, verdict)
-        except ReplicasDiverged:
-            self.in_flight[round] = flight  # nothing has moved: it is part of the state that is saved
-            raise
+        return self.island.compute(self.apply, flight, arrival, verdict)
 
     @torch.no_grad()
     def judged(self, flight: InFlight, arrival: Arrival) -> Verdict:

@@ -1,26 +1,28 @@
-"""Average replicas that differ (gossip): the mean of their slow weights, which is the run's one model.
+"""Average replicas that differ (gossip): the mean of their slow weights, which is this machine's model of the run.
 
-Over the peers p whose weights fit, with d_p = ‖φ_p − φ‖ their distance from the weights of this peer:
+Over the peers p whose weights fit, with d_p = ‖φ_p − φ‖ their distance from the weights of this peer, and r what is
+usual by this peer's own past (aggregate/distance_screen.py):
 
-    φ̄ = mean_p φ_p            left out: other shapes, not finite, or d_p > 5 · lower median of the others' d, > 2⁶⁰
+    φ̄ = φ + mean_p min(1, 4 r / d_p) (φ_p − φ)        left out: other shapes, not finite, d_p > 32 r, d_p > 2⁶⁰
 
-One peer alone would set the median of fewer than three, so that there only the last bound holds. Each peer decides this
-for itself, by what it has fetched itself; its own weights always count. Workers that wait for each other (threads, or
-processes of one program) leave out only what does not fit.
+r is known before anybody states what it holds at the end, so that no number of peers puts another one out of the mean,
+and f liars of n move it by 4 r f / n at most. Each peer decides this for itself, by what it has fetched itself; its own
+weights always count whole. Peers that have fetched the same and shorten none have the same mean. Workers that wait for
+each other (threads, or processes of one program) and runs with clip=none leave out only what does not fit.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from outerloop import wire
+from outerloop.aggregate.distance_screen import GROWTH, DistanceScreen, too_far
 from outerloop.aggregate.mean import total
-from outerloop.aggregate.norm_screen import LONGEST
+from outerloop.aggregate.median_clip import factors_of
 from outerloop.compress.identity import Identity
 from outerloop.loop import OuterLoop
 from outerloop.payload import Payload, schema_of
@@ -30,24 +32,21 @@ from outerloop.types import Contribution, Refusals, Tensors
 
 AS_THEY_ARE = Payload(Identity(), seed=0)
 ALONE = Ranks(None)
-FAR = 5.0
-"""Times the median distance. Replicas of a run are about equally far from each other; one that met few partners is
-farther, but shares a start and most of the data's direction."""
-FEWEST = 3
-"""Others whose distances have a median that none of them sets alone."""
 
 
 @dataclass(frozen=True)
 class Average:
     """The mean of the replicas of `peers`, their spread, and why the others' weights were left out.
 
-    Spread: the root mean square, over all weights, of the standard deviation between peers.
+    Spread: the root mean square, over all weights, of the standard deviation between peers. `shortened`: those of
+    `peers` whose distance counts in part -> that part, below 1.
     """
 
     mean: Tensors
     spread: float
     peers: tuple[str, ...]
     refused: Refusals
+    shortened: dict[str, float]
 
 
 @torch.no_grad()
@@ -73,12 +72,18 @@ def average(outer: OuterLoop, lanes: Ranks = ALONE) -> Average:
         if count
     }
     fit = {peer: math.sqrt(square) for peer, square in zip(names, squares, strict=True) if peer not in refused}
-    refused |= {} if outer.exchange.waits_for_all else too_far(fit)
-    kept = {own: outer.slow} | {peer: others[peer] for peer in fit if peer not in refused}
+    usual = usual_distance(outer, lanes)
+    if not outer.exchange.waits_for_all:
+        refused |= {peer: f"{peer}: {why}" for peer, why in too_far(fit, usual).items()}
+    near = {peer: d for peer, d in fit.items() if peer not in refused}
+    factors = dict(zip(near, factors_of(list(near.values()), GROWTH * usual), strict=True))
+    near_weights = {peer: others[peer] for peer in near}
+    kept = {own: outer.slow} | outer.island.compute(drawn_near, near_weights, outer.slow, factors)
     peers = tuple(sorted(kept))
     mean, variance = outer.island.compute(mean_and_variance, [kept[peer] for peer in peers], outer.slow)
     variance, values = lanes.sum([variance, sum(x.numel() for x in mean.values())])
-    return Average(mean, (variance / values) ** 0.5, peers, refused)
+    shortened = {peer: factor for peer, factor in factors.items() if factor < 1}
+    return Average(mean, (variance / values) ** 0.5, peers, refused, shortened)
 
 
 def read(met: Sequence[Contribution], like: Tensors) -> tuple[dict[str, Tensors], dict[str, str]]:
@@ -101,13 +106,22 @@ def squared_distances(others: Mapping[str, Tensors], own: Tensors) -> dict[str, 
     }
 
 
-def too_far(distances: Mapping[str, float]) -> dict[str, str]:
-    """Return those of the other peers whose weights are too far from the own ones, and why."""
-    usual = statistics.median_low(distances.values()) if len(distances) >= FEWEST else math.inf
+def usual_distance(outer: OuterLoop, lanes: Ranks) -> float:
+    """Return r, over the weights of all lanes; infinite where distances are not screened."""
+    screen = outer.screen
+    if not (isinstance(screen, DistanceScreen) and screen.on):
+        return math.inf
+    return math.sqrt(lanes.sum([screen.usual_of_replicas() ** 2])[0])
+
+
+@torch.no_grad()
+def drawn_near(others: Mapping[str, Tensors], own: Tensors, factors: Mapping[str, float]) -> dict[str, Tensors]:
+    """Return each peer's weights, as far from the own ones as its factor says; as they are where that is 1."""
     return {
-        peer: f"{peer}: its weights are {d:.3g} from those here, more than {FAR:g} times the median {usual:.3g}"
-        for peer, d in distances.items()
-        if not d <= min(LONGEST, FAR * usual)
+        peer: {name: torch.lerp(own[name], x, factors[peer]) for name, x in weights.items()}
+        if factors[peer] < 1
+        else weights
+        for peer, weights in others.items()
     }
 
 

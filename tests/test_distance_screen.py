@@ -7,9 +7,10 @@ import torch
 import toy
 
 from outerloop import wire
-from outerloop.aggregate.distance_screen import GROWTH, REFUSED, DistanceScreen
+from outerloop.aggregate.distance_screen import DRIFT, GROWTH, REFUSED, DistanceScreen
 from outerloop.aggregate.norm_screen import LONGEST, REMEMBERED, Measured
 from outerloop.aggregate.screen import screen_of
+from outerloop.methods.average import Average
 from outerloop.methods.noloco import NoLoCo
 from outerloop.types import Contribution
 
@@ -76,6 +77,39 @@ def test_a_liar_that_is_met_in_every_other_round_does_not_set_what_is_usual():
         assert screen.before(0) == 1.5
 
 
+@pytest.mark.parametrize("of", [1, 2, 4])
+def test_a_liar_that_is_met_in_most_rounds_does_not_set_what_is_usual_either(of):
+    """In all rounds, or all but one of so many, as far away as just counts. Before: up to 2⁶⁰ after 60 rounds."""
+    screen = DistanceScreen(on=True)
+    for number in range(200):
+        own, honest = 1 + number % 2, of > 1 and number % of == 0
+        at = pair(own, 1.5 if honest else REFUSED * max(screen.usual(pair(own, 0)), own))
+        assert GROWTH * screen.usual(at) <= GROWTH * DRIFT * 2
+        screen.learn(at)
+    assert screen.usual_of_replicas() <= DRIFT * 2
+    assert list(screen.refusals(pair(1, 1.01 * REFUSED * DRIFT * 2))) == [1]
+
+
+def test_what_own_steps_moved_is_remembered_for_the_whole_run_and_over_restarts():
+    screen = having_met(9, 9, 9, 9)
+    for _ in range(20):
+        screen.learn(pair(0.01, 100))
+    assert screen.usual(pair(0.01, 0)) == screen.usual_of_replicas() == DRIFT * 9
+    taken = DistanceScreen(on=True)
+    taken.load_state_dict(screen.state_dict())
+    assert taken.longest == screen.longest == {0: 9.0}
+    older = screen.state_dict()
+    del older["longest"]
+    taken.load_state_dict(older)
+    assert taken.longest == {0: taken.before(0)}
+    for bad in (-1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="own inner steps"):
+            taken.load_state_dict(older | {"longest": {0: bad}})
+    solo = DistanceScreen(on=True)
+    solo.learn(Measured(0, [3.0], [1], own=0))
+    assert solo.longest == {0: 3.0} and not solo.landed
+
+
 def test_replicas_that_drift_apart_are_followed():
     """Every partner is 20 times as far as before: within a few rounds they count in full."""
     screen, rounds = having_met(1, 1, 1, 1), 0
@@ -111,13 +145,13 @@ def told_as(blob, peer, change):
     return wire.pack(wire.Header(header.round, header.fragment, 1, header.schema, 7, peer), parts)
 
 
-def trained(partner, rounds=6, settings=THETA_ALONE, clip="auto"):
+def trained(partner, rounds=6, settings=THETA_ALONE, clip="auto", method=None):
     """One worker that meets such a partner in every round: its loop, how far φ moved in each round, who was struck."""
 
     def work(exchange):
         network = Network(exchange, partner)
         net = toy.model()
-        loop = toy.outer(net, network, h=2, method=NoLoCo(**settings), clip=clip)
+        loop = toy.outer(net, network, h=2, method=method or NoLoCo(**settings), clip=clip)
         inner, moved, reports = torch.optim.SGD(net.parameters(), lr=0.1), [], []
         for step in range(2 * rounds):
             before = {name: x.clone() for name, x in loop.slow.items()}
@@ -164,6 +198,16 @@ def test_a_partner_that_sends_other_weights_altogether_is_named_and_moves_nothin
     assert all("times the usual" in report.refused[0] for report in reports)
 
 
+def test_weights_that_are_averaged_alone_are_screened_too():
+    """LocalSGD in pairs between machines. Before: 1e38 in every weight after one round."""
+    loop, *_, struck = trained(huge, method=Average())
+    alone, *_ = trained(lambda blob, round: b"", method=Average())
+    assert all(torch.equal(x, alone.slow[name]) for name, x in loop.slow.items()) and len(struck) == 6
+    screened, *_ = trained(honest, method=Average())
+    free, *_ = trained(honest, method=Average(), clip="none")
+    assert all(torch.equal(x, free.slow[name]) for name, x in screened.slow.items()) and screened.screen.landed[0]
+
+
 @pytest.mark.parametrize("times", [5.0, 10.0, 31.0])
 def test_a_partner_too_far_moves_who_meets_it_by_no_more_than_the_bound(times):
     """‖θ_j − φ_i‖ is so many times r = ‖θ_i − φ_i‖ in the first round and counts as 4 r, so φ_i moves by
@@ -193,8 +237,8 @@ def test_which_runs_are_screened():
     class Machines:
         agrees, waits_for_all = False, False
 
-    noloco = NoLoCo(**THETA_ALONE)
-    for exchange, clip, on in [(Machines, "auto", True), (Machines, "none", False), (Threads, "auto", False)]:
-        screen = screen_of(clip, method=noloco, exchange=exchange, eager=False)
-        assert isinstance(screen, DistanceScreen) and screen.on == on
+    for method in (NoLoCo(**THETA_ALONE), Average()):
+        for exchange, clip, on in [(Machines, "auto", True), (Machines, "none", False), (Threads, "auto", False)]:
+            screen = screen_of(clip, method=method, exchange=exchange, eager=False)
+            assert isinstance(screen, DistanceScreen) and screen.on == on
     assert LONGEST == 2.0**60

@@ -16,7 +16,7 @@ A, B, C = "a" * 16, "b" * 16, "c" * 16
 
 
 @pytest.mark.parametrize(
-    ("shown", "outvoted", "parted", "odd"),
+    ("shown", "outvoted", "diverged", "odd"),
     [
         ({"0": A, "1": A, "2": A}, False, False, []),
         ({"0": A, "1": A, "2": A, "3": B}, False, False, ["3"]),
@@ -29,11 +29,28 @@ A, B, C = "a" * 16, "b" * 16, "c" * 16
         ({"0": A}, False, False, []),
     ],
 )
-def test_most_peers_decide(shown, outvoted, parted, odd):
-    ending = Ending("0", shown)
-    assert (bool(ending.outvoted), bool(ending.parted)) == (outvoted, parted)
+def test_most_peers_decide(shown, outvoted, diverged, odd):
+    ending = Ending("0", shown, peers=len(shown))
+    assert (bool(ending.outvoted), bool(ending.divergence)) == (outvoted, diverged)
     assert [line.partition(" ")[0] for line in ending.odd] == odd
-    assert "\n" not in ending.outvoted + ending.parted + "".join(ending.odd)
+    assert "\n" not in ending.outvoted + ending.divergence + "".join(ending.odd)
+
+
+@pytest.mark.parametrize(
+    ("shown", "peers", "outvoted", "diverged"),
+    [
+        ({"0": A, "1": B, "2": B}, 5, False, True),
+        ({"0": A, "1": B, "2": B, "3": B}, 5, True, False),
+        ({"0": A, "1": B, "2": B}, 4, False, True),
+        ({"0": A, "1": A, "2": B}, 5, False, False),
+        ({"0": A}, 5, False, False),
+        ({"0": A, "1": A}, 5, False, False),
+    ],
+)
+def test_those_that_do_not_come_are_peers_too(shown, peers, outvoted, diverged):
+    """Two liars of five that meet one honest peer: it hands in its model. Before, it was outvoted by two."""
+    ending = Ending("0", shown, peers=peers)
+    assert (bool(ending.outvoted), bool(ending.divergence)) == (outvoted, diverged)
 
 
 class Meeting(toy.Around):
@@ -85,8 +102,8 @@ def ended(shown):
 def test_one_liar_of_four_ends_nobodys_run(lie):
     """Before: ReplicasDiverged or UserError on all, before the model was handed in, and again after every resume."""
     error, told, worker = ended({"001": same, "002": same, "003": lie})
-    assert error is None and not worker.parted
-    worker.tell_apart()
+    assert error is None and not worker.divergence
+    worker.raise_if_diverged()
     assert len(told) == 1 and told[0].startswith("003 shows ") and told[0].isprintable()
 
 
@@ -95,11 +112,22 @@ def test_the_minority_says_so_and_hands_in_nothing():
     assert isinstance(error, Outvoted) and f"most peers with {B}" in str(error)
 
 
+def test_two_liars_keep_no_model_back_where_the_others_do_not_come():
+    def work(exchange):
+        worker = worker_of(Meeting(exchange, {"003": another_hash, "004": another_hash}))
+        worker.trainer.outer.judge.seen = {f"{index:03d}": 7 for index in range(5)}
+        worker.trainer.outer.judge.since = 0
+        worker.finish()
+        return worker.divergence
+
+    assert "of 5 too few showed theirs" in toy.run_workers(1, work)[0]
+
+
 def test_where_nobody_can_know_the_model_is_handed_in_before_it_is_told():
     error, _, worker = ended({"001": another_hash})
     assert error is None
-    with pytest.raises(ReplicasDiverged, match="nobody can know whose are right"):
-        worker.tell_apart()
+    with pytest.raises(ReplicasDiverged, match="too few showed theirs to know whose are right"):
+        worker.raise_if_diverged()
 
 
 def test_two_of_one_program_that_differ_both_get_to_hand_in():
@@ -108,7 +136,7 @@ def test_two_of_one_program_that_differ_both_get_to_hand_in():
         if exchange.rank:
             worker.trainer.outer.replica.settle({name: x + 1 for name, x in worker.trainer.outer.slow.items()})
         worker.finish()
-        worker.tell_apart()
+        worker.raise_if_diverged()
 
     assert [type(outcome) for outcome in outcomes(work)] == [ReplicasDiverged] * 2
 

@@ -8,6 +8,7 @@ import torch
 import toy
 
 from outerloop import wire
+from outerloop.aggregate.distance_screen import DistanceScreen
 from outerloop.exchange.inprocess import Hub
 from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.island import here
@@ -146,7 +147,7 @@ class Lane:
 
     island = SimpleNamespace(compute=here)
     inner_step = slow_hash = 0
-    peer, waits_for_all = "a", True
+    peer, waits_for_all, screen = "a", True, DistanceScreen(on=False)
 
     def __init__(self, weights, of_other_lanes):
         self.exchange, self.slow, self.of_other_lanes = self, {"w": weights}, of_other_lanes

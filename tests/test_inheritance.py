@@ -27,6 +27,16 @@ from outerloop.schedule.streaming import Streaming
 from outerloop.types import Contribution, Outrun, ReplicasDiverged, Round, UserError
 
 
+class Pending:
+    """A round whose contributions are known."""
+
+    def __init__(self, contributions):
+        self.contributions = contributions
+
+    def wait(self, timeout_s):
+        return self.contributions
+
+
 class Decided:
     """An exchange in which every round was decided elsewhere: `told` holds its contributions."""
 
@@ -37,13 +47,7 @@ class Decided:
         self.told = {}
 
     def start(self, blob, round):
-        contributions = self.told.get(round, [])
-
-        class Pending:
-            def wait(self, timeout_s):
-                return contributions
-
-        return Pending()
+        return Pending(self.told.get(round, []))
 
     def decided(self, round):
         return False
@@ -166,6 +170,23 @@ def test_a_round_of_two_says_nothing_about_who_is_right(odd):
             loop.judge.diverged(three, *at)
 
 
+@pytest.mark.parametrize("seen", [True, False], ids=["seen", "at the start"])
+def test_a_round_that_two_liars_of_five_fill_says_nothing_about_who_is_right(seen):
+    """A majority of the round is none of the run. Before: the honest one took over a state, in every such round."""
+    loop = loop_of("plain")
+    own, at = loop.slow_hash, (loop.slow_hash, Round(3))
+    loop.exchange.recovery, loop.exchange.size = lambda at_most: None, 5
+    if seen:
+        seen_in(loop, p000=2, p001=2, p002=2, p003=2, p004=2)
+    filled = headers({"000": own, "003": 7, "004": 7})
+    assert loop.judge.diverged(filled, *at) == ()
+    assert "3 of 5 peers are too few" in loop.judge.in_doubt(filled, *at)
+    assert not loop.judge.in_doubt(headers({"000": own, "001": own, "002": own}), *at), "they agree"
+    assert loop.judge.diverged(headers({"000": own, "001": own, "002": own, "004": 7}), *at) == ("004",)
+    with pytest.raises(Outrun):
+        loop.judge.diverged(headers({"000": own, "001": 7, "002": 7, "003": 7}), *at)
+
+
 def test_two_that_are_left_stop_and_so_do_all_when_all_have_shown_their_hashes():
     loop = loop_of("plain")
     own = loop.slow_hash
@@ -192,10 +213,28 @@ def test_a_round_that_nobody_can_judge_lands_and_is_noted():
             before = victim.slow_hash
             with pytest.raises(ReplicasDiverged):
                 [victim.after_inner_step(1) for _ in range(3)]
-            assert victim.slow_hash == before and list(victim.in_flight) == [Round(0)], "to be saved, and landed again"
+            assert victim.slow_hash == before and not victim.in_flight, "free, as a failed one"
         else:
             [report] = [report for _ in range(3) for report in victim.after_inner_step(1)]
             assert not report.failed and "too few to know whose are right" in report.notes[0]
+
+
+def test_what_a_round_offered_that_ended_a_run_leaves_with_the_next_one_after_the_resume():
+    """Before: saved as in flight, due never again, its samples taken off every later message."""
+    giver, victim = loop_of("plain"), loop_of("plain", seed=5)
+    train(giver, range(1))
+    [told] = giver.exchange.told[Round(0)]
+    victim.exchange.peer, victim.exchange.told = "001", {Round(0): [told]}
+    victim.exchange.recovery = lambda at_most: None
+    with pytest.raises(ReplicasDiverged):
+        [victim.after_inner_step(2) for _ in range(3)]
+    resumed = loop_of("plain", seed=5)
+    resumed.load_state_dict(victim.evolved())
+    own = []
+    resumed.exchange.start = lambda blob, round: own.append((round, wire.read(blob)[0].samples)) or Pending([])
+    for _ in range(3):
+        resumed.after_inner_step(2)
+    assert own == [(Round(1), 12)] and not resumed.in_flight
 
 
 def test_a_replica_that_differs_heals_at_its_next_landing():

@@ -1,4 +1,4 @@
-"""The average of replicas at the end: whose weights count, and that one liar of four spoils nobody's."""
+"""The average of replicas at the end: whose weights count and how far, whatever fewer than half of them are."""
 
 from types import SimpleNamespace
 
@@ -6,13 +6,24 @@ import pytest
 import torch
 
 from outerloop import wire
+from outerloop.aggregate.distance_screen import GROWTH, REFUSED, DistanceScreen, too_far
+from outerloop.aggregate.norm_screen import LONGEST, Measured
 from outerloop.island import here
 from outerloop.payload import schema_of
 from outerloop.ranks import Ranks
-from outerloop.replicas import FAR, average, too_far
+from outerloop.replicas import average, usual_distance
 from outerloop.types import Contribution, Round
 
 SIZE = 100
+R = 1.0
+"""How far this peer's own inner steps moved it in a round, and its partners were."""
+
+
+def screen(on=True):
+    """What this peer knows at the end."""
+    made = DistanceScreen(on=on)
+    made.learn(Measured(0, [R, R], [1, 1], own=0))
+    return made
 
 
 class Loop:
@@ -22,8 +33,9 @@ class Loop:
     inner_step = slow_hash = 0
     peer, waits_for_all = "000", False
 
-    def __init__(self, weights, told):
+    def __init__(self, weights, told, on=True):
         self.slow, self.told, self.exchange = {"w": weights}, told, self
+        self.screen = screen(on)
 
     def meet(self, blob):
         return [
@@ -48,14 +60,13 @@ def bad(what, honest):
     return {
         "huge": torch.full((SIZE,), 1e38),
         "100 times": 100 * honest,
-        "turned": -honest,
         "nan": torch.full((SIZE,), torch.nan),
         "another shape": torch.ones(SIZE + 1),
         "half": honest.half(),
     }[what]
 
 
-@pytest.mark.parametrize("what", ["huge", "100 times", "turned", "nan", "another shape", "half"])
+@pytest.mark.parametrize("what", ["huge", "100 times", "nan", "another shape", "half"])
 def test_a_liar_of_four_is_left_out_by_name_and_the_others_are_averaged(what):
     own, *others = replicas(4)
     honest = {f"{index:03d}": x for index, x in enumerate(others[:2], 1)}
@@ -66,13 +77,38 @@ def test_a_liar_of_four_is_left_out_by_name_and_the_others_are_averaged(what):
     assert torch.allclose(found.mean["w"], (own + honest["001"] + honest["002"]) / 3, atol=1e-6)
 
 
-@pytest.mark.parametrize("near", [0.0, 1e-9, 1.0])
-def test_a_liar_of_four_leaves_nobody_out(near):
-    """However near to this peer it claims to be: the median of three distances is not its own to set."""
-    own, *others = replicas(4)
-    told = {f"{index:03d}": blob_of(x, f"{index:03d}") for index, x in enumerate(others[:2], 1)}
-    told["003"] = blob_of(own + near * (others[0] - own), "003")
-    assert average(Loop(own, told)).peers == ("000", "001", "002", "003")
+def near(own, honest, way):
+    return own + way * (honest - own)
+
+
+@pytest.mark.parametrize("way", [0.0, 1e-9, 1.0, 10.0, 1e6])
+@pytest.mark.parametrize(("count", "liars"), [(3, 1), (4, 1), (5, 2), (7, 3)])
+def test_fewer_than_half_leave_nobody_out_and_pull_the_mean_only_so_far(count, liars, way):
+    """Wherever they claim to be; at the weights of who is deceived, too.
+
+    Before: with two of five there, or three of seven, the honest ones were left out by name, and with one of three
+    nothing bounded how far the mean moved.
+    """
+    own, *others = replicas(count)
+    honest = {f"{index:03d}": x for index, x in enumerate(others[liars:], 1 + liars)}
+    told = {f"{index:03d}": near(own, others[0], way) for index in range(1, 1 + liars)} | honest
+    found = average(Loop(own, {peer: blob_of(x, peer) for peer, x in told.items()}))
+    assert {"000", *honest} <= set(found.peers) and not honest.keys() & found.shortened.keys()
+    assert way == 1e6 or len(found.peers) == count
+    without = own + sum(x - own for x in honest.values()) / len(found.peers)
+    assert (found.mean["w"] - without).norm() <= 1.001 * GROWTH * R * liars / len(found.peers)
+
+
+def test_who_is_far_counts_as_four_times_the_usual_and_is_named():
+    own, *others = replicas(3)
+    turned = -others[0]
+    found = average(Loop(own, {"001": blob_of(turned, "001"), "002": blob_of(others[1], "002")}))
+    factor = GROWTH * R / float((turned - own).norm())
+    assert found.shortened == {"001": pytest.approx(factor)} and not found.refused
+    expected = (own + own + factor * (turned - own) + others[1]) / 3
+    assert torch.allclose(found.mean["w"], expected, atol=1e-5)
+    free = average(Loop(own, {"001": blob_of(turned, "001")}, on=False))
+    assert not free.shortened and torch.allclose(free.mean["w"], (own + turned) / 2, atol=1e-6), "clip=none"
 
 
 def test_garbage_and_nobody_leave_this_peers_own_weights():
@@ -85,11 +121,22 @@ def test_garbage_and_nobody_leave_this_peers_own_weights():
 
 
 def test_the_bounds_by_hand():
-    assert not too_far({"a": 1.0, "b": 2.0, "c": FAR * 2.0})
-    assert list(too_far({"a": 1.0, "b": 2.0, "c": FAR * 2.1})) == ["c"]
-    assert list(too_far({"a": 0.0, "b": 0.0, "c": 1.0})) == ["c"]
-    assert not too_far({"a": 1.0, "b": 1e6}) and list(too_far({"a": 1.0, "b": 1e19})) == ["b"]
-    assert list(too_far({"a": float("inf")})) == ["a"] and not too_far({})
+    assert not too_far({"a": 0.0, "b": 2.0, "c": REFUSED * 2.0}, 2.0)
+    assert list(too_far({"a": 1.0, "b": 2.0, "c": REFUSED * 2.1}, 2.0)) == ["c"]
+    for unknown in (0.0, float("inf")):
+        assert list(too_far({"a": LONGEST, "b": 2 * LONGEST, "c": float("inf")}, unknown)) == ["b", "c"]
+    assert list(too_far({"a": float("nan")}, 1.0)) == ["a"] and not too_far({}, 1.0)
+
+
+def test_what_is_usual_is_of_all_fragments_and_lanes():
+    class ThreeLanes(Ranks):
+        def sum(self, values):
+            return [9 * value for value in values]
+
+    loop = Loop(*replicas(1), {})
+    assert usual_distance(loop, ThreeLanes(None)) == 3 * R
+    loop.screen.learn(Measured(1, [2 * R, 0.1], [1, 1], own=0))
+    assert usual_distance(loop, Ranks(None)) == pytest.approx(5**0.5 * R)
 
 
 def test_what_another_lane_cannot_read_is_left_out_in_all():

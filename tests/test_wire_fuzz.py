@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Size
 
 from outerloop import replicas, wire
+from outerloop.aggregate.distance_screen import DistanceScreen
 from outerloop.aggregate.weighted import Weighted
 from outerloop.compress.adaptive import Adaptive
 from outerloop.compress.identity import Identity
@@ -154,7 +155,7 @@ class Meeting:
 
     def __init__(self, parts):
         self.slow, self.inner_step, self.slow_hash = {"w": torch.ones(3)}, 5, 0
-        self.exchange = self
+        self.exchange, self.screen = self, DistanceScreen(on=False)
         self.peer, self.parts, self.waits_for_all = "a", parts, False
 
     def meet(self, blob):

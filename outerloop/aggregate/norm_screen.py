@@ -110,7 +110,8 @@ class NormScreen:
     def learn(self, round: Measured) -> None:
         """These contributions have landed.
 
-        Of two that differ too much one is wrong, and nobody knows which before there is a usual norm: not remembered.
+        If the norms of a pair differ by more than REFUSED, neither is remembered: one of them is wrong. Nor is what is
+        left of a round where one was refused before any norm was known.
         """
         norms = [norm for norm in round.norms if norm]
         apart = bool(norms) and max(norms) > REFUSED * min(norms)

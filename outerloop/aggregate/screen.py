@@ -24,6 +24,6 @@ def screen_of(clip: str, *, method: OuterMethod, exchange: Exchange, eager: bool
             " each its own: type clip=none"
         )
     on = clip == "auto" and not exchange.waits_for_all
-    if method.sends == "weights":
+    if method.sends != "differences":
         return DistanceScreen(on=on)
     return NormScreen(on=clip == "median" or (on and alike))

@@ -68,7 +68,7 @@ def live(
     worker.run()
     trainer.outer.island.call("leave")
     hand_in(config, corpus, trainer, run_dir)
-    worker.tell_apart()
+    worker.raise_if_diverged()
 
 
 def hand_in(config: DictConfig, corpus: Corpus, trainer: Trainer, run_dir: Path) -> None:

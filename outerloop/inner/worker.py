@@ -77,7 +77,7 @@ class Worker:
         self.lanes = trainer.ranks if trainer.outer.island.in_lanes else ALONE
         self.failed_in_a_row = 0
         self.to_be_saved = False
-        self.parted = ""
+        self.divergence = ""
         self.spent = Spent()
         self.base = {"bytes_sent": 0, "bytes_received": 0, "payload_bytes": 0, "wait_s": 0.0, "rounds_failed": 0}
         self.base |= dict.fromkeys(SPENT, 0.0)
@@ -117,8 +117,8 @@ class Worker:
     def inner_step(self) -> StepReport:
         """Take one inner step and land what is due.
 
-        Raises ReplicasDiverged once the state is saved: nobody knows yet which of the replicas is wrong. The ranks of
-        an island save together, and only one of them hears of it: an island keeps its last checkpoint.
+        Raises ReplicasDiverged once the state is saved: nobody knows yet which of the replicas is wrong. Islands of
+        several ranks are not saved: they save collectively, and only the leader sees this error.
         """
         try:
             return self.trainer.step()
@@ -137,21 +137,25 @@ class Worker:
             raise Outvoted(ending.outvoted)
         for line in ending.odd:
             self.tell_once(line)
-        self.parted = ending.parted
+        self.divergence = ending.divergence
 
-    def tell_apart(self) -> None:
+    def raise_if_diverged(self) -> None:
         """Once the model is handed in: raises ReplicasDiverged where no hash was that of most peers at the end."""
-        if self.parted:
-            raise ReplicasDiverged(self.parted)
+        if self.divergence:
+            raise ReplicasDiverged(self.divergence)
 
     def become_one(self) -> None:
-        """Take the mean of all replicas that fit as the run's model, and evaluate it."""
+        """Take the mean of all replicas that fit as this machine's model of the run, and evaluate it."""
         found = average(self.trainer.outer, self.lanes)
         self.trainer.outer.replica.settle(found.mean)
         if found.refused:
             self.exchange.refused(Round(self.plan.rounds), found.refused)
         for reason in found.refused.values():
             self.tell_once(f"left out, {reason}")
+        for peer, part in found.shortened.items():
+            self.tell_once(
+                f"{peer}: {part:.2g} of its distance from here counts: it is farther than partners usually are"
+            )
         replicas, size = len(found.peers), self.exchange.size
         self.tell_once(f"the model is the mean of {replicas} of {size} replicas, {found.spread:.2g} apart")
         self.tell_validation(self.plan.rounds, found.mean, spread=found.spread, replicas=replicas)

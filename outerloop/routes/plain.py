@@ -53,7 +53,7 @@ class Plain:
     ) -> None:
         self.method, self.feedback, self.aggregate = method, feedback, aggregate
         self.payload, self.peer = payload, peer
-        self.centre = (slow or {}) if method.sends == "weights" else {}
+        self.centre = (slow or {}) if method.sends != "differences" else {}
 
     def launch(self, number: int, slow: Tensors, read: Tensors, *, leads: bool) -> Launched:
         """Difference, feedback, compress. Changes nothing that lasts."""

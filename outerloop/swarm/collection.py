@@ -1,117 +1,87 @@
-"""The shares of one assembly as one peer has them, and who says that it holds which; data alone, no network.
+"""State of one assembly at one peer: shares held, and which peers claim to hold the others. No I/O.
 
-An owner's own statement counts at once. What another peer says of it is a hint where the share may lie, needed when the
-owner can no longer give it: one hint of each peer for each owner, the first one, so that a liar costs at most one
-transfer for each share that is missing.
+A share counts when its owner signed it, whoever tells of it; a claim without that signature is refused, by the name of
+who made it, before anything is fetched. An owner that signed two different shares is left out by everyone who hears of
+both, and both are told to whoever asks.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from outerloop.swarm.fields import MAX_AMOUNT, BadMessage, digest, items, whole
+from outerloop.swarm.fields import items
 from outerloop.swarm.framing import Unreadable
+from outerloop.swarm.shares import Share
 from outerloop.swarm.transport import Request
 
 NAMED = 256
 """Members that one request asks after: ids and answer stay below the limit of a frame."""
-Entry = tuple[bytes, int]
-"""sha256 and length of a sealed share."""
-Key = tuple[str, Entry]
-"""Whose share, as somebody describes it."""
 
 
 class Collection:
-    """Peers are named by their ids. `others`: the members besides this peer `own`.
+    """Peers are named by their ids.
 
-    `shares`: what their owners signed and this peer holds. `gone`: who does not answer any more. `settled`: this peer
-    no longer waits for owners; `also_settled`: who says the same of itself. `asking`: who collects here -> when it
-    asked last, until it says that it is done. `closed`: this peer fetches nothing any more.
+    own      this peer's share, and `blob`, what it is of
+    others   the members besides this peer
+    doubt    why a share cannot be its owner's, in one line; empty when it can
+    refuse   is told of a peer, and why what it claims is not taken
+
+    `gone`: who does not answer any more. `settled`: this peer no longer waits for owners. `asked_s`: peers that are
+    still fetching from this one -> time of their last request.
     """
 
-    def __init__(self, number: int, own: str, others: Iterable[str]) -> None:
-        self.number, self.own, self.others = number, own, frozenset(others)
-        self.entries: dict[str, Entry] = {}
-        self.shares: dict[str, bytes] = {}
-        self.stated: dict[str, Entry] = {}
-        self.holders: dict[Key, list[str]] = {}
+    def __init__(
+        self,
+        own: Share,
+        blob: bytes,
+        others: Iterable[str],
+        *,
+        doubt: Callable[[Share], str],
+        refuse: Callable[[str, str], None],
+    ) -> None:
+        self.own, self.others = own, frozenset(others)
         self.gone: set[str] = set()
-        self.also_settled: set[str] = set()
-        self.asking: dict[str, float] = {}
-        self.settled = self.closed = False
-        self.fetching: set[Key] = set()
-        self._tried: dict[Key, int] = {}
-        self._hinted: set[tuple[str, str]] = set()
+        self.asked_s: dict[str, float] = {}
+        self.settled = asyncio.Event()
+        self._doubt, self._refuse = doubt, refuse
+        self._stated = {own.owner: own}
+        self._contradicting: dict[str, Share] = {}
+        self._holders: defaultdict[str, list[str]] = defaultdict(list)
+        self._blobs = {own.owner: blob}
+        self._held = {own.owner}
+        self._came: set[str] = set()  # who has stated a share of its own, right or wrong
+        self._false: set[tuple[str, str]] = set()  # who made a false claim about whom
+        self._compared: set[str] = set()  # who has settled, and told all that it holds since this peer has
+        self._left: set[str] = set()  # who needs nothing more of this peer
+        self._fetching: set[str] = set()
+        self._tried: set[str] = set()
+        self._windows = 0
+        self._closed = False
         self._news = asyncio.Event()
 
     @property
     def missing(self) -> list[str]:
-        """The members whose shares are not here, in order."""
-        return sorted(self.others - self.shares.keys())
+        """The members whose shares are not here and may still count, in order."""
+        return sorted(self.others - self._held - self._contradicting.keys())
 
     @property
     def answered(self) -> bool:
         """Whether every other member has stated its share, or is gone."""
-        return self.others <= self.stated.keys() | self.gone
+        return self.others <= self._came | self.gone
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is being fetched that may still come and count."""
+        counting = self._fetching - self._contradicting.keys()
+        return all(self.gone.issuperset(self._holders[owner]) for owner in counting)
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more can come: all is here, or all who are left have settled and told what they hold."""
-        return not self.missing or (self.others <= self.also_settled | self.gone and not self.fetching)
-
-    def add(self, owner: str, entry: Entry, share: bytes) -> None:
-        """A share is here that its owner signed; the first one stays."""
-        if owner not in self.shares:
-            self.entries[owner], self.shares[owner] = entry, share
-        self._tell()
-
-    def lose(self, peer: str) -> None:
-        """A member does not answer any more."""
-        self.gone.add(peer)
-        self._tell()
-
-    def settle(self) -> None:
-        """Wait for no owner any more."""
-        self.settled = True
-        self._tell()
-
-    def close(self) -> dict[str, bytes]:
-        """Fetch nothing more; return the shares, which are not kept here any longer."""
-        self.closed, shares = True, self.shares
-        self.shares = {}
-        return shares
-
-    def hear(self, peer: str, told: Request) -> None:
-        """Take in what a member tells. Raises Unreadable, unchanged, when that is malformed."""
-        stated = _entry(told["share"]) if "share" in told else None
-        hints = _hints(told.get("held", []))
-        self.gone.discard(peer)
-        if told.get("settled") is True:
-            self.also_settled.add(peer)
-        if stated is not None and self.stated.setdefault(peer, stated) == stated:
-            self._offer((peer, stated), peer)
-        for owner, entry in hints:
-            if owner in self.others and (peer, owner) not in self._hinted:
-                self._hinted.add((peer, owner))
-                self._offer((owner, entry), peer)
-        self._tell()
-
-    def to_map(self, asked: Iterable[str]) -> Request:
-        """What this peer tells: its own share, whether it has settled, and which of the shares `asked` for it holds."""
-        held = [[owner, *self.entries[owner]] for owner in asked if owner in self.entries and owner != self.own]
-        return {"share": list(self.entries[self.own]), "settled": self.settled, "held": held}
-
-    def wanted(self) -> list[Key]:
-        """What to fetch next: what owners stated themselves, and once settled what others say of the missing ones."""
-        return [] if self.closed else [key for key in self.holders if self._is_wanted(key)]
-
-    def fetched(self, key: Key) -> None:
-        """An attempt to fetch has ended, well or in vain; another holder is reason for another one."""
-        self.fetching.discard(key)
-        self._tried[key] = len(self.holders[key])
-        self._tell()
+        """Whether nothing more can come: all who are left have settled and told what they hold."""
+        return self.idle and self.others <= self._compared | self.gone | self._contradicting.keys()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition on this collection holds."""
@@ -119,19 +89,110 @@ class Collection:
             self._news.clear()
             await self._news.wait()
 
-    def _is_wanted(self, key: Key) -> bool:
-        owner, entry = key
-        told_by_owner = self.stated.get(owner) == entry
-        new = key not in self.fetching and len(self.holders[key]) > self._tried.get(key, 0)
-        return new and owner not in self.shares and (self.settled or told_by_owner)
-
-    def _offer(self, key: Key, holder: str) -> None:
-        holders = self.holders.setdefault(key, [])
-        if holder not in holders:
-            holders.append(holder)
-
-    def _tell(self) -> None:
+    def settle(self) -> None:
+        """Wait for no owner any more."""
+        self.settled.set()
         self._news.set()
+
+    def close(self) -> dict[str, bytes]:
+        """Fetch nothing more; return the blobs by owner, which are not kept here any longer."""
+        self._closed, blobs = True, self._blobs
+        self._blobs = {}
+        return blobs
+
+    def lose(self, peer: str) -> None:
+        """A member does not answer any more."""
+        self.gone.add(peer)
+        self._news.set()
+
+    def asked_by(self, peer: str, now_s: float) -> None:
+        """A peer fetches from this one, unless it has said that it is done: requests may come in another order."""
+        if peer not in self._left:
+            self.asked_s[peer] = now_s
+
+    def left_by(self, peer: str) -> None:
+        """A peer is done."""
+        self._left.add(peer)
+        self.asked_s.pop(peer, None)
+
+    def to_ask(self, peer: str) -> list[str]:
+        """The members to ask a peer about, up to NAMED, others each time: those that are missing.
+
+        Once this peer has settled, all, to compare: whoever is left out here, or there, is left out by both.
+        """
+        all_of_them = self.settled.is_set() and peer not in self._compared
+        names = sorted(self.others) if all_of_them else self.missing
+        self._windows += 1
+        start = self._windows * NAMED % max(1, len(names)) if len(names) > NAMED else 0
+        return [*names[start:], *names[:start]][:NAMED]
+
+    def to_map(self, asked: Iterable[str]) -> Request:
+        """What this peer tells: its share, whether it has settled, who contradicts itself, what it holds of `asked`."""
+        lies = [share for owner, second in self._contradicting.items() for share in (self._stated[owner], second)]
+        held = [self._stated[owner] for owner in asked if owner in self._held and owner not in self._contradicting]
+        told = [share.to_list() for share in (lies + held)[:NAMED] if share.owner != self.own.owner]
+        return {"share": self.own.to_list(), "settled": self.settled.is_set(), "held": told}
+
+    def hear(self, peer: str, told: Request, *, compared: bool = False) -> None:
+        """Take in what a member tells; `compared`: asked about all. Raises Unreadable, unchanged, when malformed."""
+        own = Share.from_list(told["share"]) if "share" in told else None
+        held = [Share.from_list(one) for one in _listed(told.get("held", []))]
+        if own is not None and own.owner != peer:
+            raise Unreadable("a member states a share of its own")
+        self.gone.discard(peer)
+        if own is not None:
+            self._came.add(peer)
+        for share in held if own is None else [own, *held]:
+            self._learn(share, peer)
+        if compared and told.get("settled") is True:
+            self._compared.add(peer)
+        self._news.set()
+
+    def start(self) -> list[tuple[Share, list[str]]]:
+        """Return the shares to fetch now, and who holds each, a list that may grow; they are being fetched from now on.
+
+        From owners that have told of them here; once this peer has settled, from whoever holds them. What was tried in
+        vain is tried again when somebody claims once more to hold it.
+        """
+        out = self._held | self._contradicting.keys() | self._fetching | self._tried
+        open_to_all = self.settled.is_set()
+        wanted = [x for x in self._stated if x not in out and (open_to_all or x in self._holders[x])]
+        wanted = [] if self._closed else wanted
+        self._fetching |= set(wanted)
+        return [(self._stated[owner], self._holders[owner]) for owner in wanted]
+
+    def fetched(self, owner: str, blob: bytes | None) -> None:
+        """An attempt to fetch has ended, with a blob or in vain."""
+        self._fetching.discard(owner)
+        self._tried.add(owner)
+        if blob is not None and not self._closed and owner not in self._contradicting:
+            self._held.add(owner)
+            self._blobs[owner] = blob
+        self._news.set()
+
+    def _learn(self, share: Share, holder: str) -> None:
+        owner = share.owner
+        if owner not in self.others or owner in self._contradicting or (holder, owner) in self._false:
+            return
+        known = self._stated.get(owner)
+        if known is None or known.differs(share):
+            if why := self._doubt(share):
+                self._false.add((holder, owner))
+                self._refuse(holder, why)
+                return
+            if known is not None:
+                self._leave_out(share)
+                return
+            self._stated[owner] = share
+        if holder not in self._holders[owner]:
+            self._holders[owner].insert(0 if holder == owner else len(self._holders[owner]), holder)
+        self._tried.discard(owner)
+
+    def _leave_out(self, second: Share) -> None:
+        self._contradicting[second.owner] = second
+        self._blobs.pop(second.owner, None)
+        self._held.discard(second.owner)
+        self._refuse(second.owner, "it signed two different shares of one assembly: neither counts")
 
 
 def members_in(value: Any) -> list[str]:
@@ -141,16 +202,8 @@ def members_in(value: Any) -> list[str]:
     return value
 
 
-def _hints(value: Any) -> list[Key]:
+def _listed(value: Any) -> list[Any]:
     try:
-        return [(str(owner), _entry([sha, length])) for owner, sha, length in items(value, "the shares held")]
-    except (ValueError, TypeError) as error:
-        raise Unreadable(f"shares are told as [peer, sha256, length]: {error}") from error
-
-
-def _entry(value: Any) -> Entry:
-    try:
-        sha, length = items(value, "a share")
-        return digest(sha, "a share's sha256"), whole(length, "a share's length", most=MAX_AMOUNT)
-    except (BadMessage, ValueError) as bad:
-        raise Unreadable(str(bad)) from bad
+        return items(value, "the shares held")
+    except ValueError as error:
+        raise Unreadable(str(error)) from error

@@ -61,11 +61,11 @@ class Pairing:
         self._tired = False
 
     def ready(self, round: Round) -> Alone | None:
-        """This peer enters the pool."""
+        """This peer enters the pool, unless it meets nobody that it could have a pair with in this round."""
         assert self.round is None, "one round at a time"
         self.round, self._tired = round, False
         self._rounds += 1
-        return None if self.partners.of(round) else Alone()
+        return Alone() if all(map(self._is_shunned, self.partners.of(round))) else None
 
     def heard(self, peer: str, round: Round | None) -> None:
         """A peer says that it is ready with this round, or (None) that it is not."""
@@ -122,9 +122,9 @@ class Pairing:
         self._strikes[self._engaged] = max(0, self._strikes[self._engaged] - 1)
 
     def strike(self, peer: str) -> None:
-        """What a partner sent cannot be used: it is not met again for 2^strikes own rounds, MOST_ROUNDS at most.
+        """What a partner sent cannot be used: excluded for 2^strikes of this peer's rounds, MOST_ROUNDS at most.
 
-        Two strikes: one is what it was forgiven when the pair was done.
+        Adds two, because `met` has just taken one off for this pair.
         """
         self._strikes[peer] += 2
         self._shunned_until[peer] = self._rounds + min(2 ** self._strikes[peer], MOST_ROUNDS)
@@ -138,9 +138,12 @@ class Pairing:
 
     def _may_meet(self, peer: str, round: Round) -> bool:
         own = self.round
-        if own is None or self._rounds < self._shunned_until.get(peer, 0):
+        if own is None or self._is_shunned(peer):
             return False
         return self.partners.fit(own, round) and peer in self.partners.of(own)
+
+    def _is_shunned(self, peer: str) -> bool:
+        return self._rounds < self._shunned_until.get(peer, 0)
 
     def _propose(self, candidates: list[str]) -> Propose | None:
         if self._engaged is not None or not candidates:

@@ -8,8 +8,6 @@ right, and nobody accepts a commit without holding all of its payloads: so what 
 owners offered for just this round, whatever a leader claims and whoever gave the bytes; and a state that a commit says
 a participant names (state_roots.py) is the one that it does name. The payload itself repeats its round, fragment, peer
 and samples (wire.py).
-
-A share of an assembly (shares.py) is sealed the same way, for a purpose of its own.
 """
 
 from __future__ import annotations
@@ -26,8 +24,7 @@ from outerloop.swarm.roster import id_of
 from outerloop.swarm.signatures import Signatures
 
 T = TypeVar("T")
-PAYLOAD, SHARE = "payload", "share"
-"""Purposes: of a round, of an assembly."""
+PURPOSE = "payload"
 SEAL_BYTES = SIGNATURE_BYTES
 INLINE_BYTES = 4 << 20
 """More is hashed or copied beside the network thread's loop, at 1.7 GB/s or so."""
@@ -40,12 +37,11 @@ def sealed(
     sitting: str,
     number: int,
     peer: str,
-    purpose: str = PAYLOAD,
     state: State | None = None,
 ) -> bytes:
     """What travels. `peer`: the name of this peer, who offers it; `state`: what it names beside."""
     seen = hashlib.sha256(payload).digest()
-    return signatures.sign(purpose, sitting, number, peer, seen, *(state or ())) + payload
+    return signatures.sign(PURPOSE, sitting, number, peer, seen, *(state or ())) + payload
 
 
 async def doubt(
@@ -55,15 +51,14 @@ async def doubt(
     sitting: str,
     number: int,
     peer: str,
-    purpose: str = PAYLOAD,
     state: State | None = None,
 ) -> str:
     """Why this is not what a peer offered for this round, naming this state; empty when it is."""
     seen = await beside(len(content), lambda: _seen(content))
-    said = purpose, sitting, number, peer, seen, *(state or ())
+    said = PURPOSE, sitting, number, peer, seen, *(state or ())
     if signatures.right(content[:SEAL_BYTES], *said, by=id_of(peer)):
         return ""
-    return f"what came as its {purpose} of round {number} is not signed by it for this round"
+    return f"what came as its payload of round {number} is not signed by it for this round"
 
 
 def _seen(content: bytes) -> bytes:

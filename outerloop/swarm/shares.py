@@ -1,31 +1,63 @@
-"""Shares of an assembly, sealed by their owners: whoever passes one on cannot pass off anything else as it."""
+"""What a member brings to an assembly, as its owner states it and signs it: who passes the word on cannot change it.
+
+    share       [owner's peer id, sha256 of the blob, its length in bytes, signature]
+    signature   over ("share", sitting, number of the assembly, the owner's name, sha256, length)
+
+An honest owner signs one share for an assembly. Whoever holds two that differ knows that the owner lies.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
+from outerloop.swarm.fields import MAX_AMOUNT, BadMessage, digest, items, peer_id, signature, whole
+from outerloop.swarm.framing import Unreadable
 from outerloop.swarm.membership import Membership
-from outerloop.swarm.sealed import SEAL_BYTES, SHARE, beside, doubt, sealed
-from outerloop.swarm.transport import Transport
+from outerloop.swarm.signatures import Signatures
+
+PURPOSE = "share"
 
 
-class Shares:
-    """Seals as this peer, and opens what others sealed."""
+@dataclass(frozen=True)
+class Share:
+    """`owner`: peer id. `sha`, `length` (bytes): of its blob."""
 
-    def __init__(self, transport: Transport, membership: Membership) -> None:
-        self._transport = transport
-        self._members = membership
+    owner: str
+    sha: bytes
+    length: int
+    signature: bytes
 
-    async def seal(self, number: int, blob: bytes) -> bytes:
-        """Return what travels of what this peer brings to an assembly."""
-        signatures, sitting = self._transport.trust.signatures, self._members.sitting
-        name = self._members.names[self._transport.peer_id]
-        return await beside(
-            len(blob), lambda: sealed(blob, signatures, sitting=sitting, number=number, peer=name, purpose=SHARE)
-        )
+    def to_list(self) -> list[Any]:
+        """As it travels."""
+        return [self.owner, self.sha, self.length, self.signature]
 
-    async def open(self, number: int, owner: str, content: bytes) -> tuple[bytes, str]:
-        """Return what a member (peer id) brought to this assembly and "", or nothing and why it did not."""
-        trust, name, sitting = self._transport.trust, self._members.names[owner], self._members.sitting
-        why = await doubt(content, trust.signatures, sitting=sitting, number=number, peer=name, purpose=SHARE)
-        if why:
-            return b"", f"{why} ({name})"
-        return await beside(len(content), lambda: content[SEAL_BYTES:]), ""
+    @classmethod
+    def from_list(cls, value: Any) -> Share:
+        """What a peer told. Raises Unreadable."""
+        try:
+            owner, sha, length, signed = items(value, "a share")
+            return cls(
+                peer_id(owner, "a share's owner"),
+                digest(sha, "a share's sha256"),
+                whole(length, "a share's length", most=MAX_AMOUNT),
+                signature(signed, "a share's signature"),
+            )
+        except (BadMessage, ValueError) as bad:
+            raise Unreadable(str(bad)) from bad
+
+    def differs(self, other: Share) -> bool:
+        """Whether the same owner signed another blob there."""
+        return (self.sha, self.length) != (other.sha, other.length)
+
+
+def signed(own: str, number: int, sha: bytes, length: int, *, members: Membership, signatures: Signatures) -> Share:
+    """Return the share of this peer (`own`: its id) in an assembly."""
+    said = PURPOSE, members.sitting, number, members.names[own], sha, length
+    return Share(own, sha, length, signatures.sign(*said))
+
+
+def is_signed(share: Share, number: int, *, members: Membership, signatures: Signatures) -> bool:
+    """Whether its owner, a member, signed this share for this assembly."""
+    said = PURPOSE, members.sitting, number, members.names[share.owner], share.sha, share.length
+    return signatures.right(share.signature, *said, by=share.owner)

@@ -230,3 +230,14 @@ def test_a_partner_that_was_struck_is_not_met_for_twice_as_long_every_time() -> 
     pairing.heard("b", Round(0))
     assert not pairing.asked("b", Round(0)) and pairing.turn() is None
     assert pairing.asked("c", Round(0)), "nobody else pays for it"
+
+
+def test_nobody_waits_for_a_dealt_partner_that_it_would_not_meet() -> None:
+    """Before: as long as a scheduled partner is waited for, two minutes, in up to 64 rounds."""
+    pairing = Pairing("a", Dealt(["a", "b"], "a", seed=0), draw=random.Random(0))
+    pairing.strike("b")
+    waited = []
+    for number in range(6):
+        waited.append(pairing.ready(Round(number)) is None)
+        pairing.leave()
+    assert waited == [False] * 3 + [True] * 3
