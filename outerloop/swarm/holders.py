@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from outerloop.swarm.framing import PIECE_BYTES
 from outerloop.swarm.timeouts import GONE_AFTER_S, GONE_TRIES, RETRY_S, TRANSFER_S
-from outerloop.swarm.transport import Unreachable, anybody
+from outerloop.swarm.transport import Unreachable
 
 logger = logging.getLogger(__name__)
 SLOW_LINK_BYTES_PER_S = 125_000
@@ -75,15 +75,11 @@ class Holders:
         errors = {name: tries.last_error for name, tries in self._tries.items() if tries.last_error}
         return "; ".join(f"{name} {why}" for name, why in (errors | self._out).items()) or "no holder"
 
-    def next(self, free: Callable[[str], bool] = anybody) -> str | None:
+    def next(self, free: Callable[[str], bool]) -> str | None:
         """Whom to ask of those that are free; None to wait for one. Raises Unobtainable when nobody is left."""
-        self._meet()
-        left = [name for name in self._tries if name not in self._out]
-        if not left:
-            raise Unobtainable(f"{self._sha.hex()[:16]}: {self}")
-        least_wrong = min(self._reputation.wrong[name] for name in left)
-        right = [name for name in left if self._reputation.wrong[name] == least_wrong]
-        return min(filter(free, right), key=self._wasted_s, default=None)
+        now_s = asyncio.get_running_loop().time()
+        names = [name for name in self._left() if free(name) and self._tries[name].ready_at_s <= now_s]
+        return min(names, key=self._wasted_s, default=None)
 
     def alternatives(self) -> bool:
         """Whether there is more than one to ask."""
@@ -91,8 +87,9 @@ class Holders:
 
     async def pause(self) -> None:
         """Wait until the next holder may be asked: attempts in vain are repeated with growing pauses."""
-        if name := self.next():
-            await asyncio.sleep(self._tries[name].ready_at_s - asyncio.get_running_loop().time())
+        tries = self._tries[min(self._left(), key=self._wasted_s)]
+        await asyncio.sleep(tries.ready_at_s - asyncio.get_running_loop().time())
+        tries.ready_at_s = 0.0
 
     def leave_out(self, name: str, why: str) -> None:
         """Do not ask this holder again for this content."""
@@ -103,7 +100,7 @@ class Holders:
         tries = self._tries[name]
         tries.last_error = str(error)
         tries.fruitless = 0 if brought >= PIECE_BYTES else tries.fruitless + 1
-        pause_s = min(RETRY_S[0] * 2 ** (tries.fruitless - 1), RETRY_S[1]) if tries.fruitless else 0.0
+        pause_s = min(RETRY_S[0] * 2 ** min(tries.fruitless - 1, 10), RETRY_S[1]) if tries.fruitless else 0.0
         tries.ready_at_s = asyncio.get_running_loop().time() + pause_s
         self._reputation.wasted_s[name] += silent_s + pause_s
         self._note_dial(name, tries, error)
@@ -121,6 +118,15 @@ class Holders:
 
     def gave_all(self, name: str) -> None:
         self._reputation.wasted_s[name] = 0.0
+
+    def _left(self) -> list[str]:
+        """Who may be asked: of those that are not left out who gave wrong bytes least often. Raises Unobtainable."""
+        self._meet()
+        left = [name for name in self._tries if name not in self._out]
+        if not left:
+            raise Unobtainable(f"{self._sha.hex()[:16]}: {self}")
+        least = min(self._reputation.wrong[name] for name in left)
+        return [name for name in left if self._reputation.wrong[name] == least]
 
     def _wasted_s(self, name: str) -> float:
         """With its turns for this content, so that another one comes next."""

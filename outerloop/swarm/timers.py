@@ -5,7 +5,7 @@
     deadline   begins with the first payload
     patience   begins when a leader could have proposed, or more than a third of the roster has lost its own, and again
                as long as the view lasts; doubles from view to view; as long again as payloads were on their way to or
-               from here, because they may take longer to the leader
+               from here, because they may take longer to the leader, and no longer than the deadline: some never come
 
 All are counted from what this peer sees, never from a clock of others. A round in which nobody is ready yet has none:
 inner steps take as long as they take.
@@ -63,8 +63,9 @@ class Timers:
             nobody_else = missing <= set(self._gone)
             self._start(("grace", nobody_else), 0.0 if nobody_else else self._rules.grace_s, lambda m: m.grace(number))
         if machine.votes and awaits_its_leader(machine):
-            patience_s = LEAD_S * 2 ** min(view, LAST_DOUBLING) + self._moving_s() - self._moved_before_s
-            self._start(("view", view), patience_s, lambda m: m.timeout(number, view), again=True)
+            moved_s = min(self._moving_s() - self._moved_before_s, self._rules.deadline_s)
+            patience_s = LEAD_S * 2 ** min(view, LAST_DOUBLING)
+            self._start(("view", view), patience_s + moved_s, lambda m: m.timeout(number, view), again=True)
 
     def _start(self, key: Hashable, after_s: float, event: Event, *, again: bool = False) -> None:
         """`again`: what is over may begin once more, since what its event says may get lost."""

@@ -120,6 +120,28 @@ def test_a_holder_that_is_named_while_a_content_waits_is_asked() -> None:
     run(scene())
 
 
+def test_who_cannot_be_reached_is_tried_with_pauses_while_another_holder_is_busy() -> None:
+    class Cut(set[str]):
+        dials = 0
+
+        def __contains__(self, peer: object) -> bool:
+            self.dials += peer == "c"
+            return peer == "c"
+
+    async def scene() -> None:
+        network, content = MemoryNetwork(), some_bytes(1000)
+        (a,) = await nodes(network, "a")
+        network.cut = cut = Cut()
+        await trickler(network, "b", slow := some_bytes(1_000_000, 1), waits=True)
+        for one, holders in ((slow, ["b"]), (content, ["b", "c"])):
+            asyncio.create_task(a.get(one, holders))  # noqa: RUF006
+            await asyncio.sleep(1)
+        await asyncio.sleep(4)
+        assert 2 <= cut.dials <= 10
+
+    run(scene())
+
+
 def test_a_large_content_comes_over_a_slow_link_that_seven_share() -> None:
     """It takes longer than PULL_S, and nothing is given up or sent twice."""
 
