@@ -9,16 +9,18 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from outerloop.commands import config
+from outerloop.commands import config, team
 from outerloop.commands.own_code import find_own_code, targets_of
 from outerloop.types import UserError
 
 SHADOWS = ("outerloop", "torch", "yaml", "rich", "numpy", "safetensors", "hydra", "mine")
+NOBODY = "/ip4/127.0.0.1/tcp/9/p2p/12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
 COMMANDS = [
     ["inspect", "nothing.outl"],
     ["plan", "--params", "1e6", "--peers", "0"],
     ["status", "x"],
     ["report", "none"],
+    ["train", "model=nano", "workers=1", "exchange.peers=2", f"exchange.initial_peers=[{NOBODY}]"],
 ]
 LONGER = [pytest.param(words, marks=pytest.mark.slow) for words in COMMANDS[1:]]
 
@@ -42,6 +44,25 @@ def test_a_command_imports_nothing_that_lies_in_the_current_folder(arguments, do
     done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, env=os.environ)
     assert done.returncode == 2 and done.stderr.startswith("outerloop: "), done.stderr
     assert list(downloads.glob("*.ran")) == []
+
+
+def test_a_worker_imports_nothing_that_lies_in_the_current_folder(downloads):
+    """It ends for want of a configuration, once everything that it begins with has been imported."""
+    process = team.ProcessTeam(config.load(["model=nano", "workers=1"]), downloads / "run", None).spawn(0)
+    process.communicate()
+    assert "FileNotFoundError" in (downloads / "run/workers/0/log.txt").read_text()
+    assert list(downloads.glob("*.ran")) == []
+
+
+@pytest.mark.parametrize("given", ["", "/elsewhere"])
+def test_a_worker_imports_the_package_that_started_it(given, monkeypatch):
+    """`python -m outerloop` finds it in the current folder, where its workers do not look."""
+    home = str(Path(team.__file__).parents[2])
+    monkeypatch.setenv("PYTHONPATH", given)
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one != home])
+    assert team.search_path() == os.pathsep.join(filter(None, [home, given]))
+    monkeypatch.setattr(sys, "path", [*sys.path, home])
+    assert team.search_path() == given
 
 
 @pytest.mark.parametrize("of", ["config", "recipe"])
