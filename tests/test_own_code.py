@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from outerloop.commands import config, team
-from outerloop.commands.own_code import find_own_code, targets_of
+from outerloop.commands.own_code import find_own_code, names_in
 from outerloop.types import UserError
 
 SHADOWS = ("outerloop", "torch", "yaml", "rich", "numpy", "safetensors", "hydra", "mine")
@@ -65,18 +65,32 @@ def test_a_worker_imports_the_package_that_started_it(given, monkeypatch):
     assert team.search_path() == given
 
 
-@pytest.mark.parametrize("of", ["config", "recipe"])
-def test_a_module_that_a_setting_names_is_found_in_the_current_folder(of, downloads):
-    (downloads / "mine.py").write_text("import torch\n\nclass Net(torch.nn.Module):\n    pass\n")
+NAMED = [
+    ["model=module", "model._target_=mine.Net"],
+    ["model=module", "model._target_=hydra.utils.get_method", "+model.path=mine.net"],
+    ["model=module", "model._target_=${exchange.run}.Net", "exchange.run=mine"],
+]
+NESTED = [
+    {"a": [{"_target_": "mine.Net"}], "b": {"_target_": "torch.nn.GELU"}},
+    {"a": {"_target_": "functools.partial", "_args_": [{"_target_": "hydra.utils.get_class", "_args_": ["mine.Net"]}]}},
+    {"a": {"_target_": "${name}"}, "name": "mine.Net"},
+]
+
+
+@pytest.mark.parametrize("options", NAMED, ids=lambda options: options[1])
+def test_a_module_that_a_setting_names_is_found_in_the_current_folder(options, downloads):
     before = list(sys.path)
-    config.load(["model=nano"])
+    config.load(["model=nano", "exchange.run=mine.run"])
     assert sys.path == before
-    if of == "config":
-        config.load(["model=module", "model._target_=mine.Net"])
-    else:
-        find_own_code(
-            targets_of(OmegaConf.create({"a": [{"_target_": "mine.Net"}], "b": {"_target_": "torch.nn.GELU"}}))
-        )
+    (downloads / "mine.py").write_text("import torch\n\nclass Net(torch.nn.Module):\n    pass\n\nnet = Net\n")
+    config.load(options)
+    assert sys.path == ["", *before]
+
+
+@pytest.mark.parametrize("settings", NESTED, ids=str)
+def test_a_name_anywhere_in_the_settings_is_found(settings, downloads):
+    before = list(sys.path)
+    find_own_code(names_in(OmegaConf.create(settings)))
     assert sys.path == ["", *before]
 
 
