@@ -174,16 +174,18 @@ class ProcessTeam:
         threads = self.config.threads or cores.share_here(self.config.workers)
         folder = self.run_dir / "workers" / str(index)
         folder.mkdir(parents=True, exist_ok=True)
-        words = ("worker", str(self.run_dir), str(index), str(self.resume_step))
+        command = ("worker", str(self.run_dir), str(index), str(self.resume_step))
+        settings = {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1", "PYTHONPATH": search_path()}
         with (folder / "log.txt").open("a") as log:
             return subprocess.Popen(
-                [sys.executable, "-P", "-m", "outerloop", *words],  # -P: not the outerloop.py of the current folder
+                [sys.executable, "-P", "-m", "outerloop", *command],  # -P: not the outerloop.py of the current folder
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
                 start_new_session=True,
-                env=os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1", "PYTHONPATH": search_path()},
+                env=os.environ
+                | {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1", "PYTHONPATH": search_path()},
             )
 
     def read(self, index: int) -> None:
