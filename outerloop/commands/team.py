@@ -184,8 +184,7 @@ class ProcessTeam:
                 stderr=log,
                 text=True,
                 start_new_session=True,
-                env=os.environ
-                | {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1", "PYTHONPATH": search_path()},
+                env=os.environ | settings,
             )
 
     def read(self, index: int) -> None:
