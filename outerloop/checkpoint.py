@@ -114,7 +114,7 @@ def held(run_dir: Path, worker: int, *, newest: int | None) -> dict[int, str]:
     """Return the steps up to `newest` that one worker can go on from, and the hash of its slow weights at each."""
     steps = [step for step in sealed(run_dir) if newest is not None and step <= newest]
     whole = [step for step in steps[:KEEP] if not damage_of(run_dir, step, worker)]
-    return {step: json.loads(vouching(run_dir, step, worker).read_text()).get("slow_hash", "") for step in whole}
+    return {step: vouched(run_dir, step, worker).get("slow_hash", "") for step in whole}
 
 
 def seal(run_dir: Path, step: int) -> None:
@@ -150,20 +150,20 @@ def damage_of(run_dir: Path, step: int, worker: int) -> str:
     """Which of one worker's files of one step cannot be used, or nothing."""
     path = generation(run_dir, step) / f"worker-{worker}.pt"
     try:
-        own = json.loads(vouching(run_dir, step, worker).read_text())
-    except (OSError, ValueError):
+        own = vouched(run_dir, step, worker)
+    except (OSError, ValueError, RecursionError):
         return f"{path} is damaged"
     own.pop("slow_hash", None)
-    shards = {path.parent / name: vouched for name, vouched in own.pop("shards", {}).items()}
-    damaged = [file for file, vouched in {path: own, **shards}.items() if not is_whole(file, vouched)]
+    shards = {path.parent / name: wanted for name, wanted in own.pop("shards", {}).items()}
+    damaged = [file for file, wanted in {path: own, **shards}.items() if not is_whole(file, wanted)]
     return f"{damaged[0]} is damaged" if damaged else ""
 
 
-def is_whole(path: Path, vouched: dict[str, Any]) -> bool:
+def is_whole(path: Path, wanted: dict[str, Any]) -> bool:
     """Whether a file has this fingerprint."""
     try:
-        return fingerprint_of(path) == vouched
-    except OSError:
+        return fingerprint_of(path) == wanted
+    except (OSError, ValueError):  # ValueError: no file has such a name
         return False
 
 
@@ -193,6 +193,14 @@ def vouching(run_dir: Path, step: int, worker: int) -> Path:
     return generation(run_dir, step) / f"worker-{worker}.json"
 
 
+def vouched(run_dir: Path, step: int, worker: int) -> dict[str, Any]:
+    """What that file says. Raises OSError, and ValueError or RecursionError for other content."""
+    told = json.loads(vouching(run_dir, step, worker).read_text())
+    if not isinstance(told, dict) or not isinstance(told.get("shards", {}), dict):
+        raise ValueError("it is no map of fingerprints")
+    return told
+
+
 def generation(run_dir: Path, step: int) -> Path:
     """The folder of one step."""
     return run_dir / "checkpoints" / f"step-{step:08d}"
@@ -216,8 +224,4 @@ def write_atomically(path: Path, data: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)  # on a disk that is full it would take the space that is waited for
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)

@@ -1,7 +1,7 @@
-"""Folders that a power cut leaves in place.
+"""Make directories that survive a power cut.
 
-A file whose content was synced is lost all the same when the name of its folder, or of a folder above, was not: a name
-is safe once the folder that holds it has been synced after the name was made.
+fsync of a file is not enough: the directory entries of the file and of each parent must be synced too, after they were
+made.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from pathlib import Path
 
 
 def make_folder(path: Path) -> Path:
-    """Make a folder with those above it, and return it once all their names are safe.
+    """Make a directory with its parents, and sync the entries of all that this user may open; return the directory.
 
-    Those that were there are synced, too: who made them may not have done so. One that may not be read was made by
-    somebody else, and is passed over.
+    Parents that existed are synced too: whoever made them may not have done so. One that this user may not open was
+    made by somebody else.
     """
     path.mkdir(parents=True, exist_ok=True)
     for above in path.absolute().parents:
@@ -25,7 +25,7 @@ def make_folder(path: Path) -> Path:
 
 
 def sync_folder(path: Path) -> None:
-    """Make the names in a folder safe."""
+    """Sync the entries of a directory."""
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -1,8 +1,7 @@
 """How torch.distributed.checkpoint writes and reads a folder here: the index in JSON, plain values without code.
 
-torch takes its own index and every value that is no tensor (an optimizer's settings) out of pickles that may run
-anything. Writer and Reader put sharded_index.py in the place of the first; Planner loads the second as torch loads
-weights, where nothing runs.
+torch unpickles its index and every non-tensor value (optimizer settings), which can execute code. Writer and Reader
+replace the index by that of sharded_index.py; Planner loads the values with `weights_only=True`, which cannot.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Reader(FileSystemReader):
 
 
 class Planner(DefaultLoadPlanner):
-    """Loads values that are no tensors by what they say, never by what they do."""
+    """Loads non-tensor values without executing code."""
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         name = read_item.dest_index.fqn

@@ -4,17 +4,18 @@
                                                  or, of a plain value, {<place>}}}
     <place>      "file": name in the folder, "start": first byte, "bytes": length
 
-torch's index is a pickle, which may run anything when it is read. Folders without index.json (of older versions, or of
-other programs) are read by sharded_pickle.py, which runs nothing. Either way the index is checked against the files
-before any of them is read: names of files in the folder alone, places within them, chunks that make up their tensors
-and are no larger than their bytes.
+torch's index is a pickle, which can execute code when it is read. Folders without index.json (of older versions, or of
+other programs) are read by sharded_pickle.py, which executes nothing. Either way the index is checked against the files
+before any of them is read: it names files of this folder only, places lie within their files and do not overlap, and
+the chunks of a tensor cover each of its values once and are no larger than their bytes.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,10 +120,13 @@ def metadata_of(index: Any, sizes: Sizes) -> Metadata:
         chunks = [chunk_of(chunk, shape) for chunk in entry["chunks"]]
         if sum(math.prod(chunk.sizes) for chunk in chunks) != math.prod(shape):
             raise ValueError(f"the chunks of {name} do not make up its shape {list(shape)}")
+        if not disjoint(chunks):
+            raise ValueError(f"chunks of {name} overlap, so others of its values are missing")
         entries[name] = TensorStorageMetadata(TensorProperties(dtype=dtype), shape, chunks)
         for chunk, told in zip(chunks, entry["chunks"], strict=True):
             least = math.prod(chunk.sizes) * dtype.itemsize
             places[MetadataIndex(name, chunk.offsets)] = checked_place(told, sizes, least=least)
+    refuse_overlap(places.values())
     return Metadata(entries, storage_data=places, storage_meta=StorageMeta())
 
 
@@ -133,6 +137,38 @@ def chunk_of(told: Any, shape: torch.Size) -> ChunkStorageMetadata:
     if any(end > length for end, length in zip(ends, shape, strict=True)):
         raise ValueError(f"a chunk of {list(sizes)} at {list(offsets)} is outside of its tensor's {list(shape)}")
     return ChunkStorageMetadata(offsets, sizes)
+
+
+def disjoint(chunks: Iterable[ChunkStorageMetadata]) -> bool:
+    """Return whether no value of the tensor is in two of its chunks.
+
+    A sweep along the axis in which the most chunks begin apart: each is compared with those that have not ended there.
+    """
+    filled = [chunk for chunk in chunks if math.prod(chunk.sizes)]
+    if len(filled) < 2:
+        return True
+    axis = max(range(len(filled[0].sizes)), key=lambda i: len({chunk.offsets[i] for chunk in filled}))
+    reaching: list[ChunkStorageMetadata] = []
+    for chunk in sorted(filled, key=lambda chunk: chunk.offsets[axis]):
+        reaching = [one for one in reaching if one.offsets[axis] + one.sizes[axis] > chunk.offsets[axis]]
+        if any(overlap(one, chunk) for one in reaching):
+            return False
+        reaching.append(chunk)
+    return True
+
+
+def overlap(one: ChunkStorageMetadata, other: ChunkStorageMetadata) -> bool:
+    """Return whether two chunks that hold values have any in common."""
+    sides = zip(one.offsets, one.sizes, other.offsets, other.sizes, strict=True)
+    return all(start < begin + size and begin < start + length for start, length, begin, size in sides)
+
+
+def refuse_overlap(places: Iterable[Place]) -> None:
+    """Raises ValueError where two places of a file have bytes in common: few bytes could ask for any memory."""
+    ordered = sorted(places, key=lambda place: (place.relative_path, place.offset))
+    for one, after in itertools.pairwise(ordered):
+        if one.relative_path == after.relative_path and one.offset + one.length > after.offset:
+            raise ValueError(f"{one.relative_path!r} holds two things from byte {after.offset} on")
 
 
 def checked_place(told: Any, sizes: Sizes, *, least: int) -> Place:

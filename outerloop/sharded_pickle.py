@@ -1,8 +1,8 @@
 """torch's own index of a sharded checkpoint, the pickle `.metadata`, read without running anything that is in it.
 
-A pickle names functions and classes, and calls them as it is read. Here each name that torch writes there stands for an
-inert record of its arguments and its state, and any other name is refused. sharded_index.py makes of the records what
-it makes of JSON, with the same checks.
+A pickle names functions and classes, and calls them as it is read. Here every class name that torch writes resolves to
+an inert `Record` of its arguments and state; all other names are refused. sharded_index.py converts the records with
+the same checks as JSON.
 """
 
 from __future__ import annotations
@@ -54,9 +54,19 @@ ADMITTED: dict[tuple[str, str], type] = {
 }
 """(module, name) -> what is made in its place. dtypes are admitted besides, as they are."""
 
+ARRAYS = pickle.BYTEARRAY8 + pickle.NEXT_BUFFER + pickle.READONLY_BUFFER
+"""Operations of a pickle that make an array of bytes or take one from outside."""
+
+
+def refuse_array(unpickler: Inert) -> None:
+    """Raises UnpicklingError: memory for an array of bytes is taken as the pickle asks, before its bytes are there."""
+    raise pickle.UnpicklingError("it holds an array of bytes, which no index of torch has")
+
 
 class Inert(pickle._Unpickler):  # the one in C makes room for 2^32 objects when a file of ten bytes says so
     """An unpickler that knows the names above."""
+
+    dispatch = pickle._Unpickler.dispatch | dict.fromkeys(ARRAYS, refuse_array)
 
     def find_class(self, module: str, name: str) -> Any:
         dtype = vars(torch).get(name) if module == "torch" else None

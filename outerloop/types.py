@@ -24,7 +24,7 @@ Parts = dict[str, Tensor]
 
 
 def printable(text: str) -> str:
-    """Return a text of others fit to be shown: an escape (\\x1b, \\u202e) in place of what is not printed."""
+    """Escape non-printable characters in untrusted text: \\x1b, \\u202e."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 

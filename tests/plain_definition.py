@@ -144,7 +144,7 @@ class Definition:
         self.loop = runs[0]["loop"]
         self.eager, self.delay = point["eager"], self.loop.schedule.delay
         self.states = [{} for _ in runs]
-        self.coefficients, self.medians = {}, {}
+        self.coefficients, self.medians, self.distances, self.clipped = {}, {}, {}, 0
 
     def check(self):
         if self.eager:
@@ -236,7 +236,7 @@ class Definition:
                 for peer, part in zip(peers, parts, strict=True)
             ]
         if self.loop.method.sends == "weights":
-            self.check_distances(parts, peers.index(rank), before["slow"])
+            parts = self.drawn_near(rank, round, parts, peers.index(rank), before["slow"])
         else:
             parts, samples = self.screened(round, parts, samples)
         mean = self.mean_of(parts, samples)
@@ -252,13 +252,22 @@ class Definition:
         codec = codec_of(self.loop.payload.compress, mean.shape)
         return codec.inverse(mean.float()).double() if transforms(codec) else mean
 
-    def check_distances(self, parts, own, slow):
-        """Weights within 4 times as far from φ as this peer's own are taken as they come; no partner is farther."""
-        distances = [
-            sum(float((y.double() - slow[name].double()).square().sum()) for name, y in part.items()) ** 0.5
-            for part in parts
+    def drawn_near(self, rank, round, parts, own, slow):
+        """θ_j ← φ + (θ_j − φ) min(1, 4 r / d_j), d_j = ‖θ_j − φ‖: r = max(h, d_own), h the median of the last 4 d_j."""
+        if not self.loop.screen.on:
+            return parts
+        apart = [{name: y.double() - slow[name].double() for name, y in part.items()} for part in parts]
+        distances = [sum(float(x.square().sum()) for x in one.values()) ** 0.5 for one in apart]
+        taken = self.distances.setdefault((rank, round.fragment), [])
+        farthest = 4 * max([distances[own], *([statistics.median_low(taken[-4:])] if taken else [])])
+        assert max(distances) <= 8 * farthest, "refused: not defined here"
+        shares = [min(1.0, farthest / d) if place != own and d else 1.0 for place, d in enumerate(distances)]
+        taken += [d * share for place, (d, share) in enumerate(zip(distances, shares, strict=True)) if place != own]
+        self.clipped += sum(share < 1 for share in shares)
+        return [
+            {name: slow[name].double() + x * share for name, x in one.items()}
+            for one, share in zip(apart, shares, strict=True)
         ]
-        assert not self.loop.screen.on or max(distances) <= 4 * distances[own], "clipped: not defined here"
 
     def screened(self, round, parts, samples):
         """Longest is the lower median m of the norms, or 4 h if that is less: h is the largest m of four rounds."""

@@ -76,6 +76,21 @@ def test_one_flipped_bit_is_seen(tmp_path):
     assert checkpoint.newest_good(tmp_path, 2)[0] is None
 
 
+NO_VOUCHING = ["[]", "3", "null", '"x"', "{}", "[" * 100_000]
+NO_VOUCHING += ['{"shards": []}', '{"shards": {"a": 3}}', '{"shards": {"\\u0000": {}}}']
+
+
+@pytest.mark.parametrize("content", NO_VOUCHING, ids=lambda content: content[:30])
+def test_json_that_vouches_for_nothing_falls_back_and_says_so(tmp_path, content):
+    for step in (3, 6):
+        put(tmp_path, step)
+    path = checkpoint.generation(tmp_path, 6) / "worker-0.json"
+    path.write_text(content)
+    step, said = checkpoint.newest_good(tmp_path, 2)
+    assert step == 3 and len(said) == 1 and "step-00000006/" in said[0] and said[0].endswith("is damaged")
+    assert list(checkpoint.held(tmp_path, 0, newest=6)) == [3]
+
+
 def test_a_save_that_dies_before_its_seal_does_not_count(tmp_path, monkeypatch):
     put(tmp_path, 3)
     real = checkpoint.write_atomically

@@ -9,16 +9,18 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from outerloop.commands import config
-from outerloop.commands.own_code import find_own_code, targets_of
+from outerloop.commands import config, team
+from outerloop.commands.own_code import find_own_code, names_in
 from outerloop.types import UserError
 
 SHADOWS = ("outerloop", "torch", "yaml", "rich", "numpy", "safetensors", "hydra", "mine")
+NOBODY = "/ip4/127.0.0.1/tcp/9/p2p/12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
 COMMANDS = [
     ["inspect", "nothing.outl"],
     ["plan", "--params", "1e6", "--peers", "0"],
     ["status", "x"],
     ["report", "none"],
+    ["train", "model=nano", "workers=1", "exchange.peers=2", f"exchange.initial_peers=[{NOBODY}]"],
 ]
 LONGER = [pytest.param(words, marks=pytest.mark.slow) for words in COMMANDS[1:]]
 
@@ -44,18 +46,51 @@ def test_a_command_imports_nothing_that_lies_in_the_current_folder(arguments, do
     assert list(downloads.glob("*.ran")) == []
 
 
-@pytest.mark.parametrize("of", ["config", "recipe"])
-def test_a_module_that_a_setting_names_is_found_in_the_current_folder(of, downloads):
-    (downloads / "mine.py").write_text("import torch\n\nclass Net(torch.nn.Module):\n    pass\n")
+def test_a_worker_imports_nothing_that_lies_in_the_current_folder(downloads):
+    """It ends for want of a configuration, once everything that it begins with has been imported."""
+    process = team.ProcessTeam(config.load(["model=nano", "workers=1"]), downloads / "run", None).spawn(0)
+    process.communicate()
+    assert "FileNotFoundError" in (downloads / "run/workers/0/log.txt").read_text()
+    assert list(downloads.glob("*.ran")) == []
+
+
+@pytest.mark.parametrize("given", ["", "/elsewhere"])
+def test_a_worker_imports_the_package_that_started_it(given, monkeypatch):
+    """`python -m outerloop` finds it in the current folder, where its workers do not look."""
+    home = str(Path(team.__file__).parents[2])
+    monkeypatch.setenv("PYTHONPATH", given)
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one != home])
+    assert team.search_path() == os.pathsep.join(filter(None, [home, given]))
+    monkeypatch.setattr(sys, "path", [*sys.path, home])
+    assert team.search_path() == given
+
+
+NAMED = [
+    ["model=module", "model._target_=mine.Net"],
+    ["model=module", "model._target_=hydra.utils.get_method", "+model.path=mine.net"],
+    ["model=module", "model._target_=${exchange.run}.Net", "exchange.run=mine"],
+]
+NESTED = [
+    {"a": [{"_target_": "mine.Net"}], "b": {"_target_": "torch.nn.GELU"}},
+    {"a": {"_target_": "functools.partial", "_args_": [{"_target_": "hydra.utils.get_class", "_args_": ["mine.Net"]}]}},
+    {"a": {"_target_": "${name}"}, "name": "mine.Net"},
+]
+
+
+@pytest.mark.parametrize("options", NAMED, ids=lambda options: options[1])
+def test_a_module_that_a_setting_names_is_found_in_the_current_folder(options, downloads):
     before = list(sys.path)
-    config.load(["model=nano"])
+    config.load(["model=nano", "exchange.run=mine.run"])
     assert sys.path == before
-    if of == "config":
-        config.load(["model=module", "model._target_=mine.Net"])
-    else:
-        find_own_code(
-            targets_of(OmegaConf.create({"a": [{"_target_": "mine.Net"}], "b": {"_target_": "torch.nn.GELU"}}))
-        )
+    (downloads / "mine.py").write_text("import torch\n\nclass Net(torch.nn.Module):\n    pass\n\nnet = Net\n")
+    config.load(options)
+    assert sys.path == ["", *before]
+
+
+@pytest.mark.parametrize("settings", NESTED, ids=str)
+def test_a_name_anywhere_in_the_settings_is_found(settings, downloads):
+    before = list(sys.path)
+    find_own_code(names_in(OmegaConf.create(settings)))
     assert sys.path == ["", *before]
 
 

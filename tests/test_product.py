@@ -86,6 +86,24 @@ def test_what_they_change_is_its_definition(change, clock):
     holds(BASE | change, clock)
 
 
+@pytest.mark.parametrize("compress", ["identity", "int8"])
+@pytest.mark.parametrize("schedule", [{}, {"schedule": "streaming", "delay": 1}], ids=product.shown)
+def test_weights_from_afar_are_their_definition(compress, schedule, clock, monkeypatch):
+    """One of three peers learns from targets six times as large, so that for the others it is far away."""
+    drawn = product.batch
+
+    def batch(rank, step):
+        x, y = drawn(rank, step)
+        return x, y * (6 if rank == 1 else 1)
+
+    monkeypatch.setattr(product, "batch", batch)
+    point = BASE | {"method": "noloco", "exchange": "swarm_gossip", "compress": compress} | schedule
+    assert not product.refusal(point)
+    definition = plain_definition.Definition(point, product.trained(point, clock), product.SEED)
+    definition.check()
+    assert definition.clipped, "somebody was too far away"
+
+
 @pytest.mark.parametrize(("axis", "choice"), OTHERS)
 def test_every_choice_works_with_something(axis, choice):
     point, _ = product.accepted(0, 1000, **{axis: choice})

@@ -2,15 +2,19 @@
 
 import copy
 import io
+import itertools
 import json
 import pickle
+import random
 import struct
+import time
 import tracemalloc
+from collections import Counter
 
 import pytest
 import torch
 from torch.distributed import checkpoint
-from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 
 from outerloop import sharded_index
 from outerloop.sharded_files import Planner, Reader, Writer
@@ -146,6 +150,18 @@ def test_a_few_bytes_take_no_memory():
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize("opcode", [b"\x96", b"\x97", b"\x98"], ids=["bytearray", "next buffer", "readonly buffer"])
+def test_bytes_that_no_index_of_torch_has_are_refused(opcode):
+    """A pickle says how long an array of bytes is before these come, and room for all of them would be made."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="which no index of torch has"):
+            records(b"\x80\x05" + opcode + struct.pack("<Q", 1 << 28) + b".")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_plain_value_that_would_run_something_is_refused_by_name(tmp_path):
     """torch loads values that are no tensors without any check."""
     evil = state() | {"lr": Runs(tmp_path / "ran")}
@@ -179,6 +195,14 @@ def huge_chunk(index):
     chunk(index).update(sizes=[1 << 40, 4])
 
 
+def halves(index, first, second, *, length):
+    """The tensor in two chunks (offsets and sizes) of so many bytes each, one behind the other in the file."""
+    place = chunk(index)
+    parts = [{"offsets": offsets, "sizes": sizes} for offsets, sizes in (first, second)]
+    starts = [place["start"], place["start"] + length]
+    w(index)["chunks"] = [place | part | {"start": at, "bytes": 48} for part, at in zip(parts, starts, strict=True)]
+
+
 HARMS = {
     "another format": (lambda index: index.update(format=2), "its format is 2, and this version reads 1"),
     "no format": (lambda index: index.pop("format"), "'format'"),
@@ -196,6 +220,21 @@ HARMS = {
     "outside": (lambda index: chunk(index).update(offsets=[1, 0]), "is outside of its tensor"),
     "other dimensions": (lambda index: chunk(index).update(offsets=[0]), "zip"),
     "twice": (lambda index: w(index)["chunks"].append(dict(chunk(index))), "do not make up its shape"),
+    "one half twice": (
+        lambda index: halves(index, ([0, 0], [3, 2]), ([0, 0], [3, 2]), length=48), "chunks of model.w overlap"
+    ),
+    "a column of both": (
+        lambda index: halves(index, ([0, 0], [3, 3]), ([0, 2], [3, 1]), length=48), "chunks of model.w overlap"
+    ),
+    "one place twice": (
+        lambda index: halves(index, ([0, 0], [3, 2]), ([0, 2], [3, 2]), length=0), "holds two things from byte"
+    ),
+    "places that overlap": (
+        lambda index: halves(index, ([0, 0], [3, 2]), ([0, 2], [3, 2]), length=47), "holds two things from byte"
+    ),
+    "a value in a tensor": (
+        lambda index: index["entries"]["lr"].update(start=chunk(index)["start"] + 1, bytes=1), "two things from byte"
+    ),
     "no chunks": (lambda index: w(index).update(chunks=[]), "do not make up its shape"),
     "no dtype": (lambda index: w(index).update(dtype="load"), "'load' is no dtype"),
     "an odd dtype": (lambda index: w(index).update(dtype=[]), "unhashable"),
@@ -211,6 +250,41 @@ def test_an_index_that_cannot_be_right_is_refused_before_anything_is_loaded(harm
     with pytest.raises(UserError, match=rf"is not loaded, its index is not one of a checkpoint: .*{said}") as error:
         Reader(tmp_path)
     assert str(error.value).isprintable()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_chunks_overlap_if_and_only_if_two_have_a_value_in_common(seed):
+    """Against the values of each chunk, of up to three axes; half of the cases are cuts of the whole tensor."""
+    rng, found = random.Random(seed), Counter()
+    for _ in range(200):
+        shape = [rng.randint(0, 4) for _ in range(rng.randint(1, 3))]
+        if rng.random() < 0.5:
+            cuts = [sorted({0, length, rng.randint(0, length)}) for length in shape]
+            boxes = list(itertools.product(*(itertools.pairwise(cut) for cut in cuts)))
+            boxes += rng.sample(boxes, min(len(boxes), rng.randint(0, 1)))
+            rng.shuffle(boxes)
+        else:
+            boxes = [
+                [sorted(rng.choices(range(length + 1), k=2)) for length in shape] for _ in range(rng.randint(0, 5))
+            ]
+        chunks = [
+            ChunkStorageMetadata(torch.Size(a for a, _ in box), torch.Size(b - a for a, b in box)) for box in boxes
+        ]
+        values = Counter(place for box in boxes for place in itertools.product(*(range(*side) for side in box)))
+        expected = max(values.values(), default=0) < 2
+        assert sharded_index.disjoint(chunks) == expected, boxes
+        found[expected] += 1
+    assert min(found.values()) > 20
+
+
+def test_an_index_of_many_chunks_is_checked_quickly():
+    """5,000 shards along either axis: not every pair of them is compared."""
+    for axis in range(2):
+        sizes = [1 if i == axis else 5000 for i in range(2)]
+        offsets = ([place if i == axis else 0 for i in range(2)] for place in range(5000))
+        chunks = [ChunkStorageMetadata(torch.Size(one), torch.Size(sizes)) for one in offsets]
+        began = time.process_time()
+        assert sharded_index.disjoint(chunks) and time.process_time() - began < 1
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[" * 100_000, b"\xff", b'{"format": 1}', b'{"format": 1, "entries": 3}'])

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, cast
+
 import pytest
 from rich.console import Console
 
 from outerloop.commands import main, status
+from outerloop.commands.looking import Look
 from outerloop.sinks.shown import Shown
 from outerloop.swarm.roster import Record
 from outerloop.swarm.status import Status
@@ -56,6 +62,41 @@ def test_a_workers_rows_become_its_status() -> None:
         Status(loss=3.0, tokens_per_s=10.0, round=1, peers=4),
         Status(loss=3.0, tokens_per_s=10.0, round=2, peers=0),
     ]
+
+
+class Asked:
+    """A visitor that keeps the questions it is to ask, for the test to answer."""
+
+    def __init__(self) -> None:
+        self.answers: list[Future[Any]] = []
+
+    def spawn(self, question: Coroutine[Any, Any, Any]) -> Future[Any]:
+        question.close()
+        self.answers.append(Future())
+        return self.answers[-1]
+
+    def look(self) -> Look:
+        return Look(cast(Any, self), IDS[0], run="r", roster=list)
+
+
+def test_a_peer_that_does_not_answer_who_is_expelled_holds_up_no_table() -> None:
+    asked = Asked()
+    look = asked.look()
+    began = time.monotonic()
+    assert look.expelled(wait_s=0.01) is None and look.expelled() is None and len(asked.answers) == 1
+    asked.answers[0].set_result([])
+    assert look.expelled() == [], "known"
+    assert look.expelled() == [] and len(asked.answers) == 2, "known from before, while it is asked again"
+    asked.answers[1].set_exception(TimeoutError())
+    assert look.expelled() is None and time.monotonic() - began < 5
+
+
+def test_that_nobody_answers_is_not_shown_as_nobody_expelled() -> None:
+    console = Console(width=180)
+    with console.capture() as capture:
+        console.print(status.page("r", [], None))
+    assert capture.get().splitlines()[-1] == "expelled: not known, the peer at this address has not answered"
+    assert "expelled" not in "".join(printed([]))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import torch
 import toy
 
 from outerloop.commands.shares import Shares
+from outerloop.inner import worker as worker_module
 from outerloop.inner.once import only_once
 from outerloop.inner.worker import Plan, Worker
 from outerloop.ranks import Ranks
@@ -154,6 +155,23 @@ def test_who_came_late_is_not_asked_where_it_begins():
         there = worker_of(exchange)
         there.begin_together()
         assert worker.trainer.outer.meetings == there.trainer.outer.meetings + 1, "it has met at the end"
+
+    toy.run_workers(1, work)
+
+
+def test_a_replica_that_is_left_out_at_the_end_is_named_and_no_round_is_blamed(monkeypatch):
+    class Blames(toy.Around):
+        def refused(self, round, refusals):
+            raise AssertionError(f"{round} was not landed")
+
+    def work(exchange):
+        worker = worker_of(Blames(exchange), events := [])
+        slow = {name: x.clone() for name, x in worker.trainer.outer.slow.items()}
+        found = SimpleNamespace(mean=slow, peers=("000",), refused={"001": "001: its weights"}, spread=0.0)
+        monkeypatch.setattr(worker_module, "average", lambda *_: found)
+        monkeypatch.setattr(worker, "tell_validation", lambda *_, **__: None)
+        worker.become_one()
+        assert next(event["text"] for event in events) == "left out, 001: its weights"
 
     toy.run_workers(1, work)
 

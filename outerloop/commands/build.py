@@ -37,7 +37,7 @@ from outerloop.protocols import Evolving, Exchange, Schedule
 from outerloop.types import Round, UserError
 
 LANES = 64
-"""Lanes of an island whose messages may travel as one, each with a table of its own."""
+"""Upper limit on shards of an island bundled into one payload; each adds its own tensor table to the size limit."""
 
 RULES = ("quorum", "min_peers", "min_fraction", "absent_rounds", "max_blob_bytes")
 """Of the exchange: may change when a run is resumed, but only on all machines."""

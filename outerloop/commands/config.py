@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 import outerloop
 from outerloop.commands import added
-from outerloop.commands.own_code import find_own_code, targets_of
+from outerloop.commands.own_code import find_own_code, names_in
 from outerloop.types import UserError
 
 POSITIVE = (
@@ -80,7 +80,7 @@ def load(overrides: Sequence[str]) -> DictConfig:
     try:
         config = composed(overrides)
         refuse_missing(config)
-        find_own_code(targets_of(config))
+        find_own_code(names_in(config))
         OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(explain(overrides, error)) from error

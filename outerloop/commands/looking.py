@@ -1,10 +1,10 @@
-"""Ways to look at a run from outside: an open run's in the DHT, a listed run's through a worker here."""
+"""Observe a run without joining: an open run through the DHT, a listed run through a worker of this machine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 
 from outerloop.commands.rundir import identity_file
@@ -16,7 +16,7 @@ from outerloop.swarm.framing import BrokenStream, TurnedAway
 from outerloop.swarm.identity import onlooker_file
 from outerloop.swarm.roster import Record, parsed, read_roster
 from outerloop.swarm.signatures import Signatures
-from outerloop.swarm.timeouts import DHT_S, HISTORY_S, OPEN_S
+from outerloop.swarm.timeouts import DHT_S, OPEN_S
 from outerloop.swarm.transport import Unreachable
 from outerloop.swarm.visitor import Visitor, visit
 from outerloop.types import UserError
@@ -31,18 +31,29 @@ class Look:
     def __init__(self, visitor: Visitor, peer_id: str, *, run: str, roster: Callable[[], Seen]) -> None:
         self._visitor, self._peer_id, self._run = visitor, peer_id, run
         self._roster = roster
+        self._asked: Future[list[Evidence]] | None = None
+        self._expelled: list[Evidence] | None = None
 
     def seen(self) -> Seen:
         """Return who is there now, in the order of names."""
         return sorted(self._roster(), key=lambda one: one[0].name)
 
-    def expelled(self) -> list[Evidence]:
-        """Return what that peer has expelled others for, checked here; nothing when it does not answer."""
+    def expelled(self, *, wait_s: float = 0.0) -> list[Evidence] | None:
+        """Return what that peer has expelled others for, checked here; None when it has not answered.
+
+        Not waited for longer than `wait_s`: until it answers, or does not for too long, what it told before counts.
+        """
+        asked = self._asked = self._asked or self._visitor.spawn(ask(self._visitor, self._run, self._peer_id))
+        wait([asked], wait_s)
+        if asked.done():
+            self._expelled, self._asked = self._checked(asked), None
+        return self._expelled
+
+    def _checked(self, asked: Future[list[Evidence]]) -> list[Evidence] | None:
         try:
-            told = self._visitor.call(ask(self._visitor, self._run, self._peer_id), timeout_s=2 * HISTORY_S)
+            return [one for one in asked.result() if guilty(one, self._visitor.trust.signatures)]
         except (BrokenStream, Unreachable, TimeoutError):
-            return []
-        return [one for one in told if guilty(one, self._visitor.trust.signatures)]
+            return None
 
 
 @contextmanager
@@ -61,18 +72,16 @@ def looking(address: str, *, run: str, run_dir: Path | None) -> Iterator[Look]:
     with ExitStack() as stack:
         try:
             visitor = stack.enter_context(visit(initial_peers=[address]))
+            roster = in_dht(visitor, run)
         except NotAllowed as error:
             if run_dir is None:
                 raise UserError(
                     f"run {run!r} has an exchange.allow, and its peers tell nobody else: on the machine of one of them"
                     " type outerloop status with its address and --run-dir with its run_dir"
                 ) from error
-        else:
-            read = partial(visitor.call, timeout_s=2 * DHT_S)
-            yield Look(visitor, peer_id, run=run, roster=lambda: read(read_roster(visitor.dht, run)))
-            return
-        visitor = stack.enter_context(visit(identity_path=onlooker_file(worker_key(run_dir, peer_id))))
-        yield Look(visitor, peer_id, run=run, roster=lambda: through(visitor, address, run))
+            visitor = stack.enter_context(visit(identity_path=onlooker_file(worker_key(run_dir, peer_id))))
+            roster = through_worker(visitor, address, run)
+        yield Look(visitor, peer_id, run=run, roster=roster)
 
 
 def worker_key(run_dir: Path, peer_id: str) -> Path:
@@ -83,15 +92,24 @@ def worker_key(run_dir: Path, peer_id: str) -> Path:
     raise UserError(f"run_dir={run_dir} has no worker {peer_id}: type the address that one of its workers printed")
 
 
-def through(visitor: Visitor, address: str, run: str) -> Seen:
-    """Who is there, as a peer tells that knows this visitor. Raises UserError."""
+def in_dht(visitor: Visitor, run: str) -> Callable[[], Seen]:
+    """Return what reads the roster of an open run."""
+    return lambda: visitor.call(read_roster(visitor.dht, run), timeout_s=2 * DHT_S)
+
+
+def through_worker(visitor: Visitor, address: str, run: str) -> Callable[[], Seen]:
+    """Return what reads the roster of a listed run, as a peer tells it that knows this visitor; raises UserError."""
     directory = Directory(visitor, visitor.records, run=run)
-    try:
-        peer_id = visitor.call(visitor.dial(address), timeout_s=2 * OPEN_S)
-        return parsed(visitor.call(directory.read_through(peer_id), timeout_s=4 * OPEN_S))
-    except TurnedAway as error:
-        raise UserError(f"{address} does not know this machine's key: was its worker started anew?") from error
-    except (Unreachable, BrokenStream, TimeoutError) as error:
-        raise UserError(
-            f"{address} does not answer for run {run!r}: is it running, and is --run its exchange.run?"
-        ) from error
+
+    def read() -> Seen:
+        try:
+            peer_id = visitor.call(visitor.dial(address), timeout_s=2 * OPEN_S)
+            return parsed(visitor.call(directory.read_through(peer_id), timeout_s=4 * OPEN_S))
+        except TurnedAway as error:
+            raise UserError(f"{address} does not know this machine's key: was its worker started anew?") from error
+        except (Unreachable, BrokenStream, TimeoutError) as error:
+            raise UserError(
+                f"{address} does not answer for run {run!r}: is it running, and is --run its exchange.run?"
+            ) from error
+
+    return read

@@ -1,7 +1,8 @@
-"""Code of the user's own: the current folder is searched where a setting names something in it, and only then.
+"""User modules: the current folder goes on `sys.path` only if a setting names a module in it.
 
-`model._target_=mine.Net` asks for mine.py or mine/ in the current folder. Without such a name nothing is imported from
-there, so that `outerloop inspect` in a folder of downloads runs none of them.
+`model._target_=mine.Net` asks for mine.py or mine/ in the current folder, and from then on that folder comes first for
+every import. Without such a name nothing is imported from there, so that `outerloop inspect` in a folder of downloads
+runs none of them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+
+LOOKS_UP = "hydra.utils.get_"
+"""How the names of hydra's functions begin that return what a dotted name stands for."""
 
 
 def find_own_code(names: Iterable[str]) -> None:
@@ -26,16 +30,21 @@ def is_here(module: str) -> bool:
     return bool(module) and (Path(f"{module}.py").is_file() or Path(module).is_dir())
 
 
-def targets_of(config: DictConfig) -> list[str]:
-    """Return every `_target_` of a configuration: dotted names of classes and functions."""
-    return list(_targets(OmegaConf.to_container(config)))
+def names_in(config: DictConfig) -> list[str]:
+    """Return every dotted name of a class or function in a configuration, interpolations resolved.
+
+    These are its `_target_`s and the arguments of hydra's own functions that look up a name, such as get_method.
+    """
+    return list(_names(OmegaConf.to_container(config, resolve=True)))
 
 
-def _targets(node: Any) -> Iterator[str]:
+def _names(node: Any) -> Iterator[str]:
     if isinstance(node, dict):
-        if isinstance(target := node.get("_target_"), str):
-            yield target
+        target = node.get("_target_")
+        looks_up = isinstance(target, str) and target.startswith(LOOKS_UP)
+        given = [target, *([node.get("path"), *(node.get("_args_") or [])] if looks_up else [])]
+        yield from (name for name in given if isinstance(name, str))
         node = list(node.values())
     if isinstance(node, list):
         for below in node:
-            yield from _targets(below)
+            yield from _names(below)

@@ -21,7 +21,7 @@ from outerloop.swarm.daemon import check_addresses
 from outerloop.swarm.evidence import Evidence
 from outerloop.swarm.roster import Record
 from outerloop.swarm.status import Status
-from outerloop.swarm.timeouts import WATCH_S
+from outerloop.swarm.timeouts import HISTORY_S, WATCH_S
 from outerloop.types import UserError
 
 WIDE = 180
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
         if terminal and not options.once:
             watch(look, options.run, console)
         else:
-            console.print(page(options.run, present(look.seen(), options.run), look.expelled()))
+            console.print(page(options.run, present(look.seen(), options.run), look.expelled(wait_s=2 * HISTORY_S)))
     return 0
 
 
@@ -90,9 +90,10 @@ def present(seen: Seen, run: str) -> Seen:
     return seen
 
 
-def page(run: str, seen: Seen, expelled: Sequence[Evidence] = ()) -> Group:
-    """One line above the table of all peers, one below for each that is expelled."""
-    lines = [Text(f"expelled: {shown(one.peer)} {one.why}") for one in expelled]
+def page(run: str, seen: Seen, expelled: Sequence[Evidence] | None = ()) -> Group:
+    """One line above the table of all peers, one below for each that is expelled; None: that is not known."""
+    lines = [Text(f"expelled: {shown(one.peer)} {one.why}") for one in expelled or ()]
+    lines += [Text("expelled: not known, the peer at this address has not answered")] if expelled is None else []
     return Group(Text(headline(run, seen)), table(seen), *lines)
 
 

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from omegaconf import DictConfig
 
+import outerloop
 from outerloop.commands import cores, life
 from outerloop.commands.build import make
 from outerloop.exchange.inprocess import Hub
@@ -61,6 +62,12 @@ def error_event(index: int, error: BaseException) -> Event:
     known = isinstance(error, UserError | RoundFailed | Deserted | LeaderFailed | ReplicasDiverged | FloatingPointError)
     text = str(error) if known else "".join(traceback.format_exception(error))
     return {"event": "error", "worker": index, "step": 0, "kind": kind, "text": text}
+
+
+def search_path() -> str:
+    """Return the PYTHONPATH with which a worker imports this outerloop, be it one that only the current folder held."""
+    home, given = str(Path(outerloop.__file__).parent.parent), os.environ.get("PYTHONPATH", "")
+    return os.pathsep.join(filter(None, [home if home not in sys.path else "", given]))
 
 
 def last_word(index: int, life: Callable[[], None]) -> Event:
@@ -167,16 +174,17 @@ class ProcessTeam:
         threads = self.config.threads or cores.share_here(self.config.workers)
         folder = self.run_dir / "workers" / str(index)
         folder.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "outerloop", "worker", str(self.run_dir), str(index), str(self.resume_step)]
+        command = ("worker", str(self.run_dir), str(index), str(self.resume_step))
+        settings = {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1", "PYTHONPATH": search_path()}
         with (folder / "log.txt").open("a") as log:
             return subprocess.Popen(
-                command,
+                [sys.executable, "-P", "-m", "outerloop", *command],  # -P: not the outerloop.py of the current folder
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
                 start_new_session=True,
-                env=os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"},
+                env=os.environ | settings,
             )
 
     def read(self, index: int) -> None:

@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from outerloop import checkpoint
 from outerloop.commands import life
 from outerloop.commands.build import agreed_settings, make
-from outerloop.commands.own_code import find_own_code, targets_of
+from outerloop.commands.own_code import find_own_code, names_in
 from outerloop.commands.rundir import identity_file
 from outerloop.commands.team import error_event
 from outerloop.inner.worker import Event
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, leave)
     config = OmegaConf.load(run_dir / "config.yaml")
     assert isinstance(config, DictConfig)
-    find_own_code(targets_of(config))
+    find_own_code(names_in(config))
     exchange: Any = None
     try:
         exchange = joining(config, run_dir, index, emit)

@@ -24,7 +24,7 @@ from outerloop.protocols import Exchange
 from outerloop.ranks import Ranks
 from outerloop.replicas import ALONE, average
 from outerloop.rounds import SPENT, RoundReport, utilization
-from outerloop.types import Outvoted, ReplicasDiverged, Round, RoundFailed, Tensors
+from outerloop.types import Outvoted, ReplicasDiverged, RoundFailed, Tensors, UserError
 
 Event = dict[str, Any]
 
@@ -148,8 +148,6 @@ class Worker:
         """Take the mean of all replicas that fit as this machine's model of the run, and evaluate it."""
         found = average(self.trainer.outer, self.lanes)
         self.trainer.outer.replica.settle(found.mean)
-        if found.refused:
-            self.exchange.refused(Round(self.plan.rounds), found.refused)
         for reason in found.refused.values():
             self.tell_once(f"left out, {reason}")
         for peer, part in found.shortened.items():
