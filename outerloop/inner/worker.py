@@ -24,7 +24,7 @@ from outerloop.protocols import Exchange
 from outerloop.ranks import Ranks
 from outerloop.replicas import ALONE, average
 from outerloop.rounds import SPENT, RoundReport, utilization
-from outerloop.types import Outvoted, ReplicasDiverged, RoundFailed, Tensors, UserError
+from outerloop.types import Outvoted, ReplicasDiverged, RoundFailed, Tensors
 
 Event = dict[str, Any]
 
