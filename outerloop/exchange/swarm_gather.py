@@ -55,7 +55,7 @@ class SwarmGather(SwarmExchange):
     min_fraction      of the peers that are counted on, 0 .. 1: fewer do not close a round before its deadline
     grace_s           how long a round waits for the slower ones once it has enough
     deadline_s        how long a round waits for enough of them after its first payload; then min_peers are enough
-    absent_rounds     who missed so many rounds in a row is not counted on any more, until it comes back
+    absent_rounds     who missed so many rounds in a row at least is not counted on any more, until it comes back
     reform            go on with another number of peers than before: the rest are given up
     fragments         of the schedule
     fingerprint       hash of all settings that must be equal on every peer
