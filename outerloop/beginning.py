@@ -137,8 +137,8 @@ def difference(own: Standing, theirs: Standing | None, peer: str, *, slow: bool)
         return f"{peer} does not tell where it stands; start the same program everywhere"
     if (own.rounds, own.step) != (theirs.rounds, theirs.step):
         return (
-            f"{peer} goes on from inner step {theirs.step} with rounds {str(theirs.rounds)[:50]}, and this peer from"
-            f" {own.step} with {own.rounds}: load the checkpoint of one step everywhere, or remove the later ones"
+            f"{peer} goes on with rounds {str(theirs.rounds)[:50]}, and this peer with {own.rounds}: from inner steps"
+            f" {theirs.step} and {own.step}. Load the checkpoint of one step everywhere, or remove the later ones"
         )
     if own.layouts != theirs.layouts:
         return (

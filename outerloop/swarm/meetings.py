@@ -34,7 +34,8 @@ class Meetings:
         self._allowed = allowed
         self._max_bytes = max_bytes
         self._shown: Board[bytes] = Board(keep=KEPT)
-        self._not_seen: set[str] = set()  # peer ids that have not looked at what was shown last
+        self._last = -1  # number of what was shown last
+        self._not_seen: set[str] = set()  # peer ids that have not looked at that
 
     async def serve(self) -> None:
         await self._transport.serve(self._protocol, allowed=self._allowed, handler=self._show)
@@ -47,7 +48,7 @@ class Meetings:
         `patience_s`: how long one that is alive may take to come.
         """
         others = [peer for peer in peers if peer != self._own]
-        self._not_seen = set(map(id_of, others))
+        self._last, self._not_seen = number, set(map(id_of, others))
         self._shown.post(number, content)
         seen = await asyncio.gather(*(self._look_at(peer, number, patience_s) for peer in others))
         met = {peer: one for peer, one in zip(others, seen, strict=True) if one is not None}
@@ -88,4 +89,5 @@ class Meetings:
         if content is not None:
             await stream.send(content)
         await stream.ended()
-        self._not_seen.discard(remote)
+        if number >= self._last:
+            self._not_seen.discard(remote)
