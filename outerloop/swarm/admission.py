@@ -49,8 +49,8 @@ time."""
 BYTES, BYTES_OF_STRANGERS = Rate(burst=4 << 20, per_s=256 << 10), Rate(burst=16 << 20, per_s=1 << 20)
 """Both ways, for the same. A probe takes 2 MiB; several machines probe or form at a time."""
 REQUESTS_OF_NEWCOMER, REQUESTS_OF_NEWCOMERS = Rate(burst=512, per_s=128), Rate(burst=2048, per_s=512)
-"""For all else: ballots, and a stream for each payload and each 8 MiB of a state, ten times as many as in rounds of a
-second. One takes 0.1 ms before its handler runs: 5 % of a core."""
+"""For all else: ballots, and a stream for each payload and each 8 MiB of a state. A newcomer needs about 10 a second of
+each peer where a round takes a second, and more while it catches up."""
 
 
 class Admission:
