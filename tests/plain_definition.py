@@ -235,7 +235,7 @@ class Definition:
                 {name: self.coefficients.get((peer, round, name), y) for name, y in part.items()}
                 for peer, part in zip(peers, parts, strict=True)
             ]
-        if self.loop.method.sends == "weights":
+        if self.loop.method.sends != "differences":
             self.check_distances(parts, peers.index(rank), before["slow"])
         else:
             parts, samples = self.screened(round, parts, samples)
