@@ -144,7 +144,7 @@ class Definition:
         self.loop = runs[0]["loop"]
         self.eager, self.delay = point["eager"], self.loop.schedule.delay
         self.states = [{} for _ in runs]
-        self.coefficients, self.medians, self.distances, self.clipped = {}, {}, {}, 0
+        self.coefficients, self.medians, self.distances, self.longest, self.clipped = {}, {}, {}, {}, 0
 
     def check(self):
         if self.eager:
@@ -235,7 +235,7 @@ class Definition:
                 {name: self.coefficients.get((peer, round, name), y) for name, y in part.items()}
                 for peer, part in zip(peers, parts, strict=True)
             ]
-        if self.loop.method.sends == "weights":
+        if self.loop.method.sends != "differences":
             parts = self.drawn_near(rank, round, parts, peers.index(rank), before["slow"])
         else:
             parts, samples = self.screened(round, parts, samples)
@@ -253,13 +253,18 @@ class Definition:
         return codec.inverse(mean.float()).double() if transforms(codec) else mean
 
     def drawn_near(self, rank, round, parts, own, slow):
-        """θ_j ← φ + (θ_j − φ) min(1, 4 r / d_j), d_j = ‖θ_j − φ‖: r = max(h, d_own), h the median of the last 4 d_j."""
+        """θ_j ← φ + (θ_j − φ) min(1, 4 r / d_j), d_j = ‖θ_j − φ‖; r = min(max(h, d_own), 8 D).
+
+        h is the median of the last 4 d_j as they counted, D the largest d_own so far.
+        """
         if not self.loop.screen.on:
             return parts
         apart = [{name: y.double() - slow[name].double() for name, y in part.items()} for part in parts]
         distances = [sum(float(x.square().sum()) for x in one.values()) ** 0.5 for one in apart]
         taken = self.distances.setdefault((rank, round.fragment), [])
-        farthest = 4 * max([distances[own], *([statistics.median_low(taken[-4:])] if taken else [])])
+        longest = self.longest[rank, round.fragment] = max(self.longest.get((rank, round.fragment), 0.0), distances[own])
+        usual = max([distances[own], *([statistics.median_low(taken[-4:])] if taken else [])])
+        farthest = 4 * min(usual, 8 * longest)
         assert max(distances) <= 8 * farthest, "refused: not defined here"
         shares = [min(1.0, farthest / d) if place != own and d else 1.0 for place, d in enumerate(distances)]
         taken += [d * share for place, (d, share) in enumerate(zip(distances, shares, strict=True)) if place != own]

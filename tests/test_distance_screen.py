@@ -221,10 +221,16 @@ def test_a_partner_too_far_moves_who_meets_it_by_no_more_than_the_bound(times):
         _, tensors = wire.read(blob)
         apart = [part["value"] - x.reshape(-1) for part, x in zip(tensors, phi.values(), strict=True)]
         seen["r"] = math.sqrt(sum(float(x.square().sum()) for x in apart))
+        seen["theta"] = [part["value"] for part in tensors]
         starts = iter(phi.values())
         return told_as(blob, "001", lambda x: next(starts).reshape(-1) + times * seen["r"] / math.sqrt(values))
 
-    _, moved, reports, struck = trained(far, rounds=1)
+    loop, moved, reports, struck = trained(far, rounds=1)
+    for theta, x, slow in zip(seen["theta"], phi.values(), loop.slow.values(), strict=True):
+        ours, theirs = theta - x.reshape(-1), 4 * seen["r"] / math.sqrt(values)
+        assert torch.allclose(slow.reshape(-1), x.reshape(-1) + 0.7 * (ours + theirs) / 2, atol=1e-5), (
+            "(θ_j − φ_i) 4 r / d_j"
+        )
     assert reports[0].peers == ("000", "001") and not struck and moved[0] <= 1.001 * 0.7 * 2.5 * seen["r"]
     _, free, *_ = trained(far, rounds=1, clip="none")
     assert free[0] >= 0.999 * 0.7 * (times - 1) * seen["r"] / 2

@@ -345,3 +345,19 @@ def test_all_members_are_asked_after_in_turn() -> None:
             here.settle()
 
     run(scene())
+
+
+def test_as_many_liars_as_there_are_slots_keep_no_share_away_by_giving_slowly() -> None:
+    """They state first and let everybody wait. Before: the others' shares waited for a slot until nobody tried again."""
+
+    async def scene() -> None:
+        members = await gather(MemoryNetwork(delay_s=(0.01, 0.1)), 12, wait_s=100.0)
+        for liar in members[4:]:
+            await give_nothing(liar)
+        for liar in members[4:]:
+            await lie(liar, nobody)
+        met = await asyncio.gather(*(one.assembly.meet(1, one.blob) for one in members[:4]))
+        assert list(map(who, met)) == [[0, 1, 2, 3]] * 4
+        assert now_s() < WAITS * 100 + 10
+
+    run(scene())
