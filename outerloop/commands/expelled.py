@@ -14,16 +14,18 @@ from outerloop.types import UserError
 
 DESCRIPTION = """\
 Shows the peers that the workers of a run directory have expelled: what each did, in which round, and when that was
-found here. An expelled peer is answered nothing by any worker of the run, also after a restart, until it is lifted."""
+found here. The workers of this machine refuse every connection of an expelled peer, after restarts too, until you lift
+the expulsion."""
 
 EXAMPLES = """\
 examples
   outerloop expelled runs/mine                              one line a peer
   outerloop expelled runs/mine --lift 12D3Koo...            let the peer with this id take part again
 
-A peer is expelled when two messages with its signature contradict each other, or when it named another state than more
-than half of the peers: a manipulated program, one key on two machines, or broken memory. Whoever lifts that trusts it
-again. Stop the run on this machine first, and lift on every machine: the others go on refusing the peer."""
+A peer is expelled when two messages with its signature contradict each other: a manipulated program, one key on two
+machines, or a disk that was set back. Weights that differ from the others' expel nobody, since a fault of the memory
+makes an honest peer's differ: it takes over the others' state. Whoever lifts an expulsion trusts the peer again. Stop
+the run on this machine first, and lift on every machine: the others go on refusing the peer."""
 
 
 def parser() -> Parser:

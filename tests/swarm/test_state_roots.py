@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -147,6 +148,22 @@ def test_what_was_named_and_certified_on_a_chain_that_was_left_is_forgotten() ->
     assert run(roots.named_in(8)) == (5, RIGHT), "as of a commit of both chains"
     roots.add(commit(7, {letter: (6, RIGHT) for letter in "bc"}, "abcd"))
     assert certified(roots, 6) == RIGHT
+
+
+def test_what_the_trainer_has_landed_of_a_chain_that_was_left_has_no_head() -> None:
+    """Its copy is of the commit that was left, and the other chain has a commit of the same number."""
+
+    async def scene() -> None:
+        swarm = await Swarm("abc").start()
+        await swarm.until("abc", 3)
+        rounds, number = swarm["a"].rounds, swarm["a"].done - 1
+        left = rounds._outcomes._commits[number]
+        assert rounds.head_of(number) == left.digest
+        rounds._outcomes.leave(number)
+        rounds._outcomes.add(replace(left, view=left.view + 1))
+        assert rounds.head_of(number) is None
+
+    run(scene())
 
 
 def root_of(chain: list[int]) -> bytes:
