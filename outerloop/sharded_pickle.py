@@ -58,7 +58,7 @@ ARRAYS = pickle.BYTEARRAY8 + pickle.NEXT_BUFFER + pickle.READONLY_BUFFER
 """Operations of a pickle that make an array of bytes or take one from outside."""
 
 
-def refuse_array(unpickler: Inert) -> None:
+def refuse_array(unpickler: pickle.Unpickler) -> None:
     """Raises UnpicklingError: memory for an array of bytes is taken as the pickle asks, before its bytes are there."""
     raise pickle.UnpicklingError("it holds an array of bytes, which no index of torch has")
 
