@@ -262,7 +262,9 @@ class Definition:
         apart = [{name: y.double() - slow[name].double() for name, y in part.items()} for part in parts]
         distances = [sum(float(x.square().sum()) for x in one.values()) ** 0.5 for one in apart]
         taken = self.distances.setdefault((rank, round.fragment), [])
-        longest = self.longest[rank, round.fragment] = max(self.longest.get((rank, round.fragment), 0.0), distances[own])
+        longest = self.longest[rank, round.fragment] = max(
+            self.longest.get((rank, round.fragment), 0.0), distances[own]
+        )
         usual = max([distances[own], *([statistics.median_low(taken[-4:])] if taken else [])])
         farthest = 4 * min(usual, 8 * longest)
         assert max(distances) <= 8 * farthest, "refused: not defined here"

@@ -11,7 +11,7 @@ proven), its raw binary streams and its DHT. From the floor up:
     daemon  admission -> peer -> directory -> roster            one process of libp2p, one peer, who is there
     status  probe  visitor                                      for those who look on and take no part
     pace  busy  partial  holders -> slots -> gifts -> bulk       content by its hash, from whoever holds it
-    settings -> strangers  common                               who has other settings, and which; what all hold
+    settings -> mismatched  common                              who has other settings, and which; what all hold
     member_list  latecomers -> membership  meetings             who takes part, and a look at each other
     meetings  common -> opening                                 what each states at the beginning, the same to all
     agreement and its parts  set_back                           what each round came to; no clock, no network

@@ -1,6 +1,6 @@
 """Membership of a run: which peers take part, and the same sorted list of them everywhere, so that all agree on ranks.
 
-The members are the first `peers` of the roster in the order of joining, of those with the same settings (strangers.py
+The members are the first `peers` of the roster in the order of joining, of those with the same settings (mismatched.py
 has the others). A roster is only what a peer happens to see, so each one asks every other for the list that *it* sees:
 
     all of the list tell the same        the swarm has formed
@@ -29,8 +29,8 @@ from outerloop.swarm.fields import MAX_PEERS
 from outerloop.swarm.framing import BrokenStream, Stream, TurnedAway, Unreadable
 from outerloop.swarm.latecomers import Latecomers
 from outerloop.swarm.member_list import Members, is_name, names_in, objection, receive_pages, send_pages, sitting_of
+from outerloop.swarm.mismatched import Mismatched
 from outerloop.swarm.roster import Record, Roster, id_of
-from outerloop.swarm.strangers import Strangers
 from outerloop.swarm.timeouts import FORM_GRACE_S, FORM_POLL_S, VIEW_S, limit
 from outerloop.swarm.transport import Request, Transport, Unreachable, anybody
 from outerloop.types import UserError
@@ -53,7 +53,7 @@ class Membership:
         run: str,
         peers: int,
         own: Record,
-        strangers: Strangers,
+        mismatched: Mismatched,
         remembers: Callable[[str], bool] | None = None,
     ) -> None:
         self._transport = transport
@@ -63,7 +63,7 @@ class Membership:
         self._protocol = f"outerloop/1/{run}/members"
         self._peers = peers
         self._own = own
-        self._strangers = strangers
+        self._mismatched = mismatched
         self._silent: set[str] = set()  # of the members here, those that do not tell the same
         self._turned_away_by: set[str] = set()
         self._records: list[Record] = []
@@ -128,8 +128,8 @@ class Membership:
         return [record.peer_id for record in await self._roster.read()]
 
     async def _agreed(self) -> bool:
-        self._records = await self._strangers.leave_out(await self._roster.read())
-        if odd := self._strangers.odd(self._records):
+        self._records = await self._mismatched.leave_out(await self._roster.read())
+        if odd := self._mismatched.odd(self._records):
             await asyncio.sleep(2 * FORM_POLL_S[1])  # stay in the roster until the others have seen it too
             raise UserError(odd)
         first = sorted(self._records, key=lambda record: (record.joined, record.peer_id))[: self._peers]
@@ -224,7 +224,7 @@ class Membership:
         return True
 
     def _what_is_missing(self, waited_s: float) -> str:
-        return "; ".join(filter(None, (self._missing(waited_s), self._strangers.line())))
+        return "; ".join(filter(None, (self._missing(waited_s), self._mismatched.line())))
 
     def _missing(self, waited_s: float) -> str:
         if self._formed_lists:

@@ -13,10 +13,10 @@ from outerloop.swarm.identity import Life, ensure_identity
 from outerloop.swarm.incarnations import Incarnations
 from outerloop.swarm.membership import Membership
 from outerloop.swarm.memory_file import fit_to_vote
+from outerloop.swarm.mismatched import Mismatched
 from outerloop.swarm.peer import Peer
 from outerloop.swarm.roster import Record, Roster, peer_name
 from outerloop.swarm.settings import Settings
-from outerloop.swarm.strangers import Strangers
 from outerloop.swarm.timeouts import DHT_S, VIEW_S
 
 INTRODUCTIONS_S = 4 * VIEW_S
@@ -74,16 +74,16 @@ class Presence:
         directory = Directory(self.node, self.node.records, run=run)
         self.roster = Roster(self.node.dht, run=run, own=own, directory=directory, twin=self.incarnations.seen)
         joined = [address.rpartition("/p2p/")[2] for address in initial_peers]
-        self.strangers = Strangers(self.node, run=run, own=own, settings=settings, joined=joined, tell=tell)
+        self.mismatched = Mismatched(self.node, run=run, own=own, settings=settings, joined=joined, tell=tell)
         self.members = Membership(
-            self.node, self.roster, run=run, peers=peers, own=own, strangers=self.strangers, remembers=remembers
+            self.node, self.roster, run=run, peers=peers, own=own, mismatched=self.mismatched, remembers=remembers
         )
         self.node.member = lambda peer_id: peer_id in self.members.names
 
     async def appear(self) -> None:
         """Be seen. Whatever this peer answers to must be served by now."""
         await self.members.serve()
-        await self.strangers.serve()
+        await self.mismatched.serve()
         await self.incarnations.serve()
         await self.roster.publish()
 

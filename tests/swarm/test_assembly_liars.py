@@ -348,7 +348,7 @@ def test_all_members_are_asked_after_in_turn() -> None:
 
 
 def test_as_many_liars_as_there_are_slots_keep_no_share_away_by_giving_slowly() -> None:
-    """They state first and let everybody wait. Before: the others' shares waited for a slot until nobody tried again."""
+    """They state first and let everybody wait. Before: others' shares waited for a slot until nobody tried again."""
 
     async def scene() -> None:
         members = await gather(MemoryNetwork(delay_s=(0.01, 0.1)), 12, wait_s=100.0)

@@ -19,9 +19,9 @@ from outerloop.swarm.framing import BrokenStream, Stream
 from outerloop.swarm.latecomers import GONE_LOOKS, Latecomers
 from outerloop.swarm.member_list import Members, objection, receive_pages, sitting_of
 from outerloop.swarm.membership import Membership
+from outerloop.swarm.mismatched import Mismatched
 from outerloop.swarm.roster import Record, Roster
 from outerloop.swarm.settings import Settings
-from outerloop.swarm.strangers import Strangers
 from outerloop.swarm.timeouts import FORM_GRACE_S, ROSTER_EXPIRY_S
 from outerloop.swarm.transport import Request
 from outerloop.swarm.visitor import visit
@@ -43,10 +43,10 @@ class Machines:
         letter = name.partition("-")[2]
         own = self.records[letter] = Record(name, ["/x"], "f", joined)
         self.links[letter] = link = MemoryTransport(self.network, letter)
-        strangers = Strangers(link, run="r", own=own, settings=Settings(), joined=[], tell=lambda text: None)
+        mismatched = Mismatched(link, run="r", own=own, settings=Settings(), joined=[], tell=lambda text: None)
         roster = cast(Roster, View(self, letter))
         made = Membership(
-            link, roster, run="r", peers=peers, own=own, strangers=strangers, remembers=lambda sitting: False
+            link, roster, run="r", peers=peers, own=own, mismatched=mismatched, remembers=lambda sitting: False
         )
         await made.serve()
         return made

@@ -26,13 +26,13 @@ from outerloop.swarm.history import History
 from outerloop.swarm.member_list import Members, sitting_of
 from outerloop.swarm.membership import Membership
 from outerloop.swarm.memory import ROUNDS_KEPT
+from outerloop.swarm.mismatched import Mismatched
 from outerloop.swarm.notary import Keys
 from outerloop.swarm.post import send_message
 from outerloop.swarm.proof import newest, objections
 from outerloop.swarm.roster import Record, Roster
 from outerloop.swarm.settings import Settings
 from outerloop.swarm.statements import accept
-from outerloop.swarm.strangers import Strangers
 from outerloop.swarm.timeouts import HISTORY_S
 
 NOTARY = ToyNotary("newcomer")
@@ -347,9 +347,9 @@ def told_members(lists: dict[str, Members], *, own: str = "009-e") -> tuple[Memb
                 "outerloop/1/r/members", allowed=lambda peer: True, handler=tell
             )
 
-    strangers = Strangers(link, run="r", own=mine, settings=Settings(), joined=[], tell=lambda text: None)
+    mismatched = Mismatched(link, run="r", own=mine, settings=Settings(), joined=[], tell=lambda text: None)
     roster = cast(Roster, Records([mine, *records]))
-    membership = Membership(link, roster, run="r", peers=2, own=mine, strangers=strangers)
+    membership = Membership(link, roster, run="r", peers=2, own=mine, mismatched=mismatched)
     return membership, link, serve
 
 

@@ -11,10 +11,10 @@ from virtual_clock import run
 
 from outerloop.commands import build, config
 from outerloop.swarm.membership import Membership
+from outerloop.swarm.mismatched import MOST_NAMED, Mismatched
 from outerloop.swarm.records import MAX_RECORD_BYTES
 from outerloop.swarm.roster import Record, Roster
 from outerloop.swarm.settings import ENTRY_BYTES, MAX_SETTINGS, MAX_TEXT, Settings, short_hash, told, well_formed
-from outerloop.swarm.strangers import MOST_NAMED, Strangers
 from outerloop.types import UserError
 
 PLAIN = {"recipe": "diloco", "rounds": "5", "inner.lr": "0.01", "inner.batch": "8", "seed": "0"}
@@ -88,13 +88,13 @@ class World:
         record = Record(name, ["/x"], str(hash(fingerprint)), float(len(self.records)), settings=own.packed)
         self.records[letter], self.said[letter] = record, []
         link = MemoryTransport(self.network, letter)
-        strangers = Strangers(
+        mismatched = Mismatched(
             link, run="r", own=record, settings=own, joined=list(joins), tell=self.said[letter].append
         )
         roster = cast(Roster, self)
-        self.peers[letter] = Membership(link, roster, run="r", peers=peers, own=record, strangers=strangers)
+        self.peers[letter] = Membership(link, roster, run="r", peers=peers, own=record, mismatched=mismatched)
         await self.peers[letter].serve()
-        await strangers.serve()
+        await mismatched.serve()
 
     async def form(self, letter: str, *, timeout_s: float = 30) -> str:
         """What it came to: the letters of the members, or the error; who ends is not there any more."""

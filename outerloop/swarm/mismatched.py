@@ -37,7 +37,7 @@ class Found(NamedTuple):
     told: bool
 
 
-class Strangers:
+class Mismatched:
     """Finds and names them. `joined`: ids of the peers by whose addresses this one joined."""
 
     def __init__(
