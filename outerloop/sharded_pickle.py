@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -66,7 +66,7 @@ def refuse_array(unpickler: pickle.Unpickler) -> None:
 class Inert(pickle._Unpickler):  # the one in C makes room for 2^32 objects when a file of ten bytes says so
     """An unpickler that knows the names above."""
 
-    dispatch: Any = pickle._Unpickler.dispatch | dict.fromkeys(ARRAYS, refuse_array)
+    dispatch: ClassVar[Any] = pickle._Unpickler.dispatch | dict.fromkeys(ARRAYS, refuse_array)
 
     def find_class(self, module: str, name: str) -> Any:
         dtype = vars(torch).get(name) if module == "torch" else None
