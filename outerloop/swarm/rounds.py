@@ -131,7 +131,6 @@ class Rounds:
         self._of_round: list[asyncio.Task[None]] = []
         self._machine: Agreement | None = None
         self._looked_at = -1
-        self._has_left = False  # a chain, for a better one
         self._view = -1, -1
 
     @property
@@ -315,7 +314,6 @@ class Rounds:
 
     def _go_over(self, number: int) -> None:
         """From this round on the chain is another one: payloads that lie here may be of use there."""
-        self._has_left = True
         self._outcomes.leave(number)
         self._payloads.own.take_back(number)
         self._looked_at = -1
@@ -363,8 +361,7 @@ class Rounds:
 
     def _stop_if_forgotten(self, vote: str) -> None:
         """Vote no more where this peer's memory was set back: it might vote twice."""
-        goes_over = self._agreement.number < self._looked_at
-        if not vote or goes_over or self._has_left:
+        if not vote:
             return
         error = UserError(
             f"this peer {vote}: its disk was set back, by a snapshot or a backup, and it might vote twice, so it stops."

@@ -8,8 +8,9 @@ vote of this peer that others show, and that its memory does not hold, was cast 
     promise    of the round at hand, of a later view than what is remembered as promised
     either     of a later round than the one at hand
 
-This holds for a chain that the peer has not left for another one (forks.py): there it forgets on purpose. What nobody
-shows is not noticed. So of three peers two that are set back together, while the third is away, may vote twice.
+A peer that has left a chain for another one (forks.py, Memory.left) forgets on purpose what it voted on the chain it
+left, so nothing is concluded until its rounds have passed the height of that chain. What nobody shows is not noticed:
+of three peers two that are set back together, while the third is away, may vote twice.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def forgotten(memory: Memory, context: str, sitting: str | bytes, said: Sequence
 
     `context`, `sitting` and `said` as Signatures.witness is told them.
     """
-    if sitting != memory.run or context not in (ACCEPT, PROMISE) or said[0] != memory.peer:
+    if sitting != memory.run or context not in (ACCEPT, PROMISE) or said[0] != memory.peer or memory.left:
         return ""
     number, head, view = cast(tuple[int, bytes, int], said[1:4])
     if number > memory.number:

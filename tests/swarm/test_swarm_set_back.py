@@ -92,3 +92,11 @@ SAID: dict[str, tuple[str, str, tuple[Any, ...], bool]] = {
 def test_votes_that_memory_does_not_hold_are_found(said: tuple[str, str, tuple[Any, ...], bool]) -> None:
     context, sitting, fields, is_forgotten = said
     assert bool(forgotten(memory(), context, sitting, fields)) == is_forgotten
+
+
+def test_votes_on_a_chain_that_was_left_are_forgotten_on_purpose() -> None:
+    """After a restart as well: what was left is part of the memory on disk."""
+    left = replace(memory(), left=frozenset({(1, b"h" * 32)}))
+    restarted = Memory.from_bytes(left.to_bytes(), run=RUN, peer="b")
+    for context, sitting, fields, _ in SAID.values():
+        assert forgotten(restarted, context, sitting, fields) == ""
