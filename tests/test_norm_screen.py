@@ -120,12 +120,13 @@ class Elsewhere(InProcess):
     waits_for_all = False
 
 
-def test_it_is_on_by_itself_where_peers_are_not_waited_for_and_take_one_step():
+def test_it_is_on_by_itself_where_peers_are_not_waited_for():
     def on(clip, exchange, method, eager=False):
         return screen_of(clip, method=method, exchange=exchange, eager=eager).on
 
-    assert on("auto", Elsewhere, Sign) and on("median", InProcess, Sign)
-    assert not on("auto", InProcess, Sign) and not on("auto", Elsewhere, Average) and not on("none", Elsewhere, Sign)
+    assert on("auto", Elsewhere, Sign) and on("auto", Elsewhere, Average) and on("median", InProcess, Sign)
+    assert not on("auto", InProcess, Sign) and not on("none", Elsewhere, Sign)
+    assert not on("auto", Elsewhere, Sign, eager=True), "each takes a step of its own"
     for parts in ((InProcess, Average, False), (InProcess, Sign, True)):
         with pytest.raises(UserError, match="type clip=none"):
             on("median", *parts)

@@ -62,6 +62,7 @@ def test_from_recipe_takes_a_recipe_of_ones_own(mine):
     assert outer.schedule.sync_every == 7 and outer.method.momentum == 0.9
 
 
+@pytest.mark.slow  # in the default suite without processes: the tests above
 def test_a_recipe_of_ones_own_trains_in_a_sweep(mine, tmp_path):
     train = [sys.executable, "-m", "outerloop", "train", mine, *TINY]
     sweep = [*train, "-m", "recipe=mine,sparseloco", f"hydra.sweep.dir={tmp_path}/sweep"]

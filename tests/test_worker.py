@@ -167,7 +167,9 @@ def test_a_replica_that_is_left_out_at_the_end_is_named_and_no_round_is_blamed(m
     def work(exchange):
         worker = worker_of(Blames(exchange), events := [])
         slow = {name: x.clone() for name, x in worker.trainer.outer.slow.items()}
-        found = SimpleNamespace(mean=slow, peers=("000",), refused={"001": "001: its weights"}, spread=0.0)
+        found = SimpleNamespace(
+            mean=slow, peers=("000",), refused={"001": "001: its weights"}, shortened={}, spread=0.0
+        )
         monkeypatch.setattr(worker_module, "average", lambda *_: found)
         monkeypatch.setattr(worker, "tell_validation", lambda *_, **__: None)
         worker.become_one()

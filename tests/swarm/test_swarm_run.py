@@ -95,6 +95,8 @@ def test_three_workers_train_and_agree(tmp_path: Path) -> None:
     assert (tmp_path / "run/hf/model.safetensors").exists()
 
 
+@pytest.mark.slow  # in the default suite with workers as threads: test_train.py
+@pytest.mark.timeout(600)
 def test_ctrl_c_leaves_no_process_and_the_run_goes_on_later(tmp_path: Path) -> None:
     many = [FAST, "workers=2", "rounds=12", "checkpoint.every=1", "eval.every=0"]
     process = start(tmp_path / "run", *many)
