@@ -45,8 +45,10 @@ AGAIN_S = 5.0
 """Pause before a stream that sends little or nothing is opened again; who does not answer a request has so long."""
 SOON_S = 0.1
 """Pause before the others: streams that are refused at once would else be as many as the processor can open."""
-PARTS = ("members", "setting", "roster", "incarnation", "opening/meeting", "meeting", "ballot", "payload", "bulk", "commits", "expelled",
-         "snapshot", "state/bulk")  # fmt: skip
+PARTS = (
+    *("members", "setting", "roster", "incarnation", "opening/meeting", "meeting"),
+    *("ballot", "payload", "bulk", "commits", "expelled", "snapshot", "state/bulk"),
+)
 PROTOCOLS = ["outerloop/1/probe", *(f"outerloop/1/default/{part}" for part in PARTS)]
 """All that a peer of a run with the usual name answers to."""
 
