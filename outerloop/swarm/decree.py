@@ -136,12 +136,13 @@ class Decree(Pacemaker):
         return True
 
     def _take_accept(self, sender: str, accept: Accept) -> None:
-        if not self.proposed or accept.digest != self.proposed.commit.digest:
-            return
+        """Count one for this peer's proposal. One for another commit is checked too: two of a view are evidence."""
         said = statements.accept(self.number, accept.head, accept.view, accept.digest)
         if not self.notary.right(sender, said, accept.signature):
             self._refuse(sender, f"accepts in view {accept.view} without signing that")
-        elif sender not in self.gathering.acceptors:
+            return
+        is_own = self.proposed is not None and accept.digest == self.proposed.commit.digest
+        if is_own and sender not in self.gathering.acceptors:
             accepts = self.gathering.accepts | {(sender, accept.signature)}
             self.gathering = replace(self.gathering, accepts=accepts)
 

@@ -10,7 +10,7 @@ from gather_scene import RUN, Swarm
 from memory_network import MemoryNetwork, MemoryTransport
 
 from outerloop.swarm import statements
-from outerloop.swarm.ballots import Accepted, Ask, Here, Link, Message, Propose
+from outerloop.swarm.ballots import Accept, Accepted, Ask, Here, Link, Message, Propose
 from outerloop.swarm.bulk import Bulk
 from outerloop.swarm.commits import Commit
 from outerloop.swarm.framing import Stream
@@ -74,6 +74,11 @@ class Liar:
         """As the leader of view 0."""
         signature = self.keys.sign(statements.accept(commit.number, commit.parent, 0, commit.digest))
         return Propose(Accepted(commit, (Link(0, (), signature),)))
+
+    def accept(self, memory: Memory, digest: bytes) -> Accept:
+        """Of a commit of the round that is at hand in this memory, in view 0."""
+        number, head = memory.number, memory.head.digest
+        return Accept(number, head, 0, digest, self.keys.sign(statements.accept(number, head, 0, digest)))
 
     async def say(self, to: str, message: Message) -> None:
         async with self.link.open_stream(to, f"outerloop/1/{RUN}/ballot") as stream:

@@ -220,14 +220,18 @@ ANYTHING = st.recursive(
 
 @settings(max_examples=100, deadline=None)
 @given(ANYTHING, st.sampled_from(["sitting", "peer", "first", "second", "more"]))
-def test_whatever_comes_is_refused_in_one_way(value: Any, key: str) -> None:
+def test_whatever_comes_is_refused_in_one_way_or_proves_nothing(value: Any, key: str) -> None:
+    """Another sitting or peer may be well formed; then the signatures are not of it."""
     for wrong in (
         value,
         {**two_accepts(NAME).to_map(), key: value},
         {**two_accepts(NAME).to_map(), "first": [value, X * 2]},
     ):
-        with pytest.raises(BadMessage):
-            Evidence.from_map(wrong)
+        try:
+            evidence = Evidence.from_map(wrong)
+        except BadMessage:
+            continue
+        assert not guilty(evidence, ANYBODY)
 
 
 def test_two_statements_have_one_form() -> None:

@@ -114,6 +114,18 @@ def test_two_proposals_to_one_peer_are_evidence_at_once() -> None:
     run(scene())
 
 
+def test_two_accepts_to_one_peer_are_evidence_though_it_has_proposed_neither() -> None:
+    async def scene() -> None:
+        swarm, liar = await swarm_with_liar(lambda liar, swarm: lambda number: None)
+        memory = await until_it_leads(swarm)
+        for digest in (b"x" * 32, b"y" * 32):
+            await liar.say("a", liar.accept(memory, digest))
+        await asyncio.sleep(5)
+        assert [set(expelled_by(swarm, letter)) for letter in HONEST] == [{"d"}] * 3
+
+    run(scene())
+
+
 def test_the_expelled_stay_out_after_a_restart_and_who_was_away_hears_of_it() -> None:
     async def scene() -> None:
         swarm, _ = await swarm_with_liar(lambda liar, swarm: lambda number: None)
