@@ -137,7 +137,7 @@ def difference(own: Standing, theirs: Standing | None, peer: str, *, slow: bool)
         return f"{peer} does not tell where it stands; start the same program everywhere"
     if (own.rounds, own.step) != (theirs.rounds, theirs.step):
         return (
-            f"{peer} goes on with rounds {str(theirs.rounds)[:50]}, and this peer with {own.rounds}: from inner steps"
+            f"{peer} resumes at rounds {str(theirs.rounds)[:50]}, and this peer at {own.rounds}: from inner steps"
             f" {theirs.step} and {own.step}. Load the checkpoint of one step everywhere, or remove the later ones"
         )
     if own.layouts != theirs.layouts:
@@ -153,8 +153,8 @@ def difference(own: Standing, theirs: Standing | None, peer: str, *, slow: bool)
         )
     if slow and own.step and own.slow != theirs.slow:
         return (
-            f"{peer} goes on with different weights, {theirs.slow}, here {own.slow}, at inner step {own.step}: load the"
-            " checkpoint of one run and one step everywhere, or start all in new run directories"
+            f"{peer} resumes with other slow weights (hash {theirs.slow}, here {own.slow}) at inner step {own.step}: load"
+            " the checkpoint of one run and one step everywhere, or start all in new run directories"
         )
     return ""
 

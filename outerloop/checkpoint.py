@@ -194,7 +194,7 @@ def vouching(run_dir: Path, step: int, worker: int) -> Path:
 
 
 def vouched(run_dir: Path, step: int, worker: int) -> dict[str, Any]:
-    """What that file says. Raises OSError, and ValueError or RecursionError for other content."""
+    """Return the content of the vouching file. Raises OSError, and ValueError or RecursionError for bad content."""
     told = json.loads(vouching(run_dir, step, worker).read_text())
     if not isinstance(told, dict) or not isinstance(told.get("shards", {}), dict):
         raise ValueError("it is no map of fingerprints")

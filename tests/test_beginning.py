@@ -82,7 +82,7 @@ def test_weights_that_differ_later_are_refused():
     def work(exchange):
         outer = toy.outer(net_of(exchange.rank), exchange)
         outer.inner_step = 2
-        with pytest.raises(UserError, match=r"goes on with different weights, .* at inner step 2.*load the checkpoint"):
+        with pytest.raises(UserError, match=r"resumes with other slow weights .* at inner step 2.*load the checkpoint"):
             begin_alike(outer, meet(outer), pytest.fail)
 
     toy.run_workers(2, work)

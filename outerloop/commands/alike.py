@@ -42,7 +42,7 @@ def begin_together(outer: OuterLoop, settings: Settings) -> None:
 
 
 def told_by(one: Contribution) -> Any:
-    """What a peer tells of its model; None when that is none of it."""
+    """Return the settings, shapes and standing in a peer's opening message; None when it is malformed."""
     try:
         told = json.loads(bytes(one.blob[:MOST_BYTES]))
         standing = Standing.told(told["standing"])
@@ -52,7 +52,7 @@ def told_by(one: Contribution) -> Any:
 
 
 def difference(own: Any, told: Any, peer: str) -> str:
-    """Return the first setting or parameter that a peer has otherwise, and what to do; empty when there is none."""
+    """Return a message that names the first setting or parameter that differs; empty if all are equal."""
     if told is None:
         return f"{peer} does not tell what its model is; start the same program everywhere"
     if line := differing_setting(own["settings"], told["settings"], peer):
@@ -78,7 +78,7 @@ def shown(settings: Settings, key: str) -> str:
 
 
 def differing_setting(ours: Settings, theirs: Settings, peer: str) -> str:
-    """Return the first setting that a peer has otherwise, and what to type; empty when there is none."""
+    """Return a message that names the first setting that differs, and what to type; empty if all are equal."""
     key = first_difference(ours, theirs)
     if key is None:
         return ""
@@ -87,6 +87,6 @@ def differing_setting(ours: Settings, theirs: Settings, peer: str) -> str:
 
 
 def refuse_different(ours: Settings, theirs: Settings, peer: str) -> None:
-    """Raises UserError naming the first setting that a peer has otherwise."""
+    """Check that a peer has the same settings. Raises UserError with the first one that differs."""
     if line := differing_setting(ours, theirs, peer):
         raise UserError(line)

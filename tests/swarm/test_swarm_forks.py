@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from itertools import permutations
-from typing import Any
 
 import pytest
 from accused import SITTING, sign, signatures_of
+from fork_scene import Equivocator, decided_by, two_commits, until_it_leads
 from gather_scene import RUN, Swarm
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from liar import Liar, Said
-from memory_network import MemoryNetwork
 from virtual_clock import run
 
-from outerloop.swarm.agreement import Agreement
-from outerloop.swarm.ballots import Accept, Decided, Link, Pledge
+from outerloop.swarm.ballots import Decided, Link, Pledge
 from outerloop.swarm.board import Board
 from outerloop.swarm.commits import Commit, Participant, genesis
 from outerloop.swarm.evidence import guilty
 from outerloop.swarm.expelled import read_register
 from outerloop.swarm.forks import apart, is_better, linked, parting
-from outerloop.swarm.framing import Stream
 from outerloop.swarm.memory import Memory, leader
 from outerloop.swarm.notary import Keys
 from outerloop.swarm.outcomes import TooFar
-from outerloop.swarm.post import receive_message
 from outerloop.swarm.scrutiny import doubt
 from outerloop.swarm.statements import accept, promise
 from outerloop.swarm.watch import Watch
@@ -169,56 +164,16 @@ def test_logs_that_do_not_reach_back_to_the_fork_show_nothing() -> None:
 # a fork, healed
 
 
-class Equivocator(Liar):
-    """It keeps the accepts that others send it."""
-
-    def __init__(self, network: MemoryNetwork, name: str) -> None:
-        super().__init__(network, name)
-        self.accepts: dict[str, Accept] = {}
-
-    async def serve(self, says: Said) -> None:
-        async def listen(remote: str, request: Any, stream: Stream) -> None:
-            message = await receive_message(stream)
-            if isinstance(message, Accept):
-                self.accepts[remote] = message
-            await stream.ended()
-
-        await super().serve(says)
-        await self.link.serve(f"outerloop/1/{RUN}/ballot", allowed=lambda peer: True, handler=listen)
-
-    def decide(self, commit: Commit, letters: str) -> Decided:
-        """With its own accept, as the leader of view 0, and those that these have sent."""
-        accepts = {f"{'abcd'.index(letter):03d}-{letter}": self.accepts[letter].signature for letter in letters}
-        own = self.propose(commit).accepted.links[0].signature
-        return Decided(commit, 0, tuple(sorted({**accepts, self.name: own}.items())))
-
-
-def all_hold(machines: list[Agreement]) -> bool:
-    return all(len(machine.payloads) >= 4 for machine in machines)
-
-
 async def forked() -> tuple[Swarm, Equivocator, Memory]:
-    """Five peers, of which the liar led round r: a and b have landed X, c and d have landed Y."""
+    """Five peers, of which the liar led round r: a and b have landed one commit of it, c and d the other one."""
     swarm = Swarm("abcde")
     liar = Equivocator(swarm.network, swarm["e"].name)
     await liar.serve(lambda number: None)
     del swarm.nodes["e"]
     await swarm.start()
-    while True:
-        machines = [swarm[letter].rounds._agreement for letter in "abcd"]
-        memory, alike = machines[0].memory, len({(one.number, one.view) for one in machines}) == 1
-        if alike and machines[0].view == 0 and memory.leader(0) == liar.name and all_hold(machines):
-            break
-        await asyncio.sleep(0.05)
-    payloads = sorted(machines[0].payloads)
-    for letters, some in (("ab", payloads[:3]), ("cd", payloads[1:])):
-        of = Commit(memory.number, memory.head.digest, 0, tuple(some), memory.roster)
-        for letter in letters:
-            await liar.say(letter, liar.propose(of))
-        while not all(letter in liar.accepts for letter in letters):
-            await asyncio.sleep(0.01)
-        for letter in letters:
-            await liar.say(letter, liar.decide(of, letters))
+    memory = await until_it_leads(swarm, liar)
+    for letters, of in zip(("ab", "cd"), two_commits(swarm, memory), strict=True):
+        await decided_by(liar, letters, of)
     return swarm, liar, memory
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from fork_scene import Equivocator, decided_by, two_commits, until_it_leads
 from gather_scene import RUN, Swarm
-from test_swarm_forks import Equivocator, all_hold
 from virtual_clock import run
 
 from outerloop.swarm.ballots import Accept, Propose
@@ -52,28 +52,13 @@ async def forked() -> tuple[Swarm, Memory, str]:
     await liar.listen_on()
     del swarm.nodes["e"]
     await swarm.start()
-    while True:
-        machines = [swarm[letter].rounds._agreement for letter in "abcd"]
-        memory, side = machines[0].memory, long_side(machines[0].memory)
-        alike = len({(one.number, one.view) for one in machines}) == 1 and machines[0].view == 0
-        if alike and side and memory.leader(0) == liar.name and all_hold(machines):
-            break
+    while not (side := long_side(memory := await until_it_leads(swarm, liar))):
         await asyncio.sleep(0.05)
-    payloads = sorted(machines[0].payloads)
-    both = [
-        Commit(memory.number, memory.head.digest, 0, tuple(some), memory.roster)
-        for some in (payloads[:3], payloads[1:])
-    ]
-    both.sort(key=lambda one: one.digest)
     swarm.part("ab", "cd")
     liar.helps_with = memory.number + 1
-    for letters, of in zip((side, "abcd".replace(side, "")), both, strict=True):
-        for letter in letters:
-            await liar.say(letter, liar.propose(of))
-        while not all(letter in liar.accepts for letter in letters):
-            await asyncio.sleep(0.01)
-        for letter in letters:
-            await liar.say(letter, liar.decide(of, letters))
+    better_first = sorted(two_commits(swarm, memory), key=lambda one: one.digest)
+    for letters, of in zip((side, "abcd".replace(side, "")), better_first, strict=True):
+        await decided_by(liar, letters, of)
     while min(swarm[letter].rounds._agreement.number for letter in side) < memory.number + 2:
         await asyncio.sleep(0.1)
     liar.helps_with = -1
