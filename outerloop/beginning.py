@@ -153,8 +153,8 @@ def difference(own: Standing, theirs: Standing | None, peer: str, *, slow: bool)
         )
     if slow and own.step and own.slow != theirs.slow:
         return (
-            f"{peer} resumes with other slow weights (hash {theirs.slow}, here {own.slow}) at inner step {own.step}: load"
-            " the checkpoint of one run and one step everywhere, or start all in new run directories"
+            f"{peer} resumes with other slow weights (hash {theirs.slow}, here {own.slow}) at inner step {own.step}:"
+            " load the checkpoint of one run and one step everywhere, or start all in new run directories"
         )
     return ""
 
