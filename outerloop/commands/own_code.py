@@ -1,4 +1,4 @@
-"""User modules: the current folder goes on `sys.path` only if a setting names a module in it.
+"""Add the current folder to `sys.path` if a setting names a user's module in it.
 
 `model._target_=mine.Net` asks for mine.py or mine/ in the current folder, and from then on that folder comes first for
 every import. Without such a name nothing is imported from there, so that `outerloop inspect` in a folder of downloads
