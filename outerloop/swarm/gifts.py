@@ -60,8 +60,8 @@ class Gifts:
         for start in range(0, len(content), PIECE_BYTES):
             piece = content[start : start + PIECE_BYTES]
             await self._pace.take(len(piece))
+            self.bytes_sent += len(piece)  # before it can arrive: both counts agree as soon as a round has landed
             await stream.write(piece)
-            self.bytes_sent += len(piece)
         await stream.write(END_MARK)
 
     @asynccontextmanager

@@ -47,7 +47,8 @@ def test_three_peers_gather_and_leave_nothing_behind(make: Make) -> None:
             Contribution(peer.peer, Round(number), blob) for peer, blob in zip(peers, blobs, strict=True)
         ]
     once = 600_000 + 6 * SEAL_BYTES  # a transfer that stalls is asked for again, which counts as well
-    assert all(min(peer.bytes_sent, peer.bytes_received) >= once for peer in peers)
+    assert all(peer.bytes_received >= once for peer in peers)
+    assert sum(peer.bytes_sent for peer in peers) >= 3 * once  # some of a slow peer's copies come from another one
     assert all(peer.moving_s > 0 for peer in peers)
     assert together(peers, SwarmGather.close) == [None] * 3
     assert not any(map(runs, daemons)) and not any(folder.exists() for folder in folders)
