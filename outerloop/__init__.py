@@ -20,22 +20,26 @@ except PackageNotFoundError:  # run from a plain checkout
     __version__ = "0+checkout"
 
 OFFERED = {
-    "from_recipe": ("outerloop.commands.own_loop", "from_recipe"),
+    "from_recipe": ("outerloop.config.from_recipe", "from_recipe"),
     "attach": ("outerloop.inner.attach", "Attached"),
     "HFCallback": ("outerloop.inner.hf_callback", "HFCallback"),
     "LightningCallback": ("outerloop.inner.lightning_callback", "LightningCallback"),
-    "OuterLoop": ("outerloop.loop", "OuterLoop"),
+    "OuterLoop": ("outerloop.core.loop", "OuterLoop"),
     "Distributed": ("outerloop.exchange.distributed", "Distributed"),
     "DistributedGossip": ("outerloop.exchange.distributed_gossip", "DistributedGossip"),
 }
 """Name -> module and what it is there; imported when first asked for, so that the command line starts soon."""
-MODULES = ("loco", "memory", "resharding")
-"""Offered whole."""
+MODULES = {
+    "loco": "outerloop.loco",
+    "memory": "outerloop.core.memory_usage",
+    "resharding": "outerloop.core.distributed_checkpoint",
+}
+"""Name -> module that is offered whole."""
 
 
 def __getattr__(name: str) -> Any:
     if name in MODULES:
-        return import_module(f"outerloop.{name}")
+        return import_module(MODULES[name])
     if name not in OFFERED:
         raise AttributeError(f"module 'outerloop' has no attribute {name!r}")
     module, there = OFFERED[name]

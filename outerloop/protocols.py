@@ -7,20 +7,30 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from torch import Size, Tensor
 
-from outerloop.types import Contribution, Cost, Due, Handing, Moment, Parts, Refusals, Round, Tensors
+from outerloop.types import (
+    CodecContext,
+    Contribution,
+    DueRounds,
+    ExecutorHandoff,
+    Parts,
+    Refusals,
+    Round,
+    RoundCost,
+    Tensors,
+)
 
 
 class Compressor(Protocol):
     """AXIS compress: what one tensor becomes on the wire."""
 
     linear: bool
-    """True when decode(a) + decode(b) may be formed by adding the parts of a and b, "next" apart (see Moment)."""
+    """True when decode(a) + decode(b) may be formed by adding the parts of a and b, "next" apart (see CodecContext)."""
 
-    def encode(self, x: Tensor, moment: Moment) -> Parts:
+    def encode(self, x: Tensor, moment: CodecContext) -> Parts:
         """x (any shape, float32), left untouched -> parts. Equal x and moment give equal parts."""
         ...
 
-    def decode(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
+    def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
         """Parts -> float32 tensor of `shape`. Raises ValueError when the parts cannot belong to shape and moment."""
         ...
 
@@ -32,7 +42,7 @@ class Transforming(Protocol):
     decode(parts, shape, moment) = inverse(coefficients(parts, shape, moment))
     """
 
-    def coefficients(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
+    def coefficients(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
         """Return the coefficients, float32 of `shape`, 0 where none was sent. Raises ValueError as `decode` does."""
         ...
 
@@ -42,10 +52,10 @@ class Transforming(Protocol):
 
 
 @runtime_checkable
-class Choosing(Protocol):
+class CostAware(Protocol):
     """A compressor that goes by what rounds cost this peer alone; its parts tell the others how to read them."""
 
-    def learn(self, cost: Cost) -> str:
+    def learn(self, cost: RoundCost) -> str:
         """Choose for the next round; in one line what has changed and why, empty where nothing has."""
         ...
 
@@ -151,7 +161,7 @@ class Schedule(Protocol):
     step_s: float
     """Seconds of wall clock that count as one inner step; 0 where inner steps count themselves."""
 
-    def due(self, inner_step: int) -> Due:
+    def due(self, inner_step: int) -> DueRounds:
         """What to launch and land after `inner_step` (counted from 1)."""
         ...
 
@@ -165,7 +175,7 @@ class Schedule(Protocol):
 
 
 @runtime_checkable
-class Evolving(Protocol):
+class AdaptiveSchedule(Protocol):
     """A schedule whose H goes by what all peers land alike."""
 
     def learn(self, round: Round, agreement: float | None) -> str:
@@ -186,7 +196,9 @@ class Pending(Protocol):
     """One exchange under way."""
 
     def wait(self, timeout_s: float) -> list[Contribution]:
-        """Every contribution that counts; the own one may be left out. Raises RoundFailed, Deserted, Outrun."""
+        """Every contribution that counts; the own one may be left out. Raises RoundFailed, QuorumLost,
+        StateTransferRequired.
+        """
         ...
 
     def arrived(self) -> bool:
@@ -228,7 +240,9 @@ class Exchange(Protocol):
     concurrent: bool
     """Whether `start` may come from another thread than all else, while inner steps are taken."""
     recovery: Callable[[int], tuple[Round, bytes]] | None
-    """What `Outrun.state` is, for a replica that finds itself in the minority; None where that cannot be."""
+    """What `StateTransferRequired.state` is, for a replica that finds itself in the minority; None where that cannot
+    be.
+    """
 
     @property
     def alive(self) -> int:
@@ -260,7 +274,7 @@ class Exchange(Protocol):
     def decided(self, round: Round) -> bool:
         """Whether the others have settled a round already, without waiting for what this peer would launch.
 
-        Raises Outrun.
+        Raises StateTransferRequired.
         """
         ...
 
@@ -291,11 +305,11 @@ class Exchange(Protocol):
         """
         ...
 
-    def hand_over(self, way: Handing, state: Callable[[], bytes]) -> bytes:
+    def hand_over(self, way: ExecutorHandoff, state: Callable[[], bytes]) -> bytes:
         """Return the givers' state at a peer that takes it, and nothing at a giver or where nobody takes.
 
         All peers must call it alike, after a meeting. `state` packs this peer's state, if that is needed. Raises
-        RoundFailed or Deserted when the state does not come.
+        RoundFailed or QuorumLost when the state does not come.
         """
         ...
 

@@ -36,14 +36,14 @@ class RoundFailed(Exception):
     """A round did not complete. Nothing has moved, so the next round carries what this one held."""
 
 
-class Deserted(Exception):
+class QuorumLost(Exception):
     """Too few peers were left to decide a round, for too long: the run ends here, and its checkpoints stay."""
 
 
-class Outrun(Exception):
+class StateTransferRequired(Exception):
     """This replica is too far behind the others, or differs from most of them: it is to take over their state.
 
-    `state` gets it: the most bytes that it may have -> the round that it is as of, and `Inheritance.pack` there.
+    `state` gets it: the most bytes that it may have -> the round that it is as of, and `SharedState.pack` there.
     """
 
     def __init__(self, state: Callable[[int], tuple[Round, bytes]]) -> None:
@@ -79,7 +79,7 @@ FIRST = Round(0)
 
 
 @dataclass(frozen=True)
-class Due:
+class DueRounds:
     """What the schedule asks for after one inner step; launches come before landings."""
 
     launch: Sequence[Round] = ()
@@ -96,7 +96,7 @@ class Contribution:
 
 
 @dataclass(frozen=True)
-class Handing:
+class ExecutorHandoff:
     """Whose state goes to whom before the first inner step.
 
     `number`: of the meeting that this counts as. `givers`, `takers`: names in their order; all givers hold equal states
@@ -110,7 +110,7 @@ class Handing:
 
 
 @dataclass(frozen=True)
-class Cost:
+class RoundCost:
     """What this peer spent from one landing to the next, in seconds and bytes.
 
     `compute_s`: inner steps. `codec_s`: launching and landing. `hidden_s`: inner steps between launch and landing.
@@ -125,7 +125,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Moment:
+class CodecContext:
     """When a tensor is compressed, and how its values belong together; all but `leads` is equal on every peer.
 
     `seed` differs by round and tensor. `group` is how many consecutive values share a scale, where an outer codec

@@ -50,7 +50,7 @@ Schema = dict[str, Size]
 """Name and shape of every tensor of a fragment, in model order."""
 
 
-class BadMessage(ValueError):
+class InvalidMessage(ValueError):
     """These bytes are not a message of this schema."""
 
 
@@ -115,21 +115,21 @@ def pack(header: Header, parts: Mapping[str, Parts]) -> bytes:
 
 
 def unpack(blob: bytes | memoryview, schema: Schema) -> Message:
-    """One message -> header and parts. Raises BadMessage with the reason when the bytes do not fit the schema."""
+    """One message -> header and parts. Raises InvalidMessage with the reason when the bytes do not fit the schema."""
     if len(blob) > size_limit(schema):
-        raise BadMessage(f"{len(blob)} bytes, more than the {size_limit(schema)} that the schema allows")
+        raise InvalidMessage(f"{len(blob)} bytes, more than the {size_limit(schema)} that the schema allows")
     with bad_if_broken():
         reader = Reader(checked_body(blob))
         header = read_header(reader)
         check_schema(header, schema)
         names, count = read_names(reader)
         if count != len(schema):
-            raise BadMessage(f"{count} tensors, the schema has {len(schema)}")
+            raise InvalidMessage(f"{count} tensors, the schema has {len(schema)}")
         return Message(header, dict(zip(schema, read_tensors(reader, names, count), strict=True)))
 
 
 def read(blob: bytes) -> tuple[Header, list[Parts]]:
-    """One message of any model -> header and the parts of each of its tensors. Raises BadMessage."""
+    """One message of any model -> header and the parts of each of its tensors. Raises InvalidMessage."""
     with bad_if_broken():
         reader = Reader(checked_body(blob))
         header = read_header(reader)
@@ -138,18 +138,18 @@ def read(blob: bytes) -> tuple[Header, list[Parts]]:
 
 @contextmanager
 def bad_if_broken() -> Iterator[None]:
-    """What happens when a read meets something else than it expects is a BadMessage."""
+    """What happens when a read meets something else than it expects is a InvalidMessage."""
     try:
         yield
     except (struct.error, IndexError, UnicodeDecodeError) as broken:
-        raise BadMessage(f"cut short or garbled: {broken}") from broken
+        raise InvalidMessage(f"cut short or garbled: {broken}") from broken
 
 
 def checked_body(blob: bytes | memoryview) -> memoryview:
     """Everything before the checksum, which must be right."""
     body = memoryview(blob)[: -CHECKSUM.size]
     if CHECKSUM.unpack(blob[-CHECKSUM.size :])[0] != xxhash.xxh3_64_intdigest(body):
-        raise BadMessage("checksum does not match")
+        raise InvalidMessage("checksum does not match")
     return body
 
 
@@ -157,14 +157,14 @@ def read_header(reader: Reader) -> Header:
     """The fixed part and the peer's name."""
     magic, version, *fields = reader.fields(HEAD)
     if magic != MAGIC or version != VERSION:
-        raise BadMessage(f"magic {magic!r} version {version}, expected {MAGIC!r} version {VERSION}")
+        raise InvalidMessage(f"magic {magic!r} version {version}, expected {MAGIC!r} version {VERSION}")
     return Header(*fields, peer=reader.text())  # type: ignore[misc]
 
 
 def check_schema(header: Header, schema: Schema) -> None:
-    """Raises BadMessage when the sender has another model."""
+    """Raises InvalidMessage when the sender has another model."""
     if header.schema != schema_hash(schema):
-        raise BadMessage(
+        raise InvalidMessage(
             f"{header.peer} sends another model: schema {header.schema:016x}, here {schema_hash(schema):016x}"
         )
 
@@ -179,7 +179,7 @@ def read_tensors(reader: Reader, names: Sequence[str], count: int) -> list[Parts
     table = [read_entry(reader, names) for _ in range(count)]
     tensors = [{part: reader.tensor(*what) for part, what in entries.items()} for entries in table]
     if reader.left:
-        raise BadMessage(f"{reader.left} bytes more than the table accounts for")
+        raise InvalidMessage(f"{reader.left} bytes more than the table accounts for")
     return tensors
 
 
@@ -189,10 +189,10 @@ def read_entry(reader: Reader, names: Sequence[str]) -> dict[str, tuple[torch.dt
     for _ in range(reader.take("<B")):
         name, dtype, dims = names[reader.take("<B")], DTYPES[reader.take("<B")], reader.take("<B")
         if dims > MAX_DIMS:
-            raise BadMessage(f"{dims} dimensions")
+            raise InvalidMessage(f"{dims} dimensions")
         shape = [reader.take("<I") for _ in range(dims)]
         if any(length > len(reader.data) for length in shape) or prod(max(1, n) for n in shape) > MAX_VALUES:
-            raise BadMessage(f"a part of shape {shape} in {len(reader.data)} bytes")
+            raise InvalidMessage(f"a part of shape {shape} in {len(reader.data)} bytes")
         entries[name] = (dtype, shape)
     return entries
 
@@ -228,9 +228,9 @@ class Reader:
         return len(self.data) - self.at
 
     def bytes(self, count: int) -> memoryview:
-        """The next `count` bytes, or BadMessage."""
+        """The next `count` bytes, or InvalidMessage."""
         if count > self.left:
-            raise BadMessage(f"{count} bytes wanted, {self.left} left")
+            raise InvalidMessage(f"{count} bytes wanted, {self.left} left")
         self.at += count
         return self.data[self.at - count : self.at]
 
@@ -246,7 +246,7 @@ class Reader:
         """A short text. What a terminal would obey and not show is refused: texts end up in messages and logs."""
         text = str(self.bytes(self.take("<B")), "utf-8")
         if not text.isprintable():
-            raise BadMessage(f"{text[:QUOTED]!r} is not a name")
+            raise InvalidMessage(f"{text[:QUOTED]!r} is not a name")
         return text
 
     def tensor(self, dtype: torch.dtype, shape: list[int]) -> Tensor:

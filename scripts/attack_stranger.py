@@ -33,7 +33,7 @@ from hivemind.proto import dht_pb2
 from hivemind.utils import MSGPackSerializer
 from hivemind.utils.multiaddr import Multiaddr
 
-from outerloop.swarm.pace import Pace
+from outerloop.swarm.transfer.rate_limiter import RateLimiter
 
 IDLE, CLAIMS, LORIS, FLOODS = 2000, 32, 100, 2
 """Streams in all; requests of a kind at a time for each peer."""
@@ -57,7 +57,7 @@ class Stranger:
     """Counts what it did and what came of it."""
 
     def __init__(self, p2p: P2P, victims: list[PeerID], *, mbit: float) -> None:
-        self.p2p, self.victims, self.pace = p2p, victims, Pace(mbit * 1e6 / 8)
+        self.p2p, self.victims, self.pace = p2p, victims, RateLimiter(mbit * 1e6 / 8)
         self.done: Counter[str] = Counter()
 
     async def attack(self, seconds: float) -> None:

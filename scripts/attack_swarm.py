@@ -22,8 +22,8 @@ from faults_machine import Machine, Row
 from faults_report import differing
 from faults_swarm import Swarm
 
-from outerloop.swarm.identity import ensure_identity
-from outerloop.swarm.signatures import Signatures
+from outerloop.swarm.access.identity import ensure_identity
+from outerloop.swarm.access.signatures import Signatures
 
 HERE = Path(__file__).parent
 PACE_S = 0.1

@@ -26,8 +26,8 @@ from rows import show
 from torch import nn
 
 import outerloop
+from outerloop.core.round import RoundReport
 from outerloop.exchange.inprocess import Hub, InProcess, PendingRound
-from outerloop.rounds import RoundReport
 from outerloop.types import Contribution, Round
 
 BLOCKS, STEPS = 200, 500

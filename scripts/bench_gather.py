@@ -24,9 +24,9 @@ from rows import show
 from told import Peers
 
 from outerloop.exchange.swarm_gather import SwarmGather
-from outerloop.swarm.commits import Commit
-from outerloop.swarm.outcomes import Outcomes
-from outerloop.swarm.rounds import Rounds
+from outerloop.swarm.consensus.commit import Commit
+from outerloop.swarm.gather.committed_rounds import CommittedRounds
+from outerloop.swarm.gather.runner import GatherRunner
 from outerloop.types import Round
 
 Row = dict[str, float]
@@ -35,17 +35,17 @@ WAIT_S = 300.0
 
 def note_times() -> tuple[dict[int, float], dict[int, float]]:
     """Round -> when the last payload of it came to lie at this peer, and when this peer knew its commit."""
-    held, decided, holds, add = {}, {}, Rounds._holds, Outcomes.add
+    held, decided, holds, add = {}, {}, GatherRunner._holds, CommittedRounds.add
 
-    def noted(self: Rounds, number: int, one: Any) -> None:
+    def noted(self: GatherRunner, number: int, one: Any) -> None:
         held[number] = time.monotonic()
         holds(self, number, one)
 
-    def known(self: Outcomes, commit: Commit) -> None:
+    def known(self: CommittedRounds, commit: Commit) -> None:
         decided[commit.number] = time.monotonic()
         add(self, commit)
 
-    Rounds._holds, Outcomes.add = noted, known  # type: ignore[method-assign]
+    GatherRunner._holds, CommittedRounds.add = noted, known  # type: ignore[method-assign]
     return held, decided
 
 

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from outerloop import wire
-from outerloop.commands import build, config
+from outerloop.config import build, load
 from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.types import Contribution, Stopped
 
@@ -90,7 +90,7 @@ def run(peers: int, kind: str, *, rounds: int, seed: int, options: list[str]) ->
     """One run's record."""
     clip = "none" if kind.startswith("open") else "auto"
     typed = [*OPTIONS, f"workers={peers}", f"rounds={rounds}", f"seed={seed}", f"clip={clip}", "exchange=inprocess"]
-    settings = config.load([*typed, *options])
+    settings = load.load([*typed, *options])
     corpus, hub, began_s = build.make(settings.data), Hub(peers), time.perf_counter()
     losses: dict[Any, Any] = {}
     refused: list[tuple[str, ...]] = []

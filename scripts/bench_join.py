@@ -32,10 +32,10 @@ from rows import show
 from told import Peers
 
 from outerloop.exchange.swarm_gather import SwarmGather
-from outerloop.swarm.framing import END_MARK, PIECE_BYTES, Stream
-from outerloop.swarm.manifest import Manifest, most_bytes
-from outerloop.swarm.transport import Request
-from outerloop.types import Outrun, Round
+from outerloop.swarm.p2p.framing import END_MARK, PIECE_BYTES, Stream
+from outerloop.swarm.p2p.transport import Request
+from outerloop.swarm.state_transfer.manifest import Manifest, most_bytes
+from outerloop.types import Round, StateTransferRequired
 
 WAIT_S = 600.0
 INNER_S = 1.0
@@ -95,7 +95,7 @@ def join(args: argparse.Namespace, folder: Path, first: list[str], told: Queue) 
     row: Told = {"plain_s": stream_s(peer, next(iter(peer._members.names)), int(args.megabytes * 1e6))}
     try:
         peer.decided(Round(0))
-    except Outrun as others:
+    except StateTransferRequired as others:
         began, here = time.monotonic(), threading.Event()
         moving: list[float] = []
         manifest = most_bytes(int(args.megabytes * 1e6))

@@ -20,16 +20,16 @@ import torch
 from omegaconf import DictConfig
 from rows import show
 
-from outerloop.commands import build, config
-from outerloop.commands.team import OneThread
+from outerloop.config import build, load
 from outerloop.exchange.inprocess import Hub
 from outerloop.inner.trainer import Trainer
 from outerloop.kernels.threads import keep_to
+from outerloop.launcher.local_pool import SingleWorkerPool
 
 
-def trainers(settings: DictConfig) -> tuple[list[Trainer], OneThread]:
+def trainers(settings: DictConfig) -> tuple[list[Trainer], SingleWorkerPool]:
     """One trainer a worker, each with its own exchange of a hub, and the thread that computes for them."""
-    compute = OneThread(settings.threads or torch.get_num_threads())
+    compute = SingleWorkerPool(settings.threads or torch.get_num_threads())
     torch.set_num_threads(1)
     corpus, hub = build.make(settings.data), Hub(settings.workers)
     team = [
@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("options", nargs="*")
     args = parser.parse_intermixed_args()
-    settings = config.load(["exchange=inprocess", "rounds=100000", f"workers={args.workers}", *args.options])
+    settings = load.load(["exchange=inprocess", "rounds=100000", f"workers={args.workers}", *args.options])
     team, compute = trainers(settings)
     steps = args.rounds * settings.schedule.sync_every
     train(team, settings.schedule.sync_every)  # both sides are compiled, in the thread that runs them

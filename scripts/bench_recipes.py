@@ -23,9 +23,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from outerloop.checkpoint import write_atomically
-from outerloop.commands import config
-from outerloop.commands.train import train
+from outerloop.config import load
+from outerloop.launcher.supervisor import train
+from outerloop.state.checkpoint import write_atomically
 
 INPROCESS = "exchange=inprocess"
 MOMENTUM = "method.optimizer.momentum=0.6"  # for H < 100; .9 is the paper's, for H 500
@@ -83,7 +83,7 @@ def train_one(run: Run, folder: Path, sequences: int, options: list[str]) -> Row
         *(f"eval.every={often}", f"checkpoint.every={often}", f"inner.batch={sequences // run.workers}"),
         *(f"inner.lr={run.lr}", f"run_dir={folder / name}-s{run.seed}"),
     ]
-    summary = train(config.load([*CASES[run.case], *settings, *options]))
+    summary = train(load.load([*CASES[run.case], *settings, *options]))
     kept = ("val_loss", "tokens", "params", "bits_per_param_per_round", "payload_bytes_per_worker", "wall_s")
     return asdict(run) | {"lr": float(run.lr)} | {key: summary[key] for key in kept}
 
@@ -132,7 +132,7 @@ class Bench:
 @cache
 def h_of(case: str, h: int) -> int:
     """H of a case: that of the others, but 1 where the recipe meets after every inner step."""
-    return 1 if config.composed(CASES[case]).schedule.sync_every == 1 else h
+    return 1 if load.composed(CASES[case]).schedule.sync_every == 1 else h
 
 
 def numbers(text: str) -> list[int]:

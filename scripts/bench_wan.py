@@ -10,7 +10,7 @@ ones have a GPU each. --step-s 0 lets the steps take what they take.
 
 Written: one flat row a configuration, medians over the hosts' rounds but the first two, and beside it in
 <FILE>.rounds.json one row a round and host. `inner_s`: seconds of one inner step as measured; `measured_round_s`: from
-one landing to the next, evaluations apart: compute_s + communication_s + others_s (see outerloop/inner/spent.py).
+one landing to the next, evaluations apart: compute_s + communication_s + others_s (see outerloop/inner/step_time.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hydra.utils import get_class
 from namespaces import Network, network, ready_or_exit
 from rows import Row, show
 
-from outerloop.commands import build, config
+from outerloop.config import build, load
 from outerloop.report.units import parse_bandwidth, parse_seconds
 from outerloop.types import UserError
 
@@ -138,7 +138,7 @@ def measured(recipe: str, rate: str, args: argparse.Namespace) -> tuple[Row, lis
 def row_of(recipe: str, rate: str, args: argparse.Namespace, rounds: list[Row], summaries: list[Row]) -> Row:
     """The medians, and what they are of."""
     counted = [row for row in rounds if row["round"] > SKIPPED]
-    settings = config.load([*COMMON, *options_of(recipe, args)])
+    settings = load.load([*COMMON, *options_of(recipe, args)])
     schedule = build.make(settings.schedule)
     exchange: Any = get_class(settings.exchange._target_)
     seconds = {name: statistics.median(row[name] for row in counted) for name in SECONDS}

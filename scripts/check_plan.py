@@ -20,9 +20,9 @@ from statistics import median
 
 from rows import Row, show
 
+from outerloop.plan.forecast import outlook
 from outerloop.plan.links import HOST_BITS, links_of
-from outerloop.plan.outlook import outlook
-from outerloop.plan.setting import Fleet, Method
+from outerloop.plan.scenario import Fleet, Method
 
 
 def predicted_s(row: Row, machine_bits: float) -> float:

@@ -16,12 +16,12 @@ from outerloop.aggregate.senders import Senders
 from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
+from outerloop.core.codec import UpdateCodec
+from outerloop.core.pipeline_dense import DensePipeline
+from outerloop.core.pipeline_fused import FusedPipeline, SparseUpdates
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.kernels.threads import share
 from outerloop.methods.outer_optimizer import OuterOptimizer
-from outerloop.payload import Payload
-from outerloop.routes.fused import Fused, Kept
-from outerloop.routes.plain import Plain
 from outerloop.types import Parts
 
 CHUNK, BETA, PIECE = 4096, 0.95, 1 << 22
@@ -91,15 +91,17 @@ class Case:
         self.messages = [self.message(peer, kind, generator, real) for peer in self.peers]
         self.combined = self.combine()
 
-    def fused(self) -> Fused:
+    def fused(self) -> FusedPipeline:
         """Top-k, error feedback, mean over senders, plain SGD."""
-        feedback, payload = ErrorFeedback(beta=BETA), Payload(self.topk, seed=0)
+        feedback, payload = ErrorFeedback(beta=BETA), UpdateCodec(self.topk, seed=0)
         for name, piece in self.pieces.items():
             feedback.residual.put(name, piece.residual)
         method = OuterOptimizer(optimizer=partial(torch.optim.SGD, lr=1.0, momentum=0.0))
         method.init(self.slow)
-        plain = Plain(method=method, feedback=feedback, aggregate=Senders(), payload=payload, peer=self.peers[0])
-        return Fused(plain, aside=False)
+        plain = DensePipeline(
+            method=method, feedback=feedback, aggregate=Senders(), payload=payload, peer=self.peers[0]
+        )
+        return FusedPipeline(plain, aside=False)
 
     def message(self, peer: str, kind: str, generator: torch.Generator, real: Tensor | None) -> wire.Message:
         """What one peer sends, of noise of its own; a tensor at a time."""
@@ -113,7 +115,7 @@ class Case:
         """slow, fast, residual -> one payload."""
         return self.route.launch(ROUND, self.slow, self.fast).parts
 
-    def combine(self) -> dict[str, Kept]:
+    def combine(self) -> dict[str, SparseUpdates]:
         """All payloads -> positions and values."""
         return self.route.combine(self.messages, self.slow)
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from faulty.misbehave import FILE as MISBEHAVE
 
-from outerloop import checkpoint
+from outerloop.state import checkpoint
 
 COMMON = ["exchange=swarm_gather", "workers=1", "inner.lr_floor=1.0", "threads=1", "log_every=1000000"]
 COMMON += ["exchange.max_blob_bytes=4000000"]

@@ -5,10 +5,10 @@
 
 An input is one byte that chooses a codec of configs/compress and one payload. Seeds are honest payloads; changes are
 those of tests/forged.py, which know the layout and put the checksum right, and libFuzzer's own with header and
-checksum mended. What must hold is `hostile.check`: BadMessage or finite tensors of the right shapes, bounded memory,
-and the same from compiled kernels, which check every index here, as from their definitions. Stops at the first input
-where it does not, or that takes ten seconds, and leaves it in FOLDER. The line DONE says how much was covered: branches
-(cov), and branches by how often they were taken (ft).
+checksum mended. What must hold is `hostile.check`: InvalidMessage or finite tensors of the right shapes, bounded
+memory, and the same from compiled kernels, which check every index here, as from their definitions. Stops at the first
+input where it does not, or that takes ten seconds, and leaves it in FOLDER. The line DONE says how much was covered:
+branches (cov), and branches by how often they were taken (ft).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def targets() -> dict[str, Path]:
     package = ROOT / "outerloop"
     files = [
         package / "wire.py",
-        package / "payload.py",
+        package / "codec.py",
         *package.glob("compress/**/*.py"),
         *package.glob("kernels/*.py"),
     ]

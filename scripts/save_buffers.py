@@ -15,7 +15,7 @@ import bench_loop
 import torch
 from safetensors.torch import save_file
 
-from outerloop.commands import config
+from outerloop.config import load
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.inner.trainer import Trainer
 
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--round", type=int, default=31)
     parser.add_argument("options", nargs="*")
     args = parser.parse_intermixed_args()
-    settings = config.load(["exchange=inprocess", "rounds=60", *args.options])
+    settings = load.load(["exchange=inprocess", "rounds=60", *args.options])
     team, compute = bench_loop.trainers(settings)
     bench_loop.train(team, args.round * settings.schedule.sync_every - 1)
     save_file(compute(buffers, team[0]), args.file)

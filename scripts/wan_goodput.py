@@ -20,22 +20,22 @@ from typing import Any
 
 from namespaces import Network
 
-from outerloop.swarm.bulk import Bulk
-from outerloop.swarm.contents import Contents
-from outerloop.swarm.daemon import DaemonOptions
-from outerloop.swarm.identity import ensure_identity
-from outerloop.swarm.peer import Peer
+from outerloop.swarm.access.identity import ensure_identity
+from outerloop.swarm.p2p.daemon import DaemonOptions
+from outerloop.swarm.p2p.node import Node
+from outerloop.swarm.transfer.bulk import Bulk
+from outerloop.swarm.transfer.content_store import ContentStore
 
 LIMIT_S = 600.0
 
 
 @contextmanager
-def peer_at(host: str, initial_peers: list[str]) -> Iterator[Peer]:
+def peer_at(host: str, initial_peers: list[str]) -> Iterator[Node]:
     """A peer that listens on an address."""
     with tempfile.TemporaryDirectory() as folder:
         key = Path(folder) / "key"
         ensure_identity(key)
-        peer = Peer(
+        peer = Node(
             DaemonOptions(
                 identity_path=key, host=host, port=0, announce=[], initial_peers=initial_peers, open_internet=False
             )
@@ -49,7 +49,7 @@ def peer_at(host: str, initial_peers: list[str]) -> Iterator[Peer]:
 def give(host: str, size: int) -> None:
     """Random bytes, until nobody wants them any more."""
     with peer_at(host, []) as peer:
-        store = Contents()
+        store = ContentStore()
         sha = store.put(os.urandom(size))
         bulk = Bulk(peer, store, run="goodput", allowed=lambda peer_id: True)
         peer.call(bulk.serve(), timeout_s=10)
@@ -61,7 +61,7 @@ def give(host: str, size: int) -> None:
 def take(host: str, where: dict[str, Any]) -> None:
     """Connected already when the time begins."""
     with peer_at(host, [where["address"]]) as peer:
-        bulk = Bulk(peer, Contents(), run="goodput", allowed=lambda peer_id: False)
+        bulk = Bulk(peer, ContentStore(), run="goodput", allowed=lambda peer_id: False)
         began_s = time.monotonic()
         get = bulk.get(
             bytes.fromhex(where["sha"]), where["size"], [where["peer"]], at_most=where["size"], timeout_s=LIMIT_S

@@ -4,7 +4,7 @@ import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("WANDB_MODE", "offline")
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the command line: see outerloop/commands/passive.py
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the command line: see outerloop/launcher/passive_threads.py
 
 import pytest
 import torch

@@ -74,7 +74,7 @@ def table_entry(section: Section) -> bytes:
 
 
 def apart(blob: bytes) -> Draft:
-    """A message that is well-formed -> its pieces. Raises BadMessage."""
+    """A message that is well-formed -> its pieces. Raises InvalidMessage."""
     header, tensors = wire.read(blob)
     names = list(dict.fromkeys(name for parts in tensors for name in parts))
     numbers = [wire.VERSION, header.round, header.fragment, header.samples, header.schema, header.slow]
@@ -93,7 +93,7 @@ def mutated(blob: bytes, other: bytes, draw: Random) -> bytes:
     for _ in range(draw.choice([1, 1, 1, 2, 3])):
         try:
             draft = apart(blob)
-        except wire.BadMessage:
+        except wire.InvalidMessage:
             return changed_bytes(blob, other, draw)
         if not draft.sections() or draw.random() < 0.15:
             return changed_bytes(blob, other, draw)

@@ -1,6 +1,6 @@
 """What must hold whatever bytes a peer sends, for every codec; `forged` makes the bytes.
 
-Whoever sends a payload can make every byte of it, the checksum included. Decoding it must end in BadMessage or in
+Whoever sends a payload can make every byte of it, the checksum included. Decoding it must end in InvalidMessage or in
 finite float32 tensors of the right shapes, and ask for no more memory than an honest one does.
 """
 
@@ -16,19 +16,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from outerloop import wire
-from outerloop.commands import build, config
 from outerloop.compress.identity import Identity
 from outerloop.compress.index.elias_fano import EliasFano
 from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
 from outerloop.compress.uniform import Uniform
+from outerloop.config import build, load
+from outerloop.core.codec import UpdateCodec
+from outerloop.core.pipeline_fused import codec_of, decode_kept
 from outerloop.kernels.land import Landing, land
 from outerloop.kernels.positions import elias_fano_decode, rice_decode
 from outerloop.kernels.two_bit import two_bit_decode
-from outerloop.payload import Payload
-from outerloop.routes.fused import codec_of, decode_kept
-from outerloop.types import Contribution, Moment, Round, Tensors
+from outerloop.types import CodecContext, Contribution, Round, Tensors
 
 EXTRA = {
     "topk_warming": TopK(chunk=512, k=5, values=TwoBit(chunk=None), index=EliasFano(), warmup_rounds=10),
@@ -36,20 +36,20 @@ EXTRA = {
     "topk_masks": TopK(chunk=64, k=40, values=Uniform(bits=2, chunk=7), index=Rice()),
 }
 """What no yaml of configs/compress joins."""
-CODECS = [*config.groups()["compress"], *EXTRA]
+CODECS = [*load.groups()["compress"], *EXTRA]
 LIKE = {name: torch.zeros(shape) for name, shape in {"big": (67, 72), "bias": (5,), "one": (), "none": (0, 3)}.items()}
 SCHEMA = {name: x.shape for name, x in LIKE.items()}
 PEER, ROUND = "peer-π", Round(3, 1)
 LONGEST_REASON = 1000
-"""Characters of a BadMessage: it goes into logs and metrics."""
+"""Characters of a InvalidMessage: it goes into logs and metrics."""
 
 
 @cache
-def payload_of(codec: str) -> Payload:
+def payload_of(codec: str) -> UpdateCodec:
     """The codec of configs/compress/<codec>.yaml, or one of EXTRA."""
     if codec in EXTRA:
-        return Payload(EXTRA[codec], seed=0)
-    return Payload(build.make(config.composed([f"compress={codec}"]).compress), seed=0)
+        return UpdateCodec(EXTRA[codec], seed=0)
+    return UpdateCodec(build.make(load.composed([f"compress={codec}"]).compress), seed=0)
 
 
 @cache
@@ -63,7 +63,7 @@ def honest(codec: str, seed: int = 0) -> bytes:
 
 
 def decoded(codec: str, blob: bytes) -> Tensors:
-    """What lands: every tensor of a payload, dense. Raises BadMessage."""
+    """What lands: every tensor of a payload, dense. Raises InvalidMessage."""
     payload = payload_of(codec)
     message = payload.unpack(Contribution(PEER, ROUND, blob), LIKE)
     tensors = {name: payload.decode(message, name, like) for name, like in LIKE.items()}
@@ -90,13 +90,13 @@ def check_agreed(codec: str, message: wire.Message, name: str) -> None:
     """What a leader says for the next round holds there: an honest payload decodes under it."""
     if (word := message.parts[name].get("next")) is not None:
         compress, x = payload_of(codec).compress, LIKE[name]
-        moment = Moment(ROUND.number + 1, 0, agreed=word)
+        moment = CodecContext(ROUND.number + 1, 0, agreed=word)
         compress.decode(compress.encode(x, moment), x.shape, moment)
 
 
 def check(codec: str, blob: bytes) -> str:
     """ "decoded" or "refused" and nothing else; the same by compiled kernels and by their definitions."""
-    with suppress(wire.BadMessage):
+    with suppress(wire.InvalidMessage):
         wire.read(blob)
     with Allocations() as allocations:
         tensors = outcome(codec, blob)
@@ -113,7 +113,7 @@ def outcome(codec: str, blob: bytes) -> Tensors:
     """What lands, nothing if it is refused for a short reason."""
     try:
         return decoded(codec, blob)
-    except wire.BadMessage as bad:
+    except wire.InvalidMessage as bad:
         assert len(str(bad)) <= LONGEST_REASON
         return {}
 

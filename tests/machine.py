@@ -19,7 +19,7 @@ import toy
 from omegaconf import OmegaConf
 from torch import nn
 
-from outerloop.commands import build, config
+from outerloop.config import build, load
 from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.types import Contribution
@@ -109,7 +109,7 @@ class Arrived:
 
 def recorded(options):
     """What a run of three workers with these options was: to be landed again."""
-    settings = config.composed(options)
+    settings = load.composed(options)
     gossip = settings.exchange._target_.endswith("Gossip")
     kind = recorder(InProcessGossip if gossip else InProcess)
     make = (lambda hub, rank: kind(hub=hub, rank=rank, group=2, seed=0)) if gossip else kind

@@ -12,9 +12,9 @@ import torch
 
 from outerloop import wire
 from outerloop.compress.by_size import codec_of
-from outerloop.payload import on
+from outerloop.core.codec import on
 from outerloop.protocols import Transforming
-from outerloop.types import Moment, Round
+from outerloop.types import CodecContext, Round
 
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-6}
 
@@ -196,10 +196,10 @@ class Definition:
         for (name, value), parts in zip(x.items(), came, strict=False):
             agreed = self.agreed.get((name, round.number))
             seed = wire.name_hash(f"{self.seed} {round.number} {name}")
-            encoded = compress.encode(value, Moment(round.number, seed, leads=leads, agreed=agreed))
+            encoded = compress.encode(value, CodecContext(round.number, seed, leads=leads, agreed=agreed))
             assert encoded.keys() == parts.keys()
             assert all(torch.equal(encoded[part], parts[part]) for part in parts), (name, list(parts))
-            moment = Moment(round.number, seed, agreed=agreed)
+            moment = CodecContext(round.number, seed, agreed=agreed)
             decoded[name] = compress.decode(on(value.device, encoded), value.shape, moment).double()
             if transforms(codec := codec_of(compress, value.shape)):
                 kept = codec.coefficients(on(value.device, encoded), value.shape, moment).double()

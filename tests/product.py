@@ -11,16 +11,16 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import get_class
 from torch import nn
 
-from outerloop import compatibility
-from outerloop.commands import build, config
+from outerloop.config import build, load
+from outerloop.core import compatibility
+from outerloop.core.loop import OuterLoop
 from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.exchange.inprocess_gossip import InProcessGossip
-from outerloop.loop import OuterLoop
-from outerloop.protocols import Choosing
+from outerloop.protocols import CostAware
 from outerloop.types import UserError
 
 AXES = ("method", "compress", "feedback", "aggregate", "exchange", "schedule")
-CHOICES = {axis: config.groups()[axis] for axis in AXES}
+CHOICES = {axis: load.groups()[axis] for axis in AXES}
 FLAGS = {
     "merge_local": (0.0, 0.0, 0.5, "carry"),
     "eager": (False, False, False, True),
@@ -63,8 +63,8 @@ def fitting(rng, point):
 def node(axis, choice):
     """One axis of the configuration. Methods take settings of other groups; the rest is composed alone, far sooner."""
     if axis == "method":
-        return config.composed([f"{axis}={choice}"])[axis]
-    with initialize_config_dir(version_base="1.3", config_dir=str(config.config_dir())):
+        return load.composed([f"{axis}={choice}"])[axis]
+    with initialize_config_dir(version_base="1.3", config_dir=str(load.config_dir())):
         return compose(f"{axis}/{choice}")[axis]
 
 
@@ -157,7 +157,7 @@ class Recorder(toy.Around):
 
 
 class Clock:
-    """A clock for each thread, moved by hand; patched into outerloop.pace."""
+    """A clock for each thread, moved by hand; patched into outerloop.core.step_clock."""
 
     def __init__(self):
         self.here = threading.local()
@@ -186,7 +186,7 @@ def look(loop):
 
 
 def chosen_state(compress):
-    return copy.deepcopy(compress.state_dict()) if isinstance(compress, Choosing) else None
+    return copy.deepcopy(compress.state_dict()) if isinstance(compress, CostAware) else None
 
 
 def batch(rank, step):

@@ -34,7 +34,7 @@ def live(rank, size, work, folder):
 @contextmanager
 def started(size, work, folder):
     """`size` processes on their way, forked from one that has imported what takes long; none is left afterwards."""
-    multiprocessing.set_forkserver_preload(["sharded", "outerloop.commands.own_loop", "torch._dynamo", "numba"])
+    multiprocessing.set_forkserver_preload(["sharded", "outerloop.config.from_recipe", "torch._dynamo", "numba"])
     group = processes.start_processes(live, (size, work, folder), nprocs=size, join=False, start_method="forkserver")
     try:
         yield group

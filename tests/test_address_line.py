@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from outerloop.commands import config
-from outerloop.commands.train import Supervisor
+from outerloop.config import load
+from outerloop.launcher.supervisor import Supervisor
 
 LOCAL, PUBLIC = "/ip4/127.0.0.1/tcp/4/p2p/x", "/ip4/198.51.100.7/tcp/4/p2p/x"
 GOSSIP = ["recipe=noloco", "exchange=swarm_gossip"]
@@ -14,7 +14,7 @@ GOSSIP = ["recipe=noloco", "exchange=swarm_gossip"]
 
 def told(address: str, *overrides: str) -> list[str]:
     said: list[str] = []
-    run = SimpleNamespace(config=config.load(list(overrides)), terminal=SimpleNamespace(say=said.append))
+    run = SimpleNamespace(config=load.load(list(overrides)), terminal=SimpleNamespace(say=said.append))
     Supervisor.tell_address(cast(Any, run), [address])
     return said
 

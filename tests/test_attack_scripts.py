@@ -19,15 +19,15 @@ from faulty import lie
 from hivemind.p2p import P2PHandlerError, PeerID
 
 from outerloop.exchange.swarm_gather import SwarmGather
-from outerloop.swarm.ballots import Accept, Accepted, Decided, Here, Link, Propose
-from outerloop.swarm.commits import genesis
-from outerloop.swarm.daemon import MESSAGE_BYTES
-from outerloop.swarm.identity import ensure_identity
-from outerloop.swarm.manifest import Manifest
-from outerloop.swarm.notary import Keys
-from outerloop.swarm.peer import Peer
-from outerloop.swarm.signatures import Signatures
-from outerloop.swarm.statements import accept
+from outerloop.swarm.access.identity import ensure_identity
+from outerloop.swarm.access.signatures import Signatures
+from outerloop.swarm.consensus.commit import genesis
+from outerloop.swarm.consensus.messages import Accept, Accepted, ChainLink, CommitCertificate, Propose, ViewChange
+from outerloop.swarm.consensus.statements import accept
+from outerloop.swarm.gather.signer import KeySigner
+from outerloop.swarm.p2p.daemon import MESSAGE_BYTES
+from outerloop.swarm.p2p.node import Node
+from outerloop.swarm.state_transfer.manifest import Manifest
 
 SITTING = "run/x"
 
@@ -39,7 +39,7 @@ def liar():
     own = f"002-{signatures.peer_id}"
     head = genesis(SITTING, ["000-a", "001-b", own], first=4)
     memory = SimpleNamespace(peer=own, run=SITTING, roster=head.roster, head=head)
-    notary = Keys(signatures, sitting=SITTING, own=own)
+    notary = KeySigner(signatures, sitting=SITTING, own=own)
     rounds = SimpleNamespace(_machine=SimpleNamespace(memory=memory, number=4, notary=notary))
 
     class Rounds:
@@ -57,7 +57,7 @@ def signed(liar, signature, number, view, digest):
 
 
 def test_who_does_not_lie_says_what_it_would(liar):
-    message = Here(4, liar.head.digest, 1, b"s" * 64)
+    message = ViewChange(4, liar.head.digest, 1, b"s" * 64)
     assert lie.others(liar, "000-a", message, "") == [("000-a", message)]
 
 
@@ -74,7 +74,7 @@ def test_a_proposal_names_the_liar_many_times(liar):
     (sent,) = lie.others(
         liar,
         "000-a",
-        Propose(Accepted(replace(liar.head, number=4, parent=liar.head.digest), (Link(0, (), b"s" * 64),))),
+        Propose(Accepted(replace(liar.head, number=4, parent=liar.head.digest), (ChainLink(0, (), b"s" * 64),))),
         "rosters",
     )
     roster = sent[1].accepted.commit.roster
@@ -84,22 +84,22 @@ def test_a_proposal_names_the_liar_many_times(liar):
 
 
 def test_wishes_and_certificates_go_to_everybody(liar):
-    message = Here(4, liar.head.digest, 1, b"s" * 64)
+    message = ViewChange(4, liar.head.digest, 1, b"s" * 64)
     views = lie.others(liar, "000-a", message, "views")
     assert [one.view for to, one in views if to == "001-b"] == list(lie.VIEWS)
     far = [one for to, one in lie.others(liar, "000-a", message, "histories") if to == "001-b"]
     assert [one.number for one in far] == [4 + lie.FAR]
     (proof,) = [one for to, one in lie.others(liar, "000-a", message, "certificates") if to == "001-b"]
-    assert isinstance(proof, Decided) and {name for name, _ in proof.accepts} == set(liar.head.roster)
+    assert isinstance(proof, CommitCertificate) and {name for name, _ in proof.accepts} == set(liar.head.roster)
     assert proof.commit.parent == liar.head.digest
     assert all(signed(liar, signature, 4, 0, proof.commit.digest) for _, signature in proof.accepts)
 
 
 def test_lies_reach_the_classes_that_all_words_pass(monkeypatch):
-    from outerloop.swarm.history import History
-    from outerloop.swarm.post import Post
+    from outerloop.swarm.gather.ballot_rpc import BallotRpc
+    from outerloop.swarm.gather.log_rpc import LogRpc
 
-    for owner, name in ((Post, "send"), (History, "__init__"), (Manifest, "of")):
+    for owner, name in ((BallotRpc, "send"), (LogRpc, "__init__"), (Manifest, "of")):
         monkeypatch.setattr(owner, name, owner.__dict__[name])
     truth = Manifest.of(b"state", number=1, head=bytes(32))
     lie.install()
@@ -108,20 +108,20 @@ def test_lies_reach_the_classes_that_all_words_pass(monkeypatch):
     monkeypatch.setattr(lie, "now", lambda: "states")
     assert Manifest.of(b"state", number=1, head=bytes(32)).chunks != truth.chunks
     transport = SimpleNamespace()
-    history = History(transport, run="r", allowed=bool, since=lambda after: ("told", after))
+    history = LogRpc(transport, run="r", allowed=bool, since=lambda after: ("told", after))
     assert history._since(3) == ("told", 3)
     monkeypatch.setattr(lie, "now", lambda: "histories")
     assert history._since(3) == ()
 
 
 def test_a_stranger_attacks_all_that_a_peer_of_a_listed_run_serves(tmp_path, monkeypatch):
-    served, serve = set(), Peer.serve
+    served, serve = set(), Node.serve
 
     async def seen(self, protocol, **how):
         served.add(protocol)
         await serve(self, protocol, **how)
 
-    monkeypatch.setattr(Peer, "serve", seen)
+    monkeypatch.setattr(Node, "serve", seen)
     identity = ensure_identity(tmp_path / "identity")
     allow = [Signatures.of(identity).peer_id]
     SwarmGather(run="default", peers=1, identity_path=str(identity), allow=allow).abort()

@@ -5,16 +5,16 @@ import torch
 import toy
 
 from outerloop import wire
-from outerloop.commands import build, config
-from outerloop.compress.auto import Auto, Chosen
+from outerloop.compress.bandwidth_topk import Auto, Chosen
 from outerloop.compress.cast import Cast
 from outerloop.compress.identity import Identity
 from outerloop.compress.index.rice import Rice
+from outerloop.config import build, load
+from outerloop.core.round_cost import RoundCostMeter
 from outerloop.feedback.ef import ErrorFeedback
-from outerloop.meter import Meter
-from outerloop.types import Cost, Moment, UserError
+from outerloop.types import CodecContext, RoundCost, UserError
 
-NOW = Moment(round=0, seed=1)
+NOW = CodecContext(round=0, seed=1)
 
 
 def auto(k_min=2, k_max=16, chunk=32, below=4):
@@ -24,7 +24,7 @@ def auto(k_min=2, k_max=16, chunk=32, below=4):
 
 def cost(moved_s, *, compute_s=36.0, codec_s=1.0, hidden_s=0.0):
     """At u = .8: 36 s of inner steps leave 9 s, one of which is the codec's: 8 s for payloads."""
-    return Cost(compute_s=compute_s, codec_s=codec_s, hidden_s=hidden_s, moved_s=moved_s, bytes_sent=10_000_000)
+    return RoundCost(compute_s=compute_s, codec_s=codec_s, hidden_s=hidden_s, moved_s=moved_s, bytes_sent=10_000_000)
 
 
 def test_it_goes_by_seconds_by_hand():
@@ -75,11 +75,11 @@ def test_a_payload_is_read_by_who_has_chosen_otherwise():
 @pytest.mark.parametrize("utilization", [0, 1, -0.1, 1.5])
 def test_utilization_is_a_share(utilization):
     with pytest.raises(UserError, match=r"type compress.utilization=0.95"):
-        build.make(config.composed(["compress=auto", f"compress.utilization={utilization}"]).compress)
+        build.make(load.composed(["compress=auto", f"compress.utilization={utilization}"]).compress)
 
 
 def test_a_collective_cannot_tell_how_long_payloads_take():
-    settings = config.composed(["recipe=sparseloco", "compress=auto", "exchange=distributed"])
+    settings = load.composed(["recipe=sparseloco", "compress=auto", "exchange=distributed"])
     with pytest.raises(UserError, match="waiting for who is late: type compress=topk, or exchange=swarm_gather"):
         build.check_parts(settings)
 
@@ -87,18 +87,18 @@ def test_a_collective_cannot_tell_how_long_payloads_take():
 def test_the_meter_leaves_out_what_is_no_inner_step(monkeypatch):
     """Steps of 2, 2, 90 (an evaluation) and 2 s, 5 s of the outer loop between them: four medians, counted once."""
     now = [0.0]
-    monkeypatch.setattr("outerloop.meter.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("outerloop.core.round_cost.time.perf_counter", lambda: now[0])
 
     class Counts:
         moving_s, bytes_sent = 0.5, 100
 
-    meter = Meter(Counts(), delay=3, step_s=0.0)
+    meter = RoundCostMeter(Counts(), delay=3, step_s=0.0)
     for step_s in (2.0, 2.0, 90.0, 2.0, 0.0):
         with meter.between_steps():
             now[0] += 5.0
         now[0] += step_s
-    assert meter.cost(0.25) == Cost(compute_s=8.0, codec_s=0.25, hidden_s=6.0, moved_s=0.5, bytes_sent=100)
-    assert meter.cost(0.0) == Cost(compute_s=0.0, codec_s=0.0, hidden_s=0.0, moved_s=0.0, bytes_sent=0)
+    assert meter.cost(0.25) == RoundCost(compute_s=8.0, codec_s=0.25, hidden_s=6.0, moved_s=0.5, bytes_sent=100)
+    assert meter.cost(0.0) == RoundCost(compute_s=0.0, codec_s=0.0, hidden_s=0.0, moved_s=0.0, bytes_sent=0)
 
 
 class Link(toy.Around):

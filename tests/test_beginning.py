@@ -12,11 +12,11 @@ from torch import distributed as dist
 from torch import nn
 
 import outerloop
-from outerloop import hardware
-from outerloop.beginning import Standing, begin_alike, meet
-from outerloop.commands import build, config
-from outerloop.commands.alike import begin_together
+from outerloop.config import build, load
+from outerloop.config.peer_check import begin_together
+from outerloop.core.initial_state import Standing, begin_alike, meet
 from outerloop.exchange.distributed import Distributed
+from outerloop.kernels import arithmetic_platform
 from outerloop.schedule.every_h import EveryH
 from outerloop.types import Contribution, Round, UserError
 
@@ -92,7 +92,7 @@ def test_where_the_outer_method_goes_by_the_machine_machines_that_differ_are_nam
     def work(exchange, machines, portable):
         outer = toy.outer(net_of(0), exchange)
         outer.method.portable = portable
-        monkeypatch.setattr(hardware, "described", lambda: machines[exchange.rank])
+        monkeypatch.setattr(arithmetic_platform, "described", lambda: machines[exchange.rank])
         begin_alike(outer, meet(outer), pytest.fail)
 
     toy.run_workers(2, lambda exchange: work(exchange, ["AVX2", "AVX2"], False))
@@ -182,14 +182,14 @@ def test_an_own_loop_goes_on_without_one_of_four_that_tells_something_else(lie, 
 
 
 def test_a_machine_is_described_by_what_decides_its_bits(monkeypatch, tmp_path):
-    told = hardware.described()
+    told = arithmetic_platform.described()
     for part in (torch.backends.cpu.get_cpu_capability(), f"{torch.get_num_threads()} threads", torch.__version__):
         assert part in told
     info = tmp_path / "cpuinfo"
     info.write_text("vendor_id\t: Some\nmodel\t\t: 5\nmodel name\t: Any\n\nvendor_id\t: Other\n")
-    monkeypatch.setattr(hardware, "CPU_INFO", info)
-    monkeypatch.setattr(hardware.platform, "machine", lambda: "x86_64")
-    assert hardware.processor() == "x86_64 Some 5"
+    monkeypatch.setattr(arithmetic_platform, "CPU_INFO", info)
+    monkeypatch.setattr(arithmetic_platform.platform, "machine", lambda: "x86_64")
+    assert arithmetic_platform.processor() == "x86_64 Some 5"
 
 
 @pytest.mark.parametrize("blob", [b"", b"\xff", b"[]", b"{}", b'{"rounds": 3}', b'{"rounds": [0], "step": "x"}'])
@@ -263,9 +263,9 @@ def test_a_process_that_is_lost_meanwhile_fails_the_others(tmp_path):
 def test_who_comes_late_has_the_same_fingerprint_on_other_hardware_only_where_that_does_not_matter(
     monkeypatch, portable
 ):
-    settings, seen = config.load(["recipe=diloco"]), set()
+    settings, seen = load.load(["recipe=diloco"]), set()
     monkeypatch.setattr(build, "make", lambda node: SimpleNamespace(portable=portable))
     for machine in ("AVX2", "DEFAULT"):
-        monkeypatch.setattr(hardware, "described", lambda machine=machine: machine)
+        monkeypatch.setattr(arithmetic_platform, "described", lambda machine=machine: machine)
         seen.add(build.fingerprint(settings))
     assert len(seen) == (1 if portable else 2)

@@ -101,14 +101,14 @@ def test_who_outlives_a_fault_or_ends_without_one_is_told(tmp_path, monkeypatch)
 
 WORKER = """
 import asyncio
-from outerloop.swarm import rounds, store
+from outerloop.swarm.gather import round_store, runner
 
 async def offer(self, number, blob):
-    print(len(blob), blob[7:9].hex(), object.__new__(store.Store).get(b"").hex())
+    print(len(blob), blob[7:9].hex(), object.__new__(round_store.RoundStore).get(b"").hex())
 
-store.Store.get, rounds.Rounds.offer = lambda self, sha: b"ab", offer
-import outerloop.commands.worker
-one = object.__new__(rounds.Rounds)
+round_store.RoundStore.get, runner.GatherRunner.offer = lambda self, sha: b"ab", offer
+import outerloop.launcher.worker_process
+one = object.__new__(runner.GatherRunner)
 one._most_bytes = 20
 asyncio.run(one.offer(0, b"12345678" + bytes(4)))
 """

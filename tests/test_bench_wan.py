@@ -11,7 +11,7 @@ import wan_pace
 from faults_machine import COMMON
 from namespaces import Network
 
-from outerloop.commands import build, config
+from outerloop.config import build, load
 
 ARGS = argparse.Namespace(
     hosts=2, link_delay=0.0, sync_every=8, delay=3, merge_local="carry", step_s=0.5, rounds=4, options=[]
@@ -66,7 +66,7 @@ def test_what_is_no_delay_or_rate_is_told_before_anything_runs(monkeypatch, caps
 
 @pytest.mark.parametrize("recipe", bench_wan.RECIPES)
 def test_every_recipe_is_one_that_can_be_typed(recipe):
-    settings = config.load([*COMMON, *bench_wan.options_of(recipe, ARGS)])
+    settings = load.load([*COMMON, *bench_wan.options_of(recipe, ARGS)])
     assert build.make(settings.schedule).delay == (3 if "delay" in recipe or recipe == "streaming" else 0)
     assert settings.inner.optimizer.step_s == 0.5
 

@@ -7,12 +7,13 @@ import torch
 import toy
 from torch import nn
 
-from outerloop import buffers, wire
-from outerloop.buffers import Buffers
+from outerloop import wire
 from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
 from outerloop.feedback.ef import ErrorFeedback
+from outerloop.replica import buffers
+from outerloop.replica.buffers import Buffers
 from outerloop.schedule.streaming import Streaming
 from outerloop.types import UserError
 
@@ -131,7 +132,7 @@ def message(x):
     ids=["nan", "shape", "dtype", "missing"],
 )
 def test_what_is_no_buffer_is_refused_by_name(x):
-    with pytest.raises(wire.BadMessage, match=r"payload of p7, buffer 1\.running_var"):
+    with pytest.raises(wire.InvalidMessage, match=r"payload of p7, buffer 1\.running_var"):
         Buffers(batch_norm(), kind="averaged").combine([message({"value": torch.zeros(5)}), message(x)])
 
 

@@ -6,11 +6,19 @@ import torch
 from ranks import Read
 from torch import distributed as dist
 
-from outerloop import snapshot
-from outerloop.exchange.bundled import OVERHEAD_BYTES, Bundled, bundle, parts_of
-from outerloop.ranks import Ranks
-from outerloop.types import Contribution, Handing, LeaderFailed, Outrun, ReplicasDiverged, Round, RoundFailed
-from outerloop.wire import BadMessage
+from outerloop.exchange.island_sharded import OVERHEAD_BYTES, ShardedIsland, bundle, parts_of
+from outerloop.replica.rank_group import RankGroup
+from outerloop.state import canonical
+from outerloop.types import (
+    Contribution,
+    ExecutorHandoff,
+    LeaderFailed,
+    ReplicasDiverged,
+    Round,
+    RoundFailed,
+    StateTransferRequired,
+)
+from outerloop.wire import InvalidMessage
 
 LANES = 3
 OTHERS = [f"theirs of {lane}".encode() for lane in range(LANES)]
@@ -21,9 +29,9 @@ STRANGE = {
     "one lane": b"a message",
     "two lanes": bundle(OTHERS[:2]),
     "four lanes": bundle([*OTHERS, b"more"]),
-    "floats": snapshot.pack([torch.ones(3) for _ in OTHERS]),
-    "words": snapshot.pack(["a", "b", "c"]),
-    "a table": snapshot.pack({"0": torch.zeros(1, dtype=torch.uint8)}),
+    "floats": canonical.pack([torch.ones(3) for _ in OTHERS]),
+    "words": canonical.pack(["a", "b", "c"]),
+    "a table": canonical.pack({"0": torch.zeros(1, dtype=torch.uint8)}),
 }
 """What a peer may send instead of a bundle of three lanes."""
 
@@ -38,7 +46,9 @@ class Swarm:
 
     def decided(self, round):
         if round.number == 7:
-            raise Outrun(lambda most_bytes: (Round(9), bundle([b"%d" % (most_bytes - OVERHEAD_BYTES)] * LANES)))
+            raise StateTransferRequired(
+                lambda most_bytes: (Round(9), bundle([b"%d" % (most_bytes - OVERHEAD_BYTES)] * LANES))
+            )
         return round.number == 3
 
     def start(self, blob, round):
@@ -94,10 +104,10 @@ def readings_of(bundled, lane):
 
     def read(refused):
         if lane == 1:
-            raise BadMessage("nothing of it is a number")
+            raise InvalidMessage("nothing of it is a number")
         return Read(lane, refused)
 
-    with pytest.raises(BadMessage if lane == 1 else RoundFailed, match="nothing of it is a number"):
+    with pytest.raises(InvalidMessage if lane == 1 else RoundFailed, match="nothing of it is a number"):
         bundled.once(Round(1), read)
 
     own = {f"peer {lane}": f"peer {lane}: not for lane {lane}"} if lane else {}
@@ -111,14 +121,14 @@ def states_of(bundled, lane):
     bundled.landed(Round(4), lambda: STATE[lane])
     if lane == 0:
         assert parts_of(bundled.exchange.given, LANES) == STATE
-    with pytest.raises(Outrun) as outrun:
+    with pytest.raises(StateTransferRequired) as outrun:
         bundled.decided(Round(7))
     assert outrun.value.state(20 + lane) == (Round(9), b"63")  # 20 + 21 + 22
     assert bundled.recovery(20) == (Round(8), STATE[lane])
     if lane == 1:
         assert bundled.recovery(20) == (Round(8), STATE[lane])  # it differs from others' lane 1, and lands nothing
     else:
-        with pytest.raises(Outrun) as outrun:
+        with pytest.raises(StateTransferRequired) as outrun:
             bundled.landed(Round(5), lambda: b"")
         assert outrun.value.state(20) == (Round(8), STATE[lane])
 
@@ -128,22 +138,22 @@ def starts_of(bundled, lane):
 
     def handed(takers):
         names = takers if lane == 1 else []
-        way = Handing(2, [peer for peer in ("one", "three", "two") if peer not in names], names, 20 + lane)
+        way = ExecutorHandoff(2, [peer for peer in ("one", "three", "two") if peer not in names], names, 20 + lane)
         return bundled.hand_over(way, lambda: b"start of %d" % lane)
 
     assert handed([]) == b"" and (lane or not hasattr(bundled.exchange, "way"))
     assert handed(["one"]) == STATE[lane]
     if lane == 0:
-        assert bundled.exchange.way == Handing(2, ["three", "two"], ["one"], 63 + OVERHEAD_BYTES)
+        assert bundled.exchange.way == ExecutorHandoff(2, ["three", "two"], ["one"], 63 + OVERHEAD_BYTES)
     assert handed(["two"]) == b""
     if lane == 0:
-        assert bundled.exchange.way == Handing(2, ["one", "three"], ["two"], 63 + OVERHEAD_BYTES)
+        assert bundled.exchange.way == ExecutorHandoff(2, ["one", "three"], ["two"], 63 + OVERHEAD_BYTES)
         assert parts_of(bundled.exchange.given, LANES) == [b"start of %d" % one for one in range(LANES)]
 
 
 def lane_of_three(lane):
     """All of it, and in the end lanes that are not where the others are."""
-    bundled = Bundled(Swarm() if lane == 0 else None, ranks=Ranks(dist.group.WORLD))
+    bundled = ShardedIsland(Swarm() if lane == 0 else None, ranks=RankGroup(dist.group.WORLD))
     assert (bundled.peer, bundled.rank, bundled.size, bundled.alive) == ("one", 1, 2, 2)
     assert bundled.bytes_sent == (0 if lane else 5)
     rounds_of(bundled, lane)

@@ -8,9 +8,9 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from outerloop import checkpoint
-from outerloop.commands import config, rundir
-from outerloop.swarm.disk import Folder
+from outerloop.config import load, run_directory
+from outerloop.state import checkpoint
+from outerloop.swarm.storage import Folder
 
 
 def put(run_dir, step, workers=2, sealed=True):
@@ -191,9 +191,9 @@ def test_what_killed_writers_left_is_removed_when_the_run_starts_again(tmp_path)
     for file in left + kept:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(file.name)
-    settings = config.load(["model=nano", f"run_dir={tmp_path}"])
+    settings = load.load(["model=nano", f"run_dir={tmp_path}"])
     OmegaConf.save(settings, tmp_path / "config.yaml")
-    rundir.open_run(settings).close()
+    run_directory.open_run(settings).close()
     assert not any(file.exists() for file in left) and all(file.exists() for file in kept)
 
 

@@ -10,8 +10,6 @@ from outerloop.aggregate.median_clip import MedianClip
 from outerloop.aggregate.rda import RDA
 from outerloop.aggregate.senders import Senders
 from outerloop.aggregate.weighted import Weighted
-from outerloop.commands import build, config
-from outerloop.compatibility import doubts
 from outerloop.compress.cast import Cast
 from outerloop.compress.identity import Identity
 from outerloop.compress.index.rice import Rice
@@ -19,10 +17,12 @@ from outerloop.compress.powersgd import PowerSgd
 from outerloop.compress.randomk import RandomK
 from outerloop.compress.topk import TopK
 from outerloop.compress.uniform import Uniform
+from outerloop.config import build, load
+from outerloop.core.compatibility import doubts
 from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.feedback.ef import ErrorFeedback
-from outerloop.feedback.local import LocalError
+from outerloop.feedback.local_error import LocalError
 from outerloop.feedback.loco import LoCo
 from outerloop.feedback.none import NoFeedback
 from outerloop.methods.average import Average
@@ -166,7 +166,7 @@ def test_the_command_line_sees_the_aggregate():
     eager = ["eager=true", "schedule.delay=3", "schedule.sync_every=3", "exchange=inprocess", "model=nano"]
     for aggregate in ("senders", "weighted", "median_clip", "rda"):
         with pytest.raises(UserError, match="type aggregate=mean"):
-            build.check_parts(config.load(["recipe=diloco", *eager, f"aggregate={aggregate}"]))
+            build.check_parts(load.load(["recipe=diloco", *eager, f"aggregate={aggregate}"]))
 
 
 # --- what was wrong where parts meet ---

@@ -10,19 +10,19 @@ import numba
 import pytest
 
 import outerloop
-from outerloop.kernels import compiled
+from outerloop.kernels.cpu import compiled
 
 DECODE = """
 import torch
-from outerloop.kernels import cpu_two_bit
+from outerloop.kernels.cpu import two_bit as loops
 from outerloop.kernels.two_bit import two_bit_decode
 code, level = torch.tensor([0b00011011], dtype=torch.uint8), torch.tensor([[1, 2]], dtype=torch.bfloat16)
 print(two_bit_decode([code], [level], 4, 4)[0].tolist())
-stats = cpu_two_bit.decode_groups.stats
+stats = loops.decode_groups.stats
 print(stats.cache_hits.total(), stats.cache_misses.total())
 """
 RIGHT = "[-2.0, -1.0, 2.0, 1.0]"
-KERNELS = Path("outerloop/kernels")
+KERNELS = Path("outerloop/kernels/cpu")
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def decoded(checkout, cache="cache"):
 def test_a_second_process_loads_what_the_first_one_compiled(checkout):
     first, second = decoded(checkout), decoded(checkout)
     assert first[:2] == (RIGHT, "0 1") and second[:2] == (RIGHT, "1 0")
-    assert list(checkout.glob("cache/outerloop/loops-*/*/cpu_two_bit.decode_groups-*.nbi"))
+    assert list(checkout.glob("cache/outerloop/loops-*/*/two_bit.decode_groups-*.nbi"))
     assert not list(checkout.rglob("__pycache__/*.nb?"))
 
 
@@ -77,9 +77,9 @@ def test_a_name_or_a_byte_changes_the_folder(checkout):
     kernels = checkout / KERNELS
     seen = {compiled.content_of(kernels)}
     assert seen == {compiled.content_of(Path(compiled.__file__).parent)}
-    (kernels / "rows.py").rename(kernels / "other_rows.py")
+    (kernels / "vectors.py").rename(kernels / "other_vectors.py")
     seen.add(compiled.content_of(kernels))
-    with (kernels / "threads.py").open("a") as file:
+    with (kernels / "arrays.py").open("a") as file:
         file.write("#")
     seen.add(compiled.content_of(kernels))
     assert len(seen) == 3

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outerloop import wire
-from outerloop.commands import build, config
 from outerloop.compress.by_size import BySize
 from outerloop.compress.cast import Cast
 from outerloop.compress.identity import Identity
@@ -17,18 +16,19 @@ from outerloop.compress.index.fixed import Fixed
 from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
+from outerloop.config import build, load
 from outerloop.feedback.ef import ErrorFeedback
-from outerloop.types import Moment, UserError
+from outerloop.types import CodecContext, UserError
 
-NOW = Moment(round=3, seed=5)
-NAMES = config.groups()["compress"]
+NOW = CodecContext(round=3, seed=5)
+NAMES = load.groups()["compress"]
 SHAPES = [(), (0,), (1,), (2,), (7,), (4095,), (4096,), (4097,), (3, 0, 2), (97, 101), (2, 64, 64)]
 LOSSLESS = {"identity"}
 
 
 @functools.cache
 def compressor(name):
-    return build.make(config.composed([f"compress={name}"]).compress)
+    return build.make(load.composed([f"compress={name}"]).compress)
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -239,6 +239,6 @@ def test_sparsity_warm_up_by_hand():
     assert [codec.k_at(round) for round in range(12)] == [1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1, 1]
     x = torch.randn(3000)
     for round in range(12):
-        now = Moment(round=round, seed=0)
+        now = CodecContext(round=round, seed=0)
         sent = codec.decode(codec.encode(x, now), x.shape, now)
         assert int((sent != 0).sum()) == 2 * codec.k_at(round) + math.ceil(codec.k_at(round) * 952 / 1024)

@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outerloop import wire
-from outerloop.commands import build, config
-from outerloop.compress.adaptive import Adaptive
 from outerloop.compress.cast import Cast
 from outerloop.compress.dct import Dct, basis, dct_rows, idct_rows
+from outerloop.compress.energy_topk import Adaptive
 from outerloop.compress.fp4 import Fp4
 from outerloop.compress.identity import Identity
 from outerloop.compress.index.rice import Rice
@@ -23,10 +22,11 @@ from outerloop.compress.threshold import Threshold, exponential, fitted
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
 from outerloop.compress.uniform import Uniform
+from outerloop.config import build, load
 from outerloop.kernels.reference import pack_bits, pack_codes, pack_gaps, unpack_codes, unpack_gaps
-from outerloop.types import Moment, UserError
+from outerloop.types import CodecContext, UserError
 
-NOW = Moment(round=3, seed=5)
+NOW = CodecContext(round=3, seed=5)
 COUNTS = [0, 1, 2, 7, 255, 256, 257, 4097]
 
 
@@ -127,7 +127,7 @@ def test_each_group_has_its_own_scale():
 def test_without_a_chunk_a_group_is_what_the_outer_codec_says_or_everything(codec):
     x = torch.randn(10)
     assert codec.encode(x, NOW)["scale"].shape == (1,)
-    assert codec.encode(x, Moment(round=3, seed=5, group=4))["scale"].shape == (3,)
+    assert codec.encode(x, CodecContext(round=3, seed=5, group=4))["scale"].shape == (3,)
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -212,7 +212,7 @@ def test_randomk_by_hand():
     """torch.rand of seed 0 begins .496 .768 .089 .132: the two largest are at 0 and 1."""
     codec = RandomK(chunk=4, k=2, values=Identity())
     x = torch.tensor([5.0, 6.0, 7.0, 8.0])
-    assert sent(codec, x, Moment(round=0, seed=0)).tolist() == [5.0, 6.0, 0.0, 0.0]
+    assert sent(codec, x, CodecContext(round=0, seed=0)).tolist() == [5.0, 6.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(("count", "k"), [(0, 8), (1, 8), (63, 8), (64, 1), (65, 8), (1000, 64)])
@@ -227,13 +227,13 @@ def test_randomk_sends_values_only(count, k):
 def test_randomk_positions_come_from_the_seed_and_every_position_gets_its_turn():
     codec = RandomK(chunk=16, k=4, values=Identity())
     x = torch.ones(16 * 8)
-    rounds = torch.stack([sent(codec, x, Moment(round=0, seed=seed)) for seed in range(500)])
-    assert torch.equal(rounds[7], sent(codec, x, Moment(round=9, seed=7)))
+    rounds = torch.stack([sent(codec, x, CodecContext(round=0, seed=seed)) for seed in range(500)])
+    assert torch.equal(rounds[7], sent(codec, x, CodecContext(round=9, seed=7)))
     assert not torch.equal(rounds[0].view(8, 16)[0], rounds[0].view(8, 16)[1])
     assert (rounds.mean(0) - 0.25).abs().max() < 0.1  # five standard deviations of 500 draws
 
 
-@pytest.mark.parametrize("moment", [NOW, Moment(round=4, seed=6)])
+@pytest.mark.parametrize("moment", [NOW, CodecContext(round=4, seed=6)])
 def test_randomk_of_float32_values_adds_up_exactly(moment):
     codec = RandomK(chunk=64, k=9, values=Identity())
     a, b = seeded(3, 77, seed=1), seeded(3, 77, seed=2)
@@ -464,7 +464,7 @@ def test_adaptive_refuses_a_step_that_is_not_on_the_ladder(step):
 )
 def test_topk_variants_differ_in_the_bytes_of_a_value_only(name, bits, side):
     """10 chunks of 4096, k 128: beside the positions `bits` a value, `side` bytes a chunk."""
-    codec = build.make(config.composed([f"compress={name}"]).compress)
+    codec = build.make(load.composed([f"compress={name}"]).compress)
     parts = codec.encode(torch.randn(10, 4096), NOW)
     del parts["index"]
     assert size(parts) == 10 * (128 * bits // 8 + side)
@@ -474,7 +474,7 @@ def test_topk_variants_differ_in_the_bytes_of_a_value_only(name, bits, side):
 def test_error_on_what_topk_keeps(name, bound):
     """Gaussian, k 128 of 4096: relative L2 error of the kept values."""
     x = seeded(16, 4096)
-    codec = build.make(config.composed([f"compress={name}"]).compress)
+    codec = build.make(load.composed([f"compress={name}"]).compress)
     kept = sent(TopK(chunk=4096, k=128, values=Identity(), index=Rice()), x)
     assert float((sent(codec, x) - kept).norm() / kept.norm()) <= bound
 

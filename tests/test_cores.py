@@ -8,38 +8,38 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from outerloop.commands import cores
-from outerloop.commands.team import ThreadTeam
+from outerloop.launcher import cpu_share
+from outerloop.launcher.local_pool import ThreadWorkerPool
 
 
 @pytest.fixture
 def eight_cores(monkeypatch, tmp_path):
     """A machine of eight cores without a cgroup's quota."""
-    monkeypatch.setattr(cores.os, "sched_getaffinity", lambda process: set(range(8)))
-    monkeypatch.setattr(cores.os, "cpu_count", lambda: 8)
-    monkeypatch.setattr(cores, "CGROUP", tmp_path)
+    monkeypatch.setattr(cpu_share.os, "sched_getaffinity", lambda process: set(range(8)))
+    monkeypatch.setattr(cpu_share.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(cpu_share, "CGROUP", tmp_path)
     return tmp_path
 
 
 def sweep_of(monkeypatch, **launcher):
     """As inside a job of a hydra sweep with this launcher."""
-    monkeypatch.setattr(cores.HydraConfig, "initialized", lambda: True)
-    monkeypatch.setattr(cores.HydraConfig, "get", lambda: SimpleNamespace(launcher=launcher))
+    monkeypatch.setattr(cpu_share.HydraConfig, "initialized", lambda: True)
+    monkeypatch.setattr(cpu_share.HydraConfig, "get", lambda: SimpleNamespace(launcher=launcher))
 
 
 def test_cores_are_shared_out_among_the_processes_of_a_run(eight_cores):
-    assert [cores.share(n) for n in (1, 2, 3, 8, 20)] == [8, 4, 2, 1, 1]
+    assert [cpu_share.share(n) for n in (1, 2, 3, 8, 20)] == [8, 4, 2, 1, 1]
 
 
 @pytest.mark.parametrize(("n_jobs", "share"), [(1, 8), (2, 4), (4, 2), (16, 1), (-1, 1), (-5, 2)])
 def test_cores_are_shared_out_among_the_jobs_of_a_sweep(eight_cores, monkeypatch, n_jobs, share):
     sweep_of(monkeypatch, n_jobs=n_jobs)
-    assert cores.share(1) == share
+    assert cpu_share.share(1) == share
 
 
 def test_a_launcher_without_jobs_trains_one_run_at_a_time(eight_cores, monkeypatch):
     sweep_of(monkeypatch)
-    assert cores.share(1) == 8
+    assert cpu_share.share(1) == 8
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_containers_quota_counts(eight_cores, files, usable):
     for name, text in files.items():
         (eight_cores / name).parent.mkdir(exist_ok=True)
         (eight_cores / name).write_text(text + "\n")
-    assert cores.usable() == usable
+    assert cpu_share.usable() == usable
 
 
 @pytest.mark.parametrize(
@@ -66,16 +66,16 @@ def test_a_containers_quota_counts(eight_cores, files, usable):
     [(467_808, 8 * 128, 1), (885_888, 8 * 128, 2), (100_000_000, 8 * 1024, 2048), (10, 1, 1)],
 )
 def test_small_models_get_one_thread(params, tokens, threads):
-    assert cores.suited(params, tokens) == threads
+    assert cpu_share.suited(params, tokens) == threads
 
 
 def test_fit_only_lowers():
     torch.set_num_threads(3)
-    cores.fit(100_000_000, 8192)
+    cpu_share.fit(100_000_000, 8192)
     assert torch.get_num_threads() == 3
-    cores.fit(885_888, 1024)
+    cpu_share.fit(885_888, 1024)
     assert torch.get_num_threads() == 2
-    cores.fit(467_808, 1024)
+    cpu_share.fit(467_808, 1024)
     assert torch.get_num_threads() == 1
 
 
@@ -83,7 +83,7 @@ def test_workers_as_threads_share_with_the_other_jobs(eight_cores, monkeypatch, 
     torch.set_num_threads(6)
     sweep_of(monkeypatch, n_jobs=2)
     for asked, got in [(None, 4), (7, 7)]:
-        team = ThreadTeam(SimpleNamespace(workers=2, threads=asked), tmp_path, None)
+        team = ThreadWorkerPool(SimpleNamespace(workers=2, threads=asked), tmp_path, None)
         assert team.compute(torch.get_num_threads) == got
         team.compute.close()
 

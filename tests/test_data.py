@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from outerloop.inner.data.bytes_tokenizer import byte_tokenizer
+from outerloop.inner.data.byte_tokenizer import byte_tokenizer
 from outerloop.inner.data.corpus import Corpus, Stream
 from outerloop.inner.data.documents import Documents, is_fair
 from outerloop.inner.data.hf import require_datasets

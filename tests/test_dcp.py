@@ -7,7 +7,7 @@ import torch
 import toy
 from torch.distributed import checkpoint as dcp
 
-from outerloop.compress.auto import Auto, Chosen
+from outerloop.compress.bandwidth_topk import Auto, Chosen
 from outerloop.compress.identity import Identity
 from outerloop.compress.index.rice import Rice
 from outerloop.compress.scalecom import ScaleCom

@@ -6,10 +6,10 @@ import pytest
 import torch
 import toy
 
-from outerloop import snapshot
-from outerloop.commands import build, config
+from outerloop.config import build, load
+from outerloop.inner.lr_schedule import warmup_cosine
 from outerloop.inner.models import next_token_loss
-from outerloop.lr import warmup_cosine
+from outerloop.state import canonical
 from outerloop.types import UserError
 
 README = Path(__file__).parent.parent / "README.md"
@@ -31,7 +31,7 @@ OPTIMIZERS = {
 
 
 def settings_of(inner, *more):
-    return config.load([*SMALL, "recipe=ddp", *STEPPED, *OPTIMIZERS[inner], *more])
+    return load.load([*SMALL, "recipe=ddp", *STEPPED, *OPTIMIZERS[inner], *more])
 
 
 def distributed(settings):
@@ -114,7 +114,7 @@ def test_a_state_with_muon_is_handed_over():
         there.update(slow, gradient, {})
     copy = {name: x.clone() for name, x in slow.items()}
     here.init(copy)
-    here.load_state_dict(snapshot.unpack(snapshot.pack(there.state_dict())))
+    here.load_state_dict(canonical.unpack(canonical.pack(there.state_dict())))
     for method, weights in ((there, slow), (here, copy)):
         method.update(weights, gradients[2], {})
     assert all(torch.equal(slow[name], copy[name]) for name in slow)
@@ -131,12 +131,12 @@ def test_a_state_with_muon_is_handed_over():
 )
 def test_who_steps_is_checked(typed, said):
     with pytest.raises(UserError, match=said) as error:
-        config.load(typed)
+        load.load(typed)
     assert "\n" not in str(error.value)
 
 
 def test_an_outer_sgd_of_gradients_needs_no_inner_optimizer():
     typed = ["recipe=diloco", "method.reads=gradients", "inner=gradients", "schedule.sync_every=1"]
-    assert config.load(typed).method.optimizer.momentum == 0.9
+    assert load.load(typed).method.optimizer.momentum == 0.9
     with pytest.raises(UserError, match="type inner=gradients"):
-        config.load([*typed, "inner=adamw"])
+        load.load([*typed, "inner=adamw"])

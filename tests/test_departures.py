@@ -15,16 +15,16 @@ from test_trainer import trainer_of
 from torch import nn
 
 import outerloop
-from outerloop import departures
 from outerloop.compress.uniform import Uniform
+from outerloop.core import launch
+from outerloop.core.memory_usage import estimate, measure
 from outerloop.exchange.inprocess import InProcess, PendingRound
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.feedback.loco import LoCo
-from outerloop.gathered import Gathered
-from outerloop.island import Island
-from outerloop.memory import estimate, measure
 from outerloop.methods.noloco import NoLoCo
-from outerloop.ranks import Ranks
+from outerloop.replica.gathered import Gathered
+from outerloop.replica.island import Island
+from outerloop.replica.rank_group import RankGroup
 from outerloop.schedule.every_h import EveryH
 from outerloop.schedule.streaming import Streaming
 
@@ -102,7 +102,7 @@ def trained(parts, make=InProcess, *, dtype=torch.float32, door=Island, announce
 @pytest.mark.parametrize("case", CASES)
 def test_the_same_messages_and_the_same_model(case, dtype, announced, as_late_as_can_be, monkeypatch):
     if as_late_as_can_be:
-        monkeypatch.setattr(departures, "ThreadPoolExecutor", Last)
+        monkeypatch.setattr(launch, "ThreadPoolExecutor", Last)
     at_once = trained(CASES[case](), dtype=dtype)
     meanwhile = trained(CASES[case](), Concurrent, dtype=dtype, announced=announced)
     for one, other in zip(at_once, meanwhile, strict=True):
@@ -112,10 +112,10 @@ def test_the_same_messages_and_the_same_model(case, dtype, announced, as_late_as
 
 
 def test_islands_that_read_copies_need_no_others(monkeypatch):
-    monkeypatch.setattr(departures, "ThreadPoolExecutor", Last)
+    monkeypatch.setattr(launch, "ThreadPoolExecutor", Last)
 
     def door(net):
-        return Gathered(net, Ranks(None))
+        return Gathered(net, RankGroup(None))
 
     at_once, meanwhile = (trained(CASES["fused"](), make, door=door) for make in (InProcess, Concurrent))
     assert [one[0] for one in at_once] == [one[0] for one in meanwhile]
@@ -185,7 +185,7 @@ def test_else_the_copy_is_made_before_the_step_is_over():
 
 
 def test_a_loop_of_ones_own_learns_the_same_either_way(monkeypatch):
-    monkeypatch.setattr(departures, "ThreadPoolExecutor", Last)
+    monkeypatch.setattr(launch, "ThreadPoolExecutor", Last)
     text = Path(__file__).read_bytes()
 
     def with_hook(**attached):
@@ -206,7 +206,7 @@ def test_a_loop_of_ones_own_learns_the_same_either_way(monkeypatch):
 
 def test_the_trainer_says_when_weights_change(monkeypatch):
     """Steps, evaluations and a state of before: what leaves is of the weights after the step that it leaves after."""
-    monkeypatch.setattr(departures, "ThreadPoolExecutor", Last)
+    monkeypatch.setattr(launch, "ThreadPoolExecutor", Last)
 
     def trained(exchange):
         trainer = trainer_of("inner.batch=2", "schedule.sync_every=3", "schedule.delay=2", exchange=exchange)
@@ -225,7 +225,7 @@ def test_the_trainer_says_when_weights_change(monkeypatch):
 
 
 def test_a_round_that_may_land_early_has_one_inner_step_to_leave(monkeypatch):
-    monkeypatch.setattr(departures, "ThreadPoolExecutor", Last)
+    monkeypatch.setattr(launch, "ThreadPoolExecutor", Last)
     monkeypatch.setattr(PendingRound, "arrived", lambda self: True)
 
     def work(exchange):
@@ -287,7 +287,7 @@ def test_the_copies_are_in_the_estimate_of_memory(case):
 
 def test_state_taken_over_while_a_round_is_leaving(monkeypatch):
     """The round ends first, of the weights that it was begun with, and is dropped then."""
-    monkeypatch.setattr(departures, "ThreadPoolExecutor", Last)
+    monkeypatch.setattr(launch, "ThreadPoolExecutor", Last)
 
     def work(exchange):
         net = toy.model()

@@ -6,8 +6,8 @@ import toy
 from ranks import together
 
 import outerloop
-from outerloop.dealing import group_of
 from outerloop.exchange.inprocess_gossip import InProcessGossip
+from outerloop.gossip_groups import group_of
 from outerloop.methods.noloco import NoLoCo
 from outerloop.types import Round, UserError
 

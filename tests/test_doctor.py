@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from outerloop.commands import doctor, identities, machine, main, network
-from outerloop.commands.config import load
-from outerloop.commands.findings import Finding
-from outerloop.commands.rundir import open_run
-from outerloop.swarm.framing import BrokenStream
-from outerloop.swarm.probe import Measured
-from outerloop.swarm.transport import Unreachable
+from outerloop.commands import doctor, main
+from outerloop.commands.doctor import identities, machine, network
+from outerloop.commands.doctor.finding import Finding
+from outerloop.config.load import load
+from outerloop.config.run_directory import open_run
+from outerloop.swarm.p2p.framing import BrokenStream
+from outerloop.swarm.p2p.probe import Measured
+from outerloop.swarm.p2p.transport import Unreachable
 from outerloop.types import UserError
 
 ID = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"

@@ -8,14 +8,14 @@ import toy
 from test_inheritance import loop_of
 from test_left_out import WithoutLate, fused
 
-from outerloop import compatibility
-from outerloop.aggregate.agreement import agreement
 from outerloop.aggregate.mean import Mean
-from outerloop.commands import build, config
+from outerloop.aggregate.similarity import agreement
 from outerloop.compress.identity import Identity
 from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
-from outerloop.course import launch_step
+from outerloop.config import build, load
+from outerloop.core import compatibility
+from outerloop.core.round_scheduler import launch_step
 from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.feedback.none import NoFeedback
@@ -205,7 +205,7 @@ def test_a_restart_takes_the_same_h():
     assert build.next_launch(fresh, 13) == Round(2) and fresh.sync_every == 6
 
 
-SETTINGS = config.composed(["schedule=adaptive"])
+SETTINGS = load.composed(["schedule=adaptive"])
 
 
 def test_who_takes_a_state_over_takes_h_over():
@@ -219,18 +219,18 @@ def test_who_takes_a_state_over_takes_h_over():
 
 def test_the_learning_rate_ends_with_the_run():
     schedule = adaptive(sync_max=40)
-    factor = build.lr_factor_of(config.composed(["schedule=adaptive", "rounds=10", "inner.warmup_steps=0"]), schedule)
+    factor = build.lr_factor_of(load.composed(["schedule=adaptive", "rounds=10", "inner.warmup_steps=0"]), schedule)
     halfway = factor(20)
     for number in range(4):
         schedule.learn(Round(number), 0.9)
-    floor = config.composed([]).inner.lr_floor
+    floor = load.composed([]).inner.lr_floor
     assert factor(20) > halfway > floor and factor(schedule.inner_steps(10)) == pytest.approx(floor)
 
 
 def test_peers_that_weigh_by_samples_still_begin_with_one_h():
     def print_of(*options):
         overrides = [*options, "exchange.peers=2", "aggregate=weighted"]
-        return build.fingerprint(config.composed(overrides))
+        return build.fingerprint(load.composed(overrides))
 
     other = "schedule.sync_every=20"
     assert print_of("schedule=every_h") == print_of("schedule=every_h", other)

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from power_cut import PowerCut
 
-from outerloop import checkpoint
-from outerloop.commands import config, rundir
-from outerloop.swarm.disk import Folder
-from outerloop.swarm.identity import Identity, Life, ensure_identity
-from outerloop.swarm.memory import Memory
-from outerloop.swarm.memory_file import MemoryFile, folder_of, generation_of
+from outerloop.config import load, run_directory
+from outerloop.state import checkpoint
+from outerloop.swarm.access.hard_state_file import HardStateFile, folder_of, generation_of
+from outerloop.swarm.access.identity import Identity, Life, ensure_identity
+from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.storage import Folder
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_whenever_the_power_goes_there_is_as_much_memory_as_the_identity_asks_fo
     """The power goes after so many syncs; with all of them done the memory is there."""
     path = ensure_identity(tmp_path / "disk/run/identity.key")
     life = Life.begin(path)
-    disk, memory = Folder(folder_of(path)), Memory.first(run="r", peer="000-a", roster=["000-a"])
+    disk, memory = Folder(folder_of(path)), HardState.first(run="r", peer="000-a", roster=["000-a"])
     noted, note = [], cut._note
 
     def counted(*of: object) -> None:
@@ -54,14 +54,14 @@ def test_whenever_the_power_goes_there_is_as_much_memory_as_the_identity_asks_fo
             note(*of)
 
     monkeypatch.setattr(cut, "_note", counted)
-    asyncio.run(MemoryFile(disk, own="000-a", life=life).write(memory))
+    asyncio.run(HardStateFile(disk, own="000-a", life=life).write(memory))
     assert len(noted) == 6, "file and folder of: generation, memory, identity"
     found = cut.restore(tmp_path / "found") / "run/identity.key"
     kept = Folder(folder_of(found))
     assert generation_of(kept) >= Identity.read(found).voted
     if after >= len(noted):
         assert Identity.read(found).voted == generation_of(kept) == 1
-        assert MemoryFile(kept, own="000-a").read(run="r") == memory
+        assert HardStateFile(kept, own="000-a").read(run="r") == memory
 
 
 def test_what_a_folder_says_is_safe_is_found(cut: PowerCut, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_what_a_folder_says_is_safe_is_found(cut: PowerCut, tmp_path: Path) -> N
 
 def test_a_sealed_generation_is_whole(cut: PowerCut, tmp_path: Path) -> None:
     shards = checkpoint.generation(tmp_path / "disk/run", 5) / "island-0"
-    rundir.open_run(config.load([f"run_dir={tmp_path}/disk/run"])).close()
+    run_directory.open_run(load.load([f"run_dir={tmp_path}/disk/run"])).close()
     shards.mkdir(parents=True)
     with (shards / "shard").open("wb") as file:  # as torch.distributed.checkpoint writes them
         file.write(b"s" * 100)

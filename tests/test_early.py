@@ -6,7 +6,7 @@ import toy
 from test_left_out import fused
 from test_worker import report, worker_of
 
-from outerloop.commands import build, config, own_loop
+from outerloop.config import build, from_recipe, load
 from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.methods.noloco import NoLoCo
@@ -146,13 +146,13 @@ def test_all_save_after_the_same_inner_step():
 )
 def test_without_a_delay_nothing_is_early(option, typed):
     with pytest.raises(UserError, match="type " + typed) as error:
-        build.make(config.composed([*option.split(), "schedule.early=true"]).schedule)
+        build.make(load.composed([*option.split(), "schedule.early=true"]).schedule)
     assert "\n" not in str(error.value)
 
 
 def test_a_model_of_several_processes_is_refused():
     """They must land together, and each has bytes of its own: they land when due, once `schedule.early` is off."""
-    settings = config.load(["recipe=sparseloco", "schedule.early=true", "schedule.delay=3"])
-    own_loop.refuse_for_many(settings, 1)
+    settings = load.load(["recipe=sparseloco", "schedule.early=true", "schedule.delay=3"])
+    from_recipe.refuse_for_many(settings, 1)
     with pytest.raises(UserError, match=r"schedule\.early=true is for a model of one process, and 2 hold this one"):
-        own_loop.refuse_for_many(settings, 2)
+        from_recipe.refuse_for_many(settings, 2)

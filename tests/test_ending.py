@@ -6,10 +6,10 @@ import pytest
 import toy
 from test_worker import outcomes, worker_of
 
-from outerloop.beginning import Standing
-from outerloop.commands.team import error_event
-from outerloop.commands.train import Supervisor, WorkerCrashed
-from outerloop.ending import Ending
+from outerloop.core.final_check import FinalCheck
+from outerloop.core.initial_state import Standing
+from outerloop.launcher.local_pool import error_event
+from outerloop.launcher.supervisor import Supervisor, WorkerCrashed
 from outerloop.types import Contribution, Outvoted, ReplicasDiverged, Round
 
 A, B, C = "a" * 16, "b" * 16, "c" * 16
@@ -30,7 +30,7 @@ A, B, C = "a" * 16, "b" * 16, "c" * 16
     ],
 )
 def test_most_peers_decide(shown, outvoted, diverged, odd):
-    ending = Ending("0", shown, peers=len(shown))
+    ending = FinalCheck("0", shown, peers=len(shown))
     assert (bool(ending.outvoted), bool(ending.divergence)) == (outvoted, diverged)
     assert [line.partition(" ")[0] for line in ending.odd] == odd
     assert "\n" not in ending.outvoted + ending.divergence + "".join(ending.odd)
@@ -49,7 +49,7 @@ def test_most_peers_decide(shown, outvoted, diverged, odd):
 )
 def test_those_that_do_not_come_are_peers_too(shown, peers, outvoted, diverged):
     """Two liars of five that meet one honest peer: it hands in its model. Before, it was outvoted by two."""
-    ending = Ending("0", shown, peers=peers)
+    ending = FinalCheck("0", shown, peers=peers)
     assert (bool(ending.outvoted), bool(ending.divergence)) == (outvoted, diverged)
 
 

@@ -10,11 +10,11 @@ import pytest
 from rich.console import Console
 
 from outerloop.commands import main, status
-from outerloop.commands.rundir import free, identity_file, locked
-from outerloop.swarm.disk import Folder
-from outerloop.swarm.evidence import Evidence, Signed
-from outerloop.swarm.expelled import Expulsion, Register, read_register, write_register
-from outerloop.swarm.statements import accept
+from outerloop.config.run_directory import free, identity_file, locked
+from outerloop.swarm.accountability.evidence import Evidence, Signed
+from outerloop.swarm.accountability.expulsion import Expulsion, ExpulsionRegister, read_register, write_register
+from outerloop.swarm.consensus.statements import accept
+from outerloop.swarm.storage import Folder
 
 ID = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
 NAME = f"001-{ID}"
@@ -31,7 +31,7 @@ def run_dir(tmp_path: Path) -> Path:
     """Of two workers that have expelled one peer; the place is that of swarm_gather.py."""
     one = Expulsion(NAME, EVIDENCE.sitting, EVIDENCE.number, EVIDENCE.why, 1_700_000_000.0, EVIDENCE)
     for worker in range(2):
-        asyncio.run(write_register(folder(tmp_path, worker), Register().with_one(one)))
+        asyncio.run(write_register(folder(tmp_path, worker), ExpulsionRegister().with_one(one)))
     return tmp_path
 
 

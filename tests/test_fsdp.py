@@ -15,14 +15,14 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 import outerloop
-from outerloop.commands import own_loop
-from outerloop.cut import global_of, whole
-from outerloop.exchange.bundled import Bundled
+from outerloop.config import from_recipe
 from outerloop.exchange.distributed import Distributed
 from outerloop.exchange.distributed_gossip import DistributedGossip
 from outerloop.exchange.inprocess import InProcess
 from outerloop.exchange.inprocess_gossip import InProcessGossip
-from outerloop.ranks import Ranks
+from outerloop.exchange.island_sharded import ShardedIsland
+from outerloop.replica.rank_group import RankGroup
+from outerloop.replica.sharding import global_of, whole
 from outerloop.types import UserError
 
 STEPS, ROUNDS = 9, 3
@@ -148,7 +148,7 @@ def lanes(rank):
     islands, own = mesh["islands"].get_group(), mesh["ranks"].get_group()
 
     def through_the_first_rank(name, group):
-        return Bundled(None if part else meeting(name, group), ranks=Ranks(own))
+        return ShardedIsland(None if part else meeting(name, group), ranks=RankGroup(own))
 
     kept["bundled"] = in_lanes(mesh, BUNDLED, through_the_first_rank)
     kept["gathered"] = gathered(mesh)
@@ -168,7 +168,7 @@ def more_lanes(rank):
 
 def copies_of_shards():
     """One island of two copies of two shards, whose only peer is itself."""
-    own_loop.joined = lambda *args, **settings: toy.alone()
+    from_recipe.joined = lambda *args, **settings: toy.alone()
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("copies", "shards"))
     outer = trained(sharded.shard(Net(**ODD), mesh), "diloco", None, island=0, parts=[dist.get_rank() % 2])
     return {"slow": joined(outer, outer.slow)}

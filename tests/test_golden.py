@@ -13,7 +13,7 @@ from torch import nn
 
 from outerloop.compress.identity import Identity
 from outerloop.exchange.inprocess_gossip import InProcessGossip
-from outerloop.feedback.local import LocalError
+from outerloop.feedback.local_error import LocalError
 from outerloop.feedback.loco import LoCo
 from outerloop.methods.noloco import NoLoCo
 from outerloop.schedule.every_h import EveryH

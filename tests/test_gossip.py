@@ -9,12 +9,12 @@ import toy
 
 from outerloop import wire
 from outerloop.aggregate.distance_screen import DistanceScreen
+from outerloop.core.codec import schema_of
+from outerloop.core.replica_average import average
 from outerloop.exchange.inprocess import Hub
 from outerloop.exchange.inprocess_gossip import InProcessGossip
-from outerloop.island import here
 from outerloop.methods.noloco import NoLoCo
-from outerloop.payload import schema_of
-from outerloop.replicas import average
+from outerloop.replica.island import here
 from outerloop.types import Contribution, Round, UserError
 
 

@@ -8,7 +8,7 @@ import toy
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
 import outerloop
-from outerloop.rounds import CHARTS
+from outerloop.core.round import CHARTS
 from outerloop.types import UserError
 
 

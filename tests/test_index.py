@@ -16,7 +16,7 @@ from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
 from outerloop.kernels import positions, threads
 from outerloop.kernels.rows import Rows
-from outerloop.types import Moment
+from outerloop.types import CodecContext
 
 CODES = [Rice(), EliasFano(), Fixed()]
 OPS = [positions.rice_encode, positions.rice_decode, positions.elias_fano_encode, positions.elias_fano_decode]
@@ -227,7 +227,7 @@ def test_ops_are_declared_as_torch_wants_them(rows):
 
 @each_code
 def test_topk_with_any_code_keeps_the_same(code):
-    x, now = torch.randn(3, 1411), Moment(round=0, seed=0)
+    x, now = torch.randn(3, 1411), CodecContext(round=0, seed=0)
     codec = TopK(chunk=512, k=16, values=Identity(), index=code)
     plain = TopK(chunk=512, k=16, values=Identity(), index=Fixed())
     assert torch.equal(

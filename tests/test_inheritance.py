@@ -8,23 +8,24 @@ import torch
 import toy
 from torch import nn
 
-from outerloop import snapshot, wire
+from outerloop import wire
 from outerloop.compress.identity import Identity
 from outerloop.compress.index.rice import Rice
 from outerloop.compress.scalecom import ScaleCom
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
-from outerloop.course import launch_step
+from outerloop.core.codec import schema_of
+from outerloop.core.round_scheduler import launch_step
+from outerloop.core.verify import RECENT
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.inner.muon import MuonWithAdamW
-from outerloop.judge import RECENT
 from outerloop.methods.outer_optimizer import OuterOptimizer
 from outerloop.methods.sign import Sign
-from outerloop.payload import schema_of
 from outerloop.schedule.adaptive import Adaptive
 from outerloop.schedule.every_h import EveryH
 from outerloop.schedule.streaming import Streaming
-from outerloop.types import Contribution, Outrun, ReplicasDiverged, Round, UserError
+from outerloop.state import canonical
+from outerloop.types import Contribution, ReplicasDiverged, Round, StateTransferRequired, UserError
 
 
 class Pending:
@@ -134,7 +135,7 @@ def test_most_replicas_go_on_and_the_others_take_over_their_state():
     assert loop.judge.diverged(headers({"000": own, "001": own}), *at) == ()
     assert loop.judge.diverged(headers({"000": own, "001": own, "002": 7}), *at) == ("002",)
     assert loop.judge.diverged(headers({"001": own, "002": 7}), *at) == ("002",), "its own counts, taking part or not"
-    with pytest.raises(Outrun) as outrun:
+    with pytest.raises(StateTransferRequired) as outrun:
         loop.judge.diverged(headers({"000": own, "001": 7, "002": 7}), *at)
     assert outrun.value.state is loop.exchange.recovery
     for even in ({"000": own, "001": 7}, {"001": 7, "002": 8}, {"000": own, "001": 7, "002": own, "003": 7}):
@@ -166,7 +167,7 @@ def test_a_round_of_two_says_nothing_about_who_is_right(odd):
     if odd == "001":
         assert loop.judge.diverged(three, *at) == ("001",)
     else:
-        with pytest.raises(Outrun):
+        with pytest.raises(StateTransferRequired):
             loop.judge.diverged(three, *at)
 
 
@@ -183,7 +184,7 @@ def test_a_round_that_two_liars_of_five_fill_says_nothing_about_who_is_right(see
     assert "3 of 5 peers are too few" in loop.judge.in_doubt(filled, *at)
     assert not loop.judge.in_doubt(headers({"000": own, "001": own, "002": own}), *at), "they agree"
     assert loop.judge.diverged(headers({"000": own, "001": own, "002": own, "004": 7}), *at) == ("004",)
-    with pytest.raises(Outrun):
+    with pytest.raises(StateTransferRequired):
         loop.judge.diverged(headers({"000": own, "001": 7, "002": 7, "003": 7}), *at)
 
 
@@ -257,7 +258,7 @@ def test_rounds_that_landed_before_the_take_over_are_told():
 
     def decided(round):
         if round > Round(1):
-            raise Outrun(away.exchange.recovery)
+            raise StateTransferRequired(away.exchange.recovery)
         return True
 
     away.exchange.decided = decided
@@ -409,11 +410,11 @@ def test_a_state_of_which_one_thing_is_wrong_is_refused_by_name_and_changes_noth
     giver, late = loop_with(kind), loop_with(kind, seed=5)
     train(giver, range(2))
     before = late.inheritance.pack()
-    state = snapshot.unpack(giver.inheritance.pack())
+    state = canonical.unpack(giver.inheritance.pack())
     holder, key = place(state)
     holder[key] = value
     with pytest.raises(UserError, match=f"the others' state does not fit: .*{said}"):
-        late.inheritance.take(snapshot.pack(state))
+        late.inheritance.take(canonical.pack(state))
     assert late.inheritance.pack() == before
     for name, p in late.model.named_parameters():
         assert torch.equal(p.detach(), late.slow[name])

@@ -18,10 +18,10 @@ from test_worker import report, worker_of
 from outerloop import wire
 from outerloop.commands import main
 from outerloop.inner.export import export_hf
-from outerloop.inner.exported import shapes_of
+from outerloop.inner.export_shapes import shapes_of
 from outerloop.inner.models import llama
-from outerloop.inner.saving import keep_payload
 from outerloop.inner.worker import Plan
+from outerloop.inner.worker_checkpoint import keep_payload
 from outerloop.schedule.streaming import Streaming
 
 LLAMA = {

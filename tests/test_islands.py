@@ -22,10 +22,11 @@ from run_told import address_in, summary_of
 from safetensors.torch import load_file
 from torch import distributed as dist
 
-from outerloop import checkpoint
-from outerloop.commands import build, config, islands, life, rank, seat
-from outerloop.commands.train import train
-from outerloop.inner import following, saving
+from outerloop.config import build, island_checks, load, rank_layout
+from outerloop.inner import gathered_follower, worker_checkpoint
+from outerloop.launcher import run_worker, torchrun_rank
+from outerloop.launcher.supervisor import train
+from outerloop.state import checkpoint
 from outerloop.swarm.timeouts import STATE_S
 from outerloop.types import UserError
 
@@ -52,7 +53,7 @@ def process(place, size, runs):
     for port, options in runs:
         os.environ |= {"RANK": str(place), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
-        assert rank.train([*SMALL, *LENGTH, *options]) == 0
+        assert torchrun_rank.train([*SMALL, *LENGTH, *options]) == 0
 
 
 def torchrun(size, *runs):
@@ -84,7 +85,12 @@ def before_its_end(run_dir, folder):
 
 @pytest.fixture(scope="module", autouse=True)
 def preloaded():
-    own = ["outerloop.commands.rank", "outerloop.commands.train", "outerloop.resharding", "outerloop.report.figure"]
+    own = [
+        "outerloop.launcher.torchrun_rank",
+        "outerloop.launcher.supervisor",
+        "outerloop.core.distributed_checkpoint",
+        "outerloop.report.run_figure",
+    ]
     multiprocessing.set_forkserver_preload(
         ["sharded", *own, "torch.distributed.fsdp", "torch._dynamo", "numba", "transformers"]
     )
@@ -97,7 +103,7 @@ def ran(tmp_path_factory):
     torchrun(4, *([*options, *TWO_OF_TWO, f"run_dir={folder}/{name}"] for name, options in RUNS.items()))
     for recipe in {whole(folder, name).name for name in RUNS}:
         options = [f"recipe={recipe}", "workers=2", "exchange=inprocess", f"run_dir={folder}/{recipe}"]
-        train(config.load([*SMALL, *LENGTH, *options]))
+        train(load.load([*SMALL, *LENGTH, *options]))
     return folder
 
 
@@ -168,12 +174,12 @@ def test_a_rank_that_follows_takes_its_shards_from_disk_and_the_position_from_it
     """No worker-0.pt is there to be read."""
     position, read, taken = {"stream": {"epoch": 1, "cursor": 5}, "tokens": 7, "updates": 3}, [], []
     orders = [{"do": "load", "step": 6, "position": position}, {"do": "leave"}]
-    monkeypatch.setattr(following, "Follower", lambda island: SimpleNamespace(hear=lambda: orders.pop(0)))
+    monkeypatch.setattr(gathered_follower, "Follower", lambda island: SimpleNamespace(hear=lambda: orders.pop(0)))
     shards = SimpleNamespace(load_inner=lambda folder, optimizer, model: read.append(folder))
-    monkeypatch.setattr(saving, "resharding", lambda: shards)
+    monkeypatch.setattr(worker_checkpoint, "resharding", lambda: shards)
     outer = SimpleNamespace(island=None)
     trainer = SimpleNamespace(outer=outer, optimizer=None, model=None, go_on_from=taken.append)
-    following.follow(trainer, torch.empty(0), SimpleNamespace(run_dir=tmp_path, index=0))
+    gathered_follower.follow(trainer, torch.empty(0), SimpleNamespace(run_dir=tmp_path, index=0))
     assert read == [tmp_path / "checkpoints/step-00000006/island-0"] and taken == [position]
 
 
@@ -298,19 +304,19 @@ def test_a_sharded_island_that_was_killed_takes_over_the_state_of_the_others(tmp
 def test_what_islands_cannot_do_is_said_in_one_line(options, said):
     settings = ["exchange=distributed", *options]
     with pytest.raises(UserError, match=said) as mistake:
-        rank.loaded(settings, processes=4)
+        torchrun_rank.loaded(settings, processes=4)
     assert "\n" not in str(mistake.value)
 
 
 def test_islands_are_the_workers_of_a_run():
-    settings = rank.loaded(["exchange=distributed", "island=sharded", "island.ranks=2"], processes=4)
-    assert settings.workers == 2 and islands.ranks_of(settings, 4) == 2
-    assert rank.loaded(["exchange=swarm_gather", "island=gathered"], processes=4).workers == 1
+    settings = torchrun_rank.loaded(["exchange=distributed", "island=sharded", "island.ranks=2"], processes=4)
+    assert settings.workers == 2 and island_checks.ranks_of(settings, 4) == 2
+    assert torchrun_rank.loaded(["exchange=swarm_gather", "island=gathered"], processes=4).workers == 1
 
 
 def test_a_rank_evaluates_as_much_at_a_time_as_it_trains_on(tmp_path):
-    settings = config.load(["inner.batch=8"])
-    batches = [life.plan_of(settings, 0, tmp_path, None, ranks=ranks).eval_batch for ranks in (1, 4, 16)]
+    settings = load.load(["inner.batch=8"])
+    batches = [run_worker.plan_of(settings, 0, tmp_path, None, ranks=ranks).eval_batch for ranks in (1, 4, 16)]
     assert batches == [8, 2, 1]
 
 
@@ -318,7 +324,7 @@ def test_a_rank_without_a_validation_window_is_answered_before_anything_starts(t
     """10,400 characters give 4 windows of 128 for validation: enough for 4 processes, not for the ranks of 6."""
     (tmp_path / "text.txt").write_text("hello world, " * 800)
     options = ["data=text", f"data.files=[{tmp_path}/text.txt]", "model=nano", "inner.seq_len=128", "eval.sequences=8"]
-    settings = config.load([*options, "workers=2"])
+    settings = load.load([*options, "workers=2"])
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "get_world_size", lambda: 4)
     build.check_parts(settings)
@@ -327,7 +333,7 @@ def test_a_rank_without_a_validation_window_is_answered_before_anything_starts(t
     with pytest.raises(UserError, match=said) as mistake:
         build.check_parts(settings)
     assert "\n" not in str(mistake.value)
-    build.check_parts(config.load([*options, "workers=2", "inner.seq_len=85"]))
+    build.check_parts(load.load([*options, "workers=2", "inner.seq_len=85"]))
 
 
 def test_ranks_that_would_share_a_gpu_are_told_what_to_type(monkeypatch):
@@ -336,13 +342,15 @@ def test_ranks_that_would_share_a_gpu_are_told_what_to_type(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     said = "4 ranks .* 2 CUDA devices, .*: type --nproc-per-node 2, or inner.device=cpu"
     with pytest.raises(UserError, match=said) as mistake:
-        seat.taken(rank.loaded(["exchange=distributed", "island=sharded", "inner.device=cuda"], processes=4))
+        rank_layout.taken(
+            torchrun_rank.loaded(["exchange=distributed", "island=sharded", "inner.device=cuda"], processes=4)
+        )
     assert "\n" not in str(mistake.value)
 
 
 def patience_s(place, *, options):
     """Of a process in the group of its island's ranks and in its lane; its seat."""
-    taken = seat.taken(rank.loaded(["inner.device=cpu", *options], processes=4))
+    taken = rank_layout.taken(torchrun_rank.loaded(["inner.device=cpu", *options], processes=4))
     groups = [taken.ranks.group, taken.lane]
     limits = [group._get_backend(torch.device("cpu")).options._timeout for group in groups]
     return [[limit.total_seconds() for limit in limits], taken.island, taken.ranks.rank]
@@ -357,11 +365,11 @@ def test_the_ranks_of_an_island_wait_longer_than_its_first_one_for_a_round(tmp_p
 def test_the_ranks_of_an_island_in_a_swarm_wait_for_a_download():
     ways = {"exchange=distributed": 1800, "exchange=swarm_gather": STATE_S, "exchange=swarm_gossip": STATE_S}
     for exchange, at_least in ways.items():
-        settings = rank.loaded([exchange, "island=replicated", "round_timeout_s=60"], processes=2)
-        assert seat.patience_of(settings).total_seconds() == at_least
+        settings = torchrun_rank.loaded([exchange, "island=replicated", "round_timeout_s=60"], processes=2)
+        assert rank_layout.patience_of(settings).total_seconds() == at_least
 
 
 def test_without_torchrun_an_island_says_what_to_type(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(UserError, match="RANK is not set: type torchrun --nproc-per-node 4 -m outerloop train island"):
-        rank.train(["island=sharded"])
+        torchrun_rank.train(["island=sharded"])

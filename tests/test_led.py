@@ -5,14 +5,22 @@ import ranks
 from ranks import Read
 from torch import distributed as dist
 
-from outerloop.exchange.from_the_start import FromTheStart
-from outerloop.exchange.led import Led
-from outerloop.ranks import Ranks
-from outerloop.types import Contribution, Handing, LeaderFailed, Outrun, ReplicasDiverged, Round, RoundFailed
-from outerloop.wire import BadMessage
+from outerloop.exchange.island_replicated import ReplicatedIsland
+from outerloop.exchange.static_membership import StaticMembership
+from outerloop.replica.rank_group import RankGroup
+from outerloop.types import (
+    Contribution,
+    ExecutorHandoff,
+    LeaderFailed,
+    ReplicasDiverged,
+    Round,
+    RoundFailed,
+    StateTransferRequired,
+)
+from outerloop.wire import InvalidMessage
 
 
-class Shaky(FromTheStart):
+class Shaky(StaticMembership):
     """An exchange that fails in its first round, is outrun in its second, and tells what it gets in the third.
 
     In the fourth it still has what was offered before it came back.
@@ -34,29 +42,29 @@ class Shaky(FromTheStart):
 
     def landed(self, round, state):
         """Another lane needs the others' state."""
-        raise Outrun(lambda most_bytes: (round, b"state"[:most_bytes]))
+        raise StateTransferRequired(lambda most_bytes: (round, b"state"[:most_bytes]))
 
     def wait(self, timeout_s):
         if self.round.number == 0:
             raise RoundFailed("the link is down")
         if self.round.number == 1:
-            raise Outrun(lambda most_bytes: (Round(7, 1), b"state" * most_bytes))
+            raise StateTransferRequired(lambda most_bytes: (Round(7, 1), b"state" * most_bytes))
         blob = b"of an earlier life" if self.round.number == 3 else self.blob
         return [Contribution("one", self.round, blob), Contribution("two", self.round, b"")]
 
 
 def unreadable(refused):
-    raise BadMessage("nothing can be read")
+    raise InvalidMessage("nothing can be read")
 
 
 def told_by_the_leader(rank):
     """What both ranks of an island hear of a shaky exchange; in the end they offer different things."""
-    led = Led(Shaky() if rank == 0 else None, ranks=Ranks(dist.group.WORLD))
-    assert led.hand_over(Handing(1, ["one"], ["two"], 20), lambda: b"start") == b""
-    assert led.hand_over(Handing(2, ["two"], ["one"], 20), lambda: b"start %d" % rank) == b"start 0"
+    led = ReplicatedIsland(Shaky() if rank == 0 else None, ranks=RankGroup(dist.group.WORLD))
+    assert led.hand_over(ExecutorHandoff(1, ["one"], ["two"], 20), lambda: b"start") == b""
+    assert led.hand_over(ExecutorHandoff(2, ["two"], ["one"], 20), lambda: b"start %d" % rank) == b"start 0"
     with pytest.raises(RoundFailed, match="the link is down"):
         led.start(b"same", Round(0)).wait(1.0)
-    with pytest.raises(Outrun) as outrun:
+    with pytest.raises(StateTransferRequired) as outrun:
         led.start(b"same", Round(1)).wait(1.0)
     assert outrun.value.state(2) == (Round(7, 1), b"statestate")
     assert led.start(b"same", Round(2)).wait(1.0) == [
@@ -67,7 +75,7 @@ def told_by_the_leader(rank):
     assert led.once(Round(3), lambda refused: Read(rank, dict(refused))) == Read(rank, {"two": "two: cut short"})
     with pytest.raises(RoundFailed, match="nothing can be read"):
         led.once(Round(4), unreadable)
-    with pytest.raises(Outrun) as outrun:
+    with pytest.raises(StateTransferRequired) as outrun:
         led.landed(Round(3), lambda: b"")
     assert outrun.value.state(1) == (Round(3), b"s")
     with pytest.raises(ReplicasDiverged if rank == 0 else LeaderFailed, match="different messages in round 4"):

@@ -14,7 +14,7 @@ from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
 from outerloop.exchange.inprocess import InProcess
 from outerloop.feedback.ef import ErrorFeedback
-from outerloop.feedback.local import LocalError
+from outerloop.feedback.local_error import LocalError
 from outerloop.feedback.loco import LoCo
 from outerloop.methods.outer_optimizer import OuterOptimizer
 from outerloop.methods.sign import Sign

@@ -13,7 +13,7 @@ from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader, TensorDataset
 
 import outerloop
-from outerloop.rounds import CHARTS
+from outerloop.core.round import CHARTS
 from outerloop.types import UserError
 
 

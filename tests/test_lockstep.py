@@ -10,7 +10,7 @@ from test_worker import PLAN, report
 from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.inner.worker import Worker
 from outerloop.methods.noloco import NoLoCo
-from outerloop.ranks import Ranks
+from outerloop.replica.rank_group import RankGroup
 
 
 class Free(InProcessGossip):
@@ -30,7 +30,7 @@ def worker_of(exchange, events):
     outer.replica.settle({name: torch.full_like(x, 1.0 + 2.0 * exchange.rank) for name, x in outer.slow.items()})
     trainer = SimpleNamespace(
         outer=outer,
-        ranks=Ranks(None),
+        ranks=RankGroup(None),
         tokens=7,
         evaluate=lambda windows, weights, batch: float(next(iter(weights.values())).mean()),
     )

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import outerloop
-from outerloop.loco.pieces import decode, encode
+from outerloop.loco.int4_messages import decode, encode
 from outerloop.types import UserError
 
 

@@ -10,15 +10,15 @@ import toy
 from outerloop import wire
 from outerloop.aggregate.mean import Mean
 from outerloop.aggregate.senders import Senders
-from outerloop.checkpoint import on_device
-from outerloop.commands import build, config
 from outerloop.compress.identity import Identity
 from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
+from outerloop.config import build, load
 from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.feedback.ef import ErrorFeedback
-from outerloop.island import Island
+from outerloop.replica.island import Island
+from outerloop.state.checkpoint import on_device
 from outerloop.types import Contribution, ReplicasDiverged, Round, RoundFailed, Stopped, UserError
 
 
@@ -366,10 +366,10 @@ def test_workers_that_take_long_do_not_split_the_rest():
     assert len({loop.slow_hash for _, loop in results}) == 1
 
 
-@pytest.mark.parametrize("name", config.groups()["compress"])
+@pytest.mark.parametrize("name", load.groups()["compress"])
 def test_float64_slow_weights_work_with_every_compressor(name):
     def work(exchange):
-        codec = build.make(config.composed([f"compress={name}"]).compress)
+        codec = build.make(load.composed([f"compress={name}"]).compress)
         return train(exchange, rounds=2, compress=codec, feedback=ErrorFeedback(beta=0.9), state_dtype="float64")
 
     results = toy.run_workers(2, work)

@@ -13,13 +13,13 @@ from pathlib import Path
 import machine
 import pytest
 
-from outerloop.commands import config
+from outerloop.config import load
 
 SHORT = ["schedule.sync_every=2"]
 OWN_LENGTH = {"ddp": [], "demo": [], "sparta": [], "streaming_diloco": ["schedule.sync_every=4"]}
-RECIPES = {name: [f"recipe={name}", *OWN_LENGTH.get(name, SHORT)] for name in config.groups()["recipe"]}
+RECIPES = {name: [f"recipe={name}", *OWN_LENGTH.get(name, SHORT)] for name in load.groups()["recipe"]}
 DILOCO, SPARSE = RECIPES["diloco"], RECIPES["sparseloco"]
-COSINE = "{_target_:outerloop.lr.warmup_cosine,_partial_:true,warmup_steps:1,total_steps:7,floor:0.1}"
+COSINE = "{_target_:outerloop.inner.lr_schedule.warmup_cosine,_partial_:true,warmup_steps:1,total_steps:7,floor:0.1}"
 VARIANTS = {
     "heavy ball": [*DILOCO, "method.optimizer.nesterov=false"],
     "no momentum": [*RECIPES["localsgd"], "method.optimizer.lr=0.7"],
@@ -40,7 +40,7 @@ VARIANTS = {
     "adaptive H": [*DILOCO, "schedule=adaptive", "schedule.sync_min=1", "schedule.sync_max=4"],
     "eager": [*RECIPES["localsgd"], "method.optimizer.lr=0.7", "schedule.delay=2", "eager=true"],
 }
-CODECS = {name: [*DILOCO, f"compress={name}", "feedback=ef"] for name in config.groups()["compress"]}
+CODECS = {name: [*DILOCO, f"compress={name}", "feedback=ef"] for name in load.groups()["compress"]}
 NOT_SHARED = {"noloco", "sparta", "consensus outside", "eager"}
 """Cases in which each worker has slow weights of its own."""
 MACHINES = ["default", "avx2", "avx512", "default definitions"]

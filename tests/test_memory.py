@@ -8,8 +8,8 @@ import toy
 from torch import nn
 
 import outerloop
+from outerloop.core.memory_usage import estimate, measure
 from outerloop.inner.muon import MuonWithAdamW
-from outerloop.memory import estimate, measure
 
 
 def net():

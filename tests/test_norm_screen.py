@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from outerloop import snapshot
 from outerloop.aggregate.mean import Mean
 from outerloop.aggregate.median_clip import MedianClip
 from outerloop.aggregate.norm_screen import GROWTH, LONGEST, MOST_SAMPLES, REMEMBERED, Measured, NormScreen
@@ -13,6 +12,7 @@ from outerloop.aggregate.screen import screen_of
 from outerloop.exchange.inprocess import InProcess
 from outerloop.methods.average import Average
 from outerloop.methods.sign import Sign
+from outerloop.state import canonical
 from outerloop.types import UserError
 
 
@@ -106,7 +106,7 @@ def test_of_two_that_differ_too_much_nothing_is_remembered():
 
 def test_its_state_goes_through_a_snapshot_and_is_checked():
     screen, other = knowing(3, 1), NormScreen(on=True)
-    other.load_state_dict(snapshot.unpack(snapshot.pack(screen.state_dict())))
+    other.load_state_dict(canonical.unpack(canonical.pack(screen.state_dict())))
     assert other.landed == screen.landed
     for wrong in (math.nan, math.inf, -1.0, 0.0, 2 * LONGEST):
         with pytest.raises(ValueError, match="not positive and finite"):

@@ -8,11 +8,11 @@ from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import outerloop
-from outerloop.commands import own_loop
-from outerloop.exchange.from_the_start import FromTheStart
-from outerloop.exchange.led import Led
-from outerloop.ranks import Ranks
-from outerloop.types import Deserted, LeaderFailed, Round, UserError
+from outerloop.config import from_recipe
+from outerloop.exchange.island_replicated import ReplicatedIsland
+from outerloop.exchange.static_membership import StaticMembership
+from outerloop.replica.rank_group import RankGroup
+from outerloop.types import LeaderFailed, QuorumLost, Round, UserError
 
 
 def alone(rank):
@@ -20,7 +20,7 @@ def alone(rank):
     return None if rank else toy.alone()
 
 
-class Narrow(FromTheStart):
+class Narrow(StaticMembership):
     """Takes no message at all, and is broken besides."""
 
     agrees = waits_for_all = lockstep = tells_moving = concurrent = True
@@ -35,7 +35,7 @@ class Narrow(FromTheStart):
 
 def refused_alike(rank):
     """What an exchange refuses at the leader, and how it breaks there."""
-    led = Led(Narrow() if rank == 0 else None, ranks=Ranks(dist.group.WORLD))
+    led = ReplicatedIsland(Narrow() if rank == 0 else None, ranks=RankGroup(dist.group.WORLD))
     with pytest.raises(UserError, match="too large"):
         led.start(b"message", Round(0))
     with pytest.raises(LeaderFailed if rank else OSError, match="the disk is full"):
@@ -49,7 +49,7 @@ def unable_to_join(rank, error, expected, **options):
     def joined(*args, **kwargs):
         raise error
 
-    own_loop.joined = joined
+    from_recipe.joined = joined
     with pytest.raises(expected, match="nobody came"):
         outerloop.from_recipe("diloco", DistributedDataParallel(toy.model()), **options)
     return True
@@ -61,11 +61,11 @@ def left_in_a_round(rank):
     outer = outerloop.from_recipe("diloco", net, "schedule.sync_every=1", exchange=alone(rank), gathered=True)
 
     def start(blob, round):
-        raise Deserted("the others are gone")
+        raise QuorumLost("the others are gone")
 
     if rank == 0:
         outer.exchange.start = start
-    with pytest.raises(LeaderFailed if rank else Deserted, match="the others are gone"):
+    with pytest.raises(LeaderFailed if rank else QuorumLost, match="the others are gone"):
         outer.after_inner_step(1)
     return True
 

@@ -7,7 +7,9 @@ import pytest
 import toy
 
 import outerloop
-from outerloop.commands import config, main, multirun
+from outerloop.commands import main
+from outerloop.config import load
+from outerloop.launcher import multirun
 from outerloop.types import UserError
 
 MINE = """\
@@ -38,23 +40,23 @@ def mine(tmp_path):
 
 
 def test_a_recipe_of_ones_own_is_one_of_the_recipes(mine, monkeypatch, capsys):
-    settings = config.load([mine, "recipe=mine", "rounds=3"])
+    settings = load.load([mine, "recipe=mine", "rounds=3"])
     assert settings.schedule.sync_every == 7 and settings.rounds == 3
     assert settings.method.optimizer.nesterov, "it is based on one of ours"
-    assert "mine" in config.groups([mine])["recipe"] and "mine" not in config.groups()["recipe"]
+    assert "mine" in load.groups([mine])["recipe"] and "mine" not in load.groups()["recipe"]
     monkeypatch.setattr(sys, "argv", ["outerloop", "train", mine, "recipe=mine", "--cfg"])
     assert main.main() == 0 and "sync_every: 7" in capsys.readouterr().out
 
 
 def test_a_mistake_beside_a_recipe_of_ones_own_is_answered_as_ever(mine):
     with pytest.raises(UserError, match=r"recipe is one of .*loco, mine, muloco.*: type recipe=mine"):
-        config.load([mine, "recipe=mino"])
+        load.load([mine, "recipe=mino"])
     with pytest.raises(UserError, match=r"schedule has sync_every, delay, early: type schedule\.sync_every"):
-        config.load([mine, "recipe=mine", "schedule.sync_evry=3"])
+        load.load([mine, "recipe=mine", "schedule.sync_evry=3"])
     with pytest.raises(UserError, match="rounds is a whole number"):
-        config.load([mine, "recipe=mine", "rounds=many"])
+        load.load([mine, "recipe=mine", "rounds=many"])
     with pytest.raises(UserError, match="searchpath=file:///nowhere is no folder: type"):
-        config.load(["hydra.searchpath=[file:///nowhere]", "recipe=mine"])
+        load.load(["hydra.searchpath=[file:///nowhere]", "recipe=mine"])
 
 
 def test_from_recipe_takes_a_recipe_of_ones_own(mine):
@@ -90,7 +92,7 @@ def test_a_recipe_of_ones_own_trains_in_a_sweep(mine, tmp_path):
 )
 def test_what_nobody_would_read_is_refused_though_it_is_added(override, said):
     with pytest.raises(UserError, match=said) as error:
-        config.load([override])
+        load.load([override])
     assert "\n" not in str(error.value)
 
 
@@ -105,19 +107,22 @@ def test_what_a_constructor_takes_may_be_added(tmp_path, monkeypatch):
     (tmp_path / "half_of.py").write_text(HALF)
     monkeypatch.syspath_prepend(tmp_path)
     own = ["compress._target_=half_of.Half", "compress=identity"]
-    assert config.load([*own, "+compress.scale=2.0"]).compress.scale == 2.0
+    assert load.load([*own, "+compress.scale=2.0"]).compress.scale == 2.0
     with pytest.raises(UserError, match=r"compress\.size: no such option"):
-        config.load([*own, "+compress.size=2.0"])
-    assert config.load(["recipe=diloco", "+method.optimizer.maximize=true"]).method.optimizer.maximize
-    factor = ["+method.lr_factor._target_=outerloop.lr.warmup_cosine", "+method.lr_factor._partial_=true"]
-    assert config.load([*factor, "+method.lr_factor.warmup_steps=3"]).method.lr_factor.warmup_steps == 3
+        load.load([*own, "+compress.size=2.0"])
+    assert load.load(["recipe=diloco", "+method.optimizer.maximize=true"]).method.optimizer.maximize
+    factor = [
+        "+method.lr_factor._target_=outerloop.inner.lr_schedule.warmup_cosine",
+        "+method.lr_factor._partial_=true",
+    ]
+    assert load.load([*factor, "+method.lr_factor.warmup_steps=3"]).method.lr_factor.warmup_steps == 3
     with pytest.raises(UserError, match=r"method\.lr_factor\.warmup: no such option"):
-        config.load([*factor, "+method.lr_factor.warmup=3"])
+        load.load([*factor, "+method.lr_factor.warmup=3"])
     module = ["model=module", "model._target_=torch.nn.Embedding"]
-    assert config.load([*module, "+model.num_embeddings=256"]).model.num_embeddings == 256
+    assert load.load([*module, "+model.num_embeddings=256"]).model.num_embeddings == 256
     keywords = ["model=module", "model._target_=transformers.LlamaConfig.from_dict"]
-    assert config.load([*keywords, "+model.config_dict.hidden_size=8"]).model.config_dict.hidden_size == 8
-    assert config.load(["++rounds=5", "+hydra.searchpath=[]"]).rounds == 5
+    assert load.load([*keywords, "+model.config_dict.hidden_size=8"]).model.config_dict.hidden_size == 8
+    assert load.load(["++rounds=5", "+hydra.searchpath=[]"]).rounds == 5
 
 
 def test_every_run_of_a_sweep_has_the_options_that_are_added():
@@ -143,5 +148,5 @@ def test_a_worker_started_by_hand_is_told_what_it_is(arguments, monkeypatch, cap
 )
 def test_what_is_missing_is_told(options, said):
     with pytest.raises(UserError, match=said) as error:
-        config.load(options)
+        load.load(options)
     assert "\n" not in str(error.value)

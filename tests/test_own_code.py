@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from outerloop.commands import config, team
-from outerloop.commands.own_code import find_own_code, names_in
+from outerloop.config import load
+from outerloop.config.user_code import find_own_code, names_in
+from outerloop.launcher import local_pool
 from outerloop.types import UserError
 
 SHADOWS = ("outerloop", "torch", "yaml", "rich", "numpy", "safetensors", "hydra", "mine")
@@ -48,7 +49,7 @@ def test_a_command_imports_nothing_that_lies_in_the_current_folder(arguments, do
 
 def test_a_worker_imports_nothing_that_lies_in_the_current_folder(downloads):
     """It ends for want of a configuration, once everything that it begins with has been imported."""
-    process = team.ProcessTeam(config.load(["model=nano", "workers=1"]), downloads / "run", None).spawn(0)
+    process = local_pool.ProcessWorkerPool(load.load(["model=nano", "workers=1"]), downloads / "run", None).spawn(0)
     process.communicate()
     assert "FileNotFoundError" in (downloads / "run/workers/0/log.txt").read_text()
     assert list(downloads.glob("*.ran")) == []
@@ -57,12 +58,12 @@ def test_a_worker_imports_nothing_that_lies_in_the_current_folder(downloads):
 @pytest.mark.parametrize("given", ["", "/elsewhere"])
 def test_a_worker_imports_the_package_that_started_it(given, monkeypatch):
     """`python -m outerloop` finds it in the current folder, where its workers do not look."""
-    home = str(Path(team.__file__).parents[2])
+    home = str(Path(local_pool.__file__).parents[2])
     monkeypatch.setenv("PYTHONPATH", given)
     monkeypatch.setattr(sys, "path", [one for one in sys.path if one != home])
-    assert team.search_path() == os.pathsep.join(filter(None, [home, given]))
+    assert local_pool.search_path() == os.pathsep.join(filter(None, [home, given]))
     monkeypatch.setattr(sys, "path", [*sys.path, home])
-    assert team.search_path() == given
+    assert local_pool.search_path() == given
 
 
 NAMED = [
@@ -80,10 +81,10 @@ NESTED = [
 @pytest.mark.parametrize("options", NAMED, ids=lambda options: options[1])
 def test_a_module_that_a_setting_names_is_found_in_the_current_folder(options, downloads):
     before = list(sys.path)
-    config.load(["model=nano", "exchange.run=mine.run"])
+    load.load(["model=nano", "exchange.run=mine.run"])
     assert sys.path == before
     (downloads / "mine.py").write_text("import torch\n\nclass Net(torch.nn.Module):\n    pass\n\nnet = Net\n")
-    config.load(options)
+    load.load(options)
     assert sys.path == ["", *before]
 
 
@@ -96,14 +97,14 @@ def test_a_name_anywhere_in_the_settings_is_found(settings, downloads):
 
 def test_an_installed_module_that_is_loaded_already_does_not_open_the_folder(downloads):
     before = list(sys.path)
-    config.load(["model=module", "model._target_=torch.nn.Embedding", "+model.num_embeddings=256"])
+    load.load(["model=module", "model._target_=torch.nn.Embedding", "+model.num_embeddings=256"])
     assert sys.path == before
 
 
 def test_a_package_of_recipes_is_found_in_the_current_folder(downloads):
     (downloads / "conf_here").mkdir()
     (downloads / "conf_here/__init__.py").touch()
-    assert [folder.name for folder in config.search_path(["hydra.searchpath=[pkg://conf_here]"])] == ["conf_here"]
+    assert [folder.name for folder in load.search_path(["hydra.searchpath=[pkg://conf_here]"])] == ["conf_here"]
     sys.modules.pop("conf_here")
     with pytest.raises(UserError, match="pkg://nowhere is no folder"):
-        config.search_path(["hydra.searchpath=[pkg://nowhere]"])
+        load.search_path(["hydra.searchpath=[pkg://nowhere]"])

@@ -9,8 +9,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import outerloop
-from outerloop import cut
-from outerloop.rounds import Arrival, InFlight
+from outerloop.core.round import InFlight, ReceivedRound
+from outerloop.replica import sharding
 from outerloop.types import Contribution, UserError
 
 TEXT = b"the quick brown fox jumps over the lazy dog. " * 20
@@ -120,7 +120,7 @@ def refused(rank):
             with pytest.raises(UserError) as error:
                 outerloop.from_recipe("diloco", model, option, exchange=toy.alone())
             said.append(str(error.value))
-    return [cut.processes_of(model) for model in models], said
+    return [sharding.processes_of(model) for model in models], said
 
 
 def test_clocks_and_buffers_are_of_one_process(tmp_path):
@@ -181,5 +181,5 @@ def test_what_is_told_of_a_round_is_one_short_line():
     contribution = Contribution("a", report.round, report.blob)
     weights = {"w": torch.zeros(999)}
     flight = InFlight(report.round, weights, report.blob, None, samples=1, launch_s=0.0, delta_norm=0.0, then=weights)
-    arrival = Arrival([contribution], 0.0, 1.0, 0.5)
+    arrival = ReceivedRound([contribution], 0.0, 1.0, 0.5)
     assert all(len(repr(one)) < 300 and "tensor(" not in repr(one) for one in (contribution, flight, arrival))

@@ -6,7 +6,7 @@ import pytest
 import torch
 import toy
 
-from outerloop.aggregate.lengths import sum_of_squares
+from outerloop.aggregate.exact_norms import sum_of_squares
 from outerloop.aggregate.mean import Mean
 from outerloop.aggregate.median_clip import MedianClip
 from outerloop.aggregate.rda import RDA
@@ -19,9 +19,9 @@ from outerloop.compress.two_bit import TwoBit
 from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.feedback.ef import ErrorFeedback
-from outerloop.feedback.local import LocalError
+from outerloop.feedback.local_error import LocalError
 from outerloop.feedback.loco import LoCo
-from outerloop.feedback.storage import EightBit
+from outerloop.feedback.residual_storage import EightBit
 from outerloop.inner.muon import MuonWithAdamW
 from outerloop.methods.average import Average
 from outerloop.methods.noloco import NoLoCo

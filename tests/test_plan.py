@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from toy_plan import EVEN, MB, fleet, method, round_s
 
-from outerloop.plan.choice import LOSSES, measured_loss, recommended
+from outerloop.plan.forecast import outlook
 from outerloop.plan.links import DECIDE_S, FIRST_WINDOW, GOODPUT, Links, links_of, ramp_s, ring_s, slower_of_two, tree_s
-from outerloop.plan.outlook import outlook
 from outerloop.plan.overlap import bandwidth_for, exposed_s, utilization
+from outerloop.plan.recommend import LOSSES, measured_loss, recommended
 
 # by hand
 

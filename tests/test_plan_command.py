@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from outerloop.commands import main
-from outerloop.commands.measured import memory_of, message, message_bytes, method_of, recipe_of
+from outerloop.config.profile import memory_of, message, message_bytes, method_of, recipe_of
 from outerloop.exchange.swarm_gather import SwarmGather
-from outerloop.held import bytes_of
-from outerloop.plan.choice import LOSSES
+from outerloop.plan.recommend import LOSSES
+from outerloop.replica.state_size import bytes_of
 
 ROOT = Path(__file__).parent.parent
 FLEET = ["--params", "1e9", "--peers", "4", "--step", "1.2s", "--tokens-per-step", "1000"]

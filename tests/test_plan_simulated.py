@@ -7,9 +7,9 @@ import pytest
 from toy_plan import EVEN, MB, fleet, method
 
 from outerloop.plan import gather, gossip
+from outerloop.plan.forecast import GRACE_S, LEAD_S, RESTART_S, outlook
 from outerloop.plan.gather import decision, queued
 from outerloop.plan.links import AT_ONCE, DECIDE_S, gather_messages, gather_s, pair_s
-from outerloop.plan.outlook import GRACE_S, LEAD_S, RESTART_S, outlook
 from outerloop.plan.transfers import Gathering, fair_rates
 
 # transfers

@@ -11,11 +11,11 @@ import torch
 import toy
 
 from outerloop.compress.dct import basis, dct_rows, idct_rows
+from outerloop.kernels.portable import cosine, divided, exact_sum, geometric, power, square_root
 from outerloop.methods.average import Average
 from outerloop.methods.noloco import NoLoCo
 from outerloop.methods.outer_optimizer import OuterOptimizer, clip_factor
 from outerloop.methods.sign import Sign
-from outerloop.portable import cosine, divided, exact_sum, geometric, power, square_root
 
 F = np.float32
 """numpy rounds every operation on its scalars and arrays on its own."""

@@ -10,13 +10,13 @@ from rich.console import Console
 from safetensors.torch import save_file
 from test_inspect import inspect, payload
 
-from outerloop.commands.alike import difference, refuse_different
-from outerloop.commands.findings import Finding
+from outerloop.commands.doctor.finding import Finding
+from outerloop.config.peer_check import difference, refuse_different
 from outerloop.inner.export import ORDER
 from outerloop.report import terminal
 from outerloop.report.table import Table
 from outerloop.sinks.console import Terminal
-from outerloop.swarm.refusals import Refusals
+from outerloop.swarm.access.rejection_log import RejectionLog
 from outerloop.types import UserError, printable
 
 HOSTILE = "w\x1b[2J\x07\r\n\u202e\x9b\ud800"
@@ -31,7 +31,7 @@ def test_every_character_that_is_not_printed_is_an_escape():
 
 def refused(caplog):
     with caplog.at_level(logging.WARNING):
-        Refusals().note("requests", HOSTILE, HOSTILE)
+        RejectionLog().note("requests", HOSTILE, HOSTILE)
     return caplog.text.rstrip("\n")
 
 

@@ -12,7 +12,7 @@ import plain_definition
 import product
 import pytest
 
-from outerloop import compatibility, pace
+from outerloop.core import compatibility, step_clock
 
 OTHERS = [(axis, choice) for axis in product.AXES for choice in product.CHOICES[axis]]
 
@@ -21,7 +21,7 @@ OTHERS = [(axis, choice) for axis in product.AXES for choice in product.CHOICES[
 def clock(monkeypatch):
     """Rounds by seconds go by a clock that inner steps move."""
     made = product.Clock()
-    monkeypatch.setattr(pace, "time", made)
+    monkeypatch.setattr(step_clock, "time", made)
     return made
 
 

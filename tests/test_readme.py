@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-import outerloop.resharding
-from outerloop.commands import config, main, rank
+import outerloop.core.distributed_checkpoint
+from outerloop.commands import main
+from outerloop.config import load
 from outerloop.exchange.swarm_gather import SwarmGather
+from outerloop.launcher import torchrun_rank
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -67,14 +69,14 @@ def test_train_commands_run(arguments, tmp_path, monkeypatch):
 def test_commands_and_options_that_are_not_run_here_load(words):
     if words[0] == "torchrun":
         assert words[1] == "--nproc-per-node" and words[3:6] == ["-m", "outerloop", "train"]
-        assert rank.loaded(words[6:], processes=int(words[2]))
+        assert torchrun_rank.loaded(words[6:], processes=int(words[2]))
     else:
-        assert config.load(words[words[0] == "scripts/train.sh" :])
+        assert load.load(words[words[0] == "scripts/train.sh" :])
 
 
 def test_options_named_without_a_value_exist():
-    named = [name for name in re.findall(r"`(\w+\.\w+)`", PROSE) if name.split(".")[0] in config.groups()]
-    settings = config.load([])
+    named = [name for name in re.findall(r"`(\w+\.\w+)`", PROSE) if name.split(".")[0] in load.groups()]
+    settings = load.load([])
     assert named and [name for name in named if OmegaConf.select(settings, name, default="missing") == "missing"] == []
 
 
@@ -153,7 +155,7 @@ def test_every_run_that_is_named_is_made_by_a_command():
 
 def test_every_recipe_has_its_command():
     named = {word.removeprefix("recipe=") for command in TRAIN for word in command if word.startswith("recipe=")}
-    assert set(config.groups()["recipe"]) <= {name for names in named for name in names.split(",")}
+    assert set(load.groups()["recipe"]) <= {name for names in named for name in names.split(",")}
 
 
 def test_the_other_commands_exist():

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from outerloop.commands import config
+from outerloop.config import load
 
 TABLE = Path(__file__).parent / "recipe_settings.csv"
 AXES = ("method", "compress", "feedback", "aggregate", "schedule", "merge_local", "eager")
@@ -42,7 +42,7 @@ def leaves(node, path):
 
 def settings_of(*overrides):
     """Every option of the axes that a recipe comes to."""
-    whole = OmegaConf.to_container(config.load(overrides), resolve=True)
+    whole = OmegaConf.to_container(load.load(overrides), resolve=True)
     found = {key: value for axis in AXES for key, value in leaves(whole[axis], axis).items()}
     return {key: value for key, value in found.items() if not key.endswith("._partial_")}
 
@@ -54,7 +54,7 @@ def differences(expected, found):
     return [f"{key}: the table has {there}, the recipe {here}" for key, there, here in shown if there != here]
 
 
-@pytest.mark.parametrize("recipe", config.groups()["recipe"])
+@pytest.mark.parametrize("recipe", load.groups()["recipe"])
 def test_a_recipe_is_what_the_table_says(recipe):
     """No option without a row: a default that creeps in from the file of an axis is seen here."""
     assert differences(expected_of(recipe), settings_of(f"recipe={recipe}")) == []
@@ -69,7 +69,7 @@ def test_a_default_that_creeps_in_is_seen():
 
 
 def test_every_row_says_where_its_value_is_from():
-    known = set(config.groups()["recipe"])
+    known = set(load.groups()["recipe"])
     for row in rows():
         assert None not in row and set(row["recipes"].split()) <= known, row
         assert row["source"] or row["why"], row

@@ -8,10 +8,10 @@ import torch
 from outerloop import wire
 from outerloop.aggregate.distance_screen import GROWTH, REFUSED, DistanceScreen, too_far
 from outerloop.aggregate.norm_screen import LONGEST, Measured
-from outerloop.island import here
-from outerloop.payload import schema_of
-from outerloop.ranks import Ranks
-from outerloop.replicas import average, usual_distance
+from outerloop.core.codec import schema_of
+from outerloop.core.replica_average import average, usual_distance
+from outerloop.replica.island import here
+from outerloop.replica.rank_group import RankGroup
 from outerloop.types import Contribution, Round
 
 SIZE = 100
@@ -129,18 +129,18 @@ def test_the_bounds_by_hand():
 
 
 def test_what_is_usual_is_of_all_fragments_and_lanes():
-    class ThreeLanes(Ranks):
+    class ThreeLanes(RankGroup):
         def sum(self, values):
             return [9 * value for value in values]
 
     loop = Loop(*replicas(1), {})
     assert usual_distance(loop, ThreeLanes(None)) == 3 * R
     loop.screen.learn(Measured(1, [2 * R, 0.1], [1, 1], own=0))
-    assert usual_distance(loop, Ranks(None)) == pytest.approx(5**0.5 * R)
+    assert usual_distance(loop, RankGroup(None)) == pytest.approx(5**0.5 * R)
 
 
 def test_what_another_lane_cannot_read_is_left_out_in_all():
-    class OtherLane(Ranks):
+    class OtherLane(RankGroup):
         def sum(self, values):
             return [value + (place == 0 and len(values) == 1) for place, value in enumerate(values)]
 

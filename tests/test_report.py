@@ -6,10 +6,11 @@ import re
 
 import pytest
 
-from outerloop.commands import config, main
+from outerloop.commands import main
 from outerloop.commands import report as command
-from outerloop.commands.train import train
-from outerloop.report import clock, runs
+from outerloop.config import load
+from outerloop.launcher.supervisor import train
+from outerloop.report import runs, simulated_clock
 from outerloop.report.groups import Comparison
 from outerloop.report.units import Stat, parse_bandwidth, show, show_count
 from outerloop.types import UserError
@@ -149,7 +150,7 @@ def test_the_clock_is_the_slowest_workers(tmp_path):
 
 
 def test_totals_at_steps_between_landings():
-    assert clock.totals_at([0, 3, 4, 9], [4, 8], [1.0, 10.0]) == [0, 0, 1, 11]
+    assert simulated_clock.totals_at([0, 3, 4, 9], [4, 8], [1.0, 10.0]) == [0, 0, 1, 11]
 
 
 def test_a_died_run_is_listed_with_its_reason_and_in_no_mean(tmp_path):
@@ -208,7 +209,7 @@ def test_the_page_holds_everything_and_links_to_nothing(tmp_path, capsys):
     assert not re.search(r"""(src|href)\s*=\s*(?!["']?data:)""", html) and "<script" not in html
     for label in ("ddp", "noloco &lt;k&gt;=&amp;1", "noloco &lt;k&gt;=&amp;2", "sparseloco"):
         assert label in html
-    assert "at 20 Mbit/s" in html and clock.MODEL in html and html.count("data:image/png;base64,") == 5
+    assert "at 20 Mbit/s" in html and simulated_clock.MODEL in html and html.count("data:image/png;base64,") == 5
     names = {path.name for path in (tmp_path / "out").glob("*.png")}
     assert names == {"loss_tokens.png", "loss_bytes.png", "loss_clock.png", "pareto.png", "spread.png"}
     assert "+50.00 %" in said and "stopped after round 1" in said and "report.html" in said
@@ -261,7 +262,7 @@ def test_report_of_real_runs(tmp_path, capsys):
     small = "exchange=inprocess model=nano workers=2 rounds=2 schedule.sync_every=2 eval.sequences=8 inner.batch=2"
     losses = []
     for seed in range(2):
-        summary = train(config.load([*small.split(), f"run_dir={tmp_path}/{seed}", f"seed={seed}"]))
+        summary = train(load.load([*small.split(), f"run_dir={tmp_path}/{seed}", f"seed={seed}"]))
         losses.append(summary["val_loss"])
     comparison = compare(tmp_path)
     assert [g.label for g in comparison.groups] == ["sparseloco"] and comparison.unfinished == []

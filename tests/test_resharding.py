@@ -18,10 +18,12 @@ from torch.distributed import checkpoint
 from torch.distributed.device_mesh import init_device_mesh
 
 import outerloop
-from outerloop import cut, resharding, snapshot
-from outerloop.cut import global_of, whole
-from outerloop.feedback.storage import EightBit, dense
-from outerloop.memory import estimate, measure
+from outerloop.core import distributed_checkpoint
+from outerloop.core.memory_usage import estimate, measure
+from outerloop.feedback.residual_storage import EightBit, dense
+from outerloop.replica import sharding
+from outerloop.replica.sharding import global_of, whole
+from outerloop.state import canonical
 from outerloop.types import UserError
 
 SAVED, STEPS = 4, 7
@@ -80,7 +82,7 @@ def kinds(held):
 def resumed(name, mesh, folder, parts):
     """What is there after loading, and at the end."""
     net, optimizer, outer = begun(name, mesh)
-    resharding.load(folder, optimizer, outer)
+    distributed_checkpoint.load(folder, optimizer, outer)
     loaded = everything(net, optimizer, outer), [outer.inner_step, outer.samples]
     go_on(net, optimizer, outer, parts, range(SAVED, STEPS))
     return {"loaded": loaded[0], "counts": loaded[1], "end": everything(net, optimizer, outer)}
@@ -93,7 +95,7 @@ def lives(rank, *, name, folder):
     net, optimizer, outer = begun(name, mesh["ranks"])
     said = estimate(outer, optimizer).parts
     go_on(net, optimizer, outer, [rank % 2], range(SAVED))
-    resharding.save(at[rank // 2], optimizer, outer)
+    distributed_checkpoint.save(at[rank // 2], optimizer, outer)
     kept = {"saved": everything(net, optimizer, outer), "memory": [said, measure(outer, optimizer).parts]}
     go_on(net, optimizer, outer, [rank % 2], range(SAVED, STEPS))
     kept["end"] = everything(net, optimizer, outer)
@@ -138,9 +140,9 @@ def test_a_round_under_way_is_not_written_and_the_next_one_carries_it(tmp_path):
     net, optimizer, outer = begun("late", None)
     go_on(net, optimizer, outer, [0, 1], range(2))
     assert [(round.number, round.fragment) for round in outer.in_flight] == [(0, 0)]
-    resharding.save(tmp_path / "late", optimizer, outer)
+    distributed_checkpoint.save(tmp_path / "late", optimizer, outer)
     net, optimizer, again = begun("late", None)
-    resharding.load(tmp_path / "late", optimizer, again)
+    distributed_checkpoint.load(tmp_path / "late", optimizer, again)
     assert again.in_flight == {} and again.slow_hash == outer.slow_hash and again.inner_step == 2
     with outerloop.attach(optimizer, again, on_round=(landed := []).append):
         sharded.train(net, optimizer, island=0, parts=[0, 1], steps=range(2, 7))
@@ -164,45 +166,45 @@ def test_an_error_of_8_bits_goes_through_float32_and_back():
 def test_the_group_of_all_ranks_of_a_mesh_of_two_dimensions_is_made_once_for_a_model(monkeypatch):
     """Of HSDP: 2 copies of 2 shards. Two saves are of one group; a model that has gone keeps none."""
     mesh, made = SimpleNamespace(ndim=2, mesh=torch.tensor([[0, 1], [2, 3]])), []
-    monkeypatch.setattr(cut, "cut_of", lambda model: (mesh, ()))
+    monkeypatch.setattr(sharding, "cut_of", lambda model: (mesh, ()))
     monkeypatch.setattr(dist, "new_group", lambda ranks, **_: made.append(ranks) or object())
     net, other = Net(**EVEN), Net(**EVEN)
-    groups = [cut.group_of(one) for one in (net, net, other)]
+    groups = [sharding.group_of(one) for one in (net, net, other)]
     assert groups[0] is groups[1] is not groups[2] and made == [[0, 1, 2, 3]] * 2
-    before = len(cut.GROUPS)
+    before = len(sharding.GROUPS)
     del net
     gc.collect()
-    assert len(cut.GROUPS) == before - 1
+    assert len(sharding.GROUPS) == before - 1
 
 
 def test_a_folder_without_a_checkpoint_is_refused(tmp_path):
     _, optimizer, outer = begun("uneven", None)
     with pytest.raises(UserError, match="holds no checkpoint"):
-        resharding.load(tmp_path / "none", optimizer, outer)
+        distributed_checkpoint.load(tmp_path / "none", optimizer, outer)
 
 
 def test_a_folder_without_an_outer_loop_is_refused(tmp_path):
     checkpoint.save({"x": torch.zeros(3)}, checkpoint_id=tmp_path / "plain", no_dist=True)
     _, optimizer, outer = begun("uneven", None)
     with pytest.raises(UserError, match="no outer loop in it"):
-        resharding.load(tmp_path / "plain", optimizer, outer)
+        distributed_checkpoint.load(tmp_path / "plain", optimizer, outer)
 
 
 def test_a_checkpoint_of_other_shapes_is_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(RUNS, "narrow", (EVEN | {"width": 8}, *RUNS["loco"][1:]))
     _, optimizer, outer = begun("narrow", None)
-    resharding.save(tmp_path / "narrow", optimizer, outer)
+    distributed_checkpoint.save(tmp_path / "narrow", optimizer, outer)
     _, optimizer, outer = begun("loco", None)
     with pytest.raises(UserError, match=r"tokens\.weight has shape \[32, 8\] there, \[32, 16\] here"):
-        resharding.load(tmp_path / "narrow", optimizer, outer)
+        distributed_checkpoint.load(tmp_path / "narrow", optimizer, outer)
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     _, optimizer, outer = begun("uneven", None)
-    resharding.save(tmp_path / "odd", optimizer, outer)
+    distributed_checkpoint.save(tmp_path / "odd", optimizer, outer)
     _, optimizer, outer = begun("loco", None)
     with pytest.raises(UserError, match=r"another model: only one has score\.weight"):
-        resharding.load(Path(tmp_path / "odd"), optimizer, outer)
+        distributed_checkpoint.load(Path(tmp_path / "odd"), optimizer, outer)
 
 
 class Runs:
@@ -219,12 +221,12 @@ def test_a_folder_of_somebody_else_runs_nothing(tmp_path):
     """Its index is a pickle with code in it, without an index in JSON; nothing is loaded."""
     _, optimizer, outer = begun("uneven", None)
     folder = tmp_path / "theirs"
-    resharding.save(folder, optimizer, outer)
+    distributed_checkpoint.save(folder, optimizer, outer)
     (folder / ".metadata").write_bytes(pickle.dumps(Runs(tmp_path / "ran")))
-    resharding.load(folder, optimizer, outer)  # by the index in JSON
+    distributed_checkpoint.load(folder, optimizer, outer)  # by the index in JSON
     (folder / "index.json").unlink()
     with pytest.raises(UserError, match="which no index of torch does"):
-        resharding.load(folder, optimizer, outer)
+        distributed_checkpoint.load(folder, optimizer, outer)
     assert not (tmp_path / "ran").exists()
 
 
@@ -232,18 +234,18 @@ def test_settings_of_the_inner_optimizer_that_are_code_are_refused_by_name(tmp_p
     net, optimizer, outer = begun("uneven", None)
     go_on(net, optimizer, outer, [0, 1], range(1))
     optimizer.param_groups[0]["lr"] = Runs(tmp_path / "ran")
-    resharding.save(tmp_path / "theirs", optimizer, outer)
+    distributed_checkpoint.save(tmp_path / "theirs", optimizer, outer)
     _, optimizer, outer = begun("uneven", None)
     with pytest.raises(UserError, match=r"theirs: optimizer\.param_groups.* is no plain value and is not loaded"):
-        resharding.load(tmp_path / "theirs", optimizer, outer)
+        distributed_checkpoint.load(tmp_path / "theirs", optimizer, outer)
     assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("tree", [[], {"slow": 3}, {"slow": {1: 2}}, "cut"])
 def test_a_state_of_another_kind_is_refused(tree, tmp_path):
     _, optimizer, outer = begun("uneven", None)
-    packed = snapshot.pack(tree)[:-1] if tree == "cut" else snapshot.pack(tree)
+    packed = canonical.pack(tree)[:-1] if tree == "cut" else canonical.pack(tree)
     rest = torch.frombuffer(bytearray(packed), dtype=torch.uint8)
     checkpoint.save({"rest": rest}, checkpoint_id=tmp_path / "odd", no_dist=True)
     with pytest.raises(UserError, match=r"another state than one of an outer loop|is damaged"):
-        resharding.load(tmp_path / "odd", optimizer, outer)
+        distributed_checkpoint.load(tmp_path / "odd", optimizer, outer)

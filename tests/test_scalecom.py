@@ -16,17 +16,17 @@ from outerloop.compress.identity import Identity
 from outerloop.compress.randomk import RandomK
 from outerloop.compress.scalecom import ScaleCom
 from outerloop.compress.sign import Sign
+from outerloop.core.codec import UpdateCodec
+from outerloop.core.round import RoundReport
 from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.kernels.reference import pack_bits, topk_rows, unpack_bits
 from outerloop.kernels.rows import split_rows
 from outerloop.methods.average import Average
-from outerloop.payload import Payload
-from outerloop.rounds import RoundReport
 from outerloop.schedule.every_h import EveryH
 from outerloop.schedule.streaming import Streaming
-from outerloop.types import Moment, Round, UserError
+from outerloop.types import CodecContext, Round, UserError
 
 CHUNK, K = 16, 4
 
@@ -51,7 +51,7 @@ def test_by_hand():
     """Chunks of 4, k 1. Agreed on 0 and 2: sends 5 and 8; holds back 1, -3, 2 and 0, -7, 1: announces 2 and 1."""
     codec = ScaleCom(chunk=4, k=1, values=Identity())
     x = torch.tensor([5.0, 1.0, -3.0, 2.0, 0.0, -7.0, 8.0, 1.0])
-    now = Moment(round=3, seed=5, agreed=packed(0, 2), leads=True)
+    now = CodecContext(round=3, seed=5, agreed=packed(0, 2), leads=True)
     parts = codec.encode(x, now)
     assert parts["value"].tolist() == [5.0, 8.0]
     assert unpack_bits(parts["next"], 2, 2).tolist() == [2, 1]
@@ -62,12 +62,12 @@ def test_what_a_coarse_codec_left_of_a_sent_value_is_held_back_too():
     """Signs of 8 and 2 decode to 5 and -5: 3 each are missing, more than the other two have."""
     codec = ScaleCom(chunk=4, k=2, values=Sign(chunk=None))
     x = torch.tensor([8.0, 1.0, -2.0, 0.5])
-    parts = codec.encode(x, Moment(round=3, seed=5, agreed=packed(0, 2), leads=True))
+    parts = codec.encode(x, CodecContext(round=3, seed=5, agreed=packed(0, 2), leads=True))
     assert unpack_bits(parts["next"], 2, 2).tolist() == [0, 2]
 
 
 def test_without_an_agreement_it_is_random_k():
-    now, x = Moment(round=0, seed=7), torch.randn(5, 13)
+    now, x = CodecContext(round=0, seed=7), torch.randn(5, 13)
     random = RandomK(chunk=CHUNK, k=K, values=Identity())
     assert torch.equal(scalecom().decode(scalecom().encode(x, now), x.shape, now),
                        random.decode(random.encode(x, now), x.shape, now))  # fmt: skip
@@ -78,7 +78,7 @@ def test_bytes_are_the_values_and_of_a_leader_the_positions(count):
     """bfloat16 a kept value; 4 bits a position."""
     codec, x = scalecom(Cast(dtype="bfloat16")), torch.randn(count)
     for leads in (False, True):
-        parts = codec.encode(x, Moment(round=3, seed=5, leads=leads))
+        parts = codec.encode(x, CodecContext(round=3, seed=5, leads=leads))
         size = sum(len(wire.view_of(part)) for part in parts.values())
         assert size == 2 * kept(x) + leads * math.ceil(4 * kept(x) / 8)
 
@@ -88,9 +88,9 @@ def test_parts_of_leader_and_followers_add_up_exactly(agreed):
     """ "next" is the leader's alone and goes beside the sum."""
     codec = scalecom()
     a, b = torch.randn(3, 77), torch.randn(3, 77)
-    now = Moment(round=3, seed=5, leads=True)
-    now = Moment(round=3, seed=5, leads=True, agreed=codec.encode(b, now)["next"] if agreed else None)
-    then = Moment(round=3, seed=5, agreed=now.agreed)
+    now = CodecContext(round=3, seed=5, leads=True)
+    now = CodecContext(round=3, seed=5, leads=True, agreed=codec.encode(b, now)["next"] if agreed else None)
+    then = CodecContext(round=3, seed=5, agreed=now.agreed)
     leader, follower = codec.encode(a, now), codec.encode(b, then)
     assert codec.linear and leader.keys() - follower.keys() == {"next"}
     added = {part: leader[part] + x for part, x in follower.items()} | {"next": leader["next"]}
@@ -103,11 +103,11 @@ def test_parts_of_leader_and_followers_add_up_exactly(agreed):
 def test_bad_announcements_are_refused_when_they_come(positions):
     """And as an agreement, where they would be a mistake of ours."""
     codec, x = ScaleCom(chunk=3000, k=2, values=Identity()), torch.randn(3000)
-    now, bad = Moment(round=3, seed=5), packed(*positions, bits=12)
+    now, bad = CodecContext(round=3, seed=5), packed(*positions, bits=12)
     with pytest.raises(ValueError, match=r"ascend|cannot hold"):
         codec.decode(codec.encode(x, now) | {"next": bad}, x.shape, now)
     with pytest.raises(ValueError, match=r"ascend|cannot hold"):
-        codec.encode(x, Moment(round=3, seed=5, agreed=bad))
+        codec.encode(x, CodecContext(round=3, seed=5, agreed=bad))
 
 
 @pytest.mark.parametrize(("chunk", "k"), [(1, 1), (65537, 1), (8, 0), (8, 9)])
@@ -192,7 +192,7 @@ def test_the_first_round_and_the_one_after_a_failed_one_are_drawn_from_the_seed(
     for worker in toy.run_workers(2, lambda e: watched(e, rounds=7, failing={3})):
         assert [bool(seen.report.failed) for seen in worker] == [number == 3 for number in range(7)]
         for number in (0, 1, 2, 4, 5, 6):
-            moment = Payload(random, seed=0).moment(number, "0.weight")
+            moment = UpdateCodec(random, seed=0).moment(number, "0.weight")
             drawn = random.decode(random.encode(ones, moment), ones.shape, moment).bool()
             assert torch.equal(worker[number].places()["0.weight"], drawn) == (number in (0, 4)), number
 
@@ -249,7 +249,7 @@ def test_a_restart_goes_on_bit_for_bit(delay, stop_at):
 
 def test_an_agreement_holds_in_one_round_and_passes_through_a_checkpoint_file(tmp_path):
     torch.save({"agreed": {"w": (4, packed(0, 2))}}, tmp_path / "state.pt")
-    payload = Payload(scalecom(), seed=0)
+    payload = UpdateCodec(scalecom(), seed=0)
     payload.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     assert torch.equal(payload.moment(4, "w").agreed, packed(0, 2))
     assert payload.moment(3, "w").agreed is None and payload.moment(5, "w").agreed is None
@@ -258,7 +258,7 @@ def test_an_agreement_holds_in_one_round_and_passes_through_a_checkpoint_file(tm
 @pytest.mark.parametrize("said", [{}, {"next": packed(0, 3)}])
 def test_only_the_word_of_the_leader_counts(said):
     """Two peers, round 0: peer 1 leads round 1. What peer 0 puts in is passed over, also when peer 1 says nothing."""
-    payload = Payload(scalecom(), seed=0)
+    payload = UpdateCodec(scalecom(), seed=0)
 
     def message(peer, parts):
         header = wire.Header(round=0, fragment=0, samples=1, schema=0, slow=0, peer=peer)
@@ -275,7 +275,7 @@ def test_what_was_put_in_is_sent_plus_held():
     for number in range(12):
         delta = torch.randn(97, 101)
         x = feedback.add("w", delta)
-        now = Moment(round=number, seed=number, leads=number % 3 == 0, agreed=payload.get("next"))
+        now = CodecContext(round=number, seed=number, leads=number % 3 == 0, agreed=payload.get("next"))
         payload = codec.encode(x, now)
         decoded = codec.decode(payload, x.shape, now)
         feedback.keep("w", x, decoded)

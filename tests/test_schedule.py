@@ -2,15 +2,15 @@
 
 import pytest
 
-from outerloop.lr import warmup_cosine
+from outerloop.inner.lr_schedule import warmup_cosine
 from outerloop.schedule.every_h import EveryH
-from outerloop.types import Due, Round, UserError
+from outerloop.types import DueRounds, Round, UserError
 
 
 def test_every_h_by_hand():
     schedule = EveryH(sync_every=3)
     dues = [schedule.due(step) for step in range(1, 7)]
-    first, second = Due([Round(0)], [Round(0)]), Due([Round(1)], [Round(1)])
+    first, second = DueRounds([Round(0)], [Round(0)]), DueRounds([Round(1)], [Round(1)])
     assert [(list(d.launch), list(d.land)) for d in dues] == [
         ([], []), ([], []), (first.launch, first.land), ([], []), ([], []), (second.launch, second.land)
     ]  # fmt: skip

@@ -9,12 +9,12 @@ import torch
 import toy
 
 from outerloop.aggregate.senders import Senders
-from outerloop.commands import build, config
 from outerloop.compress.dct import Dct
 from outerloop.compress.identity import Identity
 from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
-from outerloop.payload import Payload
+from outerloop.config import build, load
+from outerloop.core.codec import UpdateCodec
 
 # --- values ---
 
@@ -105,7 +105,7 @@ def by_hand(aggregate, rounds=3):
 
 def by_the_recipe(name, rounds=3):
     """What recipe=demo hands to its method in each round, at worker 0, and how many values each worker sent."""
-    settings = config.load([*DEMO, f"compress.large.of.k={K}", f"aggregate={name}"])
+    settings = load.load([*DEMO, f"compress.large.of.k={K}", f"aggregate={name}"])
 
     def work(exchange):
         net = torch.nn.Linear(COUNT, 1, bias=False)
@@ -145,7 +145,7 @@ def test_demo_aggregates_coefficients(name):
 
 def test_values_of_an_aggregate():
     """Coefficients are transformed back; what is not finite stays so, for checks to see; other codecs send values."""
-    payload = Payload(Dct(chunk=2, of=Identity()), seed=0)
+    payload = UpdateCodec(Dct(chunk=2, of=Identity()), seed=0)
     assert payload.values(torch.tensor([1.0, 1.0])).tolist() == pytest.approx([math.sqrt(2), 0.0], abs=1e-6)
     assert payload.values(torch.tensor([math.inf, 1.0])).tolist() == [math.inf, 1.0]
-    assert Payload(Identity(), seed=0).values(torch.tensor([1.0, 1.0])).tolist() == [1.0, 1.0]
+    assert UpdateCodec(Identity(), seed=0).values(torch.tensor([1.0, 1.0])).tolist() == [1.0, 1.0]

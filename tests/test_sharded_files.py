@@ -16,9 +16,9 @@ import torch
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 
-from outerloop import sharded_index
-from outerloop.sharded_files import Planner, Reader, Writer
-from outerloop.sharded_pickle import records
+from outerloop.state import dcp_index
+from outerloop.state.dcp_files import Planner, Reader, Writer
+from outerloop.state.dcp_pickle import records
 from outerloop.types import UserError
 
 
@@ -81,9 +81,9 @@ def test_torch_reads_what_is_written_here_and_is_read_here(tmp_path):
 
 def test_both_indexes_say_the_same(tmp_path):
     save(tmp_path)
-    of_torch = sharded_index.described(records((tmp_path / ".metadata").read_bytes()))
+    of_torch = dcp_index.described(records((tmp_path / ".metadata").read_bytes()))
     assert of_torch == json.loads((tmp_path / "index.json").read_text())
-    again = sharded_index.described(sharded_index.read(tmp_path))
+    again = dcp_index.described(dcp_index.read(tmp_path))
     assert again == of_torch
 
 
@@ -134,7 +134,7 @@ def test_an_admitted_name_runs_nothing_either(name):
 
 def test_a_class_cannot_be_changed_by_a_pickle(tmp_path):
     """The state of an object may be set, that of what makes objects may not."""
-    name = b"c" + f"{sharded_index.Metadata.__module__}\nMetadata\n".encode()
+    name = b"c" + f"{dcp_index.Metadata.__module__}\nMetadata\n".encode()
     with pytest.raises(ValueError):
         records(b"\x80\x04" + name + b"}X\x01\x00\x00\x00aK\x01sb.")
 
@@ -272,7 +272,7 @@ def test_chunks_overlap_if_and_only_if_two_have_a_value_in_common(seed):
         ]
         values = Counter(place for box in boxes for place in itertools.product(*(range(*side) for side in box)))
         expected = max(values.values(), default=0) < 2
-        assert sharded_index.disjoint(chunks) == expected, boxes
+        assert dcp_index.disjoint(chunks) == expected, boxes
         found[expected] += 1
     assert min(found.values()) > 20
 
@@ -284,7 +284,7 @@ def test_an_index_of_many_chunks_is_checked_quickly():
         offsets = ([place if i == axis else 0 for i in range(2)] for place in range(5000))
         chunks = [ChunkStorageMetadata(torch.Size(one), torch.Size(sizes)) for one in offsets]
         began = time.process_time()
-        assert sharded_index.disjoint(chunks) and time.process_time() - began < 1
+        assert dcp_index.disjoint(chunks) and time.process_time() - began < 1
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[" * 100_000, b"\xff", b'{"format": 1}', b'{"format": 1, "entries": 3}'])

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outerloop import snapshot
+from outerloop.state import canonical
 
 NUMBERS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=5))
 TENSORS = st.builds(
@@ -35,16 +35,16 @@ def equal(a, b):
 @settings(max_examples=100, deadline=None)
 @given(TREES)
 def test_trees_come_back(tree):
-    assert equal(snapshot.unpack(snapshot.pack(tree)), tree)
+    assert equal(canonical.unpack(canonical.pack(tree)), tree)
 
 
 def test_the_order_of_keys_and_the_layout_of_tensors_do_not_show():
     x = torch.randn(4, 6)
     one = {"slow": {"a": x, "b": x.t().contiguous().t()}, "rounds": {1: 2, 0: 3}}
     other = {"rounds": {0: 3, 1: 2}, "slow": {"b": x.clone(), "a": x}}
-    assert snapshot.pack(one) == snapshot.pack(other)
+    assert canonical.pack(one) == canonical.pack(other)
     other["slow"]["a"] = x + 1
-    assert snapshot.pack(one) != snapshot.pack(other)
+    assert canonical.pack(one) != canonical.pack(other)
 
 
 def test_an_optimizer_goes_on_as_if_nothing_had_been():
@@ -58,7 +58,7 @@ def test_an_optimizer_goes_on_as_if_nothing_had_been():
     steps(optimizer, x, 3)
     y = x.clone()
     late = torch.optim.SGD([y], lr=0.5)
-    late.load_state_dict(snapshot.unpack(snapshot.pack(optimizer.state_dict())))
+    late.load_state_dict(canonical.unpack(canonical.pack(optimizer.state_dict())))
     steps(optimizer, x, 2)
     steps(late, y, 2)
     assert torch.equal(x, y)
@@ -67,17 +67,17 @@ def test_an_optimizer_goes_on_as_if_nothing_had_been():
 @pytest.mark.parametrize("tree", [{"a": object()}, {(1, 2): 3}, [{1.5: 2}]], ids=["object", "tuple", "float"])
 def test_what_it_does_not_hold_is_refused(tree):
     with pytest.raises(TypeError):
-        snapshot.pack(tree)
+        canonical.pack(tree)
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_mutated_bytes_are_refused_or_are_some_tree(data):
-    whole = snapshot.pack({"slow": {"w": torch.randn(5)}, "rounds": {0: 1}})
+    whole = canonical.pack({"slow": {"w": torch.randn(5)}, "rounds": {0: 1}})
     at = data.draw(st.integers(0, len(whole) - 1))
     broken = whole[:at] + bytes([data.draw(st.integers(0, 255))]) + whole[at + 1 :]
     for content in (broken, whole[:at], whole + broken[:at]):
         try:
-            snapshot.unpack(content)
+            canonical.unpack(content)
         except ValueError:
             continue

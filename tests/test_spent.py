@@ -3,9 +3,9 @@
 import pytest
 import toy
 
-from outerloop.inner.spent import Spent
+from outerloop.core.round import RoundReport, utilization
+from outerloop.inner.step_time import StepTimeBudget
 from outerloop.inner.trainer import StepReport
-from outerloop.rounds import RoundReport, utilization
 from outerloop.types import Round
 
 
@@ -22,7 +22,7 @@ def landed(*, wait_s, moved_s):
 
 def test_of_a_round_that_is_waited_for():
     """Ten steps of 1 s; after the last one 5 s, of which 4 of waiting, for 3 of which bytes were moving."""
-    spent = Spent()
+    spent = StepTimeBudget()
     for _ in range(9):
         spent.add(step(1.0, 0.0))
     spent.add(step(1.0, 5.0))
@@ -32,7 +32,7 @@ def test_of_a_round_that_is_waited_for():
 
 
 def test_rounds_that_land_after_one_step_share_its_time():
-    spent = Spent()
+    spent = StepTimeBudget()
     spent.add(step(1.0, 5.0))
     rows = [spent.on(landed(wait_s=2.0, moved_s=0.0)) for _ in range(2)]
     assert rows[1] == {"compute_s": 0.0, "communication_s": 0.0, "others_s": 0.0}
@@ -41,7 +41,7 @@ def test_rounds_that_land_after_one_step_share_its_time():
 
 
 def test_a_launch_counts_where_it_happened_however_late_the_round_lands():
-    spent = Spent()
+    spent = StepTimeBudget()
     for outer_s in (0.5, 0.0, 0.25):
         spent.add(step(1.0, outer_s))
     assert spent.on(landed(wait_s=0.0, moved_s=0.0))["communication_s"] == 0.75

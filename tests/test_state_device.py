@@ -13,14 +13,14 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import outerloop
-from outerloop.commands import config
-from outerloop.cut import local_of
+from outerloop.config import load
+from outerloop.core.memory_usage import estimate
 from outerloop.feedback.ef import ErrorFeedback
-from outerloop.gathered import Gathered
-from outerloop.island import Island, copied
-from outerloop.memory import estimate
 from outerloop.methods.noloco import NoLoCo
-from outerloop.ranks import Ranks
+from outerloop.replica.gathered import Gathered
+from outerloop.replica.island import Island, copied
+from outerloop.replica.rank_group import RankGroup
+from outerloop.replica.sharding import local_of
 from outerloop.schedule.every_h import EveryH
 from outerloop.schedule.streaming import Streaming
 from outerloop.types import UserError
@@ -84,7 +84,7 @@ def gathered_by_one(rank):
     mesh = init_device_mesh("cpu", (1,))
 
     def door(net):
-        return Gathered(fully_shard(net, mesh=mesh), Ranks(None))
+        return Gathered(fully_shard(net, mesh=mesh), RankGroup(None))
 
     cases = [case for case in CASES if case.startswith("fused")]
     runs = {case: [trained(CASES[case](), each)[0][1] for each in (Island, door)] for case in cases}
@@ -125,14 +125,14 @@ def test_what_is_carried_on_comes_to_the_gpu():
 def test_what_a_leader_gathers_and_spreads(apart):
     """Its own copies, on the device of the outer state, and back: fake tensors of a GPU, and an island of one rank."""
     net = toy.model()
-    gathered = Gathered(net, Ranks(None))
+    gathered = Gathered(net, RankGroup(None))
     for x in (*gathered.pick(["0.weight"]).values(), *gathered.read(["0.weight"], "weights").values()):
         assert torch.equal(x, net[0].weight) and x.data_ptr() != net[0].weight.data_ptr()
     with FakeTensorMode():
-        island = Gathered(nn.ParameterDict({"a": torch.empty(7, device="cuda")}), Ranks(None), state_device=apart)
+        island = Gathered(nn.ParameterDict({"a": torch.empty(7, device="cuda")}), RankGroup(None), state_device=apart)
         [picked] = island.pick(["a"]).values()
         assert picked.device == (apart or torch.device("cuda:0"))
-    spread, alone = [], Ranks(None)
+    spread, alone = [], RankGroup(None)
     alone.same = lambda x: spread.append(x.device.type) or x
     Gathered(net.to("meta"), alone, state_device=CPU).write({"0.bias": torch.ones(7)}, merge_local=0.5)
     assert spread == ["meta"]
@@ -176,9 +176,9 @@ def test_what_is_written_goes_to_the_device_of_the_model():
 
 
 def test_the_option_says_where_and_only_two_places_are_known():
-    assert config.load([]).state_device == "model"
+    assert load.load([]).state_device == "model"
     with pytest.raises(UserError, match="state_device=disk is not one of model, cpu: type state_device=model"):
-        config.load(["state_device=disk"])
+        load.load(["state_device=disk"])
 
 
 def test_memory_says_what_lies_apart():

@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 from outerloop.commands import main, status
-from outerloop.commands.looking import Look
-from outerloop.sinks.shown import Shown
-from outerloop.swarm.roster import Record
-from outerloop.swarm.status import Status
+from outerloop.commands.observe import RunObservation
+from outerloop.sinks.peer_status import PeerStatusSink
+from outerloop.swarm.membership.roster import Record
+from outerloop.swarm.membership.status import Status
 
 IDS = ["12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp", "12D3KooWQkrbANV9FKkcs48PRwK38ogmdpNNYPjyUK5n1Qy4VK5w"]
 
@@ -52,7 +52,7 @@ def test_any_number_has_a_width(loss: float) -> None:
 
 def test_a_workers_rows_become_its_status() -> None:
     seen: list[Status] = []
-    sink = Shown(seen.append)
+    sink = PeerStatusSink(seen.append)
     sink.write({"event": "ready"})
     sink.write({"event": "step", "loss": 3.0, "tokens_per_s": 10.0})
     sink.write({"event": "round", "round": 1, "failed": "", "peers": 4, "took_part": True})
@@ -75,8 +75,8 @@ class Asked:
         self.answers.append(Future())
         return self.answers[-1]
 
-    def look(self) -> Look:
-        return Look(cast(Any, self), IDS[0], run="r", roster=list)
+    def look(self) -> RunObservation:
+        return RunObservation(cast(Any, self), IDS[0], run="r", roster=list)
 
 
 def test_a_peer_that_does_not_answer_who_is_expelled_holds_up_no_table() -> None:

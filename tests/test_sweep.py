@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from outerloop.commands import config, main, multirun, report
+from outerloop.commands import main, report
+from outerloop.config import load
+from outerloop.launcher import multirun
 from outerloop.report import runs
 from outerloop.types import UserError
 
@@ -77,7 +79,7 @@ def test_a_sweeper_that_looks_for_the_best_goes_on_after_a_job_that_died(tmp_pat
 
 def test_which_runs_died_is_read_from_the_folders(tmp_path):
     """One that left a word, one that was killed before it began, one under way; the order is that of the numbers."""
-    settings = config.load([*SMALL.split(), f"run_dir={tmp_path}/10", "recipe=diloco"])
+    settings = load.load([*SMALL.split(), f"run_dir={tmp_path}/10", "recipe=diloco"])
     multirun.leave_word(settings, UserError("first line\nno space left"))
     (tmp_path / "9").mkdir()
     (tmp_path / "2").mkdir()
@@ -96,7 +98,7 @@ def test_which_runs_died_is_read_from_the_folders(tmp_path):
 
 def test_a_run_that_died_in_a_sweep_can_be_started_again_where_it_was(tmp_path, monkeypatch):
     options = [*SMALL.split(), f"run_dir={tmp_path}/1"]
-    multirun.leave_word(config.load(options), UserError("no space left"))
+    multirun.leave_word(load.load(options), UserError("no space left"))
     monkeypatch.setattr(sys, "argv", ["outerloop", "train", *options])
     assert main.main() == 0
     assert not (tmp_path / "1/died.json").exists() and multirun.unfinished(tmp_path) == []
@@ -106,7 +108,7 @@ def test_a_run_that_died_in_a_sweep_can_be_started_again_where_it_was(tmp_path, 
 @pytest.mark.parametrize("typed", ["runs/a", "runs/it's", "/tmp/a b", "runs/a,b", "runs/a=b", "runs/${x"])
 def test_the_folder_of_a_sweep_is_what_was_typed(typed):
     option = multirun.SWEEP_DIR + multirun.quoted(Path(typed))
-    [override] = config.parsed([option])
+    [override] = load.parsed([option])
     assert override.value() == typed
 
 

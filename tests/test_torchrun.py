@@ -12,9 +12,10 @@ import pytest
 from run_told import summary_of
 from torch import distributed as dist
 
-from outerloop import checkpoint
-from outerloop.commands import config, rank
-from outerloop.commands.train import train
+from outerloop.config import load
+from outerloop.launcher import torchrun_rank as rank
+from outerloop.launcher.supervisor import train
+from outerloop.state import checkpoint
 from outerloop.types import UserError
 
 SMALL = ["model=nano", "eval.sequences=16", "inner.seq_len=32", "inner.batch=4", "threads=1"]
@@ -69,7 +70,7 @@ SETTINGS = ["recipe=sparseloco", "rounds=8", "schedule.sync_every=4", "checkpoin
 
 def check_as_threads(tmp_path):
     """The run in tmp_path/ranks came to what the same run of threads comes to, bit for bit."""
-    train(config.load([*SMALL, *SETTINGS, "workers=2", "exchange=inprocess", f"run_dir={tmp_path}/threads"]))
+    train(load.load([*SMALL, *SETTINGS, "workers=2", "exchange=inprocess", f"run_dir={tmp_path}/threads"]))
     threads, ranks = summary_of(tmp_path / "threads"), summary_of(tmp_path / "ranks")
     for key in ("slow_hash", "val_loss", "val_loss_initial", "tokens", "rounds", "rounds_failed", "workers"):
         assert ranks[key] == threads[key], key
@@ -122,7 +123,7 @@ def test_without_torchrun_it_says_what_to_type(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", config.groups()["recipe"])
+@pytest.mark.parametrize("recipe", load.groups()["recipe"])
 def test_every_recipe_trains(recipe, tmp_path):
     """Two processes; three for gossip, so that one of them is alone in each round."""
     steps = [] if recipe in OWN_STEPS else ["schedule.sync_every=4"]

@@ -10,9 +10,9 @@ import time
 import pytest
 from run_told import summary_of
 
-from outerloop import checkpoint
-from outerloop.commands import config
-from outerloop.commands.train import train
+from outerloop.config import load
+from outerloop.launcher.supervisor import train
+from outerloop.state import checkpoint
 
 SMALL = ["model=nano", "workers=2", "eval.sequences=16", "inner.seq_len=32", "inner.batch=4"]
 OWN_EXCHANGE = {"noloco"}
@@ -21,16 +21,16 @@ MUON = {"muloco", "outerloop"}  # half a second a step on a CPU that computes bf
 
 
 def run(run_dir, *overrides):
-    train(config.load([*SMALL, "exchange=inprocess", f"run_dir={run_dir}", *overrides]))
+    train(load.load([*SMALL, "exchange=inprocess", f"run_dir={run_dir}", *overrides]))
     return summary_of(run_dir)
 
 
-@pytest.mark.parametrize("recipe", config.groups()["recipe"])
+@pytest.mark.parametrize("recipe", load.groups()["recipe"])
 def test_every_recipe_trains_twenty_rounds(recipe, tmp_path):
     steps = [] if recipe in OWN_STEPS else [f"schedule.sync_every={1 if recipe in MUON else 4}"]
     exchange = [] if recipe in OWN_EXCHANGE else ["exchange=inprocess"]
     where = [f"run_dir={tmp_path}/run", f"recipe={recipe}", "rounds=20", "inner.warmup_steps=5"]
-    train(config.load([*SMALL, *where, *steps, *exchange]))
+    train(load.load([*SMALL, *where, *steps, *exchange]))
     summary = summary_of(tmp_path / "run")
     assert summary["val_loss"] < summary["val_loss_initial"] - 0.5
     assert summary["rounds"] == 20 and summary["rounds_failed"] == 0 and len(set(summary["slow_hash"])) == 1

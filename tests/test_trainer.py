@@ -6,17 +6,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from outerloop.commands import build, config, team
-from outerloop.commands.team import OneThread
-from outerloop.commands.train import train
+from outerloop.config import build, load
 from outerloop.exchange.inprocess import Hub
+from outerloop.launcher import local_pool
+from outerloop.launcher.local_pool import SingleWorkerPool
+from outerloop.launcher.supervisor import train
 
 README = Path(__file__).parent.parent / "README.md"
 SMALL = ["exchange=inprocess", "workers=1", "model=nano", "data=text", f"data.files=[{README}]", "inner.seq_len=16"]
 
 
 def trainer_of(*overrides, exchange=None):
-    settings = config.load([*SMALL, *overrides])
+    settings = load.load([*SMALL, *overrides])
     if exchange is None:
         exchange = build.make(settings.exchange, hub=Hub(1), rank=0)
         exchange.join()
@@ -68,7 +69,7 @@ def test_evaluation_leaves_no_trace():
 def test_torch_compile_and_bfloat16_train(tmp_path):
     """About a minute: the compiler is C++."""
     options = ["inner.compile=true", "inner.precision=bfloat16", "rounds=2", "schedule.sync_every=2"]
-    summary = train(config.load([*SMALL, *options, "eval.sequences=4", f"run_dir={tmp_path}/run"]))
+    summary = train(load.load([*SMALL, *options, "eval.sequences=4", f"run_dir={tmp_path}/run"]))
     assert summary["val_loss"] < summary["val_loss_initial"]
 
 
@@ -99,15 +100,15 @@ def test_one_thread_computes_for_all_workers_of_a_process(tmp_path, monkeypatch)
     SEEN.clear()
     asked = []
 
-    class Told(OneThread):
+    class Told(SingleWorkerPool):
         def __call__(self, work, *args):
             asked.append((work.__name__, threading.get_ident(), torch.get_num_threads()))
             return super().__call__(work, *args)
 
-    monkeypatch.setattr(team, "OneThread", Told)
+    monkeypatch.setattr(local_pool, "SingleWorkerPool", Told)
     model = ["model=module", "model._target_=test_trainer.Telling", "+model.vocab=256"]
     options = [*SMALL, *model, "workers=3", "threads=2", "rounds=2", "schedule.sync_every=2", "eval.sequences=6"]
-    train(config.load([*options, f"run_dir={tmp_path}/run"]))
+    train(load.load([*options, f"run_dir={tmp_path}/run"]))
     assert len(SEEN) >= 3 * 2 * 2 + 3
     assert {cores for _, cores in SEEN} == {2} and len({thread for thread, _ in SEEN}) == 1
     by_workers = [ask for ask in asked if ask[1] != threading.get_ident()]
@@ -117,7 +118,7 @@ def test_one_thread_computes_for_all_workers_of_a_process(tmp_path, monkeypatch)
 
 
 def test_what_fails_in_the_computing_thread_fails_where_it_was_asked_for():
-    compute = OneThread(1)
+    compute = SingleWorkerPool(1)
     with pytest.raises(ZeroDivisionError):
         compute(divmod, 1, 0)
     assert compute(divmod, 7, 2) == (3, 1)

@@ -8,12 +8,12 @@ import pytest
 import torch
 import toy
 
-from outerloop import pace
 from outerloop.aggregate.weighted import Weighted
-from outerloop.commands import config
-from outerloop.commands.train import train
-from outerloop.compatibility import doubts
-from outerloop.pace import Pace
+from outerloop.config import load
+from outerloop.core import step_clock
+from outerloop.core.compatibility import doubts
+from outerloop.core.step_clock import StepClock
+from outerloop.launcher.supervisor import train
 from outerloop.schedule.every_h import EveryH
 from outerloop.schedule.every_seconds import EverySeconds
 from outerloop.types import UserError
@@ -23,7 +23,7 @@ from outerloop.types import UserError
 def clock(monkeypatch):
     """A clock that each thread moves by hand."""
     here = threading.local()
-    monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=lambda: getattr(here, "now_s", 100.0)))
+    monkeypatch.setattr(step_clock, "time", SimpleNamespace(monotonic=lambda: getattr(here, "now_s", 100.0)))
 
     def move(seconds):
         here.now_s = getattr(here, "now_s", 100.0) + seconds
@@ -33,7 +33,7 @@ def clock(monkeypatch):
 
 def test_steps_of_the_clock_by_hand(clock):
     """Steps of .5 s, from the first call on; what is left over is carried; a landing takes it away."""
-    one, passed = Pace(0.5), []
+    one, passed = StepClock(0.5), []
     for seconds in (9.0, 0.25, 0.25, 0.75, 0.25, 1.75):
         clock(seconds)
         passed.append(one.passed())
@@ -47,7 +47,7 @@ def test_steps_of_the_clock_by_hand(clock):
 
 
 def test_without_seconds_every_inner_step_counts(clock):
-    assert [Pace(0.0).passed() for _ in range(3)] == [1, 1, 1]
+    assert [StepClock(0.0).passed() for _ in range(3)] == [1, 1, 1]
 
 
 def rounds_of(exchange, clock, *, step_s, batch=1, steps=200, rounds=2, schedule=None):
@@ -120,7 +120,7 @@ def test_a_run_by_the_clock(tmp_path):
     """Real seconds; rounds, learning rate and log go by counted steps, and checkpoints too."""
     small = ["model=nano", "workers=2", "eval.sequences=16", "inner.seq_len=32", "inner.batch=4", "exchange=inprocess"]
     timed = ["recipe=diloco", "schedule=every_seconds", "schedule.seconds=0.4", "schedule.sync_every=4", "rounds=3"]
-    train(config.load([*small, *timed, "aggregate=weighted", "log_every=2", f"run_dir={tmp_path}/run"]))
+    train(load.load([*small, *timed, "aggregate=weighted", "log_every=2", f"run_dir={tmp_path}/run"]))
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert summary["rounds"] == 3 and summary["rounds_failed"] == 0 and len(set(summary["slow_hash"])) == 1
     rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""Foreign bytes: whatever a peer sends is refused as a BadMessage or decodes to finite tensors of the right shapes.
+"""Foreign bytes: whatever a peer sends is refused as a InvalidMessage or decodes to finite tensors of the right shapes.
 
 Four thousand payloads here; thirty-two thousand others with: pytest -m slow -n 0 tests/test_wire_fuzz.py
 """
@@ -14,15 +14,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Size
 
-from outerloop import replicas, wire
+from outerloop import wire
 from outerloop.aggregate.distance_screen import DistanceScreen
 from outerloop.aggregate.weighted import Weighted
-from outerloop.compress.adaptive import Adaptive
+from outerloop.compress.energy_topk import Adaptive
 from outerloop.compress.identity import Identity
 from outerloop.compress.index.fixed import Fixed
 from outerloop.compress.topk import TopK
-from outerloop.island import here
-from outerloop.types import Contribution, Moment, Round
+from outerloop.core import replica_average
+from outerloop.replica.island import here
+from outerloop.types import CodecContext, Contribution, Round
 
 SHORT = settings(max_examples=160, derandomize=True, database=None)
 LONG = settings(max_examples=1300, database=None)
@@ -78,7 +79,7 @@ def test_empty_parts_whose_other_dimensions_overflow_are_refused(dims):
     def empty(draft, tensor):
         tensor[0].dims, tensor[0].data = dims, b""
 
-    with pytest.raises(wire.BadMessage, match="a part of shape"):
+    with pytest.raises(wire.InvalidMessage, match="a part of shape"):
         hostile.decoded("identity", with_big("identity", empty))
 
 
@@ -90,13 +91,13 @@ def test_values_in_another_precision_than_the_peers_own_are_refused(dtype):
     def other_precision(draft, tensor):
         tensor[0].dtype, tensor[0].data = wire.DTYPES.index(dtype), bytes(wire.view_of(value))
 
-    with pytest.raises(wire.BadMessage, match="tensor big: decodes to"):
+    with pytest.raises(wire.InvalidMessage, match="tensor big: decodes to"):
         hostile.decoded("identity", with_big("identity", other_precision))
 
 
 def test_kept_values_beyond_float32_are_refused():
     """1e300 is finite, but not once it meets float32 weights."""
-    codec, now = TopK(chunk=8, k=2, values=Identity(), index=Fixed()), Moment(0, 0)
+    codec, now = TopK(chunk=8, k=2, values=Identity(), index=Fixed()), CodecContext(0, 0)
     parts = codec.encode(torch.randn(8), now)
     parts["values.value"] = parts["values.value"].double() + 1e300
     with pytest.raises(ValueError, match="not finite"):
@@ -106,7 +107,7 @@ def test_kept_values_beyond_float32_are_refused():
 def test_a_step_of_many_bytes_is_not_spelled_out():
     codec = Adaptive(chunk=8, k_min=1, k_max=2, target=0.5, values=Identity(), index=Fixed())
     with pytest.raises(ValueError, match="step") as refused:
-        codec.decode({"step": torch.zeros(10**6, dtype=torch.uint8)}, Size([8]), Moment(0, 0))
+        codec.decode({"step": torch.zeros(10**6, dtype=torch.uint8)}, Size([8]), CodecContext(0, 0))
     assert len(str(refused.value)) < 100
 
 
@@ -115,7 +116,7 @@ def test_a_reason_is_short_whatever_the_parts_are_called():
         draft.names = [b"%03d" % i + b"x" * 100 for i in range(255)]
         tensor += [forged.Section(i, 0, [0], b"") for i in range(1, 255)]
 
-    with pytest.raises(wire.BadMessage, match="tensor big") as refused:
+    with pytest.raises(wire.InvalidMessage, match="tensor big") as refused:
         hostile.decoded("identity", with_big("identity", many_names))
     assert len(str(refused.value)) <= hostile.LONGEST_REASON
 
@@ -124,7 +125,7 @@ def test_a_reason_is_short_whatever_the_parts_are_called():
 def test_names_that_a_terminal_would_obey_are_refused(name):
     draft = forged.apart(hostile.honest("identity"))
     draft.peer = name.encode()
-    with pytest.raises(wire.BadMessage, match="is not a name") as refused:
+    with pytest.raises(wire.InvalidMessage, match="is not a name") as refused:
         wire.read(draft.assembled())
     assert len(str(refused.value)) < 200
 
@@ -169,8 +170,8 @@ class Meeting:
     ids=["none", "short", "nan", "half"],
 )
 def test_weights_that_do_not_fit_are_left_out(parts):
-    found = replicas.average(Meeting(parts))
+    found = replica_average.average(Meeting(parts))
     assert found.refused["b"].startswith("b: its weights do not fit: payload of b, tensor w")
     assert found.mean["w"].tolist() == [1.0] * 3 and found.peers == ("a",) and found.spread == 0.0
-    found = replicas.average(Meeting({"value": torch.full((3,), 3.0)}))
+    found = replica_average.average(Meeting({"value": torch.full((3,), 3.0)}))
     assert found.mean["w"].tolist() == [2.0] * 3 and found.spread == 1.0 and not found.refused

@@ -5,7 +5,7 @@ import threading
 import ranks
 from torch import distributed as dist
 
-from outerloop.ranks import Ranks
+from outerloop.replica.rank_group import RankGroup
 
 TURNS = 50
 
@@ -26,7 +26,7 @@ def expected(words, number):
 
 
 def two_threads(rank):
-    words, apart, errors = Ranks(dist.group.WORLD), Ranks(dist.group.WORLD).apart(), []
+    words, apart, errors = RankGroup(dist.group.WORLD), RankGroup(dist.group.WORLD).apart(), []
 
     def aside():
         for number in range(TURNS):
@@ -47,5 +47,5 @@ def test_words_apart_do_not_mix_with_others(tmp_path):
 
 
 def test_a_process_alone_speaks_to_itself():
-    apart = Ranks(None).apart()
+    apart = RankGroup(None).apart()
     assert said(apart, 3) == expected(apart, 3)

@@ -7,12 +7,12 @@ import pytest
 import torch
 import toy
 
-from outerloop.commands.shares import Shares
+from outerloop.core.round import RoundReport
 from outerloop.inner import worker as worker_module
-from outerloop.inner.once import only_once
+from outerloop.inner.call_once import only_once
 from outerloop.inner.worker import Plan, Worker
-from outerloop.ranks import Ranks
-from outerloop.rounds import RoundReport
+from outerloop.launcher.validation_merge import Shares
+from outerloop.replica.rank_group import RankGroup
 from outerloop.types import ReplicasDiverged, Round, RoundFailed, UserError
 
 PLAN = Plan(
@@ -24,7 +24,7 @@ PLAN = Plan(
 def worker_of(exchange, events=None):
     outer = toy.outer(toy.model(), exchange)
     emit = events.append if events is not None else lambda event: None
-    trainer = SimpleNamespace(outer=outer, ranks=Ranks(None), tokens=0)
+    trainer = SimpleNamespace(outer=outer, ranks=RankGroup(None), tokens=0)
     return Worker(
         PLAN, trainer=trainer, exchange=exchange, validation=torch.zeros(0, 2), emit=emit, check_stop=lambda: None
     )

@@ -11,8 +11,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from outerloop.cut import processes_of
-from outerloop.island import Island
+from outerloop.replica.island import Island
+from outerloop.replica.sharding import processes_of
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from torch import nn
 
 from outerloop.aggregate.mean import Mean
 from outerloop.compress.identity import Identity
+from outerloop.core.loop import OuterLoop
 from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.feedback.none import NoFeedback
-from outerloop.loop import OuterLoop
 from outerloop.methods.outer_optimizer import OuterOptimizer
 from outerloop.schedule.every_h import EveryH
 from outerloop.types import Stopped

@@ -1,8 +1,8 @@
 """Fleets and methods whose rounds can be worked out by hand."""
 
+from outerloop.plan.forecast import outlook
 from outerloop.plan.links import Links
-from outerloop.plan.outlook import outlook
-from outerloop.plan.setting import Fleet, Method
+from outerloop.plan.scenario import Fleet, Method
 
 MB = 1e6
 EVEN = Links(MB, MB)

@@ -14,7 +14,7 @@ from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
 from outerloop.feedback.ef import ErrorFeedback
-from outerloop.feedback.local import LocalError
+from outerloop.feedback.local_error import LocalError
 from outerloop.feedback.none import NoFeedback
 from outerloop.methods.outer_optimizer import OuterOptimizer
 from outerloop.schedule.every_h import EveryH

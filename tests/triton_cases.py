@@ -9,13 +9,13 @@ import itertools
 import pytest
 import torch
 
-from outerloop.kernels.cuda_land import land_triton
-from outerloop.kernels.cuda_select import select_triton
-from outerloop.kernels.cuda_two_bit import two_bit_decode_triton, two_bit_encode_triton
 from outerloop.kernels.eight_bit import to_eight_bit
 from outerloop.kernels.land import Landing, land
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.select import select
+from outerloop.kernels.triton.land import land_triton
+from outerloop.kernels.triton.select import select_triton
+from outerloop.kernels.triton.two_bit import two_bit_decode_triton, two_bit_encode_triton
 from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
 
 ON_GPU = torch.cuda.is_available()

@@ -10,11 +10,11 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from outerloop.kernels.cuda_land import land_triton
-from outerloop.kernels.cuda_select import select_triton
-from outerloop.kernels.cuda_two_bit import two_bit_decode_triton, two_bit_encode_triton
 from outerloop.kernels.eight_bit import to_eight_bit
 from outerloop.kernels.land import Landing
+from outerloop.kernels.triton.land import land_triton
+from outerloop.kernels.triton.select import select_triton
+from outerloop.kernels.triton.two_bit import two_bit_decode_triton, two_bit_encode_triton
 
 
 class Absent:

@@ -18,8 +18,8 @@ D ends that, since no partner sets D: whoever is met, and however often, a round
 its own longest round did. A refused partner leaves the round a solo step. Where nothing has moved and nobody was met,
 r is 0 and nothing pulls.
 
-At the end whole replicas are averaged (replicas.py) by the same rules, with r² = Σ min(max(h, D), 8 D)² over fragments:
-what anybody says at the end does not change r.
+At the end whole replicas are averaged (replica_average.py) by the same rules, with r² = Σ min(max(h, D), 8 D)² over
+fragments: what anybody says at the end does not change r.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Who = TypeVar("Who")
 
 
 class DistanceScreen(NormScreen):
-    """The rules above. Norms that are measured are distances from this peer's slow weights (routes/plain.py).
+    """The rules above. Norms that are measured are distances from this peer's slow weights (core/pipeline_dense.py).
 
     `landed` holds the distances of partners that counted, which differ from peer to peer.
     """

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from outerloop.portable import divided
+from outerloop.kernels.portable import divided
 
 
 class Mean:

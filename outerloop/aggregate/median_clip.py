@@ -5,8 +5,8 @@
 Of an even number of norms the median is the lower one of the two in the middle: their mean would follow the larger one,
 and of two peers one alone would set it.
 
-The factor is computed in float64 from norms that are the same bits everywhere (lengths.py), and rounded to the type of
-the values before it meets them: every product is one rounding, so all routes and all machines come to the same.
+The factor is computed in float64 from norms that are the same bits everywhere (exact_norms.py), and rounded to the type
+of the values before it meets them: every product is one rounding, so all routes and all machines come to the same.
 
 One peer that sends a huge pseudo-gradient, by accident or on purpose, moves the mean no further than an honest one.
 """

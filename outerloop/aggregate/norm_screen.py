@@ -16,7 +16,7 @@ Two norms have no middle: one of the two peers alone would set it. So with two t
 norm of zero says nothing about it.
 
 This bounds how far one contribution moves the slow weights, not where to: see README for what that holds against.
-All of it follows from norms that have the same bits on all machines (lengths.py) and from rounds that all replicas
+All of it follows from norms that have the same bits on all machines (exact_norms.py) and from rounds that all replicas
 landed, so all peers refuse and clip alike. Clipping to the median: Covenant-72B, arXiv 2603.08163.
 """
 

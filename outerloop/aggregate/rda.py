@@ -3,8 +3,8 @@
     ḡ = (1/P) Σ_p ‖Δ̂_p‖ · m / ‖m‖,   m = (1/P) Σ_p Δ̂_p
 
 Averaging shortens: the more the workers disagree, the shorter their mean. RDA keeps the direction of the mean and the
-length of a single step. Norms are those of lengths.py, and the mean is stretched in float64 and rounded once, so that
-all machines get the same bits.
+length of a single step. Norms are those of exact_norms.py, and the mean is stretched in float64 and rounded once, so
+that all machines get the same bits.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from outerloop.aggregate.lengths import sum_of_squares
+from outerloop.aggregate.exact_norms import sum_of_squares
 from outerloop.aggregate.mean import total
-from outerloop.portable import divided, exact_sum
+from outerloop.kernels.portable import divided, exact_sum
 
 
 class RDA:

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from outerloop.commands.parser import Parser
-from outerloop.commands.rundir import free, locked
-from outerloop.swarm.disk import Folder
-from outerloop.swarm.expelled import Register, read_register, write_register
+from outerloop.commands.arguments import Parser
+from outerloop.config.run_directory import free, locked
+from outerloop.swarm.accountability.expulsion import ExpulsionRegister, read_register, write_register
+from outerloop.swarm.storage import Folder
 from outerloop.types import UserError
 
 DESCRIPTION = """\
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def lines(registers: Iterable[Register]) -> list[str]:
+def lines(registers: Iterable[ExpulsionRegister]) -> list[str]:
     """One line a peer, whichever workers have expelled it."""
     found = {peer: one for register in registers for peer, one in register.expelled.items()}
     return [one.line() for _, one in sorted(found.items())]

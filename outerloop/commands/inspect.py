@@ -15,8 +15,8 @@ from rich.text import Text
 from torch import Size
 
 from outerloop import wire
-from outerloop.commands.parser import Parser
-from outerloop.inner.exported import shapes_of
+from outerloop.commands.arguments import Parser
+from outerloop.inner.export_shapes import shapes_of
 from outerloop.schedule.streaming import strided
 from outerloop.types import Parts, UserError, printable
 
@@ -87,7 +87,7 @@ def load(file: Path, model: Path | None) -> Payload:
     try:
         blob = bytes_of(file)
         header, tensors = wire.read(blob)
-    except (OSError, wire.BadMessage) as error:
+    except (OSError, wire.InvalidMessage) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{file} is not a whole payload: {reason}: type outerloop inspect --help") from error
     shapes = fragment_of(shapes_of(model), header, len(tensors), model) if model else {}
@@ -100,7 +100,7 @@ def bytes_of(file: Path) -> bytes:
     with file.open("rb") as opened:
         start = opened.read(len(wire.MAGIC))
         if start != wire.MAGIC:
-            raise wire.BadMessage(f"it begins with {start!r} and not with {wire.MAGIC!r}")
+            raise wire.InvalidMessage(f"it begins with {start!r} and not with {wire.MAGIC!r}")
         return start + opened.read()
 
 

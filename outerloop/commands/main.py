@@ -9,10 +9,10 @@ from __future__ import annotations
 import signal
 import sys
 
-import outerloop.commands.passive  # before anything that loads torch
+import outerloop.launcher.passive_threads  # before anything that loads torch
 
 # isort: split
-from outerloop.commands import config
+from outerloop.config import load
 from outerloop.types import UserError, printable
 
 HELP = """\
@@ -55,7 +55,7 @@ A run writes metrics.jsonl, summary.json, loss.png, hf/ (loads with transformers
 
 def help_text() -> str:
     """The help, with the choices that are really there."""
-    choices = {group: " | ".join(names) for group, names in config.groups().items()}
+    choices = {group: " | ".join(names) for group, names in load.groups().items()}
     return HELP.format(version=outerloop.__version__, **choices)
 
 
@@ -65,21 +65,21 @@ def train(arguments: list[str]) -> int:
         print(help_text())
         return 0
     if "-m" in arguments or "--multirun" in arguments:
-        from outerloop.commands.multirun import multirun
+        from outerloop.launcher.multirun import multirun
 
         return multirun(arguments)
     overrides = [a for a in arguments if a != "--cfg"]
-    settings = config.load(overrides)
+    settings = load.load(overrides)
     if "--cfg" in arguments:
         from omegaconf import OmegaConf
 
         print(OmegaConf.to_yaml(settings))
         return 0
     if settings.workers_as == "ranks" or settings.island.kind != "single":
-        from outerloop.commands.rank import train as train_as_one
+        from outerloop.launcher.torchrun_rank import train as train_as_one
 
         return train_as_one(overrides)
-    from outerloop.commands.train import train
+    from outerloop.launcher.supervisor import train
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside: the same clean way out as Ctrl-C
     train(settings)
@@ -88,7 +88,7 @@ def train(arguments: list[str]) -> int:
 
 def worker(arguments: list[str]) -> int:
     """`outerloop worker`: started by train."""
-    from outerloop.commands.worker import main as run
+    from outerloop.launcher.worker_process import main as run
 
     return run(arguments)
 

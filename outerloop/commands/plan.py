@@ -6,12 +6,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from outerloop.commands.measured import chosen, method_of, recipe_of
-from outerloop.commands.parser import Parser
-from outerloop.commands.plan_shown import picture, tell
+from outerloop.commands.arguments import Parser
+from outerloop.commands.plan_output import picture, tell
+from outerloop.config.profile import chosen, method_of, recipe_of
+from outerloop.plan.forecast import outlook
 from outerloop.plan.links import Links, links_of
-from outerloop.plan.outlook import outlook
-from outerloop.plan.setting import Fleet, Method
+from outerloop.plan.scenario import Fleet, Method
 from outerloop.report.units import parse_bandwidth, parse_seconds, show_bandwidth
 from outerloop.types import UserError
 
@@ -121,8 +121,8 @@ def links(options: argparse.Namespace) -> Links:
     if options.probe:
         if options.up or options.down or options.latency:
             raise UserError("plan: --probe measures what --up, --down and --latency would say: type --probe alone")
-        from outerloop.commands.probing import probed  # with hivemind, which a plan does without
-        from outerloop.swarm.daemon import check_addresses
+        from outerloop.commands.link_probe import probed  # with hivemind, which a plan does without
+        from outerloop.swarm.p2p.daemon import check_addresses
 
         check_addresses("--probe", options.probe, must_name="p2p")
         found = probed(options.probe)

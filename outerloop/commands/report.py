@@ -11,12 +11,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
-from outerloop import checkpoint
-from outerloop.commands.parser import Parser
+from outerloop.commands.arguments import Parser
 from outerloop.report import runs, table, terminal
 from outerloop.report.groups import DEFAULT_BASELINE, Comparison
 from outerloop.report.runs import Run
 from outerloop.report.units import parse_bandwidth
+from outerloop.state import checkpoint
 from outerloop.types import UserError
 
 SLOW_S = 2.0
@@ -87,8 +87,8 @@ def read_all(paths: Sequence[Path]) -> list[Run]:
 
 def write(comparison: Comparison, folder: Path, *, bits_per_s: float) -> Path:
     """Pictures, then the page that holds them. Raises UserError."""
-    from outerloop.report.page import page
-    from outerloop.report.pictures import draw_all
+    from outerloop.report.figures import draw_all
+    from outerloop.report.html import page
 
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:

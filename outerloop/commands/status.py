@@ -13,14 +13,14 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from outerloop.commands.arguments import Parser
 from outerloop.commands.inspect import table_of
-from outerloop.commands.looking import Look, Seen, looking
-from outerloop.commands.parser import Parser
+from outerloop.commands.observe import RunObservation, Seen, looking
 from outerloop.sinks.console import readable_bytes
-from outerloop.swarm.daemon import check_addresses
-from outerloop.swarm.evidence import Evidence
-from outerloop.swarm.roster import Record
-from outerloop.swarm.status import Status
+from outerloop.swarm.accountability.evidence import Evidence
+from outerloop.swarm.membership.roster import Record
+from outerloop.swarm.membership.status import Status
+from outerloop.swarm.p2p.daemon import check_addresses
 from outerloop.swarm.timeouts import HISTORY_S, WATCH_S
 from outerloop.types import UserError
 
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def watch(look: Look, run: str, console: Console) -> None:
+def watch(look: RunObservation, run: str, console: Console) -> None:
     """Until Ctrl-C."""
 
     def seen() -> Group:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Size, Tensor
 
 from outerloop.protocols import Compressor
-from outerloop.types import Moment, Parts
+from outerloop.types import CodecContext, Parts
 
 
 class BySize:
@@ -25,11 +25,11 @@ class BySize:
         """The compressor that a tensor of this shape meets."""
         return self.small if shape.numel() < self.below else self.large
 
-    def encode(self, x: Tensor, moment: Moment) -> Parts:
+    def encode(self, x: Tensor, moment: CodecContext) -> Parts:
         """The parts of the chosen compressor."""
         return self.of(x.shape).encode(x, moment)
 
-    def decode(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
+    def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
         """Parts -> float32 of `shape`. Raises ValueError as the chosen compressor does."""
         return self.of(shape).decode(parts, shape, moment)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Size, Tensor
 
 from outerloop.compress.identity import checked_dense
-from outerloop.types import Moment, Parts, UserError
+from outerloop.types import CodecContext, Parts, UserError
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -29,12 +29,12 @@ class Cast:
             raise UserError(f"compress dtype {dtype!r} is not one of {', '.join(DTYPES)}: type compress.dtype=bfloat16")
         self.dtype = DTYPES[dtype]
 
-    def encode(self, x: Tensor, moment: Moment) -> Parts:
+    def encode(self, x: Tensor, moment: CodecContext) -> Parts:
         """(any shape) float -> "value" (N,) of the shorter dtype, rounded to nearest even."""
         largest = torch.finfo(self.dtype).max
         return {"value": x.detach().reshape(-1).clamp(-largest, largest).to(self.dtype)}
 
-    def decode(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
+    def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
         """ "value" (N,) -> float32 tensor of `shape`. Raises ValueError when the part does not fit."""
         value = checked_dense(parts, shape)
         if value.dtype != self.dtype:

@@ -23,10 +23,10 @@ from functools import cache
 import torch
 from torch import Size, Tensor
 
+from outerloop.kernels.portable import cosine
 from outerloop.kernels.rows import split_rows
-from outerloop.portable import cosine
 from outerloop.protocols import Compressor
-from outerloop.types import Moment, Parts, UserError
+from outerloop.types import CodecContext, Parts, UserError
 
 LARGEST = torch.finfo(torch.float32).max
 ROWS_AT_ONCE = 4096
@@ -49,15 +49,15 @@ class Dct:
             raise UserError(f"dct chunk={chunk} must be 1 .. 1024 (64 is usual)")
         self.chunk, self.of, self.linear = chunk, of, of.linear
 
-    def encode(self, x: Tensor, moment: Moment) -> Parts:
+    def encode(self, x: Tensor, moment: CodecContext) -> Parts:
         """(any shape) -> the parts of its coefficients."""
         return self.of.encode(self.by_chunk(dct_rows, x.detach()), moment)
 
-    def decode(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
+    def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
         """Parts -> float32 of `shape`. Raises ValueError as `of` does."""
         return self.inverse(self.coefficients(parts, shape, moment))
 
-    def coefficients(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
+    def coefficients(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
         """Return what `of` decodes to, float32 of `shape`. Raises ValueError as `of` does."""
         return self.of.decode(parts, shape, moment)
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from torch import Size, Tensor
 
-from outerloop.compress import scaled
-from outerloop.compress.groups import checked_chunk, group_length
+from outerloop.compress import group_scaled
+from outerloop.compress.group_scaled import checked_chunk, group_length
 from outerloop.kernels.reference import fp4_rows, fp4_rows_decode
-from outerloop.types import Moment, Parts
+from outerloop.types import CodecContext, Parts
 
 
 class Fp4:
@@ -35,11 +35,11 @@ class Fp4:
     def __init__(self, *, chunk: int | None) -> None:
         self.chunk = checked_chunk("fp4", chunk)
 
-    def encode(self, x: Tensor, moment: Moment) -> Parts:
+    def encode(self, x: Tensor, moment: CodecContext) -> Parts:
         """(N values, any shape) -> "code" ceil(N / 2) uint8 and "scale" (G,) bfloat16."""
-        return scaled.encode(x, group_length(self.chunk, x.numel(), moment), 4, fp4_rows)
+        return group_scaled.encode(x, group_length(self.chunk, x.numel(), moment), 4, fp4_rows)
 
-    def decode(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
+    def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
         """Parts -> float32 of `shape`. Raises ValueError on wrong sizes or a scale that is negative or not finite."""
         length = group_length(self.chunk, shape.numel(), moment)
-        return scaled.decode(parts, shape, length, 4, fp4_rows_decode)
+        return group_scaled.decode(parts, shape, length, 4, fp4_rows_decode)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Size, Tensor
 
 from outerloop.kernels.finite import all_finite
-from outerloop.types import Moment, Parts
+from outerloop.types import CodecContext, Parts
 
 
 class Identity:
@@ -13,11 +13,11 @@ class Identity:
 
     linear = True
 
-    def encode(self, x: Tensor, moment: Moment) -> Parts:
+    def encode(self, x: Tensor, moment: CodecContext) -> Parts:
         """(any shape) -> "value" (N,) of x's dtype."""
         return {"value": x.detach().reshape(-1).clone()}
 
-    def decode(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
+    def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
         """ "value" (N,) -> tensor of `shape`. Raises ValueError on a wrong count or a value that is not finite."""
         return checked_dense(parts, shape)
 

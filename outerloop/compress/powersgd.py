@@ -16,7 +16,7 @@ import torch
 from torch import Size, Tensor
 
 from outerloop.protocols import Compressor
-from outerloop.types import Moment, Parts, UserError
+from outerloop.types import CodecContext, Parts, UserError
 
 
 class PowerSgd:
@@ -43,7 +43,7 @@ class PowerSgd:
         """Whether two factors would not be smaller than the tensor."""
         return len(shape) < 2 or self.rank * (shape[0] + shape[1:].numel()) >= shape.numel()
 
-    def encode(self, x: Tensor, moment: Moment) -> Parts:
+    def encode(self, x: Tensor, moment: CodecContext) -> Parts:
         """(n, ...) -> "p" (n, r) and "q" (m, r) bfloat16, or the parts of `small`."""
         if self.is_small(x.shape):
             return self.small.encode(x, moment)
@@ -53,7 +53,7 @@ class PowerSgd:
         q_mr = (x_nm.T @ p_nr.double()).clamp(-self.largest, self.largest)
         return {"p": p_nr.contiguous(), "q": q_mr.to(torch.bfloat16).contiguous()}
 
-    def decode(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
+    def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
         """Parts -> float32 of `shape`. Raises ValueError on wrong sizes or factors out of range.
 
         Column by column and not as a matmul, which would give other last bits on another processor.

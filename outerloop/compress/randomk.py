@@ -19,7 +19,7 @@ from torch import Size, Tensor
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.select import absolute, topk_positions
 from outerloop.protocols import Compressor
-from outerloop.types import Moment, Parts, UserError
+from outerloop.types import CodecContext, Parts, UserError
 
 
 class RandomK:
@@ -44,17 +44,17 @@ class RandomK:
         """How a tensor of `count` values is cut."""
         return Rows(count, self.chunk, self.k)
 
-    def positions(self, rows: Rows, moment: Moment) -> Tensor:
+    def positions(self, rows: Rows, moment: CodecContext) -> Tensor:
         """(M,) int32, ascending inside their chunks; drawn on the CPU, so that all devices agree."""
         return topk_positions(torch.rand(rows.count, generator=torch.Generator().manual_seed(moment.seed)), rows)
 
-    def encode(self, x: Tensor, moment: Moment) -> Parts:
+    def encode(self, x: Tensor, moment: CodecContext) -> Parts:
         """(N values, any shape) -> the parts of the kept values (M,)."""
         rows = self.rows_of(x.numel())
         at_M = absolute(self.positions(rows, moment).to(x.device), rows)
         return self.values.encode(x.detach().reshape(-1)[at_M], replace(moment, group=self.k))
 
-    def decode(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
+    def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
         """Parts -> dense float32 of `shape`. Raises ValueError when `values` cannot decode them."""
         rows = self.rows_of(shape.numel())
         dense_N = torch.zeros(rows.count, device=next((part.device for part in parts.values()), None))

@@ -27,7 +27,7 @@ from outerloop.compress.randomk import RandomK
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.select import topk_positions
 from outerloop.protocols import Compressor
-from outerloop.types import Moment, Parts, UserError
+from outerloop.types import CodecContext, Parts, UserError
 
 
 class ScaleCom(RandomK):
@@ -49,7 +49,7 @@ class ScaleCom(RandomK):
             raise UserError(f"scalecom k={k} must be 1 .. chunk={chunk}")
         super().__init__(chunk=chunk, k=k, values=values)
 
-    def positions(self, rows: Rows, moment: Moment) -> Tensor:
+    def positions(self, rows: Rows, moment: CodecContext) -> Tensor:
         """(M,) int32, ascending inside their chunks: as agreed, or drawn.
 
         Raises ValueError when what was agreed are not ascending positions, as many as these rows keep.
@@ -58,7 +58,7 @@ class ScaleCom(RandomK):
             return super().positions(rows, moment)
         return Fixed().decode([moment.agreed], rows)[0]
 
-    def encode(self, x: Tensor, moment: Moment) -> Parts:
+    def encode(self, x: Tensor, moment: CodecContext) -> Parts:
         """(N values, any shape) -> the parts of the kept values (M,), a leader's with "next": see `announced`."""
         parts = super().encode(x, moment)
         if moment.leads:
@@ -70,7 +70,7 @@ class ScaleCom(RandomK):
         rows = self.rows_of(held.numel())
         return Fixed().encode(topk_positions(held.reshape(-1), rows), rows)
 
-    def decode(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
+    def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
         """Parts -> dense float32 of `shape`. Raises ValueError when `values` cannot decode them.
 
         A bad "next" is a ValueError now, in the round that brings it: in the next one it would be too late.

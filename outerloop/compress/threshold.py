@@ -21,7 +21,7 @@ from torch import Size, Tensor
 
 from outerloop.kernels.reference import pack_gaps, unpack_gaps
 from outerloop.protocols import Compressor
-from outerloop.types import Moment, Parts, UserError
+from outerloop.types import CodecContext, Parts, UserError
 
 STAGE_SHARE = 0.25
 TOLERANCE = 1.2
@@ -50,7 +50,7 @@ class Threshold:
         """The most that a tensor of this many values sends."""
         return min(count, math.floor(TOLERANCE * math.ceil(self.share * count)))
 
-    def encode(self, x: Tensor, moment: Moment) -> Parts:
+    def encode(self, x: Tensor, moment: CodecContext) -> Parts:
         """(N values, any shape) -> "gap" uint8 (between kept positions, then to the end) and "values.*"."""
         x_N = x.detach().reshape(-1)
         least = fitted(x_N.abs(), math.ceil(self.share * x_N.numel()))
@@ -58,7 +58,7 @@ class Threshold:
         nested = self.values.encode(x_N[position_M], moment)
         return {"gap": pack_gaps(position_M, x_N.numel())} | {f"values.{name}": part for name, part in nested.items()}
 
-    def decode(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
+    def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
         """Parts -> dense float32 of `shape`. Raises ValueError on gaps that do not fit, or too many."""
         count = shape.numel()
         position_M = unpack_gaps(parts["gap"], count, self.at_most(count))

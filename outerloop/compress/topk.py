@@ -16,13 +16,13 @@ from dataclasses import replace
 import torch
 from torch import Size, Tensor
 
+from outerloop.compress.batch_decoder import decode_all
 from outerloop.compress.index import Index
-from outerloop.compress.together import decode_all
+from outerloop.kernels.portable import geometric
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.select import absolute, select
-from outerloop.portable import geometric
 from outerloop.protocols import Compressor
-from outerloop.types import Moment, Parts, UserError
+from outerloop.types import CodecContext, Parts, UserError
 
 
 class TopK:
@@ -56,17 +56,17 @@ class TopK:
             return self.k
         return geometric(self.chunk, self.k, number, self.warmup_rounds)
 
-    def rows_at(self, count: int, moment: Moment) -> Rows:
+    def rows_at(self, count: int, moment: CodecContext) -> Rows:
         """How a tensor of `count` values is cut in this round."""
         return Rows(count, self.chunk, self.k_at(moment.round))
 
-    def encode(self, x: Tensor, moment: Moment) -> Parts:
+    def encode(self, x: Tensor, moment: CodecContext) -> Parts:
         """(N values, any shape) -> "index" uint8 (positions in the chunk) and "values.*"."""
         rows = self.rows_at(x.numel(), moment)
         position_M, value_M, _ = select(x.detach().float().contiguous(), None, None, None, 0.0, rows.chunk, rows.k)
         return self.pack(position_M, value_M, rows, moment)
 
-    def decode(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
+    def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
         """Parts -> dense float32 of `shape`. Raises ValueError as `index` and `values` do."""
         rows = self.rows_at(shape.numel(), moment)
         position_1M, value_1M = self.unpack([parts], rows, moment)
@@ -74,12 +74,12 @@ class TopK:
         dense_N[absolute(position_1M[0], rows)] = value_1M[0]
         return dense_N.view(shape)
 
-    def pack(self, position_M: Tensor, value_M: Tensor, rows: Rows, moment: Moment) -> Parts:
+    def pack(self, position_M: Tensor, value_M: Tensor, rows: Rows, moment: CodecContext) -> Parts:
         """Kept positions (M,) int32 and values (M,) float32, chunk after chunk -> parts."""
         values = self.values.encode(value_M, replace(moment, group=rows.k))
         return {"index": self.index.encode(position_M, rows)} | {f"values.{name}": x for name, x in values.items()}
 
-    def unpack(self, parts_P: Sequence[Parts], rows: Rows, moment: Moment) -> tuple[Tensor, Tensor]:
+    def unpack(self, parts_P: Sequence[Parts], rows: Rows, moment: CodecContext) -> tuple[Tensor, Tensor]:
         """The inverse of `pack` for what P peers sent: position and value (P, M). Raises ValueError."""
         position_PM = self.index.decode([parts["index"] for parts in parts_P], rows)
         values = [

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 import torch
 from torch import Size, Tensor
 
-from outerloop.compress.groups import checked_chunk, group_length
+from outerloop.compress.group_scaled import checked_chunk, group_length
 from outerloop.kernels.reference import packed_bytes
 from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
-from outerloop.types import Moment, Parts
+from outerloop.types import CodecContext, Parts
 
 
 class TwoBit:
@@ -37,17 +37,17 @@ class TwoBit:
     def __init__(self, *, chunk: int | None) -> None:
         self.chunk = checked_chunk("two_bit", chunk)
 
-    def encode(self, x: Tensor, moment: Moment) -> Parts:
+    def encode(self, x: Tensor, moment: CodecContext) -> Parts:
         """(N values, any shape) -> "code" ceil(N/4) uint8 and "level" (G, 2) bfloat16."""
         code, level_G2 = two_bit_encode(x.detach().reshape(-1), group_length(self.chunk, x.numel(), moment))
         return {"code": code, "level": level_G2}
 
-    def decode(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
+    def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
         """Parts -> float32 of `shape`. Raises ValueError on wrong sizes or levels that are negative or not finite."""
         return self.decode_all([parts], shape, moment)[0]
 
-    def decode_all(self, parts_P: Sequence[Parts], shape: Size, moment: Moment) -> Tensor:
-        """See `Together`."""
+    def decode_all(self, parts_P: Sequence[Parts], shape: Size, moment: CodecContext) -> Tensor:
+        """See `BatchDecoder`."""
         count = shape.numel()
         group = group_length(self.chunk, count, moment)
         for parts in parts_P:

@@ -16,10 +16,10 @@ from functools import partial
 
 from torch import Size, Tensor
 
-from outerloop.compress import scaled
-from outerloop.compress.groups import checked_chunk, group_length
+from outerloop.compress import group_scaled
+from outerloop.compress.group_scaled import checked_chunk, group_length
 from outerloop.kernels.reference import uniform_rows, uniform_rows_decode
-from outerloop.types import Moment, Parts, UserError
+from outerloop.types import CodecContext, Parts, UserError
 
 
 class Uniform:
@@ -40,12 +40,12 @@ class Uniform:
             raise UserError(f"uniform bits={bits} is not one of 2, 4, 8: type compress=int8 or compress=int4")
         self.bits, self.chunk = bits, checked_chunk("uniform", chunk)
 
-    def encode(self, x: Tensor, moment: Moment) -> Parts:
+    def encode(self, x: Tensor, moment: CodecContext) -> Parts:
         """(N values, any shape) -> "code" ceil(N * bits / 8) uint8 and "scale" (G,) bfloat16."""
         length = group_length(self.chunk, x.numel(), moment)
-        return scaled.encode(x, length, self.bits, partial(uniform_rows, bits=self.bits))
+        return group_scaled.encode(x, length, self.bits, partial(uniform_rows, bits=self.bits))
 
-    def decode(self, parts: Parts, shape: Size, moment: Moment) -> Tensor:
+    def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
         """Parts -> float32 of `shape`. Raises ValueError on wrong sizes, a bad scale or a code without a level."""
         length = group_length(self.chunk, shape.numel(), moment)
-        return scaled.decode(parts, shape, length, self.bits, partial(uniform_rows_decode, bits=self.bits))
+        return group_scaled.decode(parts, shape, length, self.bits, partial(uniform_rows_decode, bits=self.bits))

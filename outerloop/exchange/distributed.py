@@ -18,15 +18,15 @@ from typing import TypeVar
 import torch
 from torch import distributed as dist
 
-from outerloop.exchange.from_the_start import FromTheStart
+from outerloop.exchange.static_membership import StaticMembership
 from outerloop.protocols import Read
-from outerloop.ranks import Ranks, tensor_of
-from outerloop.types import FIRST, Contribution, Handing, Refusals, Round, RoundFailed, UserError
+from outerloop.replica.rank_group import RankGroup, tensor_of
+from outerloop.types import FIRST, Contribution, ExecutorHandoff, Refusals, Round, RoundFailed, UserError
 
 Returned = TypeVar("Returned")
 
 
-class Distributed(FromTheStart):
+class Distributed(StaticMembership):
     """Gather between the processes of a process group.
 
     A gloo group of its own carries the bytes, whatever the backend of the one that is given, so that collectives of the
@@ -111,12 +111,12 @@ class Distributed(FromTheStart):
         """Everybody's bytes. Not counted: it is a look at the whole, not training."""
         return PendingRound(self, self.network.submit(self.gather, blob), Round(number)).result(timeout_s)
 
-    def hand_over(self, way: Handing, state: Callable[[], bytes]) -> bytes:
+    def hand_over(self, way: ExecutorHandoff, state: Callable[[], bytes]) -> bytes:
         """One broadcast by the first process, which is the first giver. Raises RoundFailed."""
         if not way.takers:
             return b""
         own = state() if self.peer == way.givers[0] else b""
-        content = self.ended(self.network.submit(Ranks(self.group).spread, own))
+        content = self.ended(self.network.submit(RankGroup(self.group).spread, own))
         return content if self.peer in way.takers else b""
 
     def ended(self, work: Future[Returned], timeout_s: float | None = None) -> Returned:

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from outerloop.dealing import checked_group, group_of
 from outerloop.exchange.distributed import Distributed
-from outerloop.ranks import tensor_of
+from outerloop.gossip_groups import checked_group, group_of
+from outerloop.replica.rank_group import tensor_of
 from outerloop.types import Round
 
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from outerloop import rng
-from outerloop.exchange.from_the_start import FromTheStart
+from outerloop.exchange.static_membership import StaticMembership
 from outerloop.protocols import Read
-from outerloop.types import FIRST, Contribution, Handing, Refusals, Round, Stopped, UserError
+from outerloop.types import FIRST, Contribution, ExecutorHandoff, Refusals, Round, Stopped, UserError
 
 
 class Hub:
@@ -66,7 +66,7 @@ class Hub:
         return messages
 
 
-class InProcess(FromTheStart):
+class InProcess(StaticMembership):
     """One worker's end of a `Hub`.
 
     Args:
@@ -130,7 +130,7 @@ class InProcess(FromTheStart):
         messages = self.exchange_for(("meeting", number), range(self.size))
         return [Contribution(name_of(rank), Round(0), blob) for rank, blob in messages.items()]
 
-    def hand_over(self, way: Handing, state: Callable[[], bytes]) -> bytes:
+    def hand_over(self, way: ExecutorHandoff, state: Callable[[], bytes]) -> bytes:
         """The first giver puts its state in, and the takers read it there. Raises Stopped."""
         if not way.takers:
             return b""

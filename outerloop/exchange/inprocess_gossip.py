@@ -5,8 +5,8 @@ NoLoCo (arXiv 2506.10911) deals pairs. What does not fill a group stays a smalle
 
 from __future__ import annotations
 
-from outerloop.dealing import checked_group, group_of
 from outerloop.exchange.inprocess import Hub, InProcess
+from outerloop.gossip_groups import checked_group, group_of
 from outerloop.types import Round
 
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from outerloop.protocols import Read
-from outerloop.swarm.bulk import Bulk
-from outerloop.swarm.common import Held
-from outerloop.swarm.presence import Presence
-from outerloop.swarm.status import Status
+from outerloop.swarm.membership.common_checkpoint import Held
+from outerloop.swarm.membership.session import PeerSession
+from outerloop.swarm.membership.status import Status
 from outerloop.swarm.timeouts import DHT_S
+from outerloop.swarm.transfer.bulk import Bulk
 from outerloop.types import Contribution, Refusals, Round, UserError
 
 Came = TypeVar("Came")
@@ -52,7 +52,7 @@ class SwarmExchange(ABC):
     takes_newcomers = False
     """Whether a peer may come while the run is under way."""
 
-    def __init__(self, presence: Presence, *, max_blob_bytes: int, tell: Callable[[str], None]) -> None:
+    def __init__(self, presence: PeerSession, *, max_blob_bytes: int, tell: Callable[[str], None]) -> None:
         self.peer = presence.name
         self._presence, self._node, self._members = presence, presence.node, presence.members
         self._max_blob_bytes = max_blob_bytes

@@ -1,7 +1,7 @@
 """Gather between the peers of a swarm: payloads to everybody, and a majority decides which of them a round is made of.
 
-Who is late or gone is not waited for beyond a grace, and no two peers ever land different rounds (swarm/agreement.py).
-Rounds of all fragments form one chain: round r of fragment f has place r * fragments + f.
+Who is late or gone is not waited for beyond a grace, and no two peers ever land different rounds
+(swarm/consensus/chain.py). Rounds of all fragments form one chain: round r of fragment f has place r * fragments + f.
 """
 
 from __future__ import annotations
@@ -13,23 +13,31 @@ from pathlib import Path
 from typing import Any
 
 from outerloop.exchange.swarm import MOST_BLOB_BYTES, SwarmExchange
-from outerloop.exchange.swarm_patience import Came, PatientPending, progress_to, state_from_others
-from outerloop.swarm.common import ANY, Held
-from outerloop.swarm.disk import Folder
-from outerloop.swarm.fields import BadMessage
-from outerloop.swarm.handover import Handover
-from outerloop.swarm.meetings import Meetings
-from outerloop.swarm.memory_file import folder_of
-from outerloop.swarm.opening import Opening
-from outerloop.swarm.outcomes import TooFar
-from outerloop.swarm.pace import pace_of
-from outerloop.swarm.presence import Presence
-from outerloop.swarm.roster import id_of
-from outerloop.swarm.rounds import Rounds
-from outerloop.swarm.rules import Quorum, Rules
-from outerloop.swarm.settings import Settings
+from outerloop.exchange.swarm_waiting import Came, PatientPending, progress_to, state_from_others
+from outerloop.swarm.access.hard_state_file import folder_of
+from outerloop.swarm.gather.committed_rounds import LogTruncated
+from outerloop.swarm.gather.runner import GatherRunner
+from outerloop.swarm.gather.settings import GatherSettings, Quorum
+from outerloop.swarm.membership.common_checkpoint import ANY, Held
+from outerloop.swarm.membership.opening_statements import OpeningStatements
+from outerloop.swarm.membership.rendezvous import Rendezvous
+from outerloop.swarm.membership.run_settings import RunSettings
+from outerloop.swarm.membership.session import PeerSession
+from outerloop.swarm.state_transfer.join import StateTransfer
+from outerloop.swarm.storage import Folder
 from outerloop.swarm.timeouts import CALL_S, DONATE_S, LINGER_S, MEET_S, STATE_S
-from outerloop.types import FIRST, Contribution, Deserted, Handing, Outrun, Refusals, Round, UserError
+from outerloop.swarm.transfer.rate_limiter import pace_of
+from outerloop.swarm.validation import MalformedMessage, id_of
+from outerloop.types import (
+    FIRST,
+    Contribution,
+    ExecutorHandoff,
+    QuorumLost,
+    Refusals,
+    Round,
+    StateTransferRequired,
+    UserError,
+)
 
 logger = logging.getLogger(__name__)
 MEETING_BYTES = 16 << 20
@@ -94,13 +102,13 @@ class SwarmGather(SwarmExchange):
         reform: bool = False,
         fragments: int = 1,
         fingerprint: str = "",
-        settings: Settings | None = None,
+        settings: RunSettings | None = None,
         max_blob_bytes: int | None = None,
         max_mbit: float | None = None,
         patience_s: float = 600.0,
         tell: Callable[[str], None] = logger.warning,
     ) -> None:
-        rules = Rules(
+        rules = GatherSettings(
             peers=peers,
             quorum=quorum,
             min_peers=min_peers,
@@ -110,7 +118,7 @@ class SwarmGather(SwarmExchange):
             absent_rounds=absent_rounds,
         )
         pace = pace_of(max_mbit)
-        presence = Presence(
+        presence = PeerSession(
             run=run,
             peers=peers,
             worker=worker,
@@ -138,7 +146,7 @@ class SwarmGather(SwarmExchange):
             tell("exchange.reform: whoever of this run is not here is given up, and must not be running any more")
         self._fragments = fragments
         with self.appearing() as parts:
-            self._rounds = Rounds(
+            self._rounds = GatherRunner(
                 self._node,
                 run=run,
                 own=self.peer,
@@ -149,15 +157,15 @@ class SwarmGather(SwarmExchange):
                 pace=pace,
                 incarnations=presence.incarnations,
             )
-            self._meetings = Meetings(
+            self._meetings = Rendezvous(
                 self._node,
                 run=run,
                 own=self.peer,
                 allowed=self._members.__contains__,
                 max_bytes=max(max_blob_bytes, MEETING_BYTES),
             )
-            self._opening = Opening(self._node, run=run, own=self.peer, allowed=self._members.__contains__)
-            self._handover = Handover(
+            self._opening = OpeningStatements(self._node, run=run, own=self.peer, allowed=self._members.__contains__)
+            self._handover = StateTransfer(
                 self._node,
                 self._rounds,
                 run=run,
@@ -193,9 +201,9 @@ class SwarmGather(SwarmExchange):
     def form(self, held: Held | None = None) -> int | None:
         """Wait until the peers are there and see the same members, or others go on without this one.
 
-        Return the inner step of the checkpoint that more than half of them go on from (common.py), or of the newest of
-        this peer when it comes late; None for none. `held` None: it cannot choose. Raises UserError, telling who is
-        missing, that no checkpoint is held by so many, or that this peer does not hold the one that is.
+        Return the inner step of the checkpoint that more than half of them go on from (common_checkpoint.py), or of the
+        newest of this peer when it comes late; None for none. `held` None: it cannot choose. Raises UserError, telling
+        who is missing, that no checkpoint is held by so many, or that this peer does not hold the one that is.
         """
         self._presence.form(timeout_s=self._join_timeout_s)
         self._formed = True
@@ -225,11 +233,11 @@ class SwarmGather(SwarmExchange):
         self._node.call(self._begin(self._place(first)), timeout_s=CALL_S)
 
     def decided(self, round: Round) -> bool:
-        """Whether a majority has settled a round. Raises Outrun when this peer has missed too much."""
+        """Whether a majority has settled a round. Raises StateTransferRequired when this peer has missed too much."""
         try:
             return self._rounds.decided(self._place(round))
-        except TooFar:
-            raise Outrun(self.recovery) from None
+        except LogTruncated:
+            raise StateTransferRequired(self.recovery) from None
 
     def landed(self, round: Round, state: Callable[[], bytes]) -> None:
         """Copied here, hashed and given beside the training."""
@@ -237,7 +245,7 @@ class SwarmGather(SwarmExchange):
         self._node.spawn(self._handover.landed(place, state() if self._handover.wants(place) else None))
 
     def refused(self, round: Round, refusals: Refusals) -> None:
-        """A strike for each of the others (swarm/penalties.py)."""
+        """A strike for each of the others (swarm/gather/readmission.py)."""
         reasons = {peer: why.removeprefix(f"{peer}: ") for peer, why in refusals.items() if peer != self.peer}
         self._node.spawn(self._rounds.asking.unusable(self._place(round), reasons))
 
@@ -261,8 +269,8 @@ class SwarmGather(SwarmExchange):
         met = self._node.call(meeting, timeout_s=patience_s + CALL_S)
         return [Contribution(name, Round(number), content) for name, content in met.items()]
 
-    def hand_over(self, way: Handing, state: Callable[[], bytes]) -> bytes:
-        """In chunks, from all givers at once; then all wait until the takers have it. Raises Deserted."""
+    def hand_over(self, way: ExecutorHandoff, state: Callable[[], bytes]) -> bytes:
+        """In chunks, from all givers at once; then all wait until the takers have it. Raises QuorumLost."""
         if not way.takers:
             return b""
         content = b""
@@ -273,12 +281,12 @@ class SwarmGather(SwarmExchange):
         self._until_all_have_it(way.number)
         return content
 
-    def _start_from(self, way: Handing) -> bytes:
+    def _start_from(self, way: ExecutorHandoff) -> bytes:
         progress = progress_to(self._tell)
         try:
             return self._while_heard(self._handover.take_start(way.givers, at_most=way.most_bytes, progress=progress))
-        except Deserted as error:
-            raise Deserted(
+        except QuorumLost as error:
+            raise QuorumLost(
                 f"{', '.join(way.givers)} hold the weights that all begin with, and have sent nothing for"
                 f" {self._patience_s:g} s: start all again"
             ) from error
@@ -288,12 +296,12 @@ class SwarmGather(SwarmExchange):
         meeting = self._meetings.meet(number, b"", self._rounds.roster, patience_s=STATE_S)
         try:
             self._while_heard(meeting)
-        except Deserted:
+        except QuorumLost:
             self._tell("begins without those that have not got its weights: nothing has moved for too long")
         self._node.call(self._handover.end_start(), timeout_s=CALL_S)
 
     def counters(self) -> dict[str, float]:
-        """What was refused, by kind (swarm/refusals.py)."""
+        """What was refused, by kind (swarm/access/rejection_log.py)."""
         return self._node.trust.refusals.counters()
 
     def linger(self) -> None:
@@ -308,7 +316,7 @@ class SwarmGather(SwarmExchange):
             self._rounds.go_on(memory)
 
     def recovery(self, at_most: int) -> tuple[Round, bytes]:
-        """The others' state, however long it takes to come: people see how far it is. Raises Deserted."""
+        """The others' state, however long it takes to come: people see how far it is. Raises QuorumLost."""
         self._tell("not where the others are: taking over the state of the run")
         work = self._handover.take_over(
             lambda: self._names().values(),
@@ -320,7 +328,7 @@ class SwarmGather(SwarmExchange):
         return Round(*divmod(place, self._fragments)), content
 
     def _while_heard(self, work: Coroutine[Any, Any, Came]) -> Came:
-        """What `work` comes to, while anybody tells something of the run. Raises Deserted."""
+        """What `work` comes to, while anybody tells something of the run. Raises QuorumLost."""
         self._handover.listen()
         return state_from_others(
             self._under_way(work), silent_s=self._handover.silent_s, patience_s=self._patience_s, tell=self._tell
@@ -342,7 +350,7 @@ class SwarmGather(SwarmExchange):
     def _remembers(self, sitting: str) -> bool:
         try:
             return self._rounds.memory_file.read(run=sitting) is not None
-        except BadMessage:
+        except MalformedMessage:
             return False
 
     def _place(self, round: Round) -> int:

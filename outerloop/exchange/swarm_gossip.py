@@ -5,7 +5,7 @@ What a round is, and how pairs end alike, is in `outerloop.swarm` (gossip.py, pa
 an Exchange. The two of a pair may be in rounds of different numbers: each contribution carries its sender's own.
 
 Members are those that were there at the start. One that dies is met no more, and costs its partner of the moment one
-limit in time; at the end each peer averages the weights that it fetched itself (assembly.py).
+limit in time; at the end each peer averages the weights that it fetched itself (final_gather.py).
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, TimeoutError
 
-from outerloop.exchange.from_the_start import FromTheStart
+from outerloop.exchange.static_membership import StaticMembership
 from outerloop.exchange.swarm import MOST_BLOB_BYTES, SwarmExchange, SwarmPending
-from outerloop.swarm.assembly import WAITS, Assembly
-from outerloop.swarm.bulk import Bulk
-from outerloop.swarm.contents import Contents
-from outerloop.swarm.gossip import Gossip
-from outerloop.swarm.pace import pace_of
-from outerloop.swarm.partners import Dealt, Drawn, Partners
-from outerloop.swarm.patience import Patience
-from outerloop.swarm.presence import Presence
-from outerloop.swarm.roster import id_of
-from outerloop.swarm.settings import Settings
+from outerloop.swarm.gossip.final_gather import WAITS, FinalGather
+from outerloop.swarm.gossip.pairing_timeout import PairingTimeout
+from outerloop.swarm.gossip.partner_policy import Partners, RandomPartners, ScheduledPartners
+from outerloop.swarm.gossip.runner import GossipRunner
+from outerloop.swarm.membership.run_settings import RunSettings
+from outerloop.swarm.membership.session import PeerSession
 from outerloop.swarm.timeouts import DHT_S, LINGER_S
-from outerloop.types import FIRST, Contribution, Handing, Refusals, Round, RoundFailed, UserError
+from outerloop.swarm.transfer.bulk import Bulk
+from outerloop.swarm.transfer.content_store import ContentStore
+from outerloop.swarm.transfer.rate_limiter import pace_of
+from outerloop.swarm.validation import id_of
+from outerloop.types import FIRST, Contribution, ExecutorHandoff, Refusals, Round, RoundFailed, UserError
 
 logger = logging.getLogger(__name__)
 
 
-class SwarmGossip(FromTheStart, SwarmExchange):
+class SwarmGossip(StaticMembership, SwarmExchange):
     """Exchange between `peers` peers of one run. Construction starts this peer; `join` waits for the others.
 
     run, peers, worker, identity_path, initial_peers, host, port, announce, open_internet, allow, join_timeout_s,
@@ -74,16 +74,16 @@ class SwarmGossip(FromTheStart, SwarmExchange):
         deadline_s: float = 120.0,
         meeting_s: float = 600.0,
         fingerprint: str = "",
-        settings: Settings | None = None,
+        settings: RunSettings | None = None,
         max_blob_bytes: int | None = None,
         max_mbit: float | None = None,
         tell: Callable[[str], None] = logger.info,
     ) -> None:
         if pairing not in ("random", "scheduled"):
             raise UserError(f"exchange.pairing={pairing!r} is not one of random, scheduled")
-        self._patience = Patience(patience, least_s=least_patience_s, most_s=most_patience_s)
+        self._patience = PairingTimeout(patience, least_s=least_patience_s, most_s=most_patience_s)
         pace = pace_of(max_mbit)
-        presence = Presence(
+        presence = PeerSession(
             run=run,
             peers=peers,
             worker=worker,
@@ -104,11 +104,11 @@ class SwarmGossip(FromTheStart, SwarmExchange):
         self._seed, self._join_timeout_s, self._meeting_s = seed, join_timeout_s, meeting_s
         self._clock = _Clock()
         with self.appearing() as parts:
-            store = Contents()
+            store = ContentStore()
             bulk = Bulk(self._node, store, run=run, allowed=self._members.__contains__, pace=pace)
             shared = self._node, self._members, store, bulk
-            self._gossip = Gossip(*shared, run=run, deadline_s=deadline_s, max_blob_bytes=max_blob_bytes)
-            self._assembly = Assembly(*shared, run=run, wait_s=meeting_s, max_blob_bytes=max_blob_bytes)
+            self._gossip = GossipRunner(*shared, run=run, deadline_s=deadline_s, max_blob_bytes=max_blob_bytes)
+            self._assembly = FinalGather(*shared, run=run, wait_s=meeting_s, max_blob_bytes=max_blob_bytes)
             parts += [bulk, self._gossip, self._assembly]
             self._carriers = (bulk,)
 
@@ -117,7 +117,7 @@ class SwarmGossip(FromTheStart, SwarmExchange):
         """Place among the members, once joined."""
         return list(self._members.names.values()).index(self.peer)
 
-    def hand_over(self, way: Handing, state: Callable[[], bytes]) -> bytes:
+    def hand_over(self, way: ExecutorHandoff, state: Callable[[], bytes]) -> bytes:
         """Nothing: without lockstep nobody meets at the start, and each replica begins with its own weights."""
         return b""
 
@@ -180,8 +180,8 @@ class SwarmGossip(FromTheStart, SwarmExchange):
     def _partners(self) -> Partners:
         peers = list(self._members.names)
         if self._scheduled_wait_s is not None:
-            return Dealt(peers, self._node.peer_id, seed=self._seed)
-        return Drawn([peer for peer in peers if peer != self._node.peer_id])
+            return ScheduledPartners(peers, self._node.peer_id, seed=self._seed)
+        return RandomPartners([peer for peer in peers if peer != self._node.peer_id])
 
 
 class _Clock:

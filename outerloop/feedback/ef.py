@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from outerloop.feedback.storage import storage_of
+from outerloop.feedback.residual_storage import storage_of
 from outerloop.types import UserError
 
 

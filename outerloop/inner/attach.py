@@ -15,9 +15,9 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from outerloop.gathered import Follower
-from outerloop.loop import OuterLoop
-from outerloop.rounds import RoundReport
+from outerloop.core.loop import OuterLoop
+from outerloop.core.round import RoundReport
+from outerloop.replica.gathered import Follower
 from outerloop.types import UserError
 
 logger = logging.getLogger(__name__)

@@ -18,10 +18,10 @@ from typing import Any
 from torch.nn import Module
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from outerloop import checkpoint
+from outerloop.core.loop import OuterLoop
+from outerloop.core.round import RoundReport
 from outerloop.inner.attach import Attached, refuse_many
-from outerloop.loop import OuterLoop
-from outerloop.rounds import RoundReport
+from outerloop.state import checkpoint
 from outerloop.types import UserError
 
 

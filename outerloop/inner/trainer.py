@@ -18,11 +18,11 @@ from torch.nn import Module
 from torch.nn.parameter import Parameter
 from torch.optim import Optimizer
 
+from outerloop.core.loop import OuterLoop
+from outerloop.core.round import RoundReport
 from outerloop.inner.data.corpus import Stream
 from outerloop.inner.models import next_token_loss
-from outerloop.loop import OuterLoop
-from outerloop.ranks import Ranks
-from outerloop.rounds import RoundReport
+from outerloop.replica.rank_group import RankGroup
 from outerloop.types import Tensors, UserError
 
 PRECISIONS = ("auto", "float32", "bfloat16")
@@ -52,9 +52,9 @@ class Trainer:
         forward: what the forward pass calls: the model itself, torch.compile's, or DDP's.
         ranks: the processes that train this model together, each on its part of a batch.
         stream: this process's batches, (batch / ranks, seq_len + 1) int64.
-        outer: told of every inner step; where the rank does not lead its island, what it has in place (following.py).
-        optimizer: (name, parameter) pairs -> inner optimizer; None when the outer optimizer does it all.
-        lr_factor: inner step of the run (from 0) -> factor of the optimizer's learning rate.
+        outer: told of every inner step; where the rank does not lead its island, what it has in place
+        (gathered_follower.py). optimizer: (name, parameter) pairs -> inner optimizer; None when the outer optimizer
+        does it all. lr_factor: inner step of the run (from 0) -> factor of the optimizer's learning rate.
         warmup_steps: after so many of its own updates a worker may take all of that: one that comes late begins with
             moments of nothing.
         accumulate: micro-batches a step.
@@ -75,7 +75,7 @@ class Trainer:
         clip_norm: float | None,
         precision: str,
         forward: Module,
-        ranks: Ranks,
+        ranks: RankGroup,
     ) -> None:
         self.model, self.stream, self.outer = model, stream, outer
         outer.announced = True

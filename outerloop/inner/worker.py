@@ -15,15 +15,15 @@ from typing import Any
 from torch import Tensor
 
 from outerloop import rng
-from outerloop.beginning import begin_alike, meet
-from outerloop.ending import ending_of
-from outerloop.inner.saving import keep_payload, load, save
-from outerloop.inner.spent import Spent
+from outerloop.core.final_check import ending_of
+from outerloop.core.initial_state import begin_alike, meet
+from outerloop.core.replica_average import ALONE, average
+from outerloop.core.round import SPENT, RoundReport, utilization
+from outerloop.inner.step_time import StepTimeBudget
 from outerloop.inner.trainer import StepReport, Trainer
+from outerloop.inner.worker_checkpoint import keep_payload, load, save
 from outerloop.protocols import Exchange
-from outerloop.ranks import Ranks
-from outerloop.replicas import ALONE, average
-from outerloop.rounds import SPENT, RoundReport, utilization
+from outerloop.replica.rank_group import RankGroup
 from outerloop.types import Outvoted, ReplicasDiverged, RoundFailed, Tensors
 
 Event = dict[str, Any]
@@ -78,7 +78,7 @@ class Worker:
         self.failed_in_a_row = 0
         self.to_be_saved = False
         self.divergence = ""
-        self.spent = Spent()
+        self.spent = StepTimeBudget()
         self.base = {"bytes_sent": 0, "bytes_received": 0, "payload_bytes": 0, "wait_s": 0.0, "rounds_failed": 0}
         self.base |= dict.fromkeys(SPENT, 0.0)
         self.totals = dict(self.base)
@@ -91,8 +91,8 @@ class Worker:
     def run(self) -> None:
         """From the start or the checkpoint to the last round.
 
-        Raises Stopped, RoundFailed after too many failures in a row, Deserted, ReplicasDiverged, and UserError when the
-        peers do not begin at the same point.
+        Raises Stopped, RoundFailed after too many failures in a row, QuorumLost, ReplicasDiverged, and UserError when
+        the peers do not begin at the same point.
         """
         if self.plan.resume_step is not None:
             self.resume(self.plan.resume_step)
@@ -128,7 +128,9 @@ class Worker:
             raise
 
     def finish(self) -> None:
-        """End with one model: the mean where replicas differ, else that of most peers (ending.py). Raises Outvoted."""
+        """End with one model: the mean where replicas differ, else that of most peers (final_check.py). Raises
+        Outvoted.
+        """
         if not self.trainer.outer.shared:
             self.become_one()
             return
@@ -159,7 +161,7 @@ class Worker:
         self.tell_validation(self.plan.rounds, found.mean, spread=found.spread, replicas=replicas)
 
     def begin_together(self) -> None:
-        """Check that most peers, on whatever machine, begin at one point, with equal weights (beginning.py).
+        """Check that most peers, on whatever machine, begin at one point, with equal weights (initial_state.py).
 
         Without lockstep each goes on from where it is. One that took over the weights of others saves them: it could
         not draw them again if it were killed before its first checkpoint. Raises UserError.
@@ -302,7 +304,7 @@ def is_due(done: int, every: int) -> bool:
     return every > 0 and done % every == 0
 
 
-def of_all_lanes(report: RoundReport, ranks: Ranks) -> RoundReport:
+def of_all_lanes(report: RoundReport, ranks: RankGroup) -> RoundReport:
     """The account of a round of an island whose ranks are lanes: payloads and norms of all of them."""
     of_lane = [report.payload_bytes, report.delta_norm**2, report.mean_norm**2]
     payload_bytes, delta, mean = ranks.sum(of_lane)

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from outerloop.kernels.eight_bit import read_residual, write_residual
 from outerloop.kernels.operator import operator
+from outerloop.kernels.portable import divided
 from outerloop.kernels.rows import Rows
 from outerloop.kernels.select import absolute, offer
-from outerloop.portable import divided
 
 
 class Landing(NamedTuple):

@@ -5,7 +5,7 @@
 The residual is float32, or int8 with scales as `eight_bit` defines them; then a chunk that another one follows is a
 multiple of its blocks.
 
-The functions here are the definition, in plain torch; `cpu_select` is the same pass in one sweep.
+The functions here are the definition, in plain torch; `cpu/select.py` is the same pass in one sweep.
 N values, C chunks, L chunk length, K kept per chunk, M kept in all.
 """
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from outerloop.feedback.loco import LoCo
-from outerloop.loco.pieces import decode, encode
+from outerloop.loco.int4_messages import decode, encode
 from outerloop.types import UserError
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outerloop.portable import divided, power, square_root
+from outerloop.kernels.portable import divided, power, square_root
 
 
 def adamw(x: Tensor, g: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:

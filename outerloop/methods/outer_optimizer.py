@@ -23,11 +23,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from outerloop.aggregate.lengths import sum_of_squares
-from outerloop.methods.differences import Differences
+from outerloop.aggregate.exact_norms import sum_of_squares
+from outerloop.kernels.portable import exact_sum
 from outerloop.methods.exact_adamw import adamw
 from outerloop.methods.exact_sgd import sgd
-from outerloop.portable import exact_sum
+from outerloop.methods.pseudo_gradient import Differences
 from outerloop.types import Tensors, UserError
 
 Rule = Callable[[Tensor, Tensor, dict[str, Any], dict[str, Any]], None]

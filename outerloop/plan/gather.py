@@ -1,7 +1,7 @@
 """Gather rounds of a fleet, one after the other: who is ready when, what is there when, when the round is decided.
 
     launch = landing before + (interval − τ) steps;   landing = max(launch + τ steps, decided) + codec
-    closes when all are in, or a majority is in and the grace over (swarm/closing.py, timers.py)
+    closes when all are in, or a majority is in and the grace over (swarm/consensus/gather_policy.py, round_timers.py)
 
 Who is in too late does not hold up the others, and who launches when the round is decided lands what it missed and
 offers its progress in the next one at once. Up to 9 peers, who need not queue at owners, are simulated transfer by
@@ -19,14 +19,14 @@ import numpy as np
 
 from outerloop.plan.links import AT_ONCE, begin_s, commit_s, gather_messages, gather_s
 from outerloop.plan.overlap import exposed_s
-from outerloop.plan.setting import Fleet, Method, Pace
+from outerloop.plan.scenario import Fleet, Method, StepRate
 from outerloop.plan.transfers import Gathering
 
 EXACT_PEERS = AT_ONCE + 1
 ROUNDS, WARM_UP = 24, 4
 
 
-def simulate(fleet: Fleet, method: Method, *, grace_s: float, absent: int = 0, seed: int = 0) -> Pace:
+def simulate(fleet: Fleet, method: Method, *, grace_s: float, absent: int = 0, seed: int = 0) -> StepRate:
     """The mean of many rounds. `absent`: peers that are counted on in every round and never come."""
     draw = np.random.default_rng(seed)
     present = fleet.peers - absent
@@ -45,11 +45,11 @@ def simulate(fleet: Fleet, method: Method, *, grace_s: float, absent: int = 0, s
     return pace_of(fleet, method, float(landed_P.mean() - began_s) / ROUNDS, exchange_s, met=counted / ROUNDS)
 
 
-def pace_of(fleet: Fleet, method: Method, round_s: float, exchange_s: float, *, met: float) -> Pace:
+def pace_of(fleet: Fleet, method: Method, round_s: float, exchange_s: float, *, met: float) -> StepRate:
     """What a round is made of: exposed is what it would be if all were ready at once, waiting is the rest."""
     stood_s = max(0.0, round_s - method.interval * fleet.step_s)
     exposed = min(stood_s, exposed_s(exchange_s, method.delay * fleet.step_s) + fleet.codec_s)
-    return Pace(round_s, exposed, stood_s - exposed, met)
+    return StepRate(round_s, exposed, stood_s - exposed, met)
 
 
 def factors(draw: np.random.Generator, spread: float, count: int) -> np.ndarray:

@@ -1,4 +1,5 @@
-"""Gossip rounds of a fleet, event by event: into the ready pool, a pair or a solo step, out again (swarm/gossip.py).
+"""Gossip rounds of a fleet, event by event: into the ready pool, a pair or a solo step, out again
+(swarm/gossip/runner.py).
 
     launch    into the pool; 16 others, drawn anew, are told
     turn      now and then a ready peer proposes to one that it knows to be ready, not to its last partners
@@ -19,12 +20,12 @@ from statistics import fmean
 
 from outerloop.plan.gather import pace_of
 from outerloop.plan.links import pair_s
-from outerloop.plan.setting import Fleet, Method, Pace
+from outerloop.plan.scenario import Fleet, Method, StepRate
 
 PATIENCE, LEAST_S, MOST_S = 0.25, 1.0, 300.0
 """Of the inner time, and limits: exchange=swarm_gossip."""
 TURN_S, TURNS, TOLD, REMEMBERED = 0.2, 8, 16, 3
-"""swarm/timeouts.py, gossip.py, partners.py."""
+"""swarm/timeouts.py, gossip.py, partner_policy.py."""
 PEER_ROUNDS, FEWEST_ROUNDS, WARM_UP = 2000, 4, 2
 """Rounds of all peers together, and of each peer at least, that are simulated."""
 
@@ -59,7 +60,7 @@ class Pool:
         for peer in range(fleet.peers):
             self.compute(peer, 0.0)
 
-    def run(self) -> Pace:
+    def run(self) -> StepRate:
         """Until every peer has its rounds behind it."""
         happens = {"launch": self.launch, "turn": self.turn, "tire": self.tire, "met": self.met}
         while self.events:

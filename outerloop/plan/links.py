@@ -21,7 +21,7 @@ several transfers share a link, TCP leaves it idle before the last one ends: pla
 HOST_BITS = 1.2e9
 """What a host carries each way, bits/s, however fast its link: encryption and copies, two hosts on a core each."""
 AT_ONCE = 8
-"""Transfers of a peer each way: swarm/bulk.py."""
+"""Transfers of a peer each way: swarm/transfer/bulk.py."""
 QUEUEING = 1.5
 """See `gather_messages`."""
 DECIDE_S = 0.03
@@ -33,7 +33,7 @@ BEGIN_TRIPS = 3
 COMMIT_TRIPS = 3
 """Proposal, acceptance, decision."""
 PAIR_TRIPS = 6
-"""Proposal, answer, request, first byte; both have it, it counts (swarm/handshake.py)."""
+"""Proposal, answer, request, first byte; both have it, it counts (swarm/gossip/handshake.py)."""
 
 
 @dataclass(frozen=True)

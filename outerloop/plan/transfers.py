@@ -3,8 +3,8 @@
     rates are max-min fair:   the tightest link gives each of its transfers an equal part; that part is taken off the
                               other links of these transfers; then the next tightest link, until all have a rate
 
-A peer takes part in at most `at_once` transfers each way (swarm/bulk.py): an owner lets the others queue, and who
-queues holds one of its own places meanwhile. So peers that all ask in the same order leave links idle.
+A peer takes part in at most `at_once` transfers each way (swarm/transfer/bulk.py): an owner lets the others queue, and
+who queues holds one of its own places meanwhile. So peers that all ask in the same order leave links idle.
 
 F transfers, P peers.
 """

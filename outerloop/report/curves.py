@@ -10,7 +10,7 @@ from statistics import fmean
 
 from matplotlib.axes import Axes
 
-from outerloop.report import clock, style
+from outerloop.report import simulated_clock, style
 from outerloop.report.groups import Comparison, Group
 from outerloop.report.runs import Run
 from outerloop.report.units import show_bandwidth
@@ -64,7 +64,7 @@ def by_clock(comparison: Comparison, bits_per_s: float) -> Chart:
     def times(run: Run) -> list[float]:
         return [s / unit_s for s in run.seconds(bits_per_s)]
 
-    return Chart("loss_clock", title, clock.MODEL, f"{clock_at} [{unit}]", LOSS, times, losses, unit=None)
+    return Chart("loss_clock", title, simulated_clock.MODEL, f"{clock_at} [{unit}]", LOSS, times, losses, unit=None)
 
 
 def by_spread() -> Chart:

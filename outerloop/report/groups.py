@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from outerloop.report import differences
+from outerloop.report import setting_diff
 from outerloop.report.runs import Run
 from outerloop.report.units import Stat
 from outerloop.types import UserError
@@ -23,7 +23,7 @@ SAME_TOKENS = 0.01
 
 @dataclass(frozen=True)
 class Group:
-    """Runs with the same settings but the seed. `settings` as `differences.trained` returns them."""
+    """Runs with the same settings but the seed. `settings` as `setting_diff.trained` returns them."""
 
     label: str
     settings: dict[str, Any]
@@ -57,7 +57,7 @@ class Group:
     @property
     def yardstick(self) -> str:
         """What must be equal for losses to be compared."""
-        return differences.identity({key: x for key, x in self.settings.items() if key.startswith(YARDSTICK)})
+        return setting_diff.identity({key: x for key, x in self.settings.items() if key.startswith(YARDSTICK)})
 
 
 def grouped(runs: Sequence[Run]) -> list[Group]:
@@ -65,9 +65,9 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
     families: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         if run.settings:
-            families[differences.identity(differences.trained(run.settings))].append(run)
-    settings = [differences.trained(members[0].settings) for members in families.values()]
-    labels = differences.labels(settings)
+            families[setting_diff.identity(setting_diff.trained(run.settings))].append(run)
+    settings = [setting_diff.trained(members[0].settings) for members in families.values()]
+    labels = setting_diff.labels(settings)
     groups = [Group(*parts) for parts in zip(labels, settings, families.values(), strict=True)]
     return sorted(groups, key=order)
 

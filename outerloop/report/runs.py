@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from outerloop.report.clock import Pace, paces
+from outerloop.report.simulated_clock import StepRate, paces
 from outerloop.types import UserError
 
 Row = dict[str, Any]
@@ -48,7 +48,7 @@ class Run:
     settings: Row
     results: Row | None
     validations: list[Row]
-    paces: list[Pace]
+    paces: list[StepRate]
     last_round: int
     last_train_loss: float | None
     damaged_lines: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from outerloop.rounds import SPENT, utilization
+from outerloop.core.round import SPENT, utilization
 
 Row = dict[str, Any]
 GOSSIP_COUNTS = ("solo_rounds", "dropped_pairs", "one_sided_rounds")
@@ -17,8 +17,8 @@ def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params
     `bits_per_param_per_round` is one worker's payload, every byte of its message counted, over the parameters;
     `ratio_to_fp32` says how many times smaller that is than 32 bits; `slow_hash` has one entry a worker that came to
     the end, `workers_died` are the others of this machine. Of the mean worker `compute_s` went into inner steps,
-    `communication_s` and `others_s` into what these had to stop for (inner/spent.py); `utilization` is the share of the
-    first. Of gossip: `spread` between the last `replicas`; counts over this machine's workers.
+    `communication_s` and `others_s` into what these had to stop for (inner/step_time.py); `utilization` is the share of
+    the first. Of gossip: `spread` between the last `replicas`; counts over this machine's workers.
     """
     done = sorted((row for row in rows if row["event"] == "done"), key=lambda row: row["worker"])
     spent = {name: mean(row[name] for row in done) for name in SPENT}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from outerloop.report import differences
+from outerloop.report import setting_diff
 from outerloop.report.groups import Comparison, Group
 from outerloop.report.runs import Run
 from outerloop.report.units import show, show_count, show_seconds
@@ -98,9 +98,9 @@ def final_loss(run: Run) -> str:
 def settings(comparison: Comparison, *, everything: bool) -> Table:
     """One row a setting that differs, one column a group: those that labels name, or all, what recipes imply too."""
     groups = [group.settings for group in comparison.groups]
-    first = [key for key in differences.differing(groups) if key in ("recipe", *differences.named(groups))]
-    others = [key for key in differences.differing(groups) if key not in first]
+    first = [key for key in setting_diff.differing(groups) if key in ("recipe", *setting_diff.named(groups))]
+    others = [key for key in setting_diff.differing(groups) if key not in first]
     keys = first + (others if everything else [])
-    rows = [[key, *(differences.shown(group, key) for group in groups)] for key in keys]
+    rows = [[key, *(setting_diff.shown(group, key) for group in groups)] for key in keys]
     columns = ["setting", *(group.label for group in comparison.groups)]
     return Table("", columns, rows, words=len(columns))

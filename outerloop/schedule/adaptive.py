@@ -4,7 +4,7 @@
     ρ < ρ_low:   H ← max(H_min, H − max(1, ⌊H / 4⌋))       they have drifted apart: more rounds are needed
     round r + 1 leaves H steps after round r
 
-ρ is the agreement of the payloads of round r (aggregate/agreement.py), after Yin et al.'s gradient diversity (arXiv
+ρ is the agreement of the payloads of round r (aggregate/similarity.py), after Yin et al.'s gradient diversity (arXiv
 1706.05699): workers that step along the same directions could as well have been one, and those whose steps have nothing
 in common mostly cancel in the mean. That H should change in a run is AdaComm's (arXiv 1810.08313), which goes by the
 loss; that differs from peer to peer. ρ comes of the payloads that the round is made of alone, so all peers take the

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from outerloop.types import Due, Round, UserError
+from outerloop.types import DueRounds, Round, UserError
 
 
 class EveryH:
@@ -40,9 +40,9 @@ class EveryH:
             )
         self.sync_every, self.delay, self.early = sync_every, delay, early
 
-    def due(self, inner_step: int) -> Due:
+    def due(self, inner_step: int) -> DueRounds:
         """Round r leaves after inner step (r + 1) H and lands after (r + 1) H + τ."""
-        return Due(launch=self.rounds_at(inner_step), land=self.rounds_at(inner_step - self.delay))
+        return DueRounds(launch=self.rounds_at(inner_step), land=self.rounds_at(inner_step - self.delay))
 
     def rounds_at(self, step: int) -> tuple[Round, ...]:
         """The round that leaves after this step, if one does."""

@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from typing import cast
 
-from outerloop.types import Due, Round, UserError
+from outerloop.types import DueRounds, Round, UserError
 
 
 class Streaming:
@@ -50,9 +50,9 @@ class Streaming:
         self.sync_every, self.fragments, self.delay, self.early = sync_every, fragments, delay, early
         self.offsets = [(p + 1) * sync_every // fragments for p in range(fragments)]
 
-    def due(self, inner_step: int) -> Due:
+    def due(self, inner_step: int) -> DueRounds:
         """See the equation above; steps are counted from 1."""
-        return Due(launch=self.rounds_at(inner_step), land=self.rounds_at(inner_step - self.delay))
+        return DueRounds(launch=self.rounds_at(inner_step), land=self.rounds_at(inner_step - self.delay))
 
     def rounds_at(self, step: int) -> tuple[Round, ...]:
         """The rounds that leave after this step."""

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from outerloop import checkpoint
+from outerloop.state import checkpoint
 
 
 class Jsonl:

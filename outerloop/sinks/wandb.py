@@ -8,7 +8,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from outerloop.rounds import CHARTS, SPENT
+from outerloop.core.round import CHARTS, SPENT
 
 log = logging.getLogger(__name__)
 

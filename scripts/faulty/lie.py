@@ -18,7 +18,7 @@ import hashlib
 from dataclasses import replace
 from typing import Any
 
-from outerloop.swarm.statements import accept, wish
+from outerloop.swarm.consensus.statements import accept, wish
 
 FAR = 1000
 VIEWS = (1, 2, 1000, (1 << 31) - 1)
@@ -35,11 +35,11 @@ def now() -> str:
 
 def install() -> None:
     """Into the classes that all words pass."""
-    from outerloop.swarm.history import History
-    from outerloop.swarm.manifest import Manifest
-    from outerloop.swarm.post import Post
+    from outerloop.swarm.gather.ballot_rpc import BallotRpc
+    from outerloop.swarm.gather.log_rpc import LogRpc
+    from outerloop.swarm.state_transfer.manifest import Manifest
 
-    send, since, of = Post.send, History.__init__, Manifest.of
+    send, since, of = BallotRpc.send, LogRpc.__init__, Manifest.of
 
     def bad_send(self: Any, to: str, message: Any) -> None:
         if now() == "silence":
@@ -56,7 +56,7 @@ def install() -> None:
             content = bytes(content[:-1]) + bytes([content[-1] ^ 1]) if content else content
         return of(content, **kwargs)
 
-    Post.send, History.__init__, Manifest.of = bad_send, bad_history, staticmethod(bad_state)  # type: ignore[method-assign]
+    BallotRpc.send, LogRpc.__init__, Manifest.of = bad_send, bad_history, staticmethod(bad_state)  # type: ignore[method-assign]
 
 
 def others(post: Any, to: str, message: Any, lie: str) -> list[tuple[str, Any]]:
@@ -79,12 +79,12 @@ def others(post: Any, to: str, message: Any, lie: str) -> list[tuple[str, Any]]:
 
 def made_up(post: Any, message: Any, machine: Any, lie: str) -> list[Any]:
     """Messages that belong to nothing that has happened."""
-    from outerloop.swarm.ballots import Decided, Here
+    from outerloop.swarm.consensus.messages import CommitCertificate, ViewChange
 
     number, head = machine.number, machine.memory.head
 
-    def here(number: int, view: int) -> Here:
-        return Here(number, head.digest, view, sign(post, wish(number, head.digest, view)))
+    def here(number: int, view: int) -> ViewChange:
+        return ViewChange(number, head.digest, view, sign(post, wish(number, head.digest, view)))
 
     if lie == "views":
         return [here(number, view) for view in VIEWS]
@@ -93,7 +93,7 @@ def made_up(post: Any, message: Any, machine: Any, lie: str) -> list[Any]:
     if lie == "certificates":
         commit = replace(head, number=number, parent=head.digest)
         signature = sign(post, accept(number, head.digest, 0, commit.digest))
-        return [Decided(commit, 0, tuple((name, signature) for name in machine.memory.roster))]
+        return [CommitCertificate(commit, 0, tuple((name, signature) for name in machine.memory.roster))]
     return []
 
 

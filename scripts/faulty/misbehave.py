@@ -27,11 +27,11 @@ def now() -> str:
 
 def install() -> None:
     """Into the classes that every payload passes."""
-    from outerloop.swarm.pace import Pace
-    from outerloop.swarm.rounds import Rounds
-    from outerloop.swarm.store import Store
+    from outerloop.swarm.gather.round_store import RoundStore
+    from outerloop.swarm.gather.runner import GatherRunner
+    from outerloop.swarm.transfer.rate_limiter import RateLimiter
 
-    give, offer, take = Store.get, Rounds.offer, Pace.take
+    give, offer, take = RoundStore.get, GatherRunner.offer, RateLimiter.take
 
     def bad_give(self, sha):
         content = give(self, sha)
@@ -45,7 +45,11 @@ def install() -> None:
         if now() == "slow":
             await asyncio.sleep(count / SLOW_BYTES_S)
 
-    for owner, name, how in ((Store, "get", bad_give), (Rounds, "offer", bad_offer), (Pace, "take", bad_take)):
+    for owner, name, how in (
+        (RoundStore, "get", bad_give),
+        (GatherRunner, "offer", bad_offer),
+        (RateLimiter, "take", bad_take),
+    ):
         setattr(owner, name, how)
 
 

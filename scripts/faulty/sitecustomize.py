@@ -10,7 +10,7 @@ from importlib.abc import MetaPathFinder
 from importlib.util import find_spec
 from typing import Any
 
-WORKER = "outerloop.commands.worker"
+WORKER = "outerloop.launcher.worker_process"
 
 
 class AfterImport(MetaPathFinder):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from faults.hosts import Hosts
 
-from outerloop.swarm.memory import ROUNDS_KEPT
+from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT
 
 Start = Callable[[int, int], Hosts]
 

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 import toy
 
+from outerloop.core.round import RoundReport
 from outerloop.exchange.swarm_gather import SwarmGather
-from outerloop.rounds import RoundReport
 
 INNER_S = 1.0
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from memory_trust import key_of, public_of
 
-from outerloop.swarm.evidence import PAYLOAD, Evidence, Signed
-from outerloop.swarm.fields import id_of
-from outerloop.swarm.notary import Keys
-from outerloop.swarm.signatures import Signatures
-from outerloop.swarm.statements import Statement, accept, promise
+from outerloop.swarm.access.signatures import Signatures
+from outerloop.swarm.accountability.evidence import PAYLOAD, Evidence, Signed
+from outerloop.swarm.consensus.statements import Statement, accept, promise
+from outerloop.swarm.gather.signer import KeySigner
+from outerloop.swarm.validation import id_of
 
 SITTING = "r/0123456789abcdef"
 HEAD = hashlib.sha256(b"head").digest()
@@ -27,9 +27,9 @@ def signatures_of(name: str) -> Signatures:
 
 
 def sign(name: str, statement: Statement, *, sitting: str = SITTING) -> Signed:
-    """As notary.py and sealed.py do."""
+    """As signer.py and signed_payload.py do."""
     if statement[0] != PAYLOAD:
-        return Signed(statement, Keys(signatures_of(name), sitting=sitting, own=name).sign(statement))
+        return Signed(statement, KeySigner(signatures_of(name), sitting=sitting, own=name).sign(statement))
     context, number, *said = statement
     return Signed(statement, signatures_of(name).sign(str(context), sitting, number, name, *said))
 
@@ -42,7 +42,7 @@ def two_accepts(name: str, *, number: int = 3, view: int = 0, sitting: str = SIT
 
 @dataclass
 class Honest:
-    """A peer that votes by the rules of decree.py in one sitting. `disk` is saved before anything is said.
+    """A peer that votes by the rules of paxos.py in one sitting. `disk` is saved before anything is said.
 
     `said` is all that it ever signs: of its present life and of those before a crash.
     """

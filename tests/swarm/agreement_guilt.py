@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 
 from toy_notary import ToyNotary
 
-from outerloop.swarm import statements
-from outerloop.swarm.ballots import Accept, Accepted, Decided, Link, Message, Promise
-from outerloop.swarm.commits import Commit
-from outerloop.swarm.statements import Statement
+from outerloop.swarm.consensus import statements
+from outerloop.swarm.consensus.commit import Commit
+from outerloop.swarm.consensus.messages import Accept, Accepted, ChainLink, CommitCertificate, Message, Promise
+from outerloop.swarm.consensus.statements import Statement
 
 NOTARY = ToyNotary("judge")
 
@@ -48,16 +48,16 @@ def signed(sender: str, message: Message, peers: list[str]) -> Iterator[tuple[st
     if isinstance(message, Promise):
         said = statements.promise(message.number, message.head, message.view, message.vote)
         yield from _right([sender], said, message.signature)
-    proposal = message if isinstance(message, Decided) else getattr(message, "accepted", None)
-    if isinstance(proposal, Accepted | Decided):
+    proposal = message if isinstance(message, CommitCertificate) else getattr(message, "accepted", None)
+    if isinstance(proposal, Accepted | CommitCertificate):
         yield from _of_links(proposal.commit, proposal.links, peers)
-    if isinstance(message, Decided):
+    if isinstance(message, CommitCertificate):
         said = statements.accept(message.commit.number, message.commit.parent, message.view, message.commit.digest)
         for peer, signature in message.accepts:
             yield from _right([peer], said, signature)
 
 
-def _of_links(commit: Commit, links: tuple[Link, ...], peers: list[str]) -> Iterator[tuple[str, Statement]]:
+def _of_links(commit: Commit, links: tuple[ChainLink, ...], peers: list[str]) -> Iterator[tuple[str, Statement]]:
     for link in links:
         said = statements.accept(commit.number, commit.parent, link.view, commit.digest)
         yield from _right(peers, said, link.signature)

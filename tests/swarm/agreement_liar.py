@@ -11,27 +11,27 @@ from agreement_guilt import convicted
 from agreement_world import World, payload
 from toy_notary import SITTING, accept_of, toy_signature
 
-from outerloop.swarm import statements
-from outerloop.swarm.ballots import (
+from outerloop.swarm.consensus import statements
+from outerloop.swarm.consensus.commit import Commit, Participant, majority, minority
+from outerloop.swarm.consensus.effects import ApplyCommit, Output, Send
+from outerloop.swarm.consensus.hard_state import HardState, leader
+from outerloop.swarm.consensus.messages import (
     Accept,
     Accepted,
-    Ask,
-    Decided,
-    Here,
-    Link,
+    ChainLink,
+    CommitCertificate,
+    JoinRequest,
     Message,
     Pledge,
     Promise,
     Propose,
-    Wish,
-    Wishes,
+    ViewChange,
+    ViewWish,
+    ViewWishes,
 )
-from outerloop.swarm.commits import Commit, Participant, majority, minority
-from outerloop.swarm.fields import MAX_VIEW, id_of
-from outerloop.swarm.memory import Memory, leader
-from outerloop.swarm.outputs import Apply, Output, Send
-from outerloop.swarm.proof import ahead, most, newest, voters_of
-from outerloop.swarm.succession import next_roster
+from outerloop.swarm.consensus.roster_change import next_roster
+from outerloop.swarm.gather.proof import ahead, most, newest, voters_of
+from outerloop.swarm.validation import MAX_VIEW, id_of
 
 
 class Witness:
@@ -57,19 +57,19 @@ class Witness:
     def forked(self) -> bool:
         return any(len(commits) > 1 for commits in self.commits.values())
 
-    def saved(self, peer: str, disk: Memory, payloads: set[tuple[int, Participant]]) -> None:
+    def saved(self, peer: str, disk: HardState, payloads: set[tuple[int, Participant]]) -> None:
         if vote := disk.accepted:
             assert all((disk.number, one) in payloads for one in vote.commit.participants), "payloads that are not held"
             self.votes.add((peer, disk.number, *vote.vote))
 
-    def said(self, peer: str, message: Message, disk: Memory) -> None:
+    def said(self, peer: str, message: Message, disk: HardState) -> None:
         pass
 
     def did_apply(self, commit: Commit) -> None:
         self.applied += 1
         self.commits.setdefault(commit.number, set()).add(commit)
 
-    def learned(self, memory: Memory, known: Iterable[str]) -> None:
+    def learned(self, memory: HardState, known: Iterable[str]) -> None:
         """The head was signed by a majority of the roster before it, by honest peers only if they have voted for it."""
         decided, roster = memory.log[-1], memory.log[-2].commit.roster
         commit, said = decided.commit, (decided.commit.number, decided.view, decided.commit.digest)
@@ -87,7 +87,7 @@ class Witness:
         for peer in set(roster).difference(commit.roster, self.liars):
             assert self._left_out_by(peer, memory), f"{peer} dropped, and only liars have left it out"
 
-    def _left_out_by(self, peer: str, memory: Memory) -> bool:
+    def _left_out_by(self, peer: str, memory: HardState) -> bool:
         """Whether an honest leader has left out this peer since it took part, as far as the log shows."""
         if len(set(memory.log[-2].commit.roster).intersection(self.liars)) > minority(memory.log[-2].commit.roster):
             return True
@@ -110,7 +110,7 @@ class LiarWorld(World):
         self.ears: list[tuple[str, Message]] = []
         self.circulated: set[tuple[str, Message]] = set()
         self.known: set[tuple[str, Message]] = set()
-        self.false_log: Callable[[], list[Decided]] = list
+        self.false_log: Callable[[], list[CommitCertificate]] = list
         super().__init__(members, outsiders, **options)  # type: ignore[arg-type]
         self.witness = self.monitor = Witness(self.liars)  # type: ignore[assignment]
 
@@ -125,7 +125,11 @@ class LiarWorld(World):
             self.known.add((name, output.message))
             if output.to in self.liars:
                 self.ears.append((name, output.message))
-        if isinstance(output, Apply) and self[name].memory.head == output.commit and len(self[name].memory.log) > 1:
+        if (
+            isinstance(output, ApplyCommit)
+            and self[name].memory.head == output.commit
+            and len(self[name].memory.log) > 1
+        ):
             self.witness.learned(self[name].memory, self.peers)
 
     def deliver(self, index: int = 0, *, keep: bool = False, crash_after: int | None = None) -> None:
@@ -137,7 +141,7 @@ class LiarWorld(World):
     def answers(self, source: str) -> bool:
         return source in self.liars or super().answers(source)
 
-    def told(self, source: str, after: int | None) -> list[Decided]:
+    def told(self, source: str, after: int | None) -> list[CommitCertificate]:
         if source not in self.liars:
             return super().told(source, after)
         return [one for one in self.false_log() if after is None or one.commit.number > after]
@@ -178,7 +182,7 @@ class Liar:
         self.world, self.rng, self.name = world, rng, world.liars[0]
         world.false_log = self.log
         self.proposals: list[Accepted] = []
-        self.lies: list[Callable[[Memory], None]] = [
+        self.lies: list[Callable[[HardState], None]] = [
             self.propose,
             self.usurp,
             self.split,
@@ -218,7 +222,7 @@ class Liar:
 
     # lies
 
-    def propose(self, memory: Memory) -> None:
+    def propose(self, memory: HardState) -> None:
         """One or two commits in a view that it leads mostly, to some each, whatever the promises say."""
         view = self.view(memory)
         for _ in range(self.rng.randint(1, 2)):
@@ -226,7 +230,7 @@ class Liar:
             self.proposals.append(proposal)
             self.tell(Propose(proposal))
 
-    def split(self, memory: Memory) -> None:
+    def split(self, memory: HardState) -> None:
         """Two commits that could both be right, in the next view that it leads, each with its payloads to one part."""
         view, up = self.view(memory), self.rng.sample(self.world.up, len(self.world.up))
         at = self.rng.randint(0, len(up))
@@ -237,7 +241,7 @@ class Liar:
                     self.world.give(to, memory.number, one)
                 self.world.say(to, Propose(self.proposals[-1]), by=self.name)
 
-    def usurp(self, memory: Memory) -> None:
+    def usurp(self, memory: HardState) -> None:
         """A commit that counts liars alone, in the next view that one of them leads, and the roster that follows."""
         seated = [name for name in self.world.liars if name in memory.roster]
         if not seated:
@@ -250,11 +254,11 @@ class Liar:
         self.proposals.append(self.proposal(memory, view, of=self.counting(memory, view, participants)))
         self.tell(Propose(self.proposals[-1]))
 
-    def leads(self, memory: Memory, view: int) -> bool:
+    def leads(self, memory: HardState, view: int) -> bool:
         self.name = memory.leader(view)
         return self.name in self.world.liars
 
-    def log(self) -> list[Decided]:
+    def log(self) -> list[CommitCertificate]:
         """Pieces of what honest peers hold, put together in order or not."""
         machines = [self.world[name].memory.log for name in self.world.up]
         some = [one for log in machines for one in log] if self.rng.random() < 0.3 else []
@@ -264,7 +268,7 @@ class Liar:
         pieces = {} if self.rng.random() < 0.5 else {decided.commit.number: decided for decided in some}
         return list(pieces.values()) or sorted(some, key=lambda decided: decided.commit.number)
 
-    def proposal(self, memory: Memory, view: int, *, forge: bool = True, of: Commit | None = None) -> Accepted:
+    def proposal(self, memory: HardState, view: int, *, forge: bool = True, of: Commit | None = None) -> Accepted:
         promises = [(peer, one) for peer, one in self.world.ears if isinstance(one, Promise)]
         told = {peer: one for peer, one in promises if (one.head, one.view) == (memory.head.digest, view)}
         pledges = {peer: Pledge(peer, one.vote, one.signature) for peer, one in told.items()}
@@ -279,16 +283,18 @@ class Liar:
             pledges = {peer: one for peer, one in pledges.items() if one.accepted is None}
         commit = again.commit if again else of or self.commit(memory, view, forge=forge)
         signature = self.sign(statements.accept(commit.number, commit.parent, view, commit.digest))
-        link = Link(view, tuple(sorted(pledges.values(), key=lambda one: one.peer)) if view else (), signature)
+        link = ChainLink(view, tuple(sorted(pledges.values(), key=lambda one: one.peer)) if view else (), signature)
         return Accepted(commit, (*(again.links if again else ()), link))
 
-    def commit(self, memory: Memory, view: int, *, forge: bool) -> Commit:
+    def commit(self, memory: HardState, view: int, *, forge: bool) -> Commit:
         number, head = memory.number, memory.head.digest
         held = {one for peer in self.world.peers.values() for of, one in peer.payloads if of == number}
         by_peer = {one.peer: one for one in sorted(held)}
         if forge:
             by_peer[self.name] = self.payload(number)
-        asks = [(peer, one.signature) for peer, one in self.world.ears if isinstance(one, Ask) and one.head == head]
+        asks = [
+            (peer, one.signature) for peer, one in self.world.ears if isinstance(one, JoinRequest) and one.head == head
+        ]
         learners = set(dict(asks))
         possible = [peer for peer in by_peer if peer in memory.roster or peer in learners]
         counted = (
@@ -302,13 +308,13 @@ class Liar:
         counted_asks = tuple(sorted({ask for ask in asks if ask[0] in counted}))
         return Commit(number, head, view, participants, tuple(sorted(roster)), counted_asks)
 
-    def counting(self, memory: Memory, view: int, participants: tuple[Participant, ...]) -> Commit:
+    def counting(self, memory: HardState, view: int, participants: tuple[Participant, ...]) -> Commit:
         """With the roster that follows."""
         history, absent_rounds = [one.commit for one in memory.log], self.world.absent_rounds
         roster = next_roster(history, participants, run=SITTING, view=view, absent_rounds=absent_rounds)
         return Commit(memory.number, memory.head.digest, view, participants, roster)
 
-    def decide(self, memory: Memory) -> None:
+    def decide(self, memory: HardState) -> None:
         """What it proposed lately, to those that accepted it or to some; now and then without a majority."""
         for proposal in self.proposals[-4:]:
             commit, view = proposal.commit, proposal.view
@@ -318,14 +324,14 @@ class Liar:
                 if isinstance(one, Accept) and (one.view, one.digest) == (view, commit.digest)
             }
             own = self.signed_by_all(statements.accept(commit.number, commit.parent, view, commit.digest))
-            decided = Decided(commit, view, tuple(sorted(accepts | own)), proposal.links if view else ())
+            decided = CommitCertificate(commit, view, tuple(sorted(accepts | own)), proposal.links if view else ())
             if accepts and self.rng.random() < 0.8:
                 for peer, _ in sorted(accepts):
                     self.world.say(peer, decided, by=self.name)
             else:
                 self.tell(decided)
 
-    def accept(self, memory: Memory) -> None:
+    def accept(self, memory: HardState) -> None:
         """Whatever was proposed, to whoever leads it, and what nobody proposed."""
         seen = [one.accepted for _, one in self.world.ears if isinstance(one, Propose)] + self.proposals
         for proposal in self.rng.sample(seen, min(2, len(seen))):
@@ -333,7 +339,7 @@ class Liar:
             signature = self.sign(statements.accept(commit.number, commit.parent, view, commit.digest))
             self.tell(Accept(commit.number, commit.parent, view, commit.digest, signature))
 
-    def promise(self, memory: Memory) -> None:
+    def promise(self, memory: HardState) -> None:
         """A view around the one at hand, hiding what it accepted, or telling what only it proposed."""
         view = memory.promised + self.rng.randint(0, 4) or 1
         of = [one for one in self.proposals if one.commit.parent == memory.head.digest and one.view < view]
@@ -341,29 +347,33 @@ class Liar:
         vote = accepted.vote if accepted else None
         self.tell(Promise(memory.number, memory.head.digest, view, accepted, self.pledge(memory, view, vote).signature))
 
-    def wish(self, memory: Memory) -> None:
+    def wish(self, memory: HardState) -> None:
         """A view that it leads, or the last there is."""
         view = self.rng.choice([memory.promised + 1, memory.promised + 2, self.view(memory), 1000, MAX_VIEW])
-        self.tell(Here(memory.number, memory.head.digest, view, self.wish_for(memory, view)))
+        self.tell(ViewChange(memory.number, memory.head.digest, view, self.wish_for(memory, view)))
 
-    def certificate(self, memory: Memory) -> None:
+    def certificate(self, memory: HardState) -> None:
         """Wishes of honest peers as it has heard them, of other views and rounds too, its own, and some it made up."""
         view = self.rng.choice([memory.promised + 1, self.view(memory), MAX_VIEW])
-        heard = {peer: Wish(peer, one.view, one.signature) for peer, one in self.world.ears if isinstance(one, Here)}
+        heard = {
+            peer: ViewWish(peer, one.view, one.signature)
+            for peer, one in self.world.ears
+            if isinstance(one, ViewChange)
+        }
         if self.rng.random() < 0.5:
-            heard |= {peer: Wish(peer, view, self.wish_for(memory, view)) for peer in self.some(memory.roster)}
-        heard[self.name] = Wish(self.name, view, self.wish_for(memory, view))
-        self.tell(Wishes(memory.number, memory.head.digest, tuple(sorted(heard.values()))))
+            heard |= {peer: ViewWish(peer, view, self.wish_for(memory, view)) for peer in self.some(memory.roster)}
+        heard[self.name] = ViewWish(self.name, view, self.wish_for(memory, view))
+        self.tell(ViewWishes(memory.number, memory.head.digest, tuple(sorted(heard.values()))))
 
-    def replay(self, memory: Memory) -> None:
+    def replay(self, memory: HardState) -> None:
         if self.world.ears:
             self.tell(self.rng.choice(self.world.ears)[1])
 
-    def ask(self, memory: Memory) -> None:
+    def ask(self, memory: HardState) -> None:
         said = statements.ask(memory.number, memory.head.digest)
-        self.tell(Ask(memory.number, memory.head.digest, self.sign(said)))
+        self.tell(JoinRequest(memory.number, memory.head.digest, self.sign(said)))
 
-    def offer(self, memory: Memory) -> None:
+    def offer(self, memory: HardState) -> None:
         """One of two payloads for the same round, to some."""
         one = self.payload(memory.number)
         for to in self.some(self.world.up):
@@ -371,7 +381,7 @@ class Liar:
 
     # small things
 
-    def view(self, memory: Memory) -> int:
+    def view(self, memory: HardState) -> int:
         """Mostly one that it leads, not far from the one at hand."""
         near = range(memory.promised, memory.promised + 2 * len(memory.roster))
         led = [view for view in near if leader(SITTING, memory.number, view, memory.roster) == self.name]
@@ -381,9 +391,9 @@ class Liar:
         one = payload(self.name, number)
         return one if self.rng.random() < 0.7 else replace(one, digest=bytes(32))
 
-    def pledge(self, memory: Memory, view: int, vote: tuple[int, bytes] | None) -> Pledge:
+    def pledge(self, memory: HardState, view: int, vote: tuple[int, bytes] | None) -> Pledge:
         said = statements.promise(memory.number, memory.head.digest, view, vote)
         return Pledge(self.name, vote, self.sign(said))
 
-    def wish_for(self, memory: Memory, view: int) -> bytes:
+    def wish_for(self, memory: HardState, view: int) -> bytes:
         return self.sign(statements.wish(memory.number, memory.head.digest, view))

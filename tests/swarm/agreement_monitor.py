@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from outerloop.swarm.ballots import Accept, Message, Promise, Propose
-from outerloop.swarm.commits import Commit, Participant, majority
-from outerloop.swarm.memory import Memory
+from outerloop.swarm.consensus.commit import Commit, Participant, majority
+from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.consensus.messages import Accept, Message, Promise, Propose
 
 
 class Monitor:
@@ -20,7 +20,7 @@ class Monitor:
         self._promised: dict[tuple[str, int], int] = defaultdict(int)
         self._votes: dict[tuple[int, int], set[str]] = defaultdict(set)
 
-    def saved(self, peer: str, disk: Memory, payloads: set[tuple[int, Participant]]) -> None:
+    def saved(self, peer: str, disk: HardState, payloads: set[tuple[int, Participant]]) -> None:
         """A vote is one from the moment that it is on disk."""
         vote = disk.accepted
         if vote is None or peer in self._votes[disk.number, vote.view]:
@@ -47,7 +47,7 @@ class Monitor:
         if entering and len(commit.roster) > 2:
             assert len(present & before) >= majority(commit.roster), "newcomers can take the majority with them"
 
-    def said(self, peer: str, message: Message, disk: Memory) -> None:
+    def said(self, peer: str, message: Message, disk: HardState) -> None:
         """`disk`: what this peer would find if it crashed now."""
         if disk.number > getattr(message, "number", disk.number):
             return  # over: the disk has its commit

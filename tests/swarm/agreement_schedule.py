@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 from agreement_liar import Liar, LiarWorld
 from agreement_world import World
 
-from outerloop.swarm.closing import Closing
-from outerloop.swarm.commits import majority, most_faulty
-from outerloop.swarm.forks import digests, parting
-from outerloop.swarm.memory import Memory
+from outerloop.swarm.consensus.commit import majority, most_faulty
+from outerloop.swarm.consensus.forks import digests, parting
+from outerloop.swarm.consensus.gather_policy import GatherPolicy
+from outerloop.swarm.consensus.hard_state import HardState
 
 STEPS = 200, 1200
 ROUNDS_AFTER = 2  # commits that healing must bring
@@ -33,7 +33,7 @@ class Schedule:
         self.world = self.world_of(
             members,
             names[len(members) :],
-            closing=Closing(
+            closing=GatherPolicy(
                 min_peers=rng.randint(1, majority(tuple(members))), min_fraction=rng.choice([0.0, 0.5, 0.7, 1.0])
             ),
             absent_rounds=rng.randint(1, 3),
@@ -295,7 +295,7 @@ class LiarSchedule(Schedule):
         assert self.ended != "without a fork" or len({self.world[name].memory.head for name in self.world.up}) == 1
 
 
-def digests_differ(one: Memory, other: Memory) -> bool:
+def digests_differ(one: HardState, other: HardState) -> bool:
     """Whether two peers are on different chains."""
     known, told = digests(one.log), digests(other.log)
     return any(known[number] != told[number] for number in known.keys() & told.keys())

@@ -18,16 +18,16 @@ from agreement_guilt import convicted
 from agreement_world import RUN, payload
 from toy_notary import ToyNotary, decided_by, proposal, toy_signature
 
-from outerloop.swarm import statements
-from outerloop.swarm.agreement import Agreement
-from outerloop.swarm.ballots import Accept, Accepted, Here, Message, Promise, Propose, Wishes
-from outerloop.swarm.closing import Closing
-from outerloop.swarm.commits import Commit, majority
-from outerloop.swarm.memory import Memory
-from outerloop.swarm.outputs import Output, Save, Send
+from outerloop.swarm.consensus import statements
+from outerloop.swarm.consensus.chain import CommitChain
+from outerloop.swarm.consensus.commit import Commit, majority
+from outerloop.swarm.consensus.effects import Output, Persist, Send
+from outerloop.swarm.consensus.gather_policy import GatherPolicy
+from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.consensus.messages import Accept, Accepted, Message, Promise, Propose, ViewChange, ViewWishes
 
 PEERS = ("a", "b", "c")
-CLOSING = Closing(min_peers=2, min_fraction=1.0)
+CLOSING = GatherPolicy(min_peers=2, min_fraction=1.0)
 NOTHING = (-1, b"")  # before every vote
 Event = int | str  # a message, by its bit, or one of the words below
 
@@ -42,8 +42,8 @@ class World(NamedTuple):
 class Peer(NamedTuple):
     """`disk` is what a crash leaves."""
 
-    disk: Memory
-    machine: Agreement
+    disk: HardState
+    machine: CommitChain
 
 
 class Space:
@@ -98,7 +98,7 @@ class Space:
         raise AssertionError("no decision in 20 views")
 
     def _begin(self, timeouts: int, crashes: int) -> World:
-        memories = [Memory.first(run=RUN, peer=peer, roster=self.roster) for peer in self.names]
+        memories = [HardState.first(run=RUN, peer=peer, roster=self.roster) for peer in self.names]
         machines = [machine_of(memory) for memory in memories]
         world = World((0,) * len(self.names), 0, timeouts, crashes)
         for who, machine in enumerate(machines):
@@ -110,11 +110,11 @@ class Space:
         (world, *_) = self._moves(world, len(self.names) - 1, "timeout", crashes=0)
         for bit in _bits(world.sent):
             _, to, message = self._messages[bit]
-            if isinstance(message, Here) and to in self.names:
+            if isinstance(message, ViewChange) and to in self.names:
                 (world, *_) = self._moves(world, self._to(bit), bit, crashes=0)
         return world
 
-    def _give(self, machine: Agreement) -> list[Output]:
+    def _give(self, machine: CommitChain) -> list[Output]:
         """The payloads that a peer has from the beginning; the last in the roster misses the first one's, if late."""
         missing = self.names[0] if self._late and machine.memory.peer == self.names[-1] else ""
         return [out for peer in self.names if peer != missing for out in machine.holds(0, payload(peer, 0))]
@@ -123,7 +123,7 @@ class Space:
         """What the world is once the outputs are carried out."""
         disk, sent = peer.disk, world.sent
         for output in outputs:
-            if isinstance(output, Save):
+            if isinstance(output, Persist):
                 disk = output.memory
             if isinstance(output, Send) and not _redundant(output.message):
                 sent |= 1 << self._bit((peer.machine.memory.peer, output.to, output.message))
@@ -188,7 +188,7 @@ class Space:
             world = self._arrived(world, 0, Peer(disk, machine), self._give(machine))
         return world.peers[0], world.sent, crashes
 
-    def _act(self, machine: Agreement, event: Event) -> list[Output]:
+    def _act(self, machine: CommitChain, event: Event) -> list[Output]:
         machine._out = []
         if event == "timeout":
             return machine.timeout(0, machine.view)
@@ -251,13 +251,13 @@ class Space:
             assert len(told) == 1 and max(told) >= max(heard, default=NOTHING), "a vote that a promise does not tell"
 
 
-def machine_of(memory: Memory) -> Agreement:
-    return Agreement(memory, notary=ToyNotary(memory.peer), closing=CLOSING, absent_rounds=3)
+def machine_of(memory: HardState) -> CommitChain:
+    return CommitChain(memory, notary=ToyNotary(memory.peer), closing=CLOSING, absent_rounds=3)
 
 
 def _redundant(message: Message) -> bool:
     """Whether it tells nothing that the wishes of its peers do not tell, each of which may arrive at any time."""
-    return isinstance(message, Wishes) or (isinstance(message, Here) and message.view == 0)
+    return isinstance(message, ViewWishes) or (isinstance(message, ViewChange) and message.view == 0)
 
 
 def _bits(bits: int) -> Iterator[int]:
@@ -287,16 +287,16 @@ class LiarSpace(Space):
         proposals = [proposal(commit, roster=self.roster) for commit in self._commits]
         promises = [self._promise(memory, accepted) for accepted in (None, *proposals)]
         wish = statements.wish(memory.number, memory.head.digest, 1)
-        here = Here(memory.number, memory.head.digest, 1, toy_signature(self.LIAR, wish))
+        here = ViewChange(memory.number, memory.head.digest, 1, toy_signature(self.LIAR, wish))
         said = [(to, message) for to in self.names for message in (*map(Propose, proposals), here)]
         said += [(memory.leader(1), promise) for promise in promises]
         return world._replace(sent=world.sent | sum(1 << self._bit((self.LIAR, *one)) for one in said))
 
-    def _give(self, machine: Agreement) -> list[Output]:
+    def _give(self, machine: CommitChain) -> list[Output]:
         """The honest ones' payloads are all that will come."""
         return [*super()._give(machine), *machine.deadline(0)]
 
-    def _promise(self, memory: Memory, accepted: Accepted | None) -> Promise:
+    def _promise(self, memory: HardState, accepted: Accepted | None) -> Promise:
         said = statements.promise(memory.number, memory.head.digest, 1, accepted.vote if accepted else None)
         return Promise(memory.number, memory.head.digest, 1, accepted, toy_signature(self.LIAR, said))
 

@@ -11,16 +11,25 @@ import msgpack
 from agreement_monitor import Monitor
 from toy_notary import ToyNotary
 
-from outerloop.swarm.agreement import Agreement
-from outerloop.swarm.ballots import Decided, Message, from_map, to_map
-from outerloop.swarm.closing import Closing
-from outerloop.swarm.commits import Participant, genesis
-from outerloop.swarm.memory import Memory
-from outerloop.swarm.outputs import Apply, Behind, Left, Output, Refused, Save, Send, Want
-from outerloop.swarm.proof import unproven
+from outerloop.swarm.consensus.chain import CommitChain
+from outerloop.swarm.consensus.commit import Participant, genesis
+from outerloop.swarm.consensus.effects import (
+    ApplyCommit,
+    CatchUp,
+    ChainLeft,
+    FetchPayloads,
+    Output,
+    Persist,
+    Reject,
+    Send,
+)
+from outerloop.swarm.consensus.gather_policy import GatherPolicy
+from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.consensus.messages import CommitCertificate, Message, from_map, to_map
+from outerloop.swarm.gather.proof import unproven
 
 RUN = "r"
-Act = Callable[[Agreement], list[Output]]
+Act = Callable[[CommitChain], list[Output]]
 
 
 def payload(peer: str, number: int) -> Participant:
@@ -31,12 +40,12 @@ def payload(peer: str, number: int) -> Participant:
 class Peer:
     """`disk` and `payloads` outlive a crash, the machine does not."""
 
-    disk: Memory
+    disk: HardState
     payloads: set[tuple[int, Participant]] = field(default_factory=set)
-    machine: Agreement | None = None
+    machine: CommitChain | None = None
 
-    def reloaded(self) -> Memory:
-        return Memory.from_bytes(self.disk.to_bytes(), run=RUN, peer=self.disk.peer)
+    def reloaded(self) -> HardState:
+        return HardState.from_bytes(self.disk.to_bytes(), run=RUN, peer=self.disk.peer)
 
 
 class World:
@@ -47,7 +56,7 @@ class World:
         members: Iterable[str],
         outsiders: Iterable[str] = (),
         *,
-        closing: Closing,
+        closing: GatherPolicy,
         absent_rounds: int = 3,
         rng: random.Random | None = None,
         as_bytes: bool = False,
@@ -57,18 +66,18 @@ class World:
         members = list(members)
         first = genesis(RUN, members)
         self.monitor = Monitor(first, min_peers=closing.min_peers)
-        start = Decided(first, 0, ())
-        self.peers = {peer: Peer(Memory.first(run=RUN, peer=peer, roster=members)) for peer in members}
-        self.peers |= {peer: Peer(Memory.joining(run=RUN, peer=peer, head=start)) for peer in outsiders}
+        start = CommitCertificate(first, 0, ())
+        self.peers = {peer: Peer(HardState.first(run=RUN, peer=peer, roster=members)) for peer in members}
+        self.peers |= {peer: Peer(HardState.joining(run=RUN, peer=peer, head=start)) for peer in outsiders}
         self.network: list[tuple[str, str, Message]] = []
         self.wants: list[tuple[str, int, Participant]] = []
         self.fetches: list[tuple[str, str]] = []
         self.compares: list[tuple[str, str]] = []
-        self.refused: list[tuple[str, Refused]] = []
+        self.refused: list[tuple[str, Reject]] = []
         for peer in self.peers:
             self.start(peer)
 
-    def __getitem__(self, peer: str) -> Agreement:
+    def __getitem__(self, peer: str) -> CommitChain:
         machine = self.peers[peer].machine
         assert machine is not None, f"{peer} is down"
         return machine
@@ -81,7 +90,9 @@ class World:
         """From disk: memory and payloads."""
         peer = self.peers[name]
         memory = peer.reloaded() if self.as_bytes else peer.disk
-        peer.machine = Agreement(memory, notary=ToyNotary(name), closing=self.closing, absent_rounds=self.absent_rounds)
+        peer.machine = CommitChain(
+            memory, notary=ToyNotary(name), closing=self.closing, absent_rounds=self.absent_rounds
+        )
         self.hold_again(name)
 
     def hold_again(self, name: str) -> None:
@@ -98,26 +109,26 @@ class World:
                 self.crash(name)
                 return
             self._carry_out(name, output)
-            if isinstance(output, Apply) and not self[name].votes:
+            if isinstance(output, ApplyCommit) and not self[name].votes:
                 self.event(name, lambda machine: machine.ask())
 
     def _carry_out(self, name: str, output: Output) -> None:
         peer = self.peers[name]
-        if isinstance(output, Save):
+        if isinstance(output, Persist):
             peer.disk = output.memory
             self.monitor.saved(name, peer.disk, peer.payloads)
         elif isinstance(output, Send):
             self.monitor.said(name, output.message, peer.disk)
             self.network.append((name, output.to, self._copied(output.message)))
-        elif isinstance(output, Apply):
+        elif isinstance(output, ApplyCommit):
             self.monitor.did_apply(output.commit)
-        elif isinstance(output, Want):
+        elif isinstance(output, FetchPayloads):
             self.wants += [(name, output.number, one) for one in output.participants]
-        elif isinstance(output, Behind):
+        elif isinstance(output, CatchUp):
             self.fetches.append((name, output.peer))
-        elif isinstance(output, Left):
+        elif isinstance(output, ChainLeft):
             self.hold_again(name)
-        elif isinstance(output, Refused):
+        elif isinstance(output, Reject):
             self.refused.append((name, output))
             if output.parted and (name, output.sender) not in self.compares:
                 self.compares.append((name, output.sender))
@@ -143,8 +154,8 @@ class World:
     def answers(self, source: str) -> bool:
         return source in self.up
 
-    def told(self, source: str, after: int | None) -> list[Decided]:
-        """What a peer tells of its log (history.py): commits after this number, all where it does not reach back."""
+    def told(self, source: str, after: int | None) -> list[CommitCertificate]:
+        """What a peer tells of its log (log_rpc.py): commits after this number, all where it does not reach back."""
         machine = self[source]
         found = None if after is None else machine.commits_since(after)
         return [one for one in (machine.memory.log if found is None else found) if one.accepts]

@@ -9,11 +9,11 @@ from typing import Any
 
 from memory_network import MemoryNetwork, MemoryTransport
 
-from outerloop.swarm.bulk import Bulk
-from outerloop.swarm.contents import Contents
-from outerloop.swarm.framing import END_MARK, Stream
-from outerloop.swarm.pace import Pace
-from outerloop.swarm.transport import Request
+from outerloop.swarm.p2p.framing import END_MARK, Stream
+from outerloop.swarm.p2p.transport import Request
+from outerloop.swarm.transfer.bulk import Bulk
+from outerloop.swarm.transfer.content_store import ContentStore
+from outerloop.swarm.transfer.rate_limiter import RateLimiter
 
 PROTOCOL = "outerloop/1/r/bulk"
 MANY = 1 << 50
@@ -30,8 +30,8 @@ def sha_of(content: bytes) -> bytes:
 class Node:
     """A peer that holds content and asks for it."""
 
-    def __init__(self, network: MemoryNetwork, name: str, *, pace: Pace | None = None) -> None:
-        self.store = Contents()
+    def __init__(self, network: MemoryNetwork, name: str, *, pace: RateLimiter | None = None) -> None:
+        self.store = ContentStore()
         self.bulk = Bulk(
             MemoryTransport(network, name),
             self.store,

@@ -16,21 +16,21 @@ from hivemind.dht.validation import DHTRecord
 from hivemind.p2p import P2PContext, P2PHandlerError, PeerID
 from hivemind.proto import dht_pb2
 
-from outerloop.swarm.dht_guard import GuardedProtocol, node_id_of
-from outerloop.swarm.dht_node import answer, guarded
-from outerloop.swarm.records import SignedRecords
-from outerloop.swarm.refusals import Refusals
-from outerloop.swarm.signatures import Signatures
-from outerloop.swarm.trust import AllowList, Trust
+from outerloop.swarm.access.access_control import AccessControl, AllowList
+from outerloop.swarm.access.rejection_log import RejectionLog
+from outerloop.swarm.access.signatures import Signatures
+from outerloop.swarm.dht.node import answer, guarded
+from outerloop.swarm.dht.protocol import GuardedProtocol, node_id_of
+from outerloop.swarm.dht.records import SignedRecords
 
 KEY = DHTID.generate(source="outerloop/r/roster")
 
 
-def trust(number: int, *, allow: Iterable[str] = ()) -> Trust:
+def trust(number: int, *, allow: Iterable[str] = ()) -> AccessControl:
     """Of the peer with this number; peers on the list by number or id."""
     key = Ed25519PrivateKey.from_private_bytes(number.to_bytes(32, "big"))
     signatures = Signatures(key)
-    return Trust(signatures, AllowList(list(allow), own=signatures.peer_id), Refusals())
+    return AccessControl(signatures, AllowList(list(allow), own=signatures.peer_id), RejectionLog())
 
 
 def id_of(number: int) -> str:
@@ -65,7 +65,7 @@ class Wire:
     def __init__(self) -> None:
         self.nodes: dict[str, Any] = {}
 
-    async def node(self, own: Trust, *, members: Iterable[str] = ()) -> GuardedProtocol:
+    async def node(self, own: AccessControl, *, members: Iterable[str] = ()) -> GuardedProtocol:
         """A node as a peer of a run has it."""
         members = set(members)
         p2p = SimpleNamespace(peer_id=PeerID.from_base58(own.signatures.peer_id))
@@ -79,7 +79,7 @@ class Wire:
         await answer(node, p2p)
         return self.join(own.signatures.peer_id, node)
 
-    async def plain(self, own: Trust) -> DHTProtocol:
+    async def plain(self, own: AccessControl) -> DHTProtocol:
         """A node of hivemind's, as it was before."""
         p2p = SimpleNamespace(peer_id=PeerID.from_base58(own.signatures.peer_id))
         node = await DHTProtocol.create(

@@ -9,12 +9,12 @@ from gather_scene import RUN, Swarm
 from liar import Liar, Said
 from memory_network import MemoryNetwork
 
-from outerloop.swarm.agreement import Agreement
-from outerloop.swarm.ballots import Accept, Decided
-from outerloop.swarm.commits import Commit
-from outerloop.swarm.framing import Stream
-from outerloop.swarm.memory import Memory
-from outerloop.swarm.post import receive_message
+from outerloop.swarm.consensus.chain import CommitChain
+from outerloop.swarm.consensus.commit import Commit
+from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.consensus.messages import Accept, CommitCertificate
+from outerloop.swarm.gather.ballot_rpc import receive_message
+from outerloop.swarm.p2p.framing import Stream
 
 
 class Equivocator(Liar):
@@ -34,18 +34,18 @@ class Equivocator(Liar):
         await super().serve(says)
         await self.link.serve(f"outerloop/1/{RUN}/ballot", allowed=lambda peer: True, handler=listen)
 
-    def decide(self, commit: Commit, letters: str) -> Decided:
+    def decide(self, commit: Commit, letters: str) -> CommitCertificate:
         """With its own accept, as the leader of view 0, and those that these have sent."""
         accepts = {f"{'abcd'.index(letter):03d}-{letter}": self.accepts[letter].signature for letter in letters}
         own = self.propose(commit).accepted.links[0].signature
-        return Decided(commit, 0, tuple(sorted({**accepts, self.name: own}.items())))
+        return CommitCertificate(commit, 0, tuple(sorted({**accepts, self.name: own}.items())))
 
 
-def all_hold(machines: list[Agreement]) -> bool:
+def all_hold(machines: list[CommitChain]) -> bool:
     return all(len(machine.payloads) >= 4 for machine in machines)
 
 
-async def until_it_leads(swarm: Swarm, liar: Liar) -> Memory:
+async def until_it_leads(swarm: Swarm, liar: Liar) -> HardState:
     """Return the memory of "a" once the liar leads the round at hand of all others, and all hold their payloads."""
     while True:
         machines = [swarm[letter].rounds._agreement for letter in "abcd"]
@@ -55,7 +55,7 @@ async def until_it_leads(swarm: Swarm, liar: Liar) -> Memory:
         await asyncio.sleep(0.05)
 
 
-def two_commits(swarm: Swarm, memory: Memory) -> list[Commit]:
+def two_commits(swarm: Swarm, memory: HardState) -> list[Commit]:
     """Return two commits of the round at hand that count different payloads."""
     payloads = sorted(swarm["a"].rounds._agreement.payloads)
     return [

@@ -9,10 +9,10 @@ from typing import Any
 from memory_network import MemoryNetwork, MemoryTransport
 from virtual_clock import now_s
 
-from outerloop.swarm.memory import Memory
-from outerloop.swarm.rounds import Rounds
-from outerloop.swarm.rules import Rules
-from outerloop.swarm.store import Store
+from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.gather.round_store import RoundStore
+from outerloop.swarm.gather.runner import GatherRunner
+from outerloop.swarm.gather.settings import GatherSettings
 
 RUN = "r"
 INNER_S = 10.0
@@ -39,7 +39,7 @@ class MemoryDisk(dict[str, bytes]):
 class Corrupt:
     """What a peer gives that holds other bytes than it thinks."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: RoundStore) -> None:
         self._store = store
 
     def get(self, sha: bytes) -> bytes | None:
@@ -54,7 +54,7 @@ class Node:
     """
 
     def __init__(
-        self, network: MemoryNetwork, name: str, names: Iterable[str], rules: Rules, *, inner_s: float
+        self, network: MemoryNetwork, name: str, names: Iterable[str], rules: GatherSettings, *, inner_s: float
     ) -> None:
         self.network, self.name, self.id = network, name, name.partition("-")[2]
         self.names = {one.partition("-")[2]: one for one in names}
@@ -68,7 +68,7 @@ class Node:
 
     async def appear(self) -> None:
         self.life += 1
-        self.rounds = Rounds(
+        self.rounds = GatherRunner(
             MemoryTransport(self.network, self.id, allow=self.allow),
             run=RUN,
             own=self.name,
@@ -141,7 +141,7 @@ class Swarm:
             "quorum": "majority", "min_peers": None, "min_fraction": 0.0, "grace_s": 3.0, "deadline_s": 60.0,
             "absent_rounds": 2,
         }  # fmt: skip
-        of = Rules(peers=len(letters), **{**rules, **options})  # type: ignore[arg-type]
+        of = GatherSettings(peers=len(letters), **{**rules, **options})  # type: ignore[arg-type]
         names = [f"{index:03d}-{letter}" for index, letter in enumerate(letters)]
         speeds = inner_s or {}
         self.nodes = {
@@ -192,7 +192,7 @@ class Swarm:
         return self[letter].rounds.waits_for(self[letter].done)
 
 
-def memory_of(node: Node) -> Memory:
+def memory_of(node: Node) -> HardState:
     memory = node.rounds.memory_file.read(run=RUN)
     assert memory is not None
     return memory

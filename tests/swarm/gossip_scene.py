@@ -10,12 +10,12 @@ from typing import Any, cast
 from memory_network import MemoryNetwork, MemoryTransport
 from virtual_clock import now_s
 
-from outerloop.swarm.bulk import Bulk
-from outerloop.swarm.contents import Contents
-from outerloop.swarm.gossip import Gossip
-from outerloop.swarm.membership import Membership
-from outerloop.swarm.partners import Dealt, Drawn
-from outerloop.swarm.patience import Patience
+from outerloop.swarm.gossip.pairing_timeout import PairingTimeout
+from outerloop.swarm.gossip.partner_policy import RandomPartners, ScheduledPartners
+from outerloop.swarm.gossip.runner import GossipRunner
+from outerloop.swarm.membership.formation import Formation
+from outerloop.swarm.transfer.bulk import Bulk
+from outerloop.swarm.transfer.content_store import ContentStore
 from outerloop.types import Contribution, Round
 
 ALPHA, BETA = 0.5, 0.7
@@ -31,8 +31,8 @@ class Names(dict[str, str]):
         return self
 
 
-def members_of(names: list[str]) -> Membership:
-    return cast(Membership, Names({name.partition("-")[2]: name for name in names}))
+def members_of(names: list[str]) -> Formation:
+    return cast(Formation, Names({name.partition("-")[2]: name for name in names}))
 
 
 class Member:
@@ -40,15 +40,15 @@ class Member:
 
     def __init__(self, network: MemoryNetwork, names: list[str], index: int, *, deadline_s: float = 120.0) -> None:
         self.name = names[index]
-        self.members, self.store = members_of(names), Contents()
+        self.members, self.store = members_of(names), ContentStore()
         self.peer_id = list(self.members.names)[index]
         link = MemoryTransport(network, self.peer_id)
         self.bulk = Bulk(link, self.store, run="r", allowed=self.members.__contains__)
-        self.gossip = Gossip(
+        self.gossip = GossipRunner(
             link, self.members, self.store, self.bulk,
             run="r", deadline_s=deadline_s, max_blob_bytes=1 << 20, draw=random.Random(index),
         )  # fmt: skip
-        self.patience = Patience(0.25, least_s=0.01, most_s=1000)
+        self.patience = PairingTimeout(0.25, least_s=0.01, most_s=1000)
         self.draw = random.Random(f"work {index}")
         self.rounds = 0
         self.partners: list[str] = []
@@ -63,7 +63,11 @@ class Member:
     def begin(self, *, seed: int | None = None) -> None:
         others = [peer for peer in self.members.names if peer != self.peer_id]
         dealt = seed is not None
-        self.gossip.begin(Dealt(list(self.members.names), self.peer_id, seed=seed or 0) if dealt else Drawn(others))
+        self.gossip.begin(
+            ScheduledPartners(list(self.members.names), self.peer_id, seed=seed or 0)
+            if dealt
+            else RandomPartners(others)
+        )
 
     async def work(self, inner_s: float, *, until_s: float, noise: float = 0.0) -> None:
         """Inner steps that move the weights at random, and rounds."""

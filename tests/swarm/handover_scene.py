@@ -11,23 +11,23 @@ from gather_scene import RUN, MemoryDisk, Node, Swarm
 from liar import Liar
 from memory_network import MemoryTransport
 
-from outerloop.swarm.ballots import Decided
-from outerloop.swarm.bulk import Bulk
-from outerloop.swarm.commits import Commit
-from outerloop.swarm.donor import Donor
-from outerloop.swarm.handover import Handover
-from outerloop.swarm.manifest import Manifest
-from outerloop.swarm.notary import Keys
-from outerloop.swarm.post import send_message
-from outerloop.swarm.statements import accept
+from outerloop.swarm.consensus.commit import Commit
+from outerloop.swarm.consensus.messages import CommitCertificate
+from outerloop.swarm.consensus.statements import accept
+from outerloop.swarm.gather.ballot_rpc import send_message
+from outerloop.swarm.gather.signer import KeySigner
+from outerloop.swarm.state_transfer.donor import Donor
+from outerloop.swarm.state_transfer.join import StateTransfer
+from outerloop.swarm.state_transfer.manifest import Manifest
+from outerloop.swarm.transfer.bulk import Bulk
 
 FAR = 1000
 """A round that the run does not come to."""
 
 
-def handover_of(node: Node, *, allow: Iterable[str] = ()) -> Handover:
+def handover_of(node: Node, *, allow: Iterable[str] = ()) -> StateTransfer:
     link = MemoryTransport(node.network, node.id, allow=allow)
-    return Handover(
+    return StateTransfer(
         link, node.rounds, run=RUN, own=node.name, sitting=lambda: RUN, allowed=lambda peer: True, disk=MemoryDisk()
     )
 
@@ -42,7 +42,7 @@ async def donate(swarm: Swarm) -> None:
         await handover.serve()
 
 
-def landing(node: Node, handover: Handover) -> Any:
+def landing(node: Node, handover: StateTransfer) -> Any:
     """What the trainer does at a landing; hashed at once, since a thread knows no virtual clock."""
 
     async def land(number: int) -> int:
@@ -60,7 +60,7 @@ def landing(node: Node, handover: Handover) -> Any:
     return land
 
 
-async def newcomer(swarm: Swarm, names: Iterable[str], *, allow: Iterable[str] = ()) -> tuple[Node, Handover]:
+async def newcomer(swarm: Swarm, names: Iterable[str], *, allow: Iterable[str] = ()) -> tuple[Node, StateTransfer]:
     """ "004-e", which takes part in nothing yet."""
     like = next(iter(swarm.nodes.values()))
     node = Node(swarm.network, "004-e", [*names, "004-e"], like.rules, inner_s=10)
@@ -69,7 +69,7 @@ async def newcomer(swarm: Swarm, names: Iterable[str], *, allow: Iterable[str] =
     return node, handover_of(node, allow=allow)
 
 
-def taking(at: Handover, names: Iterable[str]) -> asyncio.Task[tuple[int, bytes]]:
+def taking(at: StateTransfer, names: Iterable[str]) -> asyncio.Task[tuple[int, bytes]]:
     """`names` may change meanwhile."""
     work = at.take_over(lambda: list(names), sitting=RUN, at_most=1 << 20, progress=lambda here, size: None)
     return asyncio.create_task(work)
@@ -77,10 +77,12 @@ def taking(at: Handover, names: Iterable[str]) -> asyncio.Task[tuple[int, bytes]
 
 async def lead_astray(liar: Liar) -> None:
     """Tell a history of its own, which ends after FAR, to whoever asks, and give its weights as the state there."""
-    keys = Keys(liar.link.trust.signatures, sitting=RUN, own=liar.name)
+    keys = KeySigner(liar.link.trust.signatures, sitting=RUN, own=liar.name)
 
-    def signed(commit: Commit) -> Decided:
-        return Decided(commit, 0, ((liar.name, keys.sign(accept(commit.number, commit.parent, 0, commit.digest))),))
+    def signed(commit: Commit) -> CommitCertificate:
+        return CommitCertificate(
+            commit, 0, ((liar.name, keys.sign(accept(commit.number, commit.parent, 0, commit.digest))),)
+        )
 
     first = Commit(FAR, b"p" * 32, 0, (), (liar.name,))
     chain = [signed(first), signed(Commit(FAR + 1, first.digest, 0, (), (liar.name,)))]

@@ -9,15 +9,15 @@ from typing import Any
 from gather_scene import RUN, Swarm
 from memory_network import MemoryNetwork, MemoryTransport
 
-from outerloop.swarm import statements
-from outerloop.swarm.ballots import Accept, Accepted, Ask, Here, Link, Message, Propose
-from outerloop.swarm.bulk import Bulk
-from outerloop.swarm.commits import Commit
-from outerloop.swarm.framing import Stream
-from outerloop.swarm.memory import Memory
-from outerloop.swarm.notary import Keys
-from outerloop.swarm.post import send_message
-from outerloop.swarm.sealed import sealed
+from outerloop.swarm.consensus import statements
+from outerloop.swarm.consensus.commit import Commit
+from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.consensus.messages import Accept, Accepted, ChainLink, JoinRequest, Message, Propose, ViewChange
+from outerloop.swarm.gather.ballot_rpc import send_message
+from outerloop.swarm.gather.signer import KeySigner
+from outerloop.swarm.p2p.framing import Stream
+from outerloop.swarm.transfer.bulk import Bulk
+from outerloop.swarm.transfer.signed_payload import sealed
 
 Said = Callable[[int], Any]
 """Round -> what stands behind "payload" in the answer; None: nothing yet."""
@@ -32,7 +32,7 @@ class Liar:
         self.held: dict[bytes, bytes] = {}
         self.bulk = Bulk(self.link, self.held, run=RUN, allowed=lambda peer: True)
         self.asked: dict[int, int] = {}
-        self.keys = Keys(self.link.trust.signatures, sitting=RUN, own=name)
+        self.keys = KeySigner(self.link.trust.signatures, sitting=RUN, own=name)
 
     async def serve(self, says: Said) -> None:
         async def tell(remote: str, request: Any, stream: Stream) -> None:
@@ -60,22 +60,22 @@ class Liar:
         signatures = (by or self.link).trust.signatures
         return sealed(payload, signatures, sitting=RUN, number=number, peer=name or self.name)
 
-    def ask(self, memory: Memory) -> Ask:
+    def ask(self, memory: HardState) -> JoinRequest:
         """To be counted in the round that is at hand in this memory."""
         number, head = memory.number, memory.head.digest
-        return Ask(number, head, self.keys.sign(statements.ask(number, head)))
+        return JoinRequest(number, head, self.keys.sign(statements.ask(number, head)))
 
-    def here(self, memory: Memory, view: int) -> Here:
+    def here(self, memory: HardState, view: int) -> ViewChange:
         """That it wants to be in a view of the round that is at hand in this memory."""
         number, head = memory.number, memory.head.digest
-        return Here(number, head, view, self.keys.sign(statements.wish(number, head, view)))
+        return ViewChange(number, head, view, self.keys.sign(statements.wish(number, head, view)))
 
     def propose(self, commit: Commit) -> Propose:
         """As the leader of view 0."""
         signature = self.keys.sign(statements.accept(commit.number, commit.parent, 0, commit.digest))
-        return Propose(Accepted(commit, (Link(0, (), signature),)))
+        return Propose(Accepted(commit, (ChainLink(0, (), signature),)))
 
-    def accept(self, memory: Memory, digest: bytes) -> Accept:
+    def accept(self, memory: HardState, digest: bytes) -> Accept:
         """Of a commit of the round that is at hand in this memory, in view 0."""
         number, head = memory.number, memory.head.digest
         return Accept(number, head, 0, digest, self.keys.sign(statements.accept(number, head, 0, digest)))

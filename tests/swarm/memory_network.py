@@ -21,10 +21,10 @@ from typing import Any, cast
 from memory_pipe import Pipe
 from memory_trust import trust_of
 
-from outerloop.swarm.admission import Admission
-from outerloop.swarm.framing import BrokenStream, Stream
+from outerloop.swarm.p2p.admission import Admission
+from outerloop.swarm.p2p.framing import BrokenStream, Stream
+from outerloop.swarm.p2p.transport import Handler, Unreachable
 from outerloop.swarm.timeouts import OPEN_S
-from outerloop.swarm.transport import Handler, Unreachable
 
 Answer = Callable[[str, Stream], Awaitable[None]]
 

@@ -8,9 +8,9 @@ from functools import cache
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from outerloop.swarm.refusals import Refusals
-from outerloop.swarm.signatures import Signatures
-from outerloop.swarm.trust import AllowList, Trust
+from outerloop.swarm.access.access_control import AccessControl, AllowList
+from outerloop.swarm.access.rejection_log import RejectionLog
+from outerloop.swarm.access.signatures import Signatures
 
 
 @cache
@@ -31,5 +31,5 @@ class Named(AllowList):
         self._peers = frozenset(peers)
 
 
-def trust_of(peer: str, *, allow: Iterable[str] = ()) -> Trust:
-    return Trust(Signatures(key_of(peer), public_of=public_of), Named(allow), Refusals())
+def trust_of(peer: str, *, allow: Iterable[str] = ()) -> AccessControl:
+    return AccessControl(Signatures(key_of(peer), public_of=public_of), Named(allow), RejectionLog())

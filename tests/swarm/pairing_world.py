@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from outerloop.swarm.pairing import Alone, Pairing, Propose
-from outerloop.swarm.partners import Drawn
+from outerloop.swarm.gossip.pairing import Pairing, ProposePair, StayAlone
+from outerloop.swarm.gossip.partner_policy import RandomPartners
 from outerloop.types import Round
 
 TURN_S = 0.2
@@ -38,7 +38,9 @@ class World:
         self.draw = random.Random(seed)
         self.names = [f"p{index}" for index in range(len(inner_s))]
         self.machines = {
-            name: Pairing(name, Drawn([one for one in self.names if one != name]), draw=random.Random(f"{seed} {name}"))
+            name: Pairing(
+                name, RandomPartners([one for one in self.names if one != name]), draw=random.Random(f"{seed} {name}")
+            )
             for name in self.names
         }
         self.now_s, self.events, self.count = 0.0, [], 0
@@ -93,11 +95,11 @@ class World:
         if self.machines[name].round == round:
             self.do(name, round, self.machines[name].tire())
 
-    def do(self, name: str, round: Round, output: Propose | Alone | None) -> None:
-        if isinstance(output, Alone):
+    def do(self, name: str, round: Round, output: ProposePair | StayAlone | None) -> None:
+        if isinstance(output, StayAlone):
             self.solo[name] += 1
             self.go_on(name, self.now_s)
-        if isinstance(output, Propose):
+        if isinstance(output, ProposePair):
             self.message(self.asked, output.to, name, round)
 
     def asked(self, name: str, proposer: str, round: Round) -> None:

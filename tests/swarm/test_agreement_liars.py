@@ -19,60 +19,72 @@ from liar import swarm_with_liar
 from toy_notary import ToyNotary, accept_of, decided_by, pledge_of, proposal, toy_signature
 from virtual_clock import run
 
-from outerloop.swarm import statements
-from outerloop.swarm.agreement import Agreement
-from outerloop.swarm.ballots import Accept, Accepted, Ask, Decided, Here, Link, Pledge, Promise, Propose, Wish, Wishes
-from outerloop.swarm.closing import Closing
-from outerloop.swarm.commits import Commit, Participant, genesis, majority
-from outerloop.swarm.fields import MAX_VIEW, BadMessage
-from outerloop.swarm.memory import Memory, leader
-from outerloop.swarm.outputs import Refused, Save, Send
-from outerloop.swarm.succession import next_roster
+from outerloop.swarm.consensus import statements
+from outerloop.swarm.consensus.chain import CommitChain
+from outerloop.swarm.consensus.commit import Commit, Participant, genesis, majority
+from outerloop.swarm.consensus.effects import Persist, Reject, Send
+from outerloop.swarm.consensus.gather_policy import GatherPolicy
+from outerloop.swarm.consensus.hard_state import HardState, leader
+from outerloop.swarm.consensus.messages import (
+    Accept,
+    Accepted,
+    ChainLink,
+    CommitCertificate,
+    JoinRequest,
+    Pledge,
+    Promise,
+    Propose,
+    ViewChange,
+    ViewWish,
+    ViewWishes,
+)
+from outerloop.swarm.consensus.roster_change import next_roster
 from outerloop.swarm.timeouts import LEAD_S
+from outerloop.swarm.validation import MAX_VIEW, MalformedMessage
 
 FOUR = ("000-a", "001-b", "002-c", "003-d")
-CLOSING = Closing(min_peers=2, min_fraction=1.0)
+CLOSING = GatherPolicy(min_peers=2, min_fraction=1.0)
 
 
-def four(*, absent_rounds: int = 2, allowed: Callable[[str], bool] = lambda name: True) -> Agreement:
+def four(*, absent_rounds: int = 2, allowed: Callable[[str], bool] = lambda name: True) -> CommitChain:
     """The first of four peers, at the first round that the last of them leads in view 0, and it itself in view 3."""
     ends = FOUR[-1], FOUR[0]
     number = next(n for n in range(99) if (leader(RUN, n, 0, FOUR), leader(RUN, n, 3, FOUR)) == ends)
-    memory = Memory.first(run=RUN, peer=FOUR[0], roster=FOUR, number=number)
-    return Agreement(memory, notary=ToyNotary(FOUR[0]), closing=CLOSING, absent_rounds=absent_rounds, allowed=allowed)
+    memory = HardState.first(run=RUN, peer=FOUR[0], roster=FOUR, number=number)
+    return CommitChain(memory, notary=ToyNotary(FOUR[0]), closing=CLOSING, absent_rounds=absent_rounds, allowed=allowed)
 
 
 def commit_of(
-    memory: Memory, counted: Iterable[str], roster: Iterable[str], *, view: int = 0, **more: object
+    memory: HardState, counted: Iterable[str], roster: Iterable[str], *, view: int = 0, **more: object
 ) -> Commit:
     participants = tuple(payload(peer, memory.number) for peer in sorted(counted))
     roster = tuple(sorted(roster))
     return Commit(memory.number, memory.head.digest, view, participants, roster, **more)  # type: ignore[arg-type]
 
 
-def ask_of(peer: str, memory: Memory) -> tuple[str, bytes]:
+def ask_of(peer: str, memory: HardState) -> tuple[str, bytes]:
     return peer, toy_signature(peer, statements.ask(memory.number, memory.head.digest))
 
 
-def wish_of(peer: str, memory: Memory, view: int) -> Wish:
-    return Wish(peer, view, toy_signature(peer, statements.wish(memory.number, memory.head.digest, view)))
+def wish_of(peer: str, memory: HardState, view: int) -> ViewWish:
+    return ViewWish(peer, view, toy_signature(peer, statements.wish(memory.number, memory.head.digest, view)))
 
 
-def here_of(peer: str, memory: Memory, view: int) -> Here:
-    return Here(memory.number, memory.head.digest, view, wish_of(peer, memory, view).signature)
+def here_of(peer: str, memory: HardState, view: int) -> ViewChange:
+    return ViewChange(memory.number, memory.head.digest, view, wish_of(peer, memory, view).signature)
 
 
-def wants(machine: Agreement, view: int, *peers: str) -> None:
+def wants(machine: CommitChain, view: int, *peers: str) -> None:
     for peer in peers:
         machine.receive(peer, here_of(peer, machine.memory, view))
 
 
-def hold_all(machine: Agreement, *peers: str) -> None:
+def hold_all(machine: CommitChain, *peers: str) -> None:
     for peer in peers:
         machine.holds(machine.number, payload(peer, machine.number))
 
 
-def voted(machine: Agreement, commit: Commit) -> bool:
+def voted(machine: CommitChain, commit: Commit) -> bool:
     return machine.memory.accepted is not None and machine.memory.accepted.commit == commit
 
 
@@ -110,7 +122,7 @@ def test_no_roster_but_the_one_that_follows_is_voted_for(
     promise = Promise(memory.number, memory.head.digest, view, accepted, toy_signature(FOUR[-1], said))
     for message in (Propose(accepted), promise, decided_by(FOUR, commit)):
         (refused,) = machine.receive(FOUR[-1], message)
-        assert isinstance(refused, Refused) and why in refused.reason, message
+        assert isinstance(refused, Reject) and why in refused.reason, message
     assert machine.memory == memory
 
 
@@ -124,7 +136,7 @@ def test_a_newcomer_counts_by_its_own_request_for_this_round_alone() -> None:
     for signature in forged:
         commit = commit_of(memory, counted, counted, asks=(("004-e", signature),))
         (refused,) = machine.receive(FOUR[-1], Propose(proposal(commit, roster=FOUR)))
-        assert isinstance(refused, Refused) and "004-e, which has not asked" in refused.reason
+        assert isinstance(refused, Reject) and "004-e, which has not asked" in refused.reason
     commit = commit_of(memory, counted, counted, asks=(ask_of("004-e", memory),))
     machine.receive(FOUR[-1], Propose(proposal(commit, roster=FOUR)))
     assert voted(machine, commit)
@@ -136,8 +148,8 @@ def test_who_may_not_take_part_is_not_voted_for_and_followed_once_decided() -> N
     hold_all(machine, *counted)
     commit = commit_of(memory, counted, counted, asks=(ask_of("004-e", memory),))
     (refused,) = machine.receive(FOUR[-1], Propose(proposal(commit, roster=FOUR)))
-    assert isinstance(refused, Refused) and "004-e, which may not take part" in refused.reason
-    assert machine.receive("004-e", Ask(memory.number, memory.head.digest, ask_of("004-e", memory)[1])) == []
+    assert isinstance(refused, Reject) and "004-e, which may not take part" in refused.reason
+    assert machine.receive("004-e", JoinRequest(memory.number, memory.head.digest, ask_of("004-e", memory)[1])) == []
     assert not machine.gathering.asked
     machine.receive(FOUR[1], decided_by(FOUR[1:], commit))
     assert machine.memory.roster == tuple(counted), "the same on all, whatever their lists"
@@ -147,22 +159,22 @@ def test_one_key_asks_for_one_seat() -> None:
     machine = four()
     memory = machine.memory
     for name in ("004-e", "104-e", "100-b", "204-e"):
-        machine.receive(name, Ask(memory.number, memory.head.digest, ask_of(name, memory)[1]))
+        machine.receive(name, JoinRequest(memory.number, memory.head.digest, ask_of(name, memory)[1]))
     assert machine.gathering.asked == {"004-e"}
-    with pytest.raises(BadMessage, match="names a peer twice"):
+    with pytest.raises(MalformedMessage, match="names a peer twice"):
         genesis(RUN, ["000-a", "001-b", "100-a"])
 
 
 def test_a_log_that_is_too_short_votes_for_nobody_s_leaving_and_follows_it_once_decided() -> None:
     first = four(absent_rounds=3).memory
     started = decided_by(FOUR, commit_of(first, FOUR, FOUR))
-    memory = Memory(RUN, FOUR[1], (started,))  # as after a download
+    memory = HardState(RUN, FOUR[1], (started,))  # as after a download
     number = memory.number
     dropped = commit_of(memory, FOUR[:3], FOUR[:3])
     stays = commit_of(memory, FOUR[:3], FOUR)
     assert memory.leader(0) != memory.peer
     for commit in (dropped, stays):
-        machine = Agreement(memory, notary=ToyNotary(FOUR[1]), closing=CLOSING, absent_rounds=3)
+        machine = CommitChain(memory, notary=ToyNotary(FOUR[1]), closing=CLOSING, absent_rounds=3)
         for peer in FOUR[:3]:
             machine.holds(number, payload(peer, number))
         machine.receive(memory.leader(0), Propose(proposal(commit, roster=FOUR)))
@@ -197,22 +209,22 @@ def test_fewer_than_half_that_lead_one_after_the_other_drop_nobody(roster: tuple
     liars = roster[-1:] if len(roster) == 3 else roster[-2:]
     counted = [roster[0], *liars] if len(liars) == 1 else [*liars]
     led = [{leader(RUN, number + more, 0, roster) for more in (0, 1)} for number in range(99)]
-    memory = Memory.first(run=RUN, peer=roster[0], roster=roster, number=led.index({*liars}))
-    machine = Agreement(memory, notary=ToyNotary(roster[0]), closing=CLOSING, absent_rounds=2)
+    memory = HardState.first(run=RUN, peer=roster[0], roster=roster, number=led.index({*liars}))
+    machine = CommitChain(memory, notary=ToyNotary(roster[0]), closing=CLOSING, absent_rounds=2)
     machine.receive(roster[1], decided_by(roster, commit_of(memory, counted, roster)))
     assert machine.number == memory.number + 1
     hold_all(machine, *roster)
     usurped = commit_of(machine.memory, counted, counted)
     for message in (Propose(proposal(usurped, roster=roster)), decided_by(roster, usurped)):
         (refused,) = machine.receive(machine.memory.leader(0), message)
-        assert isinstance(refused, Refused) and "which was not absent 2 times" in refused.reason
+        assert isinstance(refused, Reject) and "which was not absent 2 times" in refused.reason
     stays = commit_of(machine.memory, counted, roster)
     machine.receive(machine.memory.leader(0), Propose(proposal(stays, roster=roster)))
     assert voted(machine, stays), "leaving out is not dropping"
 
 
 def test_a_peer_leaves_once_an_honest_leader_has_left_it_out_as_well() -> None:
-    history = [commit_of(Memory.first(run=RUN, peer=FIVE[0], roster=FIVE), (), FIVE)]
+    history = [commit_of(HardState.first(run=RUN, peer=FIVE[0], roster=FIVE), (), FIVE)]
     leaders = []
     while len(set(leaders)) < 3:
         leaders.append(leader(RUN, history[-1].number + 1, 0, FIVE))
@@ -231,18 +243,18 @@ def test_no_liar_moves_a_view_however_high_and_the_rounds_go_on_also_from_disk()
     memory, liar = machine.memory, FOUR[-1]
     head, number = memory.head.digest, memory.number
     told = [wish_of(peer, memory, 1) for peer in (FOUR[1], liar)]
-    forged = [Wish(peer, MAX_VIEW, wish_of(liar, memory, MAX_VIEW).signature) for peer in FOUR]
+    forged = [ViewWish(peer, MAX_VIEW, wish_of(liar, memory, MAX_VIEW).signature) for peer in FOUR]
     for view in (1, 2, MAX_VIEW):
         said = statements.promise(number, head, view, None)
         for message in (
             here_of(liar, memory, view),
             Promise(number, head, view, None, toy_signature(liar, said)),
-            Wishes(number, head, tuple(forged)),
-            Wishes(number, head, (*told[:1], wish_of(liar, memory, view))),
-            Wishes(number, head, tuple(sorted(told))),
+            ViewWishes(number, head, tuple(forged)),
+            ViewWishes(number, head, (*told[:1], wish_of(liar, memory, view))),
+            ViewWishes(number, head, tuple(sorted(told))),
         ):
             outputs = machine.receive(liar, message)
-            assert not any(isinstance(one, Save) for one in outputs)
+            assert not any(isinstance(one, Persist) for one in outputs)
             assert machine.view == 0 and machine.memory == memory, message
     machine.receive(FOUR[2], here_of(FOUR[2], memory, 1))
     assert machine.view == 1, "three of four want it: two of them are honest"
@@ -274,7 +286,7 @@ def test_a_message_of_a_later_view_is_asked_about_and_a_certificate_answers() ->
     said = statements.promise(memory.number, memory.head.digest, view, None)
     promise = Promise(memory.number, memory.head.digest, view, None, toy_signature(FOUR[1], said))
     assert machine.receive(FOUR[1], promise) == [Send(FOUR[1], here_of(FOUR[0], memory, 0))]
-    certificate = Wishes(memory.number, memory.head.digest, tuple(wish_of(peer, memory, view) for peer in FOUR[1:]))
+    certificate = ViewWishes(memory.number, memory.head.digest, tuple(wish_of(peer, memory, view) for peer in FOUR[1:]))
     outputs = machine.receive(FOUR[1], certificate)
     assert machine.view == view and outputs[1:] == [Send(peer, certificate) for peer in FOUR[1:]]
     assert set(machine.gathering.promises_of(view)) == {FOUR[1]}, "the promise that came early is not lost"
@@ -325,18 +337,18 @@ def test_rounds_go_on_at_their_pace_while_one_of_four_tries_to_grab_views(gone: 
 # proposals
 
 
-def justified(memory: Memory, view: int, commit: Commit, told: dict[str, tuple[int, bytes] | None]) -> Link:
+def justified(memory: HardState, view: int, commit: Commit, told: dict[str, tuple[int, bytes] | None]) -> ChainLink:
     pledges = tuple(pledge_of(peer, commit, view, told[peer]) for peer in sorted(told))
-    return Link(view, pledges, accept_of(memory.leader(view), commit, view))
+    return ChainLink(view, pledges, accept_of(memory.leader(view), commit, view))
 
 
-UNJUSTIFIED: list[tuple[str, Callable[[Memory, Commit, Commit], tuple[Link, ...]], str]] = [
+UNJUSTIFIED: list[tuple[str, Callable[[HardState, Commit, Commit], tuple[ChainLink, ...]], str]] = [
     ("no promises", lambda m, own, x: (justified(m, 1, own, {}),), "0 of its 0 promises"),
     ("promises of two of four", lambda m, own, x: (justified(m, 1, own, dict.fromkeys(FOUR[:2])),), "2 of its 2"),
     ("promises of strangers",
      lambda m, own, x: (justified(m, 1, own, dict.fromkeys(["000-x", "001-y", "002-z"])),), "0 of its 3 promises"),
     ("promises that others did not sign",
-     lambda m, own, x: (Link(1, tuple(Pledge(peer, None, bytes(64)) for peer in FOUR[:3]),
+     lambda m, own, x: (ChainLink(1, tuple(Pledge(peer, None, bytes(64)) for peer in FOUR[:3]),
                              accept_of(m.leader(1), own, 1)),), "0 of its 3 promises"),
     ("promises of another view",
      lambda m, own, x: (replace_view(justified(m, 2, own, dict.fromkeys(FOUR[:3])), 1, m, own),), "0 of its 3"),
@@ -347,20 +359,20 @@ UNJUSTIFIED: list[tuple[str, Callable[[Memory, Commit, Commit], tuple[Link, ...]
 ]  # fmt: skip
 
 
-def replace_view(link: Link, view: int, memory: Memory, commit: Commit) -> Link:
-    return Link(view, link.pledges, accept_of(memory.leader(view), commit, view))
+def replace_view(link: ChainLink, view: int, memory: HardState, commit: Commit) -> ChainLink:
+    return ChainLink(view, link.pledges, accept_of(memory.leader(view), commit, view))
 
 
 @pytest.mark.parametrize(("links", "why"), [one[1:] for one in UNJUSTIFIED], ids=[one[0] for one in UNJUSTIFIED])
 def test_a_later_proposal_is_accepted_only_with_the_promises_that_justify_it(
-    links: Callable[[Memory, Commit, Commit], tuple[Link, ...]], why: str
+    links: Callable[[HardState, Commit, Commit], tuple[ChainLink, ...]], why: str
 ) -> None:
     machine = four()
     memory = machine.memory
     hold_all(machine, *FOUR)
     own, chosen = commit_of(memory, FOUR, FOUR, view=1), commit_of(memory, FOUR[:3], FOUR)
     (refused,) = machine.receive(memory.leader(1), Propose(Accepted(own, links(memory, own, chosen))))
-    assert isinstance(refused, Refused) and why in refused.reason
+    assert isinstance(refused, Reject) and why in refused.reason
     assert machine.memory == memory
     right = justified(memory, 1, own, dict.fromkeys(FOUR[:3]))
     machine.receive(memory.leader(1), Propose(Accepted(own, (right,))))
@@ -372,7 +384,7 @@ def test_what_was_proposed_before_is_proposed_again_with_all_that_justified_it()
     memory = machine.memory
     hold_all(machine, *FOUR)
     commit = commit_of(memory, FOUR, FOUR)
-    first = Link(0, (), accept_of(memory.leader(0), commit))
+    first = ChainLink(0, (), accept_of(memory.leader(0), commit))
     told = {FOUR[1]: None, FOUR[2]: (0, commit.digest), FOUR[3]: None}
     again = justified(memory, 2, commit, told)
     jumped = justified(memory, 2, commit, {FOUR[1]: None, FOUR[2]: (1, bytes(32)), FOUR[3]: (0, commit.digest)})
@@ -383,10 +395,10 @@ def test_what_was_proposed_before_is_proposed_again_with_all_that_justified_it()
         ((first, justified(memory, 2, commit, dict.fromkeys(FOUR[:3]))), "do not tell of it"),
     ):
         (refused,) = machine.receive(memory.leader(2), Propose(Accepted(commit, links)))
-        assert isinstance(refused, Refused) and why in refused.reason
-        decided = Decided(commit, 2, decided_by(FOUR[1:], commit, 2).accepts, links)
+        assert isinstance(refused, Reject) and why in refused.reason
+        decided = CommitCertificate(commit, 2, decided_by(FOUR[1:], commit, 2).accepts, links)
         (refused,) = machine.receive(FOUR[1], decided)
-        assert isinstance(refused, Refused) and why in refused.reason
+        assert isinstance(refused, Reject) and why in refused.reason
     machine.receive(memory.leader(2), Propose(Accepted(commit, (first, again))))
     assert voted(machine, commit) and machine.view == 2
 
@@ -398,7 +410,7 @@ def test_a_leader_that_proposes_two_commits_in_a_view_is_refused_before_and_afte
     machine.receive(FOUR[-1], Propose(proposal(one, roster=FOUR)))
     for _ in range(2):
         (refused,) = machine.receive(FOUR[-1], Propose(proposal(other, roster=FOUR)))
-        assert isinstance(refused, Refused) and "two commits in view 0" in refused.reason
+        assert isinstance(refused, Reject) and "two commits in view 0" in refused.reason
         hold_all(machine, *FOUR)
     assert voted(machine, one)
 
@@ -410,7 +422,7 @@ def test_a_leader_that_proposes_two_commits_in_a_view_is_refused_before_and_afte
 def test_a_fork_of_a_bare_majority_convicts_who_made_it(names: str) -> None:
     """Two halves that do not hear of each other: each is shown a commit that it and the liar have accepted."""
     liar = leader(RUN, 0, 0, tuple(names))
-    world = LiarWorld(names, liars=liar, closing=Closing(min_peers=1, min_fraction=0.0))
+    world = LiarWorld(names, liars=liar, closing=GatherPolicy(min_peers=1, min_fraction=0.0))
     honest = [name for name in names if name != liar]
     halves = honest[: len(honest) // 2], honest[len(honest) // 2 :]
     memory = world[honest[0]].memory
@@ -430,7 +442,7 @@ def test_a_fork_of_a_bare_majority_convicts_who_made_it(names: str) -> None:
 
 def test_one_of_four_forks_nothing() -> None:
     """Any two majorities share two peers, one of them honest. What the liar shows to the smaller part has none."""
-    world = LiarWorld(FOUR, liars=leader(RUN, 0, 0, FOUR), closing=Closing(min_peers=1, min_fraction=0.0))
+    world = LiarWorld(FOUR, liars=leader(RUN, 0, 0, FOUR), closing=GatherPolicy(min_peers=1, min_fraction=0.0))
     honest = [name for name in FOUR if name not in world.liars]
     memory = world[honest[0]].memory
     for half in (honest[:1], honest[1:]):
@@ -457,7 +469,7 @@ HIDES: list[tuple[str, tuple[int, bytes] | None, bool]] = [
 @pytest.mark.parametrize(("told", "guilty"), [one[1:] for one in HIDES], ids=[one[0] for one in HIDES])
 def test_who_hides_what_it_accepted_is_convicted_and_nobody_else(told: tuple[int, bytes] | None, guilty: bool) -> None:
     commit = Commit(0, bytes(32), 3, (Participant("a", bytes(32), 1),), ("a", "b"))
-    link = Link(3, (pledge_of("b", commit, 3, told),), bytes(64))
+    link = ChainLink(3, (pledge_of("b", commit, 3, told),), bytes(64))
     accept = statements.accept(0, bytes(32), 1, b"x" * 32)
     said = [
         ("b", Accept(0, bytes(32), 1, b"x" * 32, toy_signature("b", accept))),
@@ -470,7 +482,7 @@ def test_who_hides_what_it_accepted_is_convicted_and_nobody_else(told: tuple[int
 # chains that part, and what peers do who hear of both
 
 
-def chain(trunk: Memory, by: str, lengths: int, *, view: int = 0) -> list[Decided]:
+def chain(trunk: HardState, by: str, lengths: int, *, view: int = 0) -> list[CommitCertificate]:
     """So many commits, all signed by these letters; the first is proposed in this view."""
     names = [name for name in FIVE if name[-1] in by]
     memory, out = trunk, []
@@ -481,13 +493,13 @@ def chain(trunk: Memory, by: str, lengths: int, *, view: int = 0) -> list[Decide
     return out
 
 
-def meet(one: int, other: int, *, better_first: bool, before: int = 2) -> tuple[LiarWorld, list[Decided]]:
+def meet(one: int, other: int, *, better_first: bool, before: int = 2) -> tuple[LiarWorld, list[CommitCertificate]]:
     """000-a and 001-b go this many rounds one way, 002-c and 003-d another way, with the help of 004-e; then all meet.
 
     The commits of the better chain come back.
     """
-    world = LiarWorld(FIVE, liars=FIVE[-1], closing=Closing(min_peers=1, min_fraction=1.0), absent_rounds=8)
-    trunk = Memory.first(run=RUN, peer="z", roster=FIVE)
+    world = LiarWorld(FIVE, liars=FIVE[-1], closing=GatherPolicy(min_peers=1, min_fraction=1.0), absent_rounds=8)
+    trunk = HardState.first(run=RUN, peer="z", roster=FIVE)
     common = chain(trunk, "abcde", before)
     for decided in common:
         trunk = trunk.learned(decided)
@@ -546,17 +558,19 @@ def test_a_fork_that_is_older_than_the_logs_is_told_and_stops_nobody_who_can_go_
     assert convicted(world.circulated, FIVE) <= {FIVE[-1]}
 
 
-def apply(*decided: Decided, peer: str = FIVE[0]) -> Agreement:
+def apply(*decided: CommitCertificate, peer: str = FIVE[0]) -> CommitChain:
     """The machine of a peer that has landed these."""
-    memory = Memory.first(run=RUN, peer=peer, roster=FIVE)
-    machine = Agreement(memory, notary=ToyNotary(peer), closing=Closing(min_peers=1, min_fraction=1.0), absent_rounds=8)
+    memory = HardState.first(run=RUN, peer=peer, roster=FIVE)
+    machine = CommitChain(
+        memory, notary=ToyNotary(peer), closing=GatherPolicy(min_peers=1, min_fraction=1.0), absent_rounds=8
+    )
     for one in decided:
         machine.receive(FIVE[1], one)
     assert machine.number == len(decided)
     return machine
 
 
-START = Memory.first(run=RUN, peer="z", roster=FIVE)
+START = HardState.first(run=RUN, peer="z", roster=FIVE)
 
 
 def test_a_log_that_is_no_chain_moves_nobody_and_takes_no_vote_away() -> None:
@@ -576,7 +590,7 @@ def test_a_log_that_is_no_chain_moves_nobody_and_takes_no_vote_away() -> None:
     assert before.accepted is not None
     for log in ([ours, better], [better, ours], [], [better, better], [*memory.log, better]):
         outputs = machine.compare(FIVE[4], log)
-        assert all(isinstance(one, Refused) and "do not follow one another" in one.reason for one in outputs)
+        assert all(isinstance(one, Reject) and "do not follow one another" in one.reason for one in outputs)
         assert outputs and machine.memory == before
     machine.compare(FIVE[4], [better])
     assert machine.memory.head == better.commit and machine.memory.accepted is None
@@ -605,7 +619,7 @@ def test_nobody_votes_again_where_it_has_voted_on_a_chain_that_it_left() -> None
     assert machine.number == 1 and machine.votes
     machine.skip_to(worse[2])
     assert machine.memory.head == worse[2].commit and not machine.votes
-    assert not Memory.from_bytes(machine.memory.to_bytes(), run=RUN, peer=FIVE[0]).votes
+    assert not HardState.from_bytes(machine.memory.to_bytes(), run=RUN, peer=FIVE[0]).votes
     later = START.learned(worse[0]).learned(worse[1]).learned(worse[2])
     machine.receive(FIVE[1], decided_by(FIVE, commit_of(later, FIVE, FIVE)))
     assert machine.number == 4 and machine.votes
@@ -617,8 +631,8 @@ def test_a_message_of_an_earlier_round_shows_another_chain_as_well(behind: int) 
     machine = apply(*longer)
     memory = START.learned(shorter[0]) if behind == 2 else START.learned(shorter[0]).learned(shorter[1])
     (told, refused) = machine.receive(FIVE[2], here_of(FIVE[2], memory, 0))
-    assert isinstance(told, Send) and isinstance(told.message, Here)
-    assert isinstance(refused, Refused) and refused.parted
+    assert isinstance(told, Send) and isinstance(told.message, ViewChange)
+    assert isinstance(refused, Reject) and refused.parted
     assert len(machine.receive(FIVE[2], here_of(FIVE[2], START.learned(longer[0]), 0))) == 1, "the same chain"
 
 

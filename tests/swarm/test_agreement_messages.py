@@ -8,39 +8,39 @@ import pytest
 from agreement_world import World, payload
 from toy_notary import decided_by, pledge_of, proposal
 
-from outerloop.swarm.ballots import (
+from outerloop.swarm.consensus.commit import Commit, Participant, genesis
+from outerloop.swarm.consensus.gather_policy import GatherPolicy
+from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.consensus.messages import (
     MAX_MESSAGE_BYTES,
     Accept,
     Accepted,
-    Ask,
-    Decided,
-    Here,
-    Link,
+    ChainLink,
+    CommitCertificate,
+    JoinRequest,
     Message,
     Pledge,
     Promise,
     Propose,
-    Wish,
-    Wishes,
+    ViewChange,
+    ViewWish,
+    ViewWishes,
     from_map,
     to_map,
 )
-from outerloop.swarm.closing import Closing
-from outerloop.swarm.commits import Commit, Participant, genesis
-from outerloop.swarm.fields import MAX_AMOUNT, MAX_NUMBER, MAX_PEERS, MAX_VIEW, BadMessage
-from outerloop.swarm.memory import Memory
+from outerloop.swarm.validation import MAX_AMOUNT, MAX_NUMBER, MAX_PEERS, MAX_VIEW, MalformedMessage
 
 HEAD = bytes(range(32))
 COMMIT = Commit(3, HEAD, 1, (payload("a", 3), payload("b", 3)), ("a", "b", "c"))
 MESSAGES: list[Message] = [
-    Here(3, HEAD, 0, bytes(64)),
+    ViewChange(3, HEAD, 0, bytes(64)),
     Promise(3, HEAD, 2, None, bytes(64)),
     Promise(3, HEAD, 2, proposal(COMMIT, by="ab"), bytes(64)),
     Propose(proposal(COMMIT, view=2, by="ac")),
     Accept(3, HEAD, 2, COMMIT.digest, bytes(64)),
     decided_by("ac", COMMIT, view=2),
-    Ask(3, HEAD, bytes(64)),
-    Wishes(3, HEAD, (Wish("a", 2, bytes(64)), Wish("b", 3, bytes(64)))),
+    JoinRequest(3, HEAD, bytes(64)),
+    ViewWishes(3, HEAD, (ViewWish("a", 2, bytes(64)), ViewWish("b", 3, bytes(64)))),
     decided_by("ac", Commit(3, HEAD, 0, COMMIT.participants, ("a", "b"), (("b", bytes(64)),))),
 ]
 
@@ -77,13 +77,13 @@ def test_the_largest_message_fits() -> None:
     commit = Commit(MAX_NUMBER, HEAD, MAX_VIEW - 7, participants, peers, asks)
     told, majority = pledge_of("a", commit, 1, (MAX_VIEW, commit.digest)), peers[: MAX_PEERS // 2 + 1]
     pledges = tuple(Pledge(peer, told.accepted, told.signature) for peer in majority)
-    links = tuple(Link(MAX_VIEW - 7 + index, pledges, bytes(64)) for index in range(8))
+    links = tuple(ChainLink(MAX_VIEW - 7 + index, pledges, bytes(64)) for index in range(8))
     accepts = tuple((peer, bytes(64)) for peer in majority)
     for message in (
-        Decided(commit, MAX_VIEW, accepts, links),
+        CommitCertificate(commit, MAX_VIEW, accepts, links),
         Promise(MAX_NUMBER, HEAD, MAX_VIEW, Accepted(commit, links[:-1]), bytes(64)),
         Propose(Accepted(commit, links)),
-        Wishes(MAX_NUMBER, HEAD, tuple(Wish(peer, MAX_VIEW, bytes(64)) for peer in peers)),
+        ViewWishes(MAX_NUMBER, HEAD, tuple(ViewWish(peer, MAX_VIEW, bytes(64)) for peer in peers)),
     ):
         assert len(packed(message)) <= MAX_MESSAGE_BYTES
         assert from_map(msgpack.unpackb(packed(message))) == message
@@ -165,14 +165,14 @@ MALFORMED: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("value", "reason"), MALFORMED)
 def test_a_malformed_message_is_refused_and_its_field_named(value: Any, reason: str) -> None:
-    with pytest.raises(BadMessage, match=reason) as error:
+    with pytest.raises(MalformedMessage, match=reason) as error:
         from_map(value)
     assert len(str(error.value)) < 250
 
 
 def test_no_bytes_whatever_do_anything_but_be_refused() -> None:
     rng = random.Random(0)
-    world = World("abc", closing=Closing(min_peers=1, min_fraction=1))
+    world = World("abc", closing=GatherPolicy(min_peers=1, min_fraction=1))
     understood = 0
     for _ in range(5000):
         content = bytearray(packed(rng.choice(MESSAGES)))
@@ -180,29 +180,29 @@ def test_no_bytes_whatever_do_anything_but_be_refused() -> None:
             content[rng.randrange(len(content))] = rng.randrange(256)
         try:
             message = from_map(msgpack.unpackb(bytes(content)))
-        except ValueError:  # BadMessage is one, and all that msgpack raises are
+        except ValueError:  # MalformedMessage is one, and all that msgpack raises are
             continue
         understood += 1
         world["a"].receive(rng.choice(["a", "b", "z"]), message)
     assert understood > 100 and world["a"].number == 0
 
 
-def memories() -> list[Memory]:
-    first = Memory.first(run="r", peer="a", roster="abc")
+def memories() -> list[HardState]:
+    first = HardState.first(run="r", peer="a", roster="abc")
     commit = Commit(0, first.head.digest, 0, (payload("a", 0),), ("a", "b"))
     later = first.learned(decided_by("ab", commit))
     accepted = proposal(Commit(1, commit.digest, 1, (payload("b", 1),), ("a",)), view=2, by="a")
     return [
         first,
         later,
-        Memory("r", "a", later.log, 5, accepted),
-        Memory.joining(run="r", peer="z", head=later.log[-1]),
+        HardState("r", "a", later.log, 5, accepted),
+        HardState.joining(run="r", peer="z", head=later.log[-1]),
     ]
 
 
 @pytest.mark.parametrize("memory", memories())
-def test_a_memory_comes_back_equal(memory: Memory) -> None:
-    assert Memory.from_bytes(memory.to_bytes(), run="r", peer=memory.peer) == memory
+def test_a_memory_comes_back_equal(memory: HardState) -> None:
+    assert HardState.from_bytes(memory.to_bytes(), run="r", peer=memory.peer) == memory
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_a_memory_comes_back_equal(memory: Memory) -> None:
 )
 def test_a_damaged_or_foreign_memory_is_refused(change: dict[str, Any], reason: str) -> None:
     content = {**msgpack.unpackb(memories()[2].to_bytes()), **change}
-    with pytest.raises(BadMessage, match=reason):
-        Memory.from_bytes(msgpack.packb(content), run="r", peer="a")
-    with pytest.raises(BadMessage, match="unreadable"):
-        Memory.from_bytes(memories()[2].to_bytes()[:-3], run="r", peer="a")
+    with pytest.raises(MalformedMessage, match=reason):
+        HardState.from_bytes(msgpack.packb(content), run="r", peer="a")
+    with pytest.raises(MalformedMessage, match="unreadable"):
+        HardState.from_bytes(memories()[2].to_bytes()[:-3], run="r", peer="a")

@@ -7,21 +7,31 @@ import pytest
 from agreement_world import RUN, World, payload
 from toy_notary import ToyNotary, accept_of, decided_by, proposal, toy_signature
 
-from outerloop.swarm import statements
-from outerloop.swarm.agreement import Agreement
-from outerloop.swarm.ballots import Accept, Accepted, Ask, Decided, Here, Promise, Propose, Wish, Wishes
-from outerloop.swarm.closing import Closing
-from outerloop.swarm.commits import Commit, Participant
-from outerloop.swarm.memory import ROUNDS_KEPT, Memory
-from outerloop.swarm.outputs import Apply, Behind, Output, Refused, Save, Send, Want
-from outerloop.swarm.succession import next_roster
-from outerloop.swarm.waiting import waiting_for
+from outerloop.swarm.consensus import statements
+from outerloop.swarm.consensus.chain import CommitChain
+from outerloop.swarm.consensus.commit import Commit, Participant
+from outerloop.swarm.consensus.effects import ApplyCommit, CatchUp, FetchPayloads, Output, Persist, Reject, Send
+from outerloop.swarm.consensus.explain import waiting_for
+from outerloop.swarm.consensus.gather_policy import GatherPolicy
+from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT, HardState
+from outerloop.swarm.consensus.messages import (
+    Accept,
+    Accepted,
+    CommitCertificate,
+    JoinRequest,
+    Promise,
+    Propose,
+    ViewChange,
+    ViewWish,
+    ViewWishes,
+)
+from outerloop.swarm.consensus.roster_change import next_roster
 
 TRIO = ("a", "b", "c")
-ALL_IN = Closing(min_peers=2, min_fraction=1.0)
+ALL_IN = GatherPolicy(min_peers=2, min_fraction=1.0)
 
 
-def trio(*, closing: Closing = ALL_IN, outsiders: tuple[str, ...] = (), absent_rounds: int = 3) -> World:
+def trio(*, closing: GatherPolicy = ALL_IN, outsiders: tuple[str, ...] = (), absent_rounds: int = 3) -> World:
     return World(TRIO, outsiders, closing=closing, absent_rounds=absent_rounds, rng=random.Random(1))
 
 
@@ -52,8 +62,8 @@ def numbers(world: World) -> list[int]:
     return [world[peer].number for peer in world.up]
 
 
-def here(peer: str, head: bytes, view: int, number: int = 0) -> Here:
-    return Here(number, head, view, toy_signature(peer, statements.wish(number, head, view)))
+def here(peer: str, head: bytes, view: int, number: int = 0) -> ViewChange:
+    return ViewChange(number, head, view, toy_signature(peer, statements.wish(number, head, view)))
 
 
 def promise(peer: str, head: bytes, view: int, accepted: Accepted | None = None, number: int = 0) -> Promise:
@@ -61,8 +71,8 @@ def promise(peer: str, head: bytes, view: int, accepted: Accepted | None = None,
     return Promise(number, head, view, accepted, toy_signature(peer, said))
 
 
-def ask(peer: str, head: bytes, number: int = 0) -> Ask:
-    return Ask(number, head, toy_signature(peer, statements.ask(number, head)))
+def ask(peer: str, head: bytes, number: int = 0) -> JoinRequest:
+    return JoinRequest(number, head, toy_signature(peer, statements.ask(number, head)))
 
 
 def time_out(world: World, *peers: str) -> None:
@@ -86,19 +96,24 @@ def test_what_is_said_is_saved_first() -> None:
     for peer in TRIO[:2]:
         world.give(leader, 0, payload(peer, 0))
         world.give(follower, 0, payload(peer, 0))
-    assert kinds(world[leader].holds(0, payload("c", 0))) == [Save, Propose, Propose]
+    assert kinds(world[leader].holds(0, payload("c", 0))) == [Persist, Propose, Propose]
     proposed = world[leader].proposed
     assert proposed
     world[follower].holds(0, payload("c", 0))
     outputs = world[follower].receive(leader, Propose(proposed))
-    assert kinds(outputs) == [Save, Accept]
+    assert kinds(outputs) == [Persist, Accept]
     accept = outputs[1]
     assert isinstance(accept, Send) and accept.to == leader
-    assert kinds(world[leader].receive(follower, accept.message)) == [Apply, Decided, Decided, Save]
-    assert kinds(world[follower].timeout(0, 0)) == [Here, Here], "a wish binds nobody"
+    assert kinds(world[leader].receive(follower, accept.message)) == [
+        ApplyCommit,
+        CommitCertificate,
+        CommitCertificate,
+        Persist,
+    ]
+    assert kinds(world[follower].timeout(0, 0)) == [ViewChange, ViewChange], "a wish binds nobody"
     other = next(peer for peer in TRIO if peer not in (leader, follower))
     outputs = world[follower].receive(other, here(other, proposed.commit.parent, 1))
-    assert kinds(outputs) in ([Save, Promise], [Save, Wishes, Wishes])
+    assert kinds(outputs) in ([Persist, Promise], [Persist, ViewWishes, ViewWishes])
 
 
 @pytest.mark.parametrize("crash_after", [0, 1, 2, 3])
@@ -127,14 +142,14 @@ def test_a_commit_that_was_applied_and_not_saved_is_learned_again(crash_after: i
 
 
 def test_a_single_peer_commits_what_it_holds() -> None:
-    world = World(["a"], closing=Closing(min_peers=1, min_fraction=1))
+    world = World(["a"], closing=GatherPolicy(min_peers=1, min_fraction=1))
     world.launch("a")
     world.launch("a")
     assert world["a"].number == 2 and not world.network
 
 
 def test_who_is_late_stays_out_and_takes_part_in_the_next() -> None:
-    world = trio(closing=Closing(min_peers=2, min_fraction=0.6))
+    world = trio(closing=GatherPolicy(min_peers=2, min_fraction=0.6))
     leader, on_time, late = roles(world)
     for peer in (leader, on_time):
         for owner in (leader, on_time):
@@ -150,10 +165,10 @@ def test_who_is_late_stays_out_and_takes_part_in_the_next() -> None:
 
 
 def test_grace_is_not_enough_below_the_fraction_and_nothing_is_below_min_peers() -> None:
-    world = trio(closing=Closing(min_peers=2, min_fraction=0.9))
+    world = trio(closing=GatherPolicy(min_peers=2, min_fraction=0.9))
     leader, other, third = roles(world)
     world.give(leader, 0, payload(leader, 0))
-    for act in (Agreement.grace, Agreement.deadline):
+    for act in (CommitChain.grace, CommitChain.deadline):
         world.event(leader, lambda machine, act=act: act(machine, 0))
     assert waiting_for(world[leader]) == f"round 0, view 0: 1 of 2 payloads are here; none of {other}, {third}"
     assert numbers(world) == [0, 0, 0] and not world.network
@@ -179,11 +194,11 @@ def test_an_accept_waits_for_its_payloads() -> None:
     (proposal,) = [message for _, to, message in world.network if to == follower]
     outputs = world[follower].receive(leader, proposal)
     missing = tuple(payload(peer, 0) for peer in sorted({follower, third}))
-    assert outputs == [Want(0, missing, leader)]
+    assert outputs == [FetchPayloads(0, missing, leader)]
     assert waiting_for(world[follower]).endswith(f"payloads of {missing[0].peer}, {missing[1].peer} are not here yet")
     assert world[follower].receive(leader, proposal) == []
     assert world[follower].holds(0, missing[0]) == []
-    assert kinds(world[follower].holds(0, missing[1])) == [Save, Accept]
+    assert kinds(world[follower].holds(0, missing[1])) == [Persist, Accept]
     assert kinds(world[follower].receive(leader, proposal)) == [Accept]  # it was lost: said again
 
 
@@ -200,13 +215,13 @@ def test_an_accept_that_came_too_late_is_not_given() -> None:
     for peer in TRIO:
         assert Accept not in kinds(world[follower].holds(0, payload(peer, 0)))
     (told,) = world[follower].receive(leader, proposal)
-    assert isinstance(told, Send) and isinstance(told.message, Wishes) and told.to == leader
+    assert isinstance(told, Send) and isinstance(told.message, ViewWishes) and told.to == leader
     world[leader].receive(follower, told.message)
     assert world[leader].view == 1, "who is behind is shown why, and follows"
 
 
 def test_a_dead_leader_is_followed_by_the_next_view() -> None:
-    world = trio(closing=Closing(min_peers=2, min_fraction=0.6))
+    world = trio(closing=GatherPolicy(min_peers=2, min_fraction=0.6))
     dead, *others = roles(world)
     world.crash(dead)
     everybody_has_everything(world)
@@ -293,13 +308,13 @@ def test_who_missed_a_round_hears_of_it_and_gets_the_commits() -> None:
     outputs = world[leader].receive(late, promise(late, first.digest, 1))
     assert outputs == [Send(late, here(leader, world[leader].memory.head.digest, 0, number=1))]
     assert isinstance(outputs[0], Send)
-    assert world[late].receive(leader, outputs[0].message) == [Behind(1, leader)]
+    assert world[late].receive(leader, outputs[0].message) == [CatchUp(1, leader)]
     world.fetch(late, leader)
     assert world[late].memory.head == world[leader].memory.head
 
 
 def test_a_log_that_does_not_reach_back_means_the_state_is_downloaded() -> None:
-    world = trio(closing=Closing(min_peers=2, min_fraction=0.6), absent_rounds=2)
+    world = trio(closing=GatherPolicy(min_peers=2, min_fraction=0.6), absent_rounds=2)
     world.crash("c")
     for _ in range(ROUNDS_KEPT + 1):
         before = world["a"].number
@@ -315,12 +330,12 @@ def test_a_log_that_does_not_reach_back_means_the_state_is_downloaded() -> None:
     assert len(world["a"].commits_since(first_kept - 1) or ()) == ROUNDS_KEPT
     assert world["a"].commits_since(world["a"].number) == ()
     world.start("c")
-    assert kinds(world["c"].skip_to(world["a"].memory.log[-1])) == [Save]
+    assert kinds(world["c"].skip_to(world["a"].memory.log[-1])) == [Persist]
     assert world["c"].number == world["a"].number and world["c"].skip_to(world["a"].memory.log[-1]) == []
 
 
 def test_who_is_absent_leaves_who_asks_enters() -> None:
-    world = trio(closing=Closing(min_peers=2, min_fraction=0.6), outsiders=("d",), absent_rounds=2)
+    world = trio(closing=GatherPolicy(min_peers=2, min_fraction=0.6), outsiders=("d",), absent_rounds=2)
     world.crash("c")
     rosters = []
     while len(rosters) < 4:
@@ -341,14 +356,14 @@ def test_who_is_absent_leaves_who_asks_enters() -> None:
 
 def test_where_one_log_is_too_short_to_tell_who_is_absent_the_dead_leave_all_the_same() -> None:
     """a and b are left, and b has downloaded the state just now: it votes for nobody's leaving, and proposes none."""
-    world = trio(closing=Closing(min_peers=2, min_fraction=0.6), absent_rounds=3)
+    world = trio(closing=GatherPolicy(min_peers=2, min_fraction=0.6), absent_rounds=3)
     for _ in range(2):
         play_round(world)
     world.crash("c")
     for _ in range(60):
         before = numbers(world)
         if before == [3, 3] and len(world["b"].memory.log) > 1:
-            short = Memory(RUN, "b", world["b"].memory.log[-1:])
+            short = HardState(RUN, "b", world["b"].memory.log[-1:])
             world.crash("b")
             world.peers["b"].disk = short
             world.start("b")
@@ -402,7 +417,7 @@ def test_the_next_roster(history: list[Commit], present: str, learners: str, abs
 @pytest.mark.parametrize(("run", "roster"), [("r", "abcd"), ("s", "ab"), ("t", "ab")])
 def test_no_leader_drops_by_itself_whom_it_does_not_count(run: str, roster: str) -> None:
     """Round 0 and 1 of four peers, c and d in neither: in run "r" the same one leads both, in the others two do."""
-    leaders = {Memory.first(run=run, peer="a", roster="abcd", number=number).leader(0) for number in (0, 1)}
+    leaders = {HardState.first(run=run, peer="a", roster="abcd", number=number).leader(0) for number in (0, 1)}
     assert len(leaders) == (1 if run == "r" else 2)
     participants = [Participant(peer, bytes(32), 1) for peer in "ab"]
     history = commits("ab", roster="abcd")
@@ -411,17 +426,17 @@ def test_no_leader_drops_by_itself_whom_it_does_not_count(run: str, roster: str)
 
 def test_the_short_log_of_one_that_votes_is_made_up_for_by_another_one() -> None:
     """a leads and drops c, which is gone; b has just downloaded the state and cannot tell who was absent."""
-    led = [Memory.first(run=RUN, peer="a", roster=TRIO, number=number).leader(0) for number in range(99)]
+    led = [HardState.first(run=RUN, peer="a", roster=TRIO, number=number).leader(0) for number in range(99)]
     first = next(number for number in range(99) if led[number] != "a" == led[number + 2])
-    memory = Memory.first(run=RUN, peer="a", roster=TRIO, number=first)
+    memory = HardState.first(run=RUN, peer="a", roster=TRIO, number=first)
     for number in (first, first + 1):
         both = tuple(payload(peer, number) for peer in "ab")
         memory = memory.learned(decided_by("ab", Commit(number, memory.head.digest, 0, both, TRIO)))
-    world = trio(closing=Closing(min_peers=2, min_fraction=0.6))
+    world = trio(closing=GatherPolicy(min_peers=2, min_fraction=0.6))
     world.monitor.chosen |= {one.commit.number: one.commit for one in memory.log}
     for peer, log in (("a", memory.log), ("b", memory.log[-1:])):
         world.crash(peer)
-        world.peers[peer].disk = Memory(RUN, peer, log)
+        world.peers[peer].disk = HardState(RUN, peer, log)
         world.start(peer)
     world.crash("c")
     closed(world, "a", "b")
@@ -472,7 +487,7 @@ def test_a_learner_has_no_say() -> None:
     world[leader].receive("d", ask("d", head))
     for message in (here("d", head, 1), promise("d", head, 1)):
         (refused,) = world[leader].receive("d", message)
-        assert isinstance(refused, Refused) and "not another peer of the roster" in refused.reason
+        assert isinstance(refused, Reject) and "not another peer of the roster" in refused.reason
     assert world["d"].timeout(0, 0) == [] and world["d"].holds(0, payload("d", 0)) == []
 
 
@@ -489,7 +504,9 @@ def test_a_learner_has_no_say() -> None:
     ],
 )
 def test_when_a_gather_closes(held: int, grace: bool, deadline: bool, closes: bool) -> None:
-    assert Closing(min_peers=3, min_fraction=0.6).closes(held, 7, awaited=7, grace=grace, deadline=deadline) is closes
+    assert (
+        GatherPolicy(min_peers=3, min_fraction=0.6).closes(held, 7, awaited=7, grace=grace, deadline=deadline) is closes
+    )
 
 
 def test_a_newcomer_brings_the_head_and_who_lost_its_memory_is_a_newcomer() -> None:
@@ -497,12 +514,15 @@ def test_a_newcomer_brings_the_head_and_who_lost_its_memory_is_a_newcomer() -> N
     play_round(world)
     head = world["a"].memory.log[-1]
     with pytest.raises(ValueError, match="brings no memory"):
-        Memory.joining(run=RUN, peer="a", head=head)
+        HardState.joining(run=RUN, peer="a", head=head)
     stale = ask("d", world["d"].memory.head.digest)
-    assert kinds(world["a"].receive("d", stale)) == [Here]
-    assert kinds(world["a"].receive("d", ask("d", bytes(32), 1))) == [Refused]
-    for forged in (ask("e", head.commit.digest, 1), Ask(1, head.commit.digest, ask("d", head.commit.digest).signature)):
-        assert kinds(world["a"].receive("d", forged)) == [Refused]
+    assert kinds(world["a"].receive("d", stale)) == [ViewChange]
+    assert kinds(world["a"].receive("d", ask("d", bytes(32), 1))) == [Reject]
+    for forged in (
+        ask("e", head.commit.digest, 1),
+        JoinRequest(1, head.commit.digest, ask("d", head.commit.digest).signature),
+    ):
+        assert kinds(world["a"].receive("d", forged)) == [Reject]
     assert world["a"].receive("d", ask("d", head.commit.digest, 1)) == [] and world["a"].gathering.asked == {"d"}
     assert waiting_for(world["d"]) == "round 0, view 0: decided by 3 peers, this one is not among them"
     assert world["d"].timeout(0, 0) == [] and world["a"].ask() == []
@@ -546,7 +566,7 @@ def test_a_bent_commit_is_refused_by_name_proposed_or_decided(bend: Callable[[Co
     bent = bend(proposed.commit)
     for message in (Propose(proposal(bent, roster=TRIO)), decided_by(TRIO, bent)):
         (refused,) = world[follower].receive(leader, message)
-        assert isinstance(refused, Refused) and refused.sender == leader and reason in refused.reason
+        assert isinstance(refused, Reject) and refused.sender == leader and reason in refused.reason
     assert world[follower].number == 0 and world[follower].memory.accepted is None
 
 
@@ -556,12 +576,14 @@ def test_too_large_a_payload_is_refused_proposed_decided_and_promised() -> None:
     everybody_has_everything(world)
     proposed = world[leader].proposed
     assert proposed
-    small = Agreement(world[follower].memory, notary=ToyNotary(follower), closing=ALL_IN, absent_rounds=3, most_bytes=9)
+    small = CommitChain(
+        world[follower].memory, notary=ToyNotary(follower), closing=ALL_IN, absent_rounds=3, most_bytes=9
+    )
     view = next(v for v in range(1, 4) if small.memory.leader(v) == follower)
     promised = promise(leader, small.memory.head.digest, view, proposed)
     for message in (Propose(proposed), decided_by(TRIO, proposed.commit), promised):
         (refused,) = small.receive(leader, message)
-        assert isinstance(refused, Refused) and "10 bytes of a, 10 bytes of b" in refused.reason
+        assert isinstance(refused, Reject) and "10 bytes of a, 10 bytes of b" in refused.reason
     assert (small.number, small.view, small.memory.accepted) == (0, 0, None)
 
 
@@ -580,7 +602,7 @@ def test_what_is_foreign_is_refused_by_name() -> None:
         (follower, follower, here(follower, head, 1), "not another peer of the roster"),
         (follower, third, here(third, bytes(32), 1), "another head"),
         (follower, third, here(leader, head, 1), "is not signed by it"),
-        (follower, third, Wishes(0, head, (Wish(leader, 1, bytes(64)),)), "is not signed by it"),
+        (follower, third, ViewWishes(0, head, (ViewWish(leader, 1, bytes(64)),)), "is not signed by it"),
         (follower, leader, decided_by((leader, "x", "y"), proposed.commit), "accepts of 1 of 3 peers, no majority"),
         (follower, leader, forged(proposed.commit, leader, third), "accepts of 1 of 3 peers, no majority"),
         (follower, leader, of_two_views(proposed.commit, leader, third), "accepts of 1 of 3 peers, no majority"),
@@ -590,21 +612,21 @@ def test_what_is_foreign_is_refused_by_name() -> None:
     ]
     for peer, sender, message, reason in scenes:
         (refused,) = world[peer].receive(sender, message)  # type: ignore[arg-type]
-        assert isinstance(refused, Refused) and reason in refused.reason, message
+        assert isinstance(refused, Reject) and reason in refused.reason, message
     machine.receive(leader, Propose(proposed))
     (refused,) = machine.receive(leader, Propose(proposal(another(proposed.commit), roster=TRIO)))
-    assert isinstance(refused, Refused) and "two commits in view 0" in refused.reason
+    assert isinstance(refused, Reject) and "two commits in view 0" in refused.reason
 
 
-def forged(commit: Commit, own: str, other: str) -> Decided:
+def forged(commit: Commit, own: str, other: str) -> CommitCertificate:
     """Only the own accept was signed by whom it names."""
     signature = accept_of(own, commit)
-    return Decided(commit, 0, tuple(sorted([(own, signature), (other, signature)])))
+    return CommitCertificate(commit, 0, tuple(sorted([(own, signature), (other, signature)])))
 
 
-def of_two_views(commit: Commit, one: str, other: str) -> Decided:
+def of_two_views(commit: Commit, one: str, other: str) -> CommitCertificate:
     accepts = (one, accept_of(one, commit, 0)), (other, accept_of(other, commit, 1))
-    return Decided(commit, 0, tuple(sorted(accepts)))
+    return CommitCertificate(commit, 0, tuple(sorted(accepts)))
 
 
 def test_repeated_and_late_messages_change_nothing() -> None:
@@ -617,15 +639,15 @@ def test_repeated_and_late_messages_change_nothing() -> None:
     before = {peer: world[peer].memory for peer in TRIO}
     for sender, to, message in every * 2:
         outputs = world[to].receive(sender, message)
-        assert all(isinstance(one, Send) and isinstance(one.message, Here) for one in outputs)
+        assert all(isinstance(one, Send) and isinstance(one.message, ViewChange) for one in outputs)
     assert {peer: world[peer].memory for peer in TRIO} == before
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
     for settings in ({"min_peers": 0, "min_fraction": 0.5}, {"min_peers": 1, "min_fraction": 1.1}):
         with pytest.raises(ValueError, match="min_peers is 1 or more"):
-            Closing(**settings)  # type: ignore[arg-type]
-    memory = Memory.first(run=RUN, peer="a", roster=TRIO)
+            GatherPolicy(**settings)  # type: ignore[arg-type]
+    memory = HardState.first(run=RUN, peer="a", roster=TRIO)
     for absent_rounds in (0, ROUNDS_KEPT + 1):
         with pytest.raises(ValueError, match="absent_rounds is 1 to 8"):
-            Agreement(memory, notary=ToyNotary("a"), closing=ALL_IN, absent_rounds=absent_rounds)
+            CommitChain(memory, notary=ToyNotary("a"), closing=ALL_IN, absent_rounds=absent_rounds)

@@ -10,9 +10,9 @@ from gossip_scene import members_of
 from memory_network import MemoryNetwork, MemoryTransport
 from virtual_clock import now_s, run
 
-from outerloop.swarm.assembly import Assembly
-from outerloop.swarm.bulk import Bulk
-from outerloop.swarm.contents import Contents
+from outerloop.swarm.gossip.final_gather import FinalGather
+from outerloop.swarm.transfer.bulk import Bulk
+from outerloop.swarm.transfer.content_store import ContentStore
 from outerloop.types import Contribution
 
 SIZE = 300_000
@@ -22,9 +22,11 @@ class Member:
     def __init__(self, network: MemoryNetwork, names: list[str], index: int, *, wait_s: float) -> None:
         self.blob = bytes([index]) * SIZE
         self.members = members_of(names)
-        link, self.store = MemoryTransport(network, list(self.members.names)[index]), Contents()
+        link, self.store = MemoryTransport(network, list(self.members.names)[index]), ContentStore()
         self.bulk = Bulk(link, self.store, run="r", allowed=self.members.__contains__)
-        self.assembly = Assembly(link, self.members, self.store, self.bulk, run="r", wait_s=wait_s, max_blob_bytes=SIZE)
+        self.assembly = FinalGather(
+            link, self.members, self.store, self.bulk, run="r", wait_s=wait_s, max_blob_bytes=SIZE
+        )
 
     async def meet(self, after_s: float = 0.0) -> list[Contribution]:
         await asyncio.sleep(after_s)

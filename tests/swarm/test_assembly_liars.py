@@ -11,10 +11,10 @@ from memory_network import MemoryNetwork
 from test_assembly import SIZE, Member, gather, who
 from virtual_clock import now_s, run
 
-from outerloop.swarm.assembly import WAITS
-from outerloop.swarm.collection import NAMED, Collection
-from outerloop.swarm.framing import Stream
-from outerloop.swarm.shares import Share, signed
+from outerloop.swarm.gossip.final_gather import WAITS
+from outerloop.swarm.gossip.share_collection import NAMED, ShareCollection
+from outerloop.swarm.gossip.signed_shares import SignedShare, signed
+from outerloop.swarm.p2p.framing import Stream
 
 Tells = Callable[[Member], Awaitable[dict[str, Any]]]
 PROTOCOL = "outerloop/1/r/assembly"
@@ -337,7 +337,9 @@ def test_a_request_that_comes_after_its_sender_was_done_keeps_nobody() -> None:
 def test_all_members_are_asked_after_in_turn() -> None:
     async def scene() -> None:
         others = [f"p{index:04d}" for index in range(3 * NAMED - 5)]
-        here = Collection(Share("own", bytes(32), 0, bytes(64)), b"", others, doubt=lambda share: "", refuse=print)
+        here = ShareCollection(
+            SignedShare("own", bytes(32), 0, bytes(64)), b"", others, doubt=lambda share: "", refuse=print
+        )
         for _ in range(2):
             windows = [here.to_ask("p0000") for _ in range(5)]
             assert {peer for window in windows for peer in window} == set(others)

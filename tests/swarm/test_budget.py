@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outerloop.swarm.budget import EVERYBODY, MAX_REMOTES, Budget, Rate
+from outerloop.swarm.access.rate_limits import EVERYBODY, MAX_REMOTES, Budget, Rate
 
 EACH, STRANGERS = Rate(burst=10, per_s=2), Rate(burst=15, per_s=3)
 

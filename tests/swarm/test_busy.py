@@ -5,12 +5,12 @@ import asyncio
 import pytest
 from virtual_clock import run
 
-from outerloop.swarm.busy import Busy
+from outerloop.swarm.transfer.busy_timer import BusyTimer
 
 
 def test_things_that_overlap_count_once() -> None:
     async def scene() -> None:
-        busy = Busy()
+        busy = BusyTimer()
 
         async def after(seconds: float) -> float:
             await asyncio.sleep(seconds)

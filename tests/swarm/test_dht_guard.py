@@ -23,12 +23,12 @@ from hivemind.utils import MSGPackSerializer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outerloop.swarm import dht_guard, records
-from outerloop.swarm.dht_guard import REQUESTS, node_id_of
-from outerloop.swarm.dht_values import items_of
-from outerloop.swarm.shelf import MOST_BYTES, MOST_KEYS_OF_ONE
-from outerloop.swarm.signatures import PEER_ID_PREFIX
-from outerloop.swarm.trust import AllowList
+from outerloop.swarm.access.access_control import AllowList
+from outerloop.swarm.access.signatures import PEER_ID_PREFIX
+from outerloop.swarm.dht import protocol, records
+from outerloop.swarm.dht.protocol import REQUESTS, node_id_of
+from outerloop.swarm.dht.storage import MOST_BYTES, MOST_KEYS_OF_ONE
+from outerloop.swarm.dht.values import items_of
 
 A, B, STRANGER = 1, 2, 9
 LISTED = [id_of(A), id_of(B)]
@@ -194,7 +194,7 @@ def test_an_answer_is_no_larger_than_one_roster_however_much_is_stored() -> None
 def test_requests_beyond_the_budget_are_refused_and_a_member_s_are_not_spent_by_strangers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dht_guard, "REQUESTS_OF_STRANGERS", dht_guard.Rate(2 * REQUESTS.burst, 0.0))
+    monkeypatch.setattr(protocol, "REQUESTS_OF_STRANGERS", protocol.Rate(2 * REQUESTS.burst, 0.0))
 
     async def act() -> None:
         wire, own = Wire(), trust(A)
@@ -208,7 +208,7 @@ def test_requests_beyond_the_budget_are_refused_and_a_member_s_are_not_spent_by_
 
 
 def test_bytes_beyond_the_budget_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dht_guard, "BYTES", dht_guard.Rate(100_000, 0.0))
+    monkeypatch.setattr(protocol, "BYTES", protocol.Rate(100_000, 0.0))
 
     async def act() -> None:
         wire = Wire()
@@ -233,8 +233,8 @@ async def refused(wire: Wire, number: int, request: Any) -> str:
 def test_signatures_are_checked_after_all_else_once_a_record_and_so_many_of_one_peer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(records, "SIGNATURES", dht_guard.Rate(20, 0.0))
-    monkeypatch.setattr(dht_guard, "REQUESTS", dht_guard.Rate(1000, 0.0))
+    monkeypatch.setattr(records, "SIGNATURES", protocol.Rate(20, 0.0))
+    monkeypatch.setattr(protocol, "REQUESTS", protocol.Rate(1000, 0.0))
 
     async def act() -> None:
         wire, own = Wire(), trust(A)

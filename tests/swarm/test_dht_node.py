@@ -17,10 +17,10 @@ from hivemind.p2p import PeerID
 from hivemind.proto import dht_pb2
 from virtual_clock import now_s, run
 
-from outerloop.swarm.dht_guard import node_id_of
-from outerloop.swarm.dht_node import READ_S, Node, NotAllowed, _greet, enter_dht
-from outerloop.swarm.records import SignedRecords
-from outerloop.swarm.signatures import PEER_ID_PREFIX
+from outerloop.swarm.access.signatures import PEER_ID_PREFIX
+from outerloop.swarm.dht.node import READ_S, DhtNode, NotAllowed, _greet, enter_dht
+from outerloop.swarm.dht.protocol import node_id_of
+from outerloop.swarm.dht.records import SignedRecords
 from outerloop.swarm.timeouts import DHT_S
 
 A, HONEST, LIAR = 1, 2, 3
@@ -110,7 +110,7 @@ def test_where_more_nodes_are_known_than_are_told_at_once_nearer_ones_are_search
         for number in order[:10]:
             await nodes[order[15]].update_routing_table(None, peer(number))
         node = await DHTNode.create(p2p=writer.p2p, node_id=writer.node_id, client_mode=True)
-        node.__class__, node.protocol = Node, writer
+        node.__class__, node.protocol = DhtNode, writer
         assert await node.store("outerloop/r/roster", {}, time.time() + 60, subkey=id_of(order[-1]))
         assert nearest.storage.get(KEY) is not None
 

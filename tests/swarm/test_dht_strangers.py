@@ -17,10 +17,10 @@ from hivemind.proto import dht_pb2
 from loopback import Make, together
 
 from outerloop.exchange.swarm_gather import SwarmGather
-from outerloop.swarm.identity import ensure_identity
-from outerloop.swarm.shelf import MOST_BYTES
-from outerloop.swarm.signatures import Signatures
-from outerloop.swarm.thread import NetworkThread
+from outerloop.swarm.access.identity import ensure_identity
+from outerloop.swarm.access.signatures import Signatures
+from outerloop.swarm.dht.storage import MOST_BYTES
+from outerloop.swarm.p2p.network_thread import NetworkThread
 from outerloop.types import Round
 
 PATIENCE_S = 60

@@ -13,14 +13,14 @@ from dht_scene import id_of, signed, trust
 from memory_network import MemoryNetwork, MemoryTransport
 from virtual_clock import now_s, run
 
-from outerloop.swarm import directory
-from outerloop.swarm.admission import Admission
-from outerloop.swarm.directory import Directory
-from outerloop.swarm.framing import CONTROL_BYTES, TurnedAway
-from outerloop.swarm.records import SignedRecords
-from outerloop.swarm.roster import Record, Roster, parsed, peer_name
+from outerloop.swarm.access.access_control import AccessControl
+from outerloop.swarm.dht.records import SignedRecords
+from outerloop.swarm.membership import listed_roster
+from outerloop.swarm.membership.listed_roster import ListedRoster
+from outerloop.swarm.membership.roster import Record, Roster, parsed, peer_name
+from outerloop.swarm.p2p.admission import Admission
+from outerloop.swarm.p2p.framing import CONTROL_BYTES, TurnedAway
 from outerloop.swarm.timeouts import LISTED_S, ROSTER_EXPIRY_S, VIEW_S
-from outerloop.swarm.trust import Trust
 
 A, B, C, STRANGER = 1, 2, 3, 9
 LISTED = [id_of(number) for number in (A, B, C)]
@@ -45,9 +45,9 @@ class Peer:
     ) -> None:
         own = trust(number, allow=LISTED if allow is None else allow)
         self.transport = MemoryTransport(network, id_of(number))
-        self.transport.trust = Trust(own.signatures, own.allow, own.refusals, onlooker)
+        self.transport.trust = AccessControl(own.signatures, own.allow, own.refusals, onlooker)
         self.transport.admission = Admission(self.transport.trust, member=self.transport.trust.allow.__contains__)
-        self.directory = Directory(self.transport, SignedRecords(self.transport.trust), run="r")
+        self.directory = ListedRoster(self.transport, SignedRecords(self.transport.trust), run="r")
         self.own = Record(peer_name(number, id_of(number)), ["/ip4/192.0.2.1/tcp/1"], "f", float(number))
         self.roster = Roster(cast(Any, Emptied()), run="r", own=self.own, directory=self.directory)
 
@@ -105,7 +105,7 @@ def test_a_peer_that_is_gone_stays_as_long_as_its_record_lives(monkeypatch: pyte
         network.kill(id_of(B))
         assert await first.names() == ["001", "002"]
         later = time.time() + ROSTER_EXPIRY_S + 1
-        monkeypatch.setattr(directory.time, "time", lambda: later)
+        monkeypatch.setattr(listed_roster.time, "time", lambda: later)
         assert await first.names() == ["001"]
 
     play(scene)
@@ -184,11 +184,11 @@ def test_this_machine_s_onlooker_reads_all_of_it_in_pages_that_fit_and_nothing_e
             )
             await one.directory.serve()
         records = SignedRecords(looks_on.trust)
-        found = parsed(await Directory(looks_on, records, run="r").read_through(id_of(20)))
+        found = parsed(await ListedRoster(looks_on, records, run="r").read_through(id_of(20)))
         assert [record.name for record, _ in found] == sorted((one.own.name for one in peers), key=lambda n: n[4:])
         assert 2 * CONTROL_BYTES < 40 * 4000, "it took pages"
         with pytest.raises(TurnedAway):
-            await Directory(looks_on, records, run="r").read_through(id_of(21))
+            await ListedRoster(looks_on, records, run="r").read_through(id_of(21))
         assert not peers[0].transport.trust.admits(id_of(STRANGER), "outerloop/1/r/members", lambda peer: True)
 
     play(scene)

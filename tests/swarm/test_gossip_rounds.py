@@ -9,9 +9,9 @@ from gossip_scene import Member, gather, kept, spread
 from memory_network import MemoryNetwork, MemoryTransport
 from virtual_clock import now_s, run
 
-from outerloop.dealing import group_of
-from outerloop.swarm.framing import Stream
-from outerloop.swarm.transport import Request
+from outerloop.gossip_groups import group_of
+from outerloop.swarm.p2p.framing import Stream
+from outerloop.swarm.p2p.transport import Request
 from outerloop.types import Contribution, Round
 
 

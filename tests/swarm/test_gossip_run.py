@@ -10,7 +10,7 @@ import pytest
 from run_told import summary_of
 from swarm.test_swarm_run import family, gone, invitation, rounds_done, rows, start
 
-from outerloop.commands import build, config
+from outerloop.config import build, load
 from outerloop.types import UserError
 
 GOSSIP = ["recipe=noloco", "exchange=swarm_gossip", "threads=1"]
@@ -28,15 +28,15 @@ GOSSIP = ["recipe=noloco", "exchange=swarm_gossip", "threads=1"]
 )
 def test_what_cannot_gossip_is_refused_before_anything_starts(overrides: list[str], said: str) -> None:
     with pytest.raises(UserError, match=said) as error:
-        build.check_parts(config.load(overrides))
+        build.check_parts(load.load(overrides))
     assert "\n" not in str(error.value)
-    build.check_parts(config.load(GOSSIP))
+    build.check_parts(load.load(GOSSIP))
 
 
 def test_pairing_and_seed_belong_to_the_fingerprint_patience_does_not() -> None:
-    plain = build.fingerprint(config.load(GOSSIP))
-    assert build.fingerprint(config.load([*GOSSIP, "exchange.patience=0.5", "exchange.meeting_s=9"])) == plain
-    assert build.fingerprint(config.load([*GOSSIP, "exchange.pairing=scheduled"])) != plain
+    plain = build.fingerprint(load.load(GOSSIP))
+    assert build.fingerprint(load.load([*GOSSIP, "exchange.patience=0.5", "exchange.meeting_s=9"])) == plain
+    assert build.fingerprint(load.load([*GOSSIP, "exchange.pairing=scheduled"])) != plain
 
 
 @pytest.mark.slow

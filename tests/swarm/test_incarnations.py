@@ -17,19 +17,19 @@ import pytest
 from memory_network import MemoryNetwork, MemoryTransport
 from virtual_clock import now_s, run
 
-from outerloop.swarm.ballots import Decided
-from outerloop.swarm.commits import genesis
-from outerloop.swarm.framing import BrokenStream
-from outerloop.swarm.identity import Life, ensure_identity
-from outerloop.swarm.incarnation import Incarnation
-from outerloop.swarm.incarnations import MOST_INTRODUCED, MOST_PEERS, MOST_REFUSED, Incarnations
-from outerloop.swarm.post import Post
+from outerloop.swarm.access.identity import Life, ensure_identity
+from outerloop.swarm.consensus.commit import genesis
+from outerloop.swarm.consensus.messages import CommitCertificate
+from outerloop.swarm.gather.ballot_rpc import BallotRpc
+from outerloop.swarm.membership.incarnation_record import Incarnation
+from outerloop.swarm.membership.incarnations import MOST_INTRODUCED, MOST_PEERS, MOST_REFUSED, Incarnations
+from outerloop.swarm.p2p.framing import BrokenStream
 from outerloop.swarm.timeouts import ROSTER_REFRESH_S, VIEW_S
 from outerloop.types import UserError
 
 NAMES = {peer: f"00{index}-{peer}" for index, peer in enumerate("abcp")}
 PROTOCOL = "outerloop/1/r/incarnation"
-SAID = Decided(genesis("r", NAMES.values(), first=1), 0, ())
+SAID = CommitCertificate(genesis("r", NAMES.values(), first=1), 0, ())
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Process:
     """One process of a peer. `heard`: whose ballots it took; `said`: what it told its user."""
 
     own: Incarnations
-    post: Post
+    post: BallotRpc
     heard: list[str] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
 
@@ -66,7 +66,9 @@ class Machines:
         heard: list[str] = []
         link = MemoryTransport(self.network, peer or machine)
         own = Incarnations(link, run="r", life=Life.begin(self.file(machine)), tell=said.append)
-        post = Post(link, run="r", names=lambda: NAMES, receive=lambda name, *_: heard.append(name), incarnations=own)
+        post = BallotRpc(
+            link, run="r", names=lambda: NAMES, receive=lambda name, *_: heard.append(name), incarnations=own
+        )
         process = Process(own, post, heard, said)
         await process.serve()
         there = {remote for remote, _ in self.network.handlers} - self.network.cut

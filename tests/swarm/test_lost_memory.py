@@ -12,13 +12,13 @@ import pytest
 from agreement_world import RUN, World, payload
 from virtual_clock import run
 
-from outerloop.swarm.ballots import Decided
-from outerloop.swarm.closing import Closing
-from outerloop.swarm.disk import Folder
-from outerloop.swarm.identity import Identity, Life, ensure_identity
-from outerloop.swarm.memory import Memory
-from outerloop.swarm.memory_file import GENERATION, NAME, MemoryFile, fit_to_vote, folder_of
-from outerloop.swarm.signatures import Signatures
+from outerloop.swarm.access.hard_state_file import GENERATION, NAME, HardStateFile, fit_to_vote, folder_of
+from outerloop.swarm.access.identity import Identity, Life, ensure_identity
+from outerloop.swarm.access.signatures import Signatures
+from outerloop.swarm.consensus.gather_policy import GatherPolicy
+from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.consensus.messages import CommitCertificate
+from outerloop.swarm.storage import Folder
 from outerloop.types import UserError
 
 FIVE = "abcde"
@@ -51,12 +51,12 @@ def time_out(world: World, number: int) -> None:
     world.deliver_all()
 
 
-def scene(seed: int) -> tuple[World, Decided, list[str]]:
+def scene(seed: int) -> tuple[World, CommitCertificate, list[str]]:
     """e was dropped, came back and was readmitted; then it, c' and the leader chose a commit that nobody knows of yet.
 
     Return the world, the last commit without e in its roster, and the two that are left, with e as powerful as three.
     """
-    world = World(FIVE, closing=Closing(min_peers=2, min_fraction=0.4), absent_rounds=2, rng=random.Random(seed))
+    world = World(FIVE, closing=GatherPolicy(min_peers=2, min_fraction=0.4), absent_rounds=2, rng=random.Random(seed))
     world.crash(VOTER)
     while VOTER in world["a"].memory.roster:
         play(world)
@@ -82,9 +82,9 @@ def scene(seed: int) -> tuple[World, Decided, list[str]]:
     return world, old, rest
 
 
-def come_back(world: World, old: Decided, name: str) -> None:
+def come_back(world: World, old: CommitCertificate, name: str) -> None:
     """With a state as of long ago, from one that is behind, and the commits since then, all of them signed."""
-    world.peers[name] = type(world.peers[VOTER])(Memory.joining(run=RUN, peer=name, head=old))
+    world.peers[name] = type(world.peers[VOTER])(HardState.joining(run=RUN, peer=name, head=old))
     world.start(name)
     source = next(peer for peer in world.up if peer != name)
     for decided in world[source].commits_since(old.commit.number) or ():
@@ -139,10 +139,10 @@ def test_who_lost_its_memory_does_not_come_back_as_the_peer_that_voted(seed: int
     assert all(world[peer].number > number for peer in rest) and world.monitor.chosen[number] == chosen
 
 
-def voter(folder: Path, memory: Memory) -> Path:
+def voter(folder: Path, memory: HardState) -> Path:
     """The identity file of a peer that has written this memory."""
     path = ensure_identity(folder / "identity.key")
-    asyncio.run(MemoryFile(Folder(folder_of(path)), own=memory.peer, life=Life.begin(path)).write(memory))
+    asyncio.run(HardStateFile(Folder(folder_of(path)), own=memory.peer, life=Life.begin(path)).write(memory))
     return path
 
 
@@ -164,7 +164,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_whatever_happened_to_the_memory_the_list_has_to_be_changed(damage: str, tmp_path: Path) -> None:
-    path = voter(tmp_path, Memory.first(run=RUN, peer="000-a", roster=["000-a"]))
+    path = voter(tmp_path, HardState.first(run=RUN, peer="000-a", roster=["000-a"]))
     assert fit_to_vote(path, Folder, listed=True, tell=pytest.fail) == path, "nothing has happened yet"
     DAMAGES[damage](folder_of(path))
     with pytest.raises(UserError) as error:
@@ -176,7 +176,7 @@ def test_whatever_happened_to_the_memory_the_list_has_to_be_changed(damage: str,
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_in_an_open_run_it_gets_another_key_and_the_old_one_is_kept(damage: str, tmp_path: Path) -> None:
-    path, said = voter(tmp_path, Memory.first(run=RUN, peer="000-a", roster=["000-a"])), list[str]()
+    path, said = voter(tmp_path, HardState.first(run=RUN, peer="000-a", roster=["000-a"])), list[str]()
     old = path.read_bytes()
     DAMAGES[damage](folder_of(path))
     assert fit_to_vote(path, Folder, listed=False, tell=said.append) == path
@@ -184,7 +184,7 @@ def test_in_an_open_run_it_gets_another_key_and_the_old_one_is_kept(damage: str,
     [aside] = tmp_path.glob("identity.key.of-*")
     assert aside.read_bytes() == old and path.read_bytes()[:68] != old[:68]
     assert len(said) == 1 and str(aside) in said[0] and "\n" not in said[0]
-    assert MemoryFile(Folder(folder_of(path)), own="000-a").read(run=RUN) is None
+    assert HardStateFile(Folder(folder_of(path)), own="000-a").read(run=RUN) is None
     assert fit_to_vote(path, Folder, listed=False, tell=pytest.fail) == path
 
 
@@ -205,11 +205,11 @@ def test_of_a_file_of_an_earlier_version_it_is_said_that_nothing_is_known(tmp_pa
 
 
 def test_memory_is_noted_once_by_each_process(tmp_path: Path) -> None:
-    memory = Memory.first(run=RUN, peer="000-a", roster=["000-a"])
+    memory = HardState.first(run=RUN, peer="000-a", roster=["000-a"])
     path = voter(tmp_path, memory)
     assert Identity.read(path).voted == 1
     life, disk = Life.begin(path), Folder(folder_of(path))
-    file = MemoryFile(disk, own="000-a", life=life)
+    file = HardStateFile(disk, own="000-a", life=life)
     assert Identity.read(path).voted == 1, "nothing was written yet"
     asyncio.run(file.write(memory))
     assert Identity.read(path).voted == 2 and disk.read(GENERATION)[:] == b"2"
@@ -219,13 +219,15 @@ def test_memory_is_noted_once_by_each_process(tmp_path: Path) -> None:
 
 
 def test_a_peer_is_the_same_by_another_name(tmp_path: Path) -> None:
-    first = Memory.first(run=RUN, peer="001-x", roster=["001-x", "002-y"])
+    first = HardState.first(run=RUN, peer="001-x", roster=["001-x", "002-y"])
     path = voter(tmp_path, first)
-    again = Memory.first(run=RUN, peer="000-x", roster=["000-x", "002-y"])
-    file = MemoryFile(Folder(folder_of(path)), own="000-x", life=Life.begin(path))
+    again = HardState.first(run=RUN, peer="000-x", roster=["000-x", "002-y"])
+    file = HardStateFile(Folder(folder_of(path)), own="000-x", life=Life.begin(path))
     with pytest.raises(UserError, match="has voted in the run as 001-x, and is 000-x now: start it as worker 1"):
         asyncio.run(file.write(again))
-    assert MemoryFile(Folder(folder_of(path)), own="001-x").read(run=RUN) == first, "what it voted for is not forgotten"
+    assert HardStateFile(Folder(folder_of(path)), own="001-x").read(run=RUN) == first, (
+        "what it voted for is not forgotten"
+    )
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE])
@@ -241,8 +243,8 @@ def test_the_first_vote_of_a_process_waits_for_space_for_its_note(
         noted(life)
 
     monkeypatch.setattr(Life, "has_memory", full)
-    file = MemoryFile(Folder(folder_of(path)), own="000-a", life=Life.begin(path))
-    run(file.write(Memory.first(run=RUN, peer="000-a", roster=["000-a"])))
+    file = HardStateFile(Folder(folder_of(path)), own="000-a", life=Life.begin(path))
+    run(file.write(HardState.first(run=RUN, peer="000-a", roster=["000-a"])))
     assert not left and Identity.read(path).voted == 1
 
 
@@ -252,6 +254,6 @@ def test_a_start_that_cannot_be_counted_is_told_in_one_line(tmp_path: Path, monk
     def full(*of: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("outerloop.swarm.identity._replace", full)
+    monkeypatch.setattr("outerloop.swarm.access.identity._replace", full)
     with pytest.raises(UserError, match=r"this start cannot be counted in .*\(No space left on device\): free some"):
         Life.begin(path)

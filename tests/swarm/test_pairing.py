@@ -7,16 +7,16 @@ import random
 import pytest
 from pairing_world import World
 
-from outerloop.swarm.pairing import Alone, Pairing, Propose
-from outerloop.swarm.partners import Dealt, Drawn
-from outerloop.swarm.patience import Patience
+from outerloop.swarm.gossip.pairing import Pairing, ProposePair, StayAlone
+from outerloop.swarm.gossip.pairing_timeout import PairingTimeout
+from outerloop.swarm.gossip.partner_policy import RandomPartners, ScheduledPartners
 from outerloop.types import Round, UserError
 
 FIRST = Round(0)
 
 
 def machine(own: str = "b", others: str = "acde") -> Pairing:
-    return Pairing(own, Drawn(list(others)), draw=random.Random(0))
+    return Pairing(own, RandomPartners(list(others)), draw=random.Random(0))
 
 
 def ready(own: str = "b", others: str = "acde") -> Pairing:
@@ -26,7 +26,7 @@ def ready(own: str = "b", others: str = "acde") -> Pairing:
 
 
 def test_without_others_there_is_nothing_to_wait_for() -> None:
-    assert machine(others="").ready(FIRST) == Alone()
+    assert machine(others="").ready(FIRST) == StayAlone()
 
 
 def test_it_proposes_to_ready_peers_only_and_to_one_at_a_time() -> None:
@@ -35,7 +35,7 @@ def test_it_proposes_to_ready_peers_only_and_to_one_at_a_time() -> None:
     one.heard("c", Round(7))
     one.heard("d", FIRST)
     one.heard("d", None)
-    assert one.turn() == Propose("c")
+    assert one.turn() == ProposePair("c")
     one.heard("e", FIRST)
     assert one.turn() is None
 
@@ -58,7 +58,7 @@ def test_of_crossed_proposals_the_smaller_ids_stands() -> None:
     small, large = ready("a", "b"), ready("b", "a")
     small.heard("b", FIRST)
     large.heard("a", FIRST)
-    assert (small.turn(), large.turn()) == (Propose("b"), Propose("a"))
+    assert (small.turn(), large.turn()) == (ProposePair("b"), ProposePair("a"))
     assert not small.asked("b", FIRST)
     assert large.asked("a", FIRST)
     assert large.turned_down("a", ready=True) is None and small.agreed("b")
@@ -67,7 +67,7 @@ def test_of_crossed_proposals_the_smaller_ids_stands() -> None:
 def test_an_answer_that_comes_too_late_is_refused() -> None:
     one = ready()
     one.heard("c", FIRST)
-    assert one.turn() == Propose("c")
+    assert one.turn() == ProposePair("c")
     one.turned_down("c", ready=False)
     assert not one.agreed("c")
     one.leave()
@@ -77,11 +77,11 @@ def test_an_answer_that_comes_too_late_is_refused() -> None:
 def test_who_is_gone_is_asked_again_only_after_a_new_notice() -> None:
     one = ready()
     one.heard("c", FIRST)
-    assert one.turn() == Propose("c")
+    assert one.turn() == ProposePair("c")
     assert one.turned_down("c", ready=False) is None and one.turn() is None
     one.heard("c", FIRST)
-    assert one.turn() == Propose("c")
-    assert one.turned_down("c", ready=True) is None and one.turn() == Propose("c")
+    assert one.turn() == ProposePair("c")
+    assert one.turned_down("c", ready=True) is None and one.turn() == ProposePair("c")
 
 
 def test_tired_it_takes_anybody_and_then_a_solo_step() -> None:
@@ -95,22 +95,22 @@ def test_tired_it_takes_anybody_and_then_a_solo_step() -> None:
         one.ready(FIRST)
     one.heard("c", FIRST)
     assert one.turn() is None, "c and d were its last partners"
-    assert one.tire() == Propose("c")
-    assert one.turned_down("c", ready=True) == Alone()
-    assert ready().tire() == Alone()
+    assert one.tire() == ProposePair("c")
+    assert one.turned_down("c", ready=True) == StayAlone()
+    assert ready().tire() == StayAlone()
 
 
 def test_tired_in_a_pair_it_waits_for_the_outcome() -> None:
     one = ready()
     assert one.asked("c", FIRST)
     assert one.tire() is None
-    assert one.broke("c") == Alone()
+    assert one.broke("c") == StayAlone()
 
 
 @pytest.mark.parametrize(("around", "left_out"), [(0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (6, 3), (7, 3), (63, 3)])
 def test_the_last_partners_are_left_out_but_never_more_than_half(around: int, left_out: int) -> None:
     others = [f"p{index:02}" for index in range(63)]
-    partners = Drawn(others)
+    partners = RandomPartners(others)
     for peer in others:
         partners.met(peer)
     assert partners.preferred(others, around=around) == others[: 63 - left_out]
@@ -123,7 +123,7 @@ def test_of_two_that_are_left_each_is_good_enough_for_the_other() -> None:
     met = []
     for number in range(8):
         one.heard("c", FIRST)
-        if one.turn() == Propose("c"):
+        if one.turn() == ProposePair("c"):
             assert one.agreed("c")
             one.met()
             met.append(number)
@@ -134,7 +134,7 @@ def test_of_two_that_are_left_each_is_good_enough_for_the_other() -> None:
 
 def test_dealt_partners_are_mutual_and_meet_in_the_same_round_only() -> None:
     peers = ["c", "a", "e", "b", "d"]
-    dealt = {own: Dealt(peers, own, seed=1) for own in peers}
+    dealt = {own: ScheduledPartners(peers, own, seed=1) for own in peers}
     for number in range(20):
         partners = {own: list(dealt[own].of(Round(number))) for own in peers}
         assert sorted(map(len, partners.values())) == [0, 1, 1, 1, 1]
@@ -143,13 +143,13 @@ def test_dealt_partners_are_mutual_and_meet_in_the_same_round_only() -> None:
 
 
 def test_patience_is_a_part_of_the_usual_inner_time() -> None:
-    patience = Patience(0.25, least_s=1.0, most_s=50.0)
+    patience = PairingTimeout(0.25, least_s=1.0, most_s=50.0)
     assert [patience.after(inner_s) for inner_s in (40.0, 40.0, 900.0, 40.0)] == [10.0] * 4
-    assert Patience(0.25, least_s=1.0, most_s=50.0).after(0.1) == 1.0
-    assert Patience(0.25, least_s=1.0, most_s=50.0).after(1e6) == 50.0
+    assert PairingTimeout(0.25, least_s=1.0, most_s=50.0).after(0.1) == 1.0
+    assert PairingTimeout(0.25, least_s=1.0, most_s=50.0).after(1e6) == 50.0
     for bad in ({"fraction": -1.0, "least_s": 1.0, "most_s": 2.0}, {"fraction": 0.1, "least_s": 3.0, "most_s": 2.0}):
         with pytest.raises(UserError, match=r"type exchange\."):
-            Patience(**bad)
+            PairingTimeout(**bad)
 
 
 def inner_s(size: int, slowest: float) -> list[float]:
@@ -218,7 +218,7 @@ def test_a_partner_that_was_struck_is_not_met_for_twice_as_long_every_time() -> 
             if met:
                 return number
 
-    pairing = Pairing("a", Drawn(["b", "c"]), draw=random.Random(0))
+    pairing = Pairing("a", RandomPartners(["b", "c"]), draw=random.Random(0))
     assert rounds_until_it_is_met(pairing) == 1
     waits = []
     for _ in range(8):
@@ -234,7 +234,7 @@ def test_a_partner_that_was_struck_is_not_met_for_twice_as_long_every_time() -> 
 
 def test_nobody_waits_for_a_dealt_partner_that_it_would_not_meet() -> None:
     """Before: as long as a scheduled partner is waited for, two minutes, in up to 64 rounds."""
-    pairing = Pairing("a", Dealt(["a", "b"], "a", seed=0), draw=random.Random(0))
+    pairing = Pairing("a", ScheduledPartners(["a", "b"], "a", seed=0), draw=random.Random(0))
     pairing.strike("b")
     waited = []
     for number in range(6):

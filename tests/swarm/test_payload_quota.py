@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 from memory_trust import trust_of
 
-from outerloop.swarm.bulk import Bulk
-from outerloop.swarm.commits import Participant
-from outerloop.swarm.disk import Folder
-from outerloop.swarm.pulls import PAYLOADS_KEPT, Pulls
-from outerloop.swarm.sealed import sealed
-from outerloop.swarm.store import Store
+from outerloop.swarm.consensus.commit import Participant
+from outerloop.swarm.gather.payload_downloads import PAYLOADS_KEPT, PayloadDownloads
+from outerloop.swarm.gather.round_store import RoundStore
+from outerloop.swarm.storage import Folder
+from outerloop.swarm.transfer.bulk import Bulk
+from outerloop.swarm.transfer.signed_payload import sealed
 
 NAME = "003-liar"
 
@@ -43,9 +43,9 @@ class Peer:
     """Takes payloads of one liar into a folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.offered, self.store, self.held = Offered(), Store(Folder(folder)), list[Participant]()
+        self.offered, self.store, self.held = Offered(), RoundStore(Folder(folder)), list[Participant]()
         self.trust = trust_of("honest")
-        self.pulls = Pulls(
+        self.pulls = PayloadDownloads(
             cast(Bulk, self.offered),
             self.store,
             self.trust,

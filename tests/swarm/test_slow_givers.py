@@ -10,11 +10,11 @@ from bulk_scene import PROTOCOL, Node, nodes, some_bytes
 from memory_network import MemoryNetwork, MemoryTransport
 from virtual_clock import now_s, run
 
-from outerloop.swarm.framing import END_MARK, PIECE_BYTES, Stream
-from outerloop.swarm.holders import Unobtainable
-from outerloop.swarm.pace import Pace
+from outerloop.swarm.p2p.framing import END_MARK, PIECE_BYTES, Stream
+from outerloop.swarm.p2p.transport import Request
 from outerloop.swarm.timeouts import PULL_S, STALL_S, TRANSFER_S
-from outerloop.swarm.transport import Request
+from outerloop.swarm.transfer.rate_limiter import RateLimiter
+from outerloop.swarm.transfer.sources import ContentUnavailable
 
 SLOW_LINK = 125_000.0
 """1 Mbit/s."""
@@ -147,7 +147,7 @@ def test_a_large_content_comes_over_a_slow_link_that_seven_share() -> None:
 
     async def scene() -> None:
         network, content = MemoryNetwork(), some_bytes(12_000_000)
-        (giver,) = await nodes(network, "g", pace=Pace(SLOW_LINK))
+        (giver,) = await nodes(network, "g", pace=RateLimiter(SLOW_LINK))
         giver.store.put(content)
         askers = await nodes(network, "abcdefh")
         got = await asyncio.gather(*(asker.get(content, ["g"], timeout_s=PULL_S) for asker in askers))
@@ -207,7 +207,7 @@ def test_who_says_for_ever_that_others_come_first_is_given_up() -> None:
         network, content = MemoryNetwork(), some_bytes(1000)
         (a,) = await nodes(network, "a")
         await trickler(network, "b", content, waits=True)
-        with pytest.raises(Unobtainable, match="no more after 100 s"):
+        with pytest.raises(ContentUnavailable, match="no more after 100 s"):
             await a.get(content, ["b"], timeout_s=100)
         assert now_s() == 100
 

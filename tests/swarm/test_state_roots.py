@@ -17,14 +17,14 @@ from liar import Liar, swarm_with_liar
 from memory_trust import trust_of
 from virtual_clock import run
 
-from outerloop.swarm import sealed
-from outerloop.swarm.commits import MOST_LETTERS, Commit, Participant
-from outerloop.swarm.donor import COPY_EVERY
-from outerloop.swarm.fields import BadMessage
-from outerloop.swarm.framing import BrokenStream
-from outerloop.swarm.holders import Unobtainable
-from outerloop.swarm.state_roots import CERTIFY_ROUNDS, StateRoots
-from outerloop.swarm.store import Store
+from outerloop.swarm.consensus.commit import MOST_LETTERS, Commit, Participant
+from outerloop.swarm.gather.round_store import RoundStore
+from outerloop.swarm.gather.state_roots import CERTIFY_ROUNDS, StateRoots
+from outerloop.swarm.p2p.framing import BrokenStream
+from outerloop.swarm.state_transfer.donor import COPY_EVERY
+from outerloop.swarm.transfer import signed_payload
+from outerloop.swarm.transfer.sources import ContentUnavailable
+from outerloop.swarm.validation import MalformedMessage
 
 RIGHT, WRONG = b"r" * 32, b"w" * 32
 HASH = b"p" * 32
@@ -78,7 +78,9 @@ def test_what_is_never_certified_is_given_up_and_nothing_of_it_is_kept() -> None
         roots.add(commit(number, {"a": (4, RIGHT), "b": (4, WRONG)}, "abc"))
     assert certified(roots, 4) is None
     roots.add(commit(4 + CERTIFY_ROUNDS + 1, {"a": None}, "abc"))
-    with pytest.raises(Unobtainable, match=f"no majority named one state as of commit 4 in {CERTIFY_ROUNDS} rounds"):
+    with pytest.raises(
+        ContentUnavailable, match=f"no majority named one state as of commit 4 in {CERTIFY_ROUNDS} rounds"
+    ):
         certified(roots, 4)
     assert not roots._named
 
@@ -205,11 +207,11 @@ def test_the_seal_covers_the_state_and_a_calm_payload_has_no_byte_of_it() -> Non
     signatures = trust_of("a").signatures
 
     def doubt(content: bytes, state: Any) -> str:
-        return run(sealed.doubt(content, signatures, sitting=RUN, number=5, peer="000-a", state=state))
+        return run(signed_payload.doubt(content, signatures, sitting=RUN, number=5, peer="000-a", state=state))
 
     for state in (None, (4, RIGHT)):
-        content = sealed.sealed(b"payload", signatures, sitting=RUN, number=5, peer="000-a", state=state)
-        assert len(content) == sealed.SEAL_BYTES + 7
+        content = signed_payload.sealed(b"payload", signatures, sitting=RUN, number=5, peer="000-a", state=state)
+        assert len(content) == signed_payload.SEAL_BYTES + 7
         wrong = [None, (4, RIGHT), (4, WRONG), (5, RIGHT)]
         assert doubt(content, state) == "" and all(doubt(content, one) for one in wrong if one != state)
     assert Participant("000-a", HASH, 9).to_list() == ["000-a", HASH, 9]
@@ -221,9 +223,9 @@ def test_a_participant_with_a_state_comes_back_and_what_is_none_is_refused() -> 
     assert commit(5, {"a": (4, RIGHT)}, "a").digest != commit(5, {"a": None}, "a").digest
     plain = ["000-a", HASH, 9]
     for state in ([4], [4, RIGHT, 0], [-1, RIGHT], [1.0, RIGHT], [4, b"short"], [4, None]):
-        with pytest.raises(BadMessage):
+        with pytest.raises(MalformedMessage):
             Participant.from_list([*plain, *state])
-    with pytest.raises(BadMessage, match="has a name of at most 64 letters"):
+    with pytest.raises(MalformedMessage, match="has a name of at most 64 letters"):
         Participant.from_list(["a" * (MOST_LETTERS + 1), HASH, 9, 4, RIGHT])
     twins = [Participant("000-a", HASH, 9, state) for state in ((4, WRONG), None, (4, RIGHT), (3, WRONG))]
     assert [other.state for other in sorted(twins)] == [None, (3, WRONG), (4, RIGHT), (4, WRONG)]
@@ -234,8 +236,8 @@ def test_a_payload_is_found_again_after_a_restart_with_the_state_that_it_names()
         disk = MemoryDisk()
         both = [Participant.of("0" * MOST_LETTERS, b"content", state=state) for state in (None, (4, RIGHT))]
         for one in both:
-            await Store(disk).put(5, one, b"content")
-        assert Store(disk).since(5) == [(5, one) for one in both] and max(map(len, disk)) <= 255 - 16
+            await RoundStore(disk).put(5, one, b"content")
+        assert RoundStore(disk).since(5) == [(5, one) for one in both] and max(map(len, disk)) <= 255 - 16
 
     run(scene())
 

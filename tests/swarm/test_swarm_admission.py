@@ -17,7 +17,13 @@ from hivemind.p2p import P2PDaemonError, PeerID
 from memory_network import MemoryNetwork, MemoryTransport
 from virtual_clock import run
 
-from outerloop.swarm.admission import (
+from outerloop.swarm.access.identity import Life, ensure_identity
+from outerloop.swarm.access.rate_limits import EVERYBODY
+from outerloop.swarm.consensus.messages import MAX_MESSAGE_BYTES
+from outerloop.swarm.dht.records import SignedRecords
+from outerloop.swarm.membership.incarnations import Incarnations
+from outerloop.swarm.membership.listed_roster import ListedRoster
+from outerloop.swarm.p2p.admission import (
     MEMBER_STREAMS,
     NEWCOMER_STREAMS,
     OUTSIDE_STREAMS,
@@ -25,16 +31,10 @@ from outerloop.swarm.admission import (
     REQUEST_BYTES,
     STRANGER_STREAMS,
 )
-from outerloop.swarm.ballots import MAX_MESSAGE_BYTES
-from outerloop.swarm.budget import EVERYBODY
-from outerloop.swarm.directory import Directory
-from outerloop.swarm.framing import BrokenStream, Stream, TurnedAway
-from outerloop.swarm.identity import Life, ensure_identity
-from outerloop.swarm.incarnations import Incarnations
-from outerloop.swarm.records import SignedRecords
+from outerloop.swarm.p2p.framing import BrokenStream, Stream, TurnedAway
+from outerloop.swarm.p2p.observer import visit
+from outerloop.swarm.p2p.transport import Request, anybody
 from outerloop.swarm.timeouts import FIRST_FRAME_S, STALL_S
-from outerloop.swarm.transport import Request, anybody
-from outerloop.swarm.visitor import visit
 
 
 class Door:
@@ -201,7 +201,7 @@ def test_who_is_named_is_who_spent_it(requests: int, told: str, caplog: pytest.L
 def test_a_stranger_of_an_open_run_is_answered_so_often_whatever_it_asks(protocol: str, tmp_path: Path) -> None:
     async def scene() -> None:
         door = Door()
-        await Directory(door.link, SignedRecords(door.link.trust), run="r").serve()
+        await ListedRoster(door.link, SignedRecords(door.link.trust), run="r").serve()
         key = tmp_path / "identity.key"
         ensure_identity(key)
         await Incarnations(door.link, run="r", life=Life.begin(key), tell=print).serve()
@@ -321,7 +321,7 @@ def test_another_error_of_a_handler_is_not_hidden() -> None:
 VICTIM = """
 import json, os, resource, select, sys
 from pathlib import Path
-from outerloop.swarm.visitor import visit
+from outerloop.swarm.p2p.observer import visit
 most, failed = 0, 0
 with visit(observer=False) as peer:
     resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[1])))

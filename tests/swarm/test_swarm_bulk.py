@@ -13,14 +13,14 @@ from memory_network import MemoryNetwork, MemoryTransport
 from memory_pipe import WINDOW_BYTES
 from virtual_clock import now_s, run
 
-from outerloop.swarm.contents import Contents
-from outerloop.swarm.framing import PIECE_BYTES, BrokenStream, Stream
-from outerloop.swarm.holders import Unobtainable
-from outerloop.swarm.pace import Pace, pace_of
-from outerloop.swarm.partial import Partial
-from outerloop.swarm.room import Growing
+from outerloop.swarm.p2p.framing import PIECE_BYTES, BrokenStream, Stream
+from outerloop.swarm.p2p.transport import Request
 from outerloop.swarm.timeouts import GONE_AFTER_S, STALL_S
-from outerloop.swarm.transport import Request
+from outerloop.swarm.transfer.assembler import ContentAssembler
+from outerloop.swarm.transfer.content_store import ContentStore
+from outerloop.swarm.transfer.rate_limiter import RateLimiter, pace_of
+from outerloop.swarm.transfer.receive_buffer import GrowingBuffer
+from outerloop.swarm.transfer.sources import ContentUnavailable
 from outerloop.types import UserError
 
 SIZES = [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3_000_017]
@@ -103,7 +103,7 @@ def test_wrong_bytes_are_found_named_and_not_asked_for_again(size: int, caplog: 
         for _ in range(2):
             assert await a.get(content, ["b", "c"]) == content
         assert len(asked) == 1 and a.bulk.reputation.wrong == {"b": 1}
-        with pytest.raises(Unobtainable, match="b gave wrong bytes"):
+        with pytest.raises(ContentUnavailable, match="b gave wrong bytes"):
             await a.get(content, ["b"])
         other = some_bytes(size, 1)
         a_holder_too = Node(network, "c")
@@ -139,7 +139,7 @@ def test_only_liars() -> None:
         (a,) = await nodes(network, "a")
         for name in "bcd":
             await liar(network, name, zeros(len(content)), claims=len(content))
-        with pytest.raises(Unobtainable, match="b gave wrong bytes; c gave wrong bytes; d gave wrong bytes"):
+        with pytest.raises(ContentUnavailable, match="b gave wrong bytes; c gave wrong bytes; d gave wrong bytes"):
             await a.get(content, ["b", "c", "d"])
         assert now_s() < 1
 
@@ -187,7 +187,7 @@ def test_a_killed_holder_is_followed_by_the_next_and_the_last_one_is_named() -> 
         network.kill("b")
         assert await getting == content and a.bulk.bytes_received == len(content) and now_s() < 2.1
         network.kill("c")
-        with pytest.raises(Unobtainable, match=r"b is gone .*; c is gone"):
+        with pytest.raises(ContentUnavailable, match=r"b is gone .*; c is gone"):
             await a.get(content, ["b", "c"])
         assert GONE_AFTER_S < now_s() - 2 < 3 * GONE_AFTER_S
 
@@ -213,13 +213,13 @@ def test_what_nobody_can_give_raises_in_time() -> None:
     async def scene() -> None:
         network, content = MemoryNetwork(), some_bytes(1000)
         a, *_ = await nodes(network, "abc")
-        with pytest.raises(Unobtainable, match="b does not have it; c does not have it"):
+        with pytest.raises(ContentUnavailable, match="b does not have it; c does not have it"):
             await a.get(content, ["b", "c"])
-        with pytest.raises(Unobtainable, match="no holder"):
+        with pytest.raises(ContentUnavailable, match="no holder"):
             await a.get(content, [])
         assert now_s() == 0
         network.freeze("b")
-        with pytest.raises(Unobtainable, match=r"0 of 1000 bytes are here.* after 100 s: b nothing came"):
+        with pytest.raises(ContentUnavailable, match=r"0 of 1000 bytes are here.* after 100 s: b nothing came"):
             await a.get(content, ["b"], timeout_s=100)
         assert now_s() == 100
 
@@ -230,7 +230,7 @@ def test_a_length_that_is_not_the_holders_is_nobodys_lie() -> None:
     async def scene() -> None:
         content = some_bytes(1000)
         a, _ = await nodes(MemoryNetwork(), "ab", content)
-        with pytest.raises(Unobtainable, match="b has it with another length"):
+        with pytest.raises(ContentUnavailable, match="b has it with another length"):
             await a.bulk.get(sha_of(content), 999, ["b"], at_most=1000, timeout_s=10)
         assert not a.bulk.reputation.wrong and await a.get(content, ["b"]) == content
 
@@ -241,9 +241,9 @@ def test_the_bound_holds_before_anybody_is_asked() -> None:
     async def scene() -> None:
         network, content = MemoryNetwork(), some_bytes(1000)
         a, _ = await nodes(network, "ab", content)
-        with pytest.raises(Unobtainable, match="0 to 999 bytes"):
+        with pytest.raises(ContentUnavailable, match="0 to 999 bytes"):
             await a.get(content, ["b"], at_most=999)
-        with pytest.raises(Unobtainable, match="0 to 999 bytes"):
+        with pytest.raises(ContentUnavailable, match="0 to 999 bytes"):
             await a.bulk.get(sha_of(content), -1, ["b"], at_most=999, timeout_s=10)
         assert network.opened == 0
 
@@ -256,7 +256,7 @@ def test_a_claimed_tebibyte_costs_what_arrives() -> None:
         (a,) = await nodes(network, "a")
         await liar(network, "b", lambda request: bytes(100_000), claims=1 << 40)
         tracemalloc.start()
-        with pytest.raises(Unobtainable, match="of 1099511627776 bytes are here"):
+        with pytest.raises(ContentUnavailable, match="of 1099511627776 bytes are here"):
             await a.bulk.get(bytes(32), 1 << 40, ["b"], at_most=MANY, timeout_s=5 * STALL_S)
         return a.bulk.bytes_received
 
@@ -271,7 +271,7 @@ def test_a_claimed_tebibyte_costs_what_arrives() -> None:
 def test_the_upload_cap_holds_for_all_together_and_queueing_is_no_failure(cap: int, askers: int) -> None:
     async def scene() -> None:
         network, content = MemoryNetwork(), some_bytes(2_000_000)
-        giver, *_ = await nodes(network, "g", pace=Pace(cap))
+        giver, *_ = await nodes(network, "g", pace=RateLimiter(cap))
         giver.store.put(content)
         others = await nodes(network, "abcdefhijklmnopqrstuvwxyz"[:askers])
         await asyncio.gather(*(other.get(content, ["g"]) for other in others))
@@ -287,7 +287,11 @@ def test_one_cap_for_payloads_and_state() -> None:
     """Two givers of one peer, as the rounds and the handover are."""
 
     async def scene() -> None:
-        network, pace, contents = MemoryNetwork(), Pace(1_000_000), [some_bytes(2_000_000, seed) for seed in range(2)]
+        network, pace, contents = (
+            MemoryNetwork(),
+            RateLimiter(1_000_000),
+            [some_bytes(2_000_000, seed) for seed in range(2)],
+        )
         for name, content in zip("gh", contents, strict=True):
             (await nodes(network, name, pace=pace))[0].store.put(content)
         others = await nodes(network, "ab")
@@ -310,7 +314,7 @@ def test_a_cap_in_megabits_a_second() -> None:
 def test_who_has_a_choice_does_not_queue_for_long() -> None:
     async def scene() -> None:
         network, content = MemoryNetwork(), some_bytes(3_000_000)
-        busy, *_ = await nodes(network, "g", pace=Pace(20_000))
+        busy, *_ = await nodes(network, "g", pace=RateLimiter(20_000))
         busy.store.put(content)
         a, *_ = await nodes(network, "abh", content)
         other, *_ = await nodes(network, "z")
@@ -353,7 +357,7 @@ def test_slots_come_back_from_askers_that_leave_or_freeze() -> None:
     async def scene() -> None:
         network, content = MemoryNetwork(), some_bytes(4_000_000)
         a, *_ = await nodes(network, "azyxwvuts", content)
-        giver, *_ = await nodes(network, "g", pace=Pace(200_000))
+        giver, *_ = await nodes(network, "g", pace=RateLimiter(200_000))
         giver.store.put(content)
         for name in "zyxwvuts":
             asker, *_ = await nodes(network, name)
@@ -425,7 +429,7 @@ def test_a_strange_answer_is_survived(answer: dict[str, object], rest: bytes) ->
 
 
 def test_content_put_twice_is_dropped_twice() -> None:
-    store = Contents()
+    store = ContentStore()
     sha = store.put(b"same")
     assert store.put(b"same") == sha == sha_of(b"same")
     store.drop(sha)
@@ -443,17 +447,17 @@ def test_the_same_content_for_several_at_once_and_dropped_under_way() -> None:
         await asyncio.sleep(1)
         b.store.drop(sha_of(content))
         assert await getting == [content] * 3
-        with pytest.raises(Unobtainable, match="b does not have it"):
+        with pytest.raises(ContentUnavailable, match="b does not have it"):
             await a.get(content, ["b"])
 
     run(scene())
 
 
 def test_what_is_hashed_in_a_thread_keeps_no_room_from_growing() -> None:
-    content, room = some_bytes(10_000_000), Growing()
+    content, room = some_bytes(10_000_000), GrowingBuffer()
 
     async def arrive() -> bool:
-        partial = Partial(sha_of(content), len(content), room)
+        partial = ContentAssembler(sha_of(content), len(content), room)
         partial.turn_to("b")
         for start in range(0, len(content), 100_000):
             await partial.add(content[start : start + 100_000])

@@ -7,19 +7,19 @@ import pytest
 from bulk_scene import some_bytes
 from loopback import Make
 
-from outerloop.swarm.bulk import Bulk
-from outerloop.swarm.contents import Contents
-from outerloop.swarm.holders import Unobtainable
-from outerloop.swarm.pace import Pace
+from outerloop.swarm.transfer.bulk import Bulk
+from outerloop.swarm.transfer.content_store import ContentStore
+from outerloop.swarm.transfer.rate_limiter import RateLimiter
+from outerloop.swarm.transfer.sources import ContentUnavailable
 
 SIZE = 16_000_000
 
 
 def test_a_transfer_outlives_a_killed_holder(make: Make) -> None:
     asker, first, second = (make(peers=3)._node for _ in range(3))
-    content, stores = some_bytes(SIZE), [Contents(), Contents(), Contents()]
+    content, stores = some_bytes(SIZE), [ContentStore(), ContentStore(), ContentStore()]
     bulks = [
-        Bulk(node, store, run="r2", allowed=asker.peer_id.__eq__, pace=Pace(cap))
+        Bulk(node, store, run="r2", allowed=asker.peer_id.__eq__, pace=RateLimiter(cap))
         for node, store, cap in zip((asker, first, second), stores, (None, 4e6, None), strict=True)
     ]
     sha, _ = [store.put(content) for store in stores[1:]]
@@ -38,5 +38,5 @@ def test_a_transfer_outlives_a_killed_holder(make: Make) -> None:
     assert asker.call(get, timeout_s=60) == content
     assert bulks[0].bytes_received == SIZE
     assert SIZE // 2 < bulks[2].bytes_sent < SIZE
-    with pytest.raises(Unobtainable, match=first.peer_id):
+    with pytest.raises(ContentUnavailable, match=first.peer_id):
         asker.call(bulks[0].get(sha, SIZE, holders[:1], at_most=SIZE, timeout_s=1), timeout_s=30)

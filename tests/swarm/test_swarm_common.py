@@ -12,12 +12,12 @@ import pytest
 from loopback import Make, eventually, together
 from swarm.test_swarm_run import invitation, rounds_done, start
 
-from outerloop import checkpoint
-from outerloop.commands import config, rundir
+from outerloop.config import load, run_directory
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.sinks.jsonl import Jsonl
-from outerloop.swarm.common import ANY, MOST_HELD, common, objection, parsed, told, without
-from outerloop.swarm.opening import MOST_BYTES
+from outerloop.state import checkpoint
+from outerloop.swarm.membership.common_checkpoint import ANY, MOST_HELD, common, objection, parsed, told, without
+from outerloop.swarm.membership.opening_statements import MOST_BYTES
 from outerloop.types import Round, UserError
 
 
@@ -110,13 +110,13 @@ def test_measurements_go_back_too(tmp_path: Path) -> None:
 
 def test_another_number_of_peers_takes_reform(tmp_path: Path) -> None:
     options = [f"run_dir={tmp_path}/a", "exchange=swarm_gather", "workers=1"]
-    rundir.open_run(config.load([*options, "exchange.peers=3"])).close()
+    run_directory.open_run(load.load([*options, "exchange.peers=3"])).close()
     with pytest.raises(UserError, match=r"peers is 3 there and 2 here: type exchange.peers=3, exchange.reform=true if"):
-        rundir.open_run(config.load([*options, "exchange.peers=2"]))
+        run_directory.open_run(load.load([*options, "exchange.peers=2"]))
     with pytest.raises(UserError, match="seed is 0 there and 1 here"):
-        rundir.open_run(config.load([*options, "exchange.peers=2", "exchange.reform=true", "seed=1"]))
-    rundir.open_run(config.load([*options, "exchange.peers=2", "exchange.reform=true"])).close()
-    rundir.open_run(config.load([*options, "exchange.peers=2"])).close()
+        run_directory.open_run(load.load([*options, "exchange.peers=2", "exchange.reform=true", "seed=1"]))
+    run_directory.open_run(load.load([*options, "exchange.peers=2", "exchange.reform=true"])).close()
+    run_directory.open_run(load.load([*options, "exchange.peers=2"])).close()
 
 
 def test_peers_form_at_the_newest_checkpoint_that_both_hold_and_a_lost_one_comes_back_late(

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from liar import swarm_with_liar
 from virtual_clock import run
 
-from outerloop.swarm.ballots import MAX_MESSAGE_BYTES
-from outerloop.swarm.event_queue import MOST_BYTES, MOST_WAITING, EventQueue
+from outerloop.swarm.consensus.messages import MAX_MESSAGE_BYTES
+from outerloop.swarm.gather.event_queue import MOST_BYTES, MOST_WAITING, EventQueue
 
 
 def taken(queue: EventQueue[str], count: int) -> list[str]:

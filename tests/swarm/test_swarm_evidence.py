@@ -12,19 +12,12 @@ from accused import HEAD, SITTING, Honest, commit, sign, signatures_of, two_acce
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outerloop.swarm.evidence import (
-    MAX_BYTES,
-    MAX_SITTING,
-    PAYLOAD,
-    Evidence,
-    Signed,
-    guilty,
-)
-from outerloop.swarm.fields import MAX_NUMBER, MAX_VIEW, BadMessage
-from outerloop.swarm.memory import ROUNDS_KEPT
-from outerloop.swarm.sealed import sealed
-from outerloop.swarm.statements import Statement, accept, ask, promise, wish
-from outerloop.swarm.watch import VIEWS_KEPT, Watch
+from outerloop.swarm.accountability.equivocation import VIEWS_KEPT, EquivocationWatch
+from outerloop.swarm.accountability.evidence import MAX_BYTES, MAX_SITTING, PAYLOAD, Evidence, Signed, guilty
+from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT
+from outerloop.swarm.consensus.statements import Statement, accept, ask, promise, wish
+from outerloop.swarm.transfer.signed_payload import sealed
+from outerloop.swarm.validation import MAX_NUMBER, MAX_VIEW, MalformedMessage
 
 X, Y = commit("X"), commit("Y")
 NAME = "000-a"
@@ -73,12 +66,14 @@ def test_two_statements_that_no_honest_peer_makes_prove_its_guilt(one: Statement
 def test_statements_that_an_honest_peer_may_make_prove_nothing(one: Statement, other: Statement) -> None:
     for evidence in (evidence_of(one, other), evidence_of(other, one)):
         assert not evidence.why and not guilty(evidence, ANYBODY)
-        with pytest.raises(BadMessage, match="contradict"):
+        with pytest.raises(MalformedMessage, match="contradict"):
             Evidence.from_map(evidence.to_map())
 
 
 def test_the_seal_of_a_payload_is_the_statement_that_counts() -> None:
-    """That is: the fields and their order are those of sealed.py, without which two payloads would prove nothing."""
+    """That is: the fields and their order are those of signed_payload.py, without which two payloads would prove
+    nothing.
+    """
     contents = [sealed(blob, signatures_of(NAME), sitting=SITTING, number=3, peer=NAME) for blob in (b"one", b"two")]
     pair = [
         Signed((PAYLOAD, 3, commit(text)), content[:64]) for text, content in zip(("one", "two"), contents, strict=True)
@@ -133,7 +128,7 @@ def lived(name: str, sitting: str, events: list[tuple[Any, ...]]) -> Honest:
 def test_what_an_honest_peer_says_in_a_life_with_crashes_never_contradicts_itself(
     events: list[tuple[Any, ...]],
 ) -> None:
-    peer, watch = lived(NAME, SITTING, events), Watch(SITTING)
+    peer, watch = lived(NAME, SITTING, events), EquivocationWatch(SITTING)
     assert not any(Evidence.of(SITTING, NAME, *pair).why for pair in combinations(peer.said, 2))
     assert not any(watch.saw(NAME, one.statement, one.signature) for one in peer.said)
 
@@ -207,7 +202,7 @@ def test_what_is_no_evidence_is_refused(path: tuple[Any, ...], value: Any) -> No
     for step in path[:-1]:
         place = place[step]
     place[path[-1]] = value
-    with pytest.raises(BadMessage):
+    with pytest.raises(MalformedMessage):
         Evidence.from_map(found)
 
 
@@ -229,14 +224,14 @@ def test_whatever_comes_is_refused_in_one_way_or_proves_nothing(value: Any, key:
     ):
         try:
             evidence = Evidence.from_map(wrong)
-        except BadMessage:
+        except MalformedMessage:
             continue
         assert not guilty(evidence, ANYBODY)
 
 
 def test_two_statements_have_one_form() -> None:
     evidence = two_accepts(NAME)
-    with pytest.raises(BadMessage, match="in order"):
+    with pytest.raises(MalformedMessage, match="in order"):
         Evidence.from_map(replace(evidence, first=evidence.second, second=evidence.first).to_map())
 
 
@@ -252,7 +247,7 @@ def test_the_largest_evidence_fits() -> None:
 
 def test_a_contradiction_is_seen_in_either_order_and_among_others_statements() -> None:
     for one, other, why in [*LIES, *((other, one, why) for one, other, why in LIES)]:
-        watch = Watch(SITTING)
+        watch = EquivocationWatch(SITTING)
         for statement in (wish(3, HEAD, 1), ask(3, HEAD), accept(4, HEAD, 1, Y), one):
             assert watch.saw(NAME, *_of(NAME, statement)) is None
         assert watch.saw("001-b", *_of("001-b", other)) is None, "another peer"
@@ -265,7 +260,7 @@ def _of(name: str, statement: Statement) -> tuple[Statement, bytes]:
 
 
 def test_only_rounds_close_to_the_one_at_hand_are_remembered() -> None:
-    watch = Watch(SITTING)
+    watch = EquivocationWatch(SITTING)
     watch.begin(100)
     for number in (0, 100 - ROUNDS_KEPT - 1, 100 + ROUNDS_KEPT + 1, MAX_NUMBER):
         watch.saw(NAME, accept(number, HEAD, 0, X), bytes(64))
@@ -279,7 +274,7 @@ def test_only_rounds_close_to_the_one_at_hand_are_remembered() -> None:
 
 
 def test_views_without_end_are_not_remembered() -> None:
-    watch = Watch(SITTING)
+    watch = EquivocationWatch(SITTING)
     for view in range(10 * VIEWS_KEPT):
         watch.saw(NAME, accept(0, HEAD, view, X), bytes(64))
         watch.saw(NAME, promise(0, HEAD, view + 1, (view, X)), bytes(64))

@@ -14,14 +14,14 @@ from gather_scene import MemoryDisk, Swarm
 from memory_network import stream_pair
 from virtual_clock import now_s, run
 
-from outerloop.swarm.disk import Folder
-from outerloop.swarm.exhaustion import MOST_FILES, REMEDIES, Exhaustion, raise_file_limit
-from outerloop.swarm.framing import BrokenStream
-from outerloop.swarm.peer import Peer
-from outerloop.swarm.store import Store
-from outerloop.swarm.thread import NetworkThread
+from outerloop.swarm.gather.round_store import RoundStore
+from outerloop.swarm.p2p.framing import BrokenStream
+from outerloop.swarm.p2p.network_thread import NetworkThread
+from outerloop.swarm.p2p.node import Node
+from outerloop.swarm.p2p.transport import Unreachable
+from outerloop.swarm.resource_exhaustion import MOST_FILES, REMEDIES, ResourceExhaustion, raise_file_limit
+from outerloop.swarm.storage import Folder
 from outerloop.swarm.timeouts import EXHAUSTED_S, OPEN_S
-from outerloop.swarm.transport import Unreachable
 
 SOMEBODY = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
 
@@ -40,7 +40,7 @@ def test_it_is_waited_out_and_told_once_in_half_a_minute(code: int, caplog: pyte
                 raise left.pop()
             return "done"
 
-        exhaustion = Exhaustion(now_s=now_s)
+        exhaustion = ResourceExhaustion(now_s=now_s)
         assert await exhaustion.wait_out(attempt, where="/somewhere") == "done"
         assert now_s() == pytest.approx(40 * EXHAUSTED_S)
 
@@ -57,7 +57,7 @@ def test_other_errors_are_raised_at_once(error: Exception) -> None:
         raise error
 
     with pytest.raises(type(error)):
-        run(Exhaustion().wait_out(attempt))
+        run(ResourceExhaustion().wait_out(attempt))
 
 
 def test_a_write_to_a_full_disk_ends_when_there_is_room_and_leaves_no_scrap(tmp_path: Path) -> None:
@@ -78,8 +78,8 @@ def test_what_was_written_of_a_content_makes_room_again(tmp_path: Path, monkeypa
         seen.append([file.name for file in tmp_path.iterdir()])
 
     folder = Folder(tmp_path)
-    monkeypatch.setattr("outerloop.swarm.disk.os.fsync", sync)
-    monkeypatch.setattr("outerloop.swarm.exhaustion.asyncio.sleep", sleep)
+    monkeypatch.setattr("outerloop.swarm.storage.os.fsync", sync)
+    monkeypatch.setattr("outerloop.swarm.resource_exhaustion.asyncio.sleep", sleep)
     asyncio.run(folder.write("x", bytes(1000)))
     assert seen == [[], []]
 
@@ -142,7 +142,7 @@ def test_a_round_lands_although_its_payloads_could_not_be_opened(monkeypatch: py
         await swarm.until("abc", 5)
         swarm.agree()
 
-    monkeypatch.setattr(Store, "_keep", lambda self, number, one, content: None)
+    monkeypatch.setattr(RoundStore, "_keep", lambda self, number, one, content: None)
     run(scene())
 
 
@@ -160,8 +160,8 @@ class FakeP2P:
         return None, near._reader, near._writer
 
 
-def peer_over(p2p: FakeP2P) -> Peer:
-    peer = object.__new__(Peer)
+def peer_over(p2p: FakeP2P) -> Node:
+    peer = object.__new__(Node)
     peer._p2p = p2p  # type: ignore[assignment]
     return peer
 
@@ -197,7 +197,9 @@ def test_whom_others_name_by_no_peer_id_cannot_be_reached() -> None:
 def test_connections_that_cannot_be_accepted_are_one_line_of_the_log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outerloop.swarm.thread.EXHAUSTION", Exhaustion())  # which has told nothing yet
+    monkeypatch.setattr(
+        "outerloop.swarm.p2p.network_thread.EXHAUSTION", ResourceExhaustion()
+    )  # which has told nothing yet
     thread, told = NetworkThread("test"), {"message": "socket.accept() out of system resource"}
 
     async def fail(errors: list[Exception]) -> None:

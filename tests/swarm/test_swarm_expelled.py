@@ -15,22 +15,22 @@ from memory_network import MemoryNetwork, MemoryTransport
 from memory_trust import trust_of
 from virtual_clock import run
 
-from outerloop.swarm.accusations import AROUND_S, Accusations, ask, protocol
-from outerloop.swarm.evidence import Evidence
-from outerloop.swarm.expelled import (
+from outerloop.swarm.access.access_control import AccessControl
+from outerloop.swarm.accountability.accusations import AROUND_S, Accusations, ask, protocol
+from outerloop.swarm.accountability.evidence import Evidence
+from outerloop.swarm.accountability.expulsion import (
     MAX_EXPELLED,
     MAX_OUTSIDERS,
     NAME,
-    Expelled,
+    ExpelledPeers,
     Expulsion,
-    Register,
+    ExpulsionRegister,
     read_register,
     write_register,
 )
-from outerloop.swarm.fields import id_of
-from outerloop.swarm.framing import TurnedAway, Unreadable
-from outerloop.swarm.memory import ROUNDS_KEPT, Memory
-from outerloop.swarm.trust import Trust
+from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT, HardState
+from outerloop.swarm.p2p.framing import TurnedAway, Unreadable
+from outerloop.swarm.validation import id_of
 from outerloop.types import UserError
 
 RUN = "r"
@@ -41,11 +41,11 @@ ROSTER = [f"{index:03d}-{letter}" for index, letter in enumerate("abcd")]
 
 
 def expelled_of(
-    disk: MemoryDisk, trust: Trust | None = None, *, number: int = 20, roster: Iterable[str] = ROSTER
-) -> Expelled:
+    disk: MemoryDisk, trust: AccessControl | None = None, *, number: int = 20, roster: Iterable[str] = ROSTER
+) -> ExpelledPeers:
     """Of a peer that is at this round, which this roster decides."""
-    memory = Memory.first(run=SITTING, peer="000-a", roster=roster, number=number)
-    return Expelled(disk, trust or trust_of("a"), memory=lambda: memory)
+    memory = HardState.first(run=SITTING, peer="000-a", roster=roster, number=number)
+    return ExpelledPeers(disk, trust or trust_of("a"), memory=lambda: memory)
 
 
 # one peer's register
@@ -109,13 +109,15 @@ def test_evidence_about_a_round_that_is_far_ahead_cannot_be_used_to_be_forgiven_
 
 def test_nobody_is_expelled_before_the_rounds_have_begun() -> None:
     trust = trust_of("a")
-    assert not Expelled(MemoryDisk(), trust, memory=lambda: None).wants(two_accepts(LIAR))
+    assert not ExpelledPeers(MemoryDisk(), trust, memory=lambda: None).wants(two_accepts(LIAR))
 
 
-def register_of(count: int) -> Register:
+def register_of(count: int) -> ExpulsionRegister:
     """So many keys that cost nothing, and have accused themselves."""
     names = [f"000-{number}" for number in range(count)]
-    return Register({id_of(name): Expulsion(name, SITTING, 3, "lied", 1.0, two_accepts(name)) for name in names})
+    return ExpulsionRegister(
+        {id_of(name): Expulsion(name, SITTING, 3, "lied", 1.0, two_accepts(name)) for name in names}
+    )
 
 
 def test_keys_without_a_seat_do_not_keep_the_register_from_one_that_has_a_seat() -> None:

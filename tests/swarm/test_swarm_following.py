@@ -11,11 +11,11 @@ from memory_network import MemoryNetwork, MemoryTransport
 from toy_notary import SITTING, ToyNotary, decided_by
 from virtual_clock import now_s, run
 
-from outerloop.swarm.ballots import Decided
-from outerloop.swarm.commits import Commit, genesis
-from outerloop.swarm.following import Following
-from outerloop.swarm.history import History
-from outerloop.swarm.memory import ROUNDS_KEPT, Memory
+from outerloop.swarm.consensus.commit import Commit, genesis
+from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT, HardState
+from outerloop.swarm.consensus.messages import CommitCertificate
+from outerloop.swarm.gather.catch_up import CatchUpTask
+from outerloop.swarm.gather.log_rpc import LogRpc
 from outerloop.swarm.timeouts import ASK_S, HEDGE_S, HISTORY_S, RETRY_S
 
 OWN = "000-a"
@@ -29,7 +29,7 @@ class Other:
     wait_s: float = 0.05
 
 
-class Scene(History):
+class Scene(LogRpc):
     """One peer whose chain ends with commit 0, and others of whom a test says how far they are.
 
     `asked`: when, whom, and for the commits after which.
@@ -39,15 +39,15 @@ class Scene(History):
         link = MemoryTransport(MemoryNetwork(), "a")
         super().__init__(link, run=SITTING, allowed=bool, since=lambda after: ())
         self.roster = [f"{index:03d}-{letter}" for index, letter in enumerate(letters)]
-        self.memory = Memory.first(run=SITTING, peer=OWN, roster=self.roster)
+        self.memory = HardState.first(run=SITTING, peer=OWN, roster=self.roster)
         self.chain = chain(self.memory.head, self.roster, 40)
         self.memory = self.memory.learned(self.chain[0])
         self.others = {name: Other() for name in self.roster[1:]}
         self.asked: list[tuple[float, str, int | None]] = []
         self.outrun: list[int] = []
-        self.parted: list[tuple[str, list[Decided]]] = []
+        self.parted: list[tuple[str, list[CommitCertificate]]] = []
         self.refusals = link.trust.refusals
-        self.at = Following(
+        self.at = CatchUpTask(
             self,
             link.trust,
             machine=lambda: self,  # type: ignore[arg-type,return-value]
@@ -63,15 +63,15 @@ class Scene(History):
     def upto(self) -> int:
         return self.memory.head.number
 
-    def receive(self, peer: str, decided: Decided) -> None:
+    def receive(self, peer: str, decided: CommitCertificate) -> None:
         if decided.commit.number == self.memory.number:
             self.memory = self.memory.learned(decided)
 
-    def log_of(self, peer: str) -> list[Decided]:
+    def log_of(self, peer: str) -> list[CommitCertificate]:
         upto = self.others[peer].upto
         return self.chain[max(0, upto + 1 - ROUNDS_KEPT) : upto + 1]
 
-    async def ask(self, peer: str, after: int | None) -> list[Decided]:
+    async def ask(self, peer: str, after: int | None) -> list[CommitCertificate]:
         self.asked.append((now_s(), peer, after))
         async with asyncio.timeout(HISTORY_S):
             await asyncio.sleep(self.others[peer].wait_s)
@@ -84,8 +84,8 @@ class Scene(History):
                 await asyncio.sleep(0.01)
 
 
-def chain(head: Commit, roster: list[str], count: int, *, view: int = 0) -> list[Decided]:
-    made: list[Decided] = []
+def chain(head: Commit, roster: list[str], count: int, *, view: int = 0) -> list[CommitCertificate]:
+    made: list[CommitCertificate] = []
     for _ in range(count):
         head = Commit(head.number + 1, head.digest, view, (), tuple(roster))
         made.append(decided_by(roster, head, view))
@@ -200,7 +200,7 @@ def test_a_next_commit_that_follows_the_head_is_compared_with_nothing(forged: bo
     async def work(it: Scene) -> None:
         it.others["003-d"].upto = 1
         if forged:
-            it.chain[1] = Decided(it.chain[1].commit, 0, ())
+            it.chain[1] = CommitCertificate(it.chain[1].commit, 0, ())
         it.at.catch_up("003-d")
         await asyncio.sleep(5)
         assert not it.parted and it.upto == int(not forged)

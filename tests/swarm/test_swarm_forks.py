@@ -13,18 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual_clock import run
 
-from outerloop.swarm.ballots import Decided, Link, Pledge
-from outerloop.swarm.board import Board
-from outerloop.swarm.commits import Commit, Participant, genesis
-from outerloop.swarm.evidence import guilty
-from outerloop.swarm.expelled import read_register
-from outerloop.swarm.forks import apart, is_better, linked, parting
-from outerloop.swarm.memory import Memory, leader
-from outerloop.swarm.notary import Keys
-from outerloop.swarm.outcomes import TooFar
-from outerloop.swarm.scrutiny import doubt
-from outerloop.swarm.statements import accept, promise
-from outerloop.swarm.watch import Watch
+from outerloop.swarm.accountability.equivocation import EquivocationWatch
+from outerloop.swarm.accountability.evidence import guilty
+from outerloop.swarm.accountability.expulsion import read_register
+from outerloop.swarm.consensus.commit import Commit, Participant, genesis
+from outerloop.swarm.consensus.forks import apart, is_better, linked, parting
+from outerloop.swarm.consensus.hard_state import HardState, leader
+from outerloop.swarm.consensus.messages import ChainLink, CommitCertificate, Pledge
+from outerloop.swarm.consensus.statements import accept, promise
+from outerloop.swarm.consensus.validity import doubt
+from outerloop.swarm.gather.committed_rounds import LogTruncated
+from outerloop.swarm.gather.signer import KeySigner
+from outerloop.swarm.membership.mailbox import Mailbox
 
 ROSTER = ("000-a", "001-b", "002-c", "003-d", "004-e")
 GENESIS = genesis(SITTING, ROSTER)
@@ -38,20 +38,20 @@ def commit(letter: str, *, after: Commit = GENESIS, view: int = 0) -> Commit:
 
 def decided(
     of: Commit, by: str, *, view: int = 0, promised: dict[str, tuple[int, bytes] | None] | None = None
-) -> Decided:
+) -> CommitCertificate:
     """By these letters; in a view after the first with the promises that made it possible: letter -> what it told."""
     names = [name for name in ROSTER if name[-1] in by]
     accepts = tuple((name, sign(name, accept(of.number, of.parent, view, of.digest)).signature) for name in names)
-    return Decided(of, view, accepts, _links(of, view, promised or {}) if view else ())
+    return CommitCertificate(of, view, accepts, _links(of, view, promised or {}) if view else ())
 
 
-def _links(of: Commit, view: int, promised: dict[str, tuple[int, bytes] | None]) -> tuple[Link, ...]:
+def _links(of: Commit, view: int, promised: dict[str, tuple[int, bytes] | None]) -> tuple[ChainLink, ...]:
     pledges = []
     for name in [name for name in ROSTER if name[-1] in promised]:
         told = promised[name[-1]]
         pledges.append(Pledge(name, told, sign(name, promise(of.number, of.parent, view, told)).signature))
     shown = {of.view: (), view: tuple(pledges)}
-    return tuple(Link(when, why, _led(of, when)) for when, why in sorted(shown.items()))
+    return tuple(ChainLink(when, why, _led(of, when)) for when, why in sorted(shown.items()))
 
 
 def _led(of: Commit, view: int) -> bytes:
@@ -60,12 +60,12 @@ def _led(of: Commit, view: int) -> bytes:
     return sign(first, accept(of.number, of.parent, view, of.digest)).signature
 
 
-def liars(one: Decided, other: Decided) -> set[str]:
+def liars(one: CommitCertificate, other: CommitCertificate) -> set[str]:
     """Whom somebody finds who looks at both, its witness and all."""
-    signatures, watch, found = signatures_of("z"), Watch(SITTING), []
+    signatures, watch, found = signatures_of("z"), EquivocationWatch(SITTING), []
     signatures.witness = lambda *said: found.append(watch.heard(*said))
     for decided in (one, other):
-        doubt(ROSTER, decided, Keys(signatures, sitting=SITTING, own="z"))
+        doubt(ROSTER, decided, KeySigner(signatures, sitting=SITTING, own="z"))
     evidence = [one for one in found if one]
     assert all(guilty(one, ANYBODY) == one.peer for one in evidence)
     return {one.peer for one in evidence}
@@ -94,9 +94,9 @@ def test_a_commit_that_was_proposed_again_names_nobody() -> None:
 def test_signatures_that_are_not_theirs_name_nobody() -> None:
     """A forged statement of a peer does not hide a true one either."""
     one, other = decided(X, "abc"), decided(Y, "cde")
-    forged = Decided(Y, 0, tuple((name, bytes(64)) for name in ROSTER))
+    forged = CommitCertificate(Y, 0, tuple((name, bytes(64)) for name in ROSTER))
     assert liars(one, forged) == set()
-    mixed = Decided(Y, 0, (("001-b", bytes(64)), *other.accepts))
+    mixed = CommitCertificate(Y, 0, (("001-b", bytes(64)), *other.accepts))
     assert liars(one, mixed) == {"002-c"}
 
 
@@ -124,14 +124,14 @@ def test_all_prefer_the_same_of_any_number_of_commits() -> None:
         assert not (is_better(one, other) and is_better(other, third)) or is_better(one, third)
 
 
-def chain(letters: str, *, after: list[Decided]) -> list[Decided]:
+def chain(letters: str, *, after: list[CommitCertificate]) -> list[CommitCertificate]:
     out = list(after)
     for letter in letters:
         out.append(decided(commit(letter, after=out[-1].commit), "abc"))
     return out
 
 
-START = [Decided(GENESIS, 0, ())]
+START = [CommitCertificate(GENESIS, 0, ())]
 
 
 def test_chains_part_where_they_first_differ() -> None:
@@ -164,7 +164,7 @@ def test_logs_that_do_not_reach_back_to_the_fork_show_nothing() -> None:
 # a fork, healed
 
 
-async def forked() -> tuple[Swarm, Equivocator, Memory]:
+async def forked() -> tuple[Swarm, Equivocator, HardState]:
     """Five peers, of which the liar led round r: a and b have landed one commit of it, c and d the other one."""
     swarm = Swarm("abcde")
     liar = Equivocator(swarm.network, swarm["e"].name)
@@ -190,7 +190,7 @@ def test_a_fork_expels_who_made_it_and_heals_to_one_chain() -> None:
         assert all(letter in swarm["a"].rounds._trust.allow for letter in "abcd")
         found = [{one.commit.number: one.commit.digest for one in machine.memory.log} for machine in machines.values()]
         assert all(one[number] == found[0][number] for one in found), "one chain"
-        losers = [letter for letter in "abcd" if isinstance(swarm[letter].error, TooFar)]
+        losers = [letter for letter in "abcd" if isinstance(swarm[letter].error, LogTruncated)]
         assert sorted(losers) in (list("ab"), list("cd")), "whose weights are of the other chain know it"
 
     run(scene())
@@ -217,7 +217,7 @@ def test_after_a_fork_the_run_goes_on_and_takes_the_losers_back() -> None:
 
 
 async def take_over(swarm: Swarm, letter: str, donor: str) -> None:
-    """The state of a donor, as the exchange gets it (handover.py)."""
+    """The state of a donor, as the exchange gets it (join.py)."""
     node, number = swarm[letter], max(swarm[donor].landed)
     log = swarm[donor].rounds._agreement.memory.log
     decided = next(one for one in log if one.commit.number == number)
@@ -245,7 +245,7 @@ def test_who_goes_over_offers_what_it_has_sealed_already() -> None:
 
 def test_what_was_said_on_a_board_and_taken_back_is_said_anew_to_whoever_waits() -> None:
     async def scene() -> None:
-        board: Board[str] = Board(keep=8)
+        board: Mailbox[str] = Mailbox(keep=8)
         for number in (3, 4):
             board.post(number, f"left {number}")
         board.over(4)

@@ -13,18 +13,18 @@ import pytest
 from memory_network import MemoryNetwork, MemoryTransport
 from virtual_clock import now_s, run
 
-from outerloop.swarm import daemon
-from outerloop.swarm.fields import MAX_PEERS
-from outerloop.swarm.framing import BrokenStream, Stream
-from outerloop.swarm.latecomers import GONE_LOOKS, Latecomers
-from outerloop.swarm.member_list import Members, objection, receive_pages, sitting_of
-from outerloop.swarm.membership import Membership
-from outerloop.swarm.mismatched import Mismatched
-from outerloop.swarm.roster import Record, Roster
-from outerloop.swarm.settings import Settings
+from outerloop.swarm.membership.formation import Formation
+from outerloop.swarm.membership.late_joiners import GONE_LOOKS, LateJoiners
+from outerloop.swarm.membership.member_list import Members, objection, receive_pages, sitting_of
+from outerloop.swarm.membership.mismatched_peers import MismatchedPeers
+from outerloop.swarm.membership.roster import Record, Roster
+from outerloop.swarm.membership.run_settings import RunSettings
+from outerloop.swarm.p2p import daemon
+from outerloop.swarm.p2p.framing import BrokenStream, Stream
+from outerloop.swarm.p2p.observer import visit
+from outerloop.swarm.p2p.transport import Request
 from outerloop.swarm.timeouts import FORM_GRACE_S, ROSTER_EXPIRY_S
-from outerloop.swarm.transport import Request
-from outerloop.swarm.visitor import visit
+from outerloop.swarm.validation import MAX_PEERS
 from outerloop.types import UserError
 
 TRUE: Members = [["000-a", 1.0], ["001-b", 2.0]]
@@ -39,13 +39,13 @@ class Machines:
         self.hidden: dict[str, str] = {}
         self.links: dict[str, MemoryTransport] = {}
 
-    async def start(self, name: str, *, joined: float, peers: int) -> Membership:
+    async def start(self, name: str, *, joined: float, peers: int) -> Formation:
         letter = name.partition("-")[2]
         own = self.records[letter] = Record(name, ["/x"], "f", joined)
         self.links[letter] = link = MemoryTransport(self.network, letter)
-        mismatched = Mismatched(link, run="r", own=own, settings=Settings(), joined=[], tell=lambda text: None)
+        mismatched = MismatchedPeers(link, run="r", own=own, settings=RunSettings(), joined=[], tell=lambda text: None)
         roster = cast(Roster, View(self, letter))
-        made = Membership(
+        made = Formation(
             link, roster, run="r", peers=peers, own=own, mismatched=mismatched, remembers=lambda sitting: False
         )
         await made.serve()
@@ -152,7 +152,7 @@ def test_who_has_gone_makes_room_and_who_is_there_stays() -> None:
         async def read() -> set[str]:
             return there
 
-        late = Latecomers(read)
+        late = LateJoiners(read)
         for peer in ("stays", "goes", "asks"):
             assert late.add(f"000-{peer}")
         for look in range(GONE_LOOKS):

@@ -7,7 +7,7 @@ import pytest
 from memory_network import stream_pair
 from virtual_clock import run
 
-from outerloop.swarm.framing import PIECE_BYTES, SMALL_BYTES, BrokenStream, Stream
+from outerloop.swarm.p2p.framing import PIECE_BYTES, SMALL_BYTES, BrokenStream, Stream
 
 
 def frame(content: bytes, *, length: int | None = None, end: bytes = b"end\n") -> bytes:

@@ -11,14 +11,14 @@ import pytest
 from loopback import Make, eventually, runs, together
 
 from outerloop.exchange.swarm_gather import SwarmGather
-from outerloop.swarm.daemon import DaemonOptions
-from outerloop.swarm.framing import BrokenStream
-from outerloop.swarm.identity import ensure_identity
-from outerloop.swarm.peer import Peer
-from outerloop.swarm.sealed import SEAL_BYTES
-from outerloop.swarm.settings import Settings
-from outerloop.swarm.signatures import Signatures
-from outerloop.types import Contribution, Deserted, Outrun, Round, UserError
+from outerloop.swarm.access.identity import ensure_identity
+from outerloop.swarm.access.signatures import Signatures
+from outerloop.swarm.membership.run_settings import RunSettings
+from outerloop.swarm.p2p.daemon import DaemonOptions
+from outerloop.swarm.p2p.framing import BrokenStream
+from outerloop.swarm.p2p.node import Node
+from outerloop.swarm.transfer.signed_payload import SEAL_BYTES
+from outerloop.types import Contribution, QuorumLost, Round, StateTransferRequired, UserError
 
 NOBODY = "12D3KooWK99VoVxNE7XzyBwXEzW7xhK7Gpv85r9F3V3fyKSUKPH5"
 WORKER = """
@@ -92,14 +92,14 @@ def test_a_round_goes_on_without_a_late_member_which_lands_it_as_well(make: Make
 def test_a_minority_is_told_what_it_waits_for_and_gives_up_in_the_end(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outerloop.exchange.swarm_patience.TELL_S", 0.5)
+    monkeypatch.setattr("outerloop.exchange.swarm_waiting.TELL_S", 0.5)
     said: list[str] = []
     one, two = make(peers=2), make(peers=2)
     together([one, two], SwarmGather.join)
     two.abort()
     pending = one.start(b"alone", Round(0))
     pending._tell = said.append
-    with pytest.raises(Deserted, match=f"no round for 2 s; round 0.*{two.peer}"):
+    with pytest.raises(QuorumLost, match=f"no round for 2 s; round 0.*{two.peer}"):
         pending.wait(2)
     assert len(said) == 2 and said[0].startswith("waiting: round 0")
     with pytest.raises(UserError, match="max_blob_bytes="):
@@ -125,7 +125,7 @@ def test_who_comes_back_is_in_the_same_sitting(make: Make, tmp_path: Path) -> No
 def test_who_comes_when_all_others_have_left_is_told_so_and_gives_up(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outerloop.exchange.swarm_patience.TELL_S", 0.5)
+    monkeypatch.setattr("outerloop.exchange.swarm_waiting.TELL_S", 0.5)
     monkeypatch.setattr("outerloop.exchange.swarm_gather.DONATE_S", 0.0)
     trio, said = [make(peers=3, grace_s=0.2) for _ in range(3)], list[str]()
     together(trio, SwarmGather.join)
@@ -133,9 +133,9 @@ def test_who_comes_when_all_others_have_left_is_told_so_and_gives_up(
     newcomer = make(peers=3, patience_s=2.0, tell=said.append)
     newcomer.join()
     together(trio, SwarmGather.abort)
-    with pytest.raises(Outrun) as far:
+    with pytest.raises(StateTransferRequired) as far:
         newcomer.decided(Round(0))
-    with pytest.raises(Deserted, match=r"no peer has told anything of the run for . s: the others may have finished"):
+    with pytest.raises(QuorumLost, match=r"no peer has told anything of the run for . s: the others may have finished"):
         far.value.state(1 << 20)
     waiting = [line for line in said if line.startswith("waiting: no peer has told anything of the run")]
     assert 1 <= len(waiting) <= 3
@@ -148,7 +148,7 @@ def test_a_newcomer_takes_over_the_state_and_is_counted_on(make: Make) -> None:
     newcomer = make(peers=3, grace_s=30.0)
     newcomer.join()
     assert newcomer.came_late and newcomer.size == 3 and newcomer.rank in range(3)
-    with pytest.raises(Outrun) as far:
+    with pytest.raises(StateTransferRequired) as far:
         newcomer.decided(Round(0))
     with ThreadPoolExecutor(1) as thread:
         taking = thread.submit(far.value.state, 1 << 20)
@@ -191,7 +191,7 @@ def test_a_stranger_may_not_pull(make: Make, tmp_path: Path) -> None:
     one = make(peers=1)
     one.join()
     one.start(b"secret", Round(0)).wait(30)
-    stranger = Peer(
+    stranger = Node(
         DaemonOptions(
             identity_path=ensure_identity(tmp_path / "stranger"),
             host="127.0.0.1",
@@ -240,7 +240,7 @@ def test_other_runs_do_not_meet(make: Make) -> None:
 def test_other_settings_are_left_out_and_named_and_the_others_form(make: Make) -> None:
     """The first peer waits on; who joined by its address learns at once what to type."""
     said: list[str] = []
-    rates = [Settings({"inner.lr": rate, "rounds": "5"}) for rate in ("0.002", "0.01")]
+    rates = [RunSettings({"inner.lr": rate, "rounds": "5"}) for rate in ("0.002", "0.01")]
     first = make(peers=2, fingerprint="aaa", settings=rates[0], tell=said.append)
     odd = make(peers=2, fingerprint="bbb", settings=rates[1])
     with ThreadPoolExecutor(1) as pool:
@@ -253,7 +253,7 @@ def test_other_settings_are_left_out_and_named_and_the_others_form(make: Make) -
         joined.result(30)
     assert said == [f"left out, with other settings: inner.lr is 0.002 here and 0.01 at {odd.peer}"]
     assert first.size == second.size == 2 and odd.peer not in first._members.names.values()
-    late = make(peers=2, fingerprint="ccc", settings=Settings({"inner.lr": "0.002", "rounds": "9"}))
+    late = make(peers=2, fingerprint="ccc", settings=RunSettings({"inner.lr": "0.002", "rounds": "9"}))
     with pytest.raises(UserError, match=r"rounds is 9 here and 5 at 000-.*: type rounds=5 or another exchange\.run"):
         late.join()
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 from loopback import runs, together
 
-from outerloop.dealing import group_of
 from outerloop.exchange.swarm_gossip import SwarmGossip
+from outerloop.gossip_groups import group_of
 from outerloop.types import Contribution, Round, RoundFailed, UserError
 
 Make = Callable[..., SwarmGossip]

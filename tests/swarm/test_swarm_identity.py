@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from outerloop.swarm import folder
-from outerloop.swarm.folder import SocketFolder
-from outerloop.swarm.identity import Identity, Life, ensure_identity, read_identity
+from outerloop.swarm.access.identity import Identity, Life, ensure_identity, read_identity
+from outerloop.swarm.p2p import socket_dir
+from outerloop.swarm.p2p.socket_dir import SocketFolder
 from outerloop.types import UserError
 
 
@@ -74,15 +74,15 @@ def test_folder_of_a_killed_peer_is_removed_and_a_living_ones_is_not() -> None:
     os.close(killed._lock)
     last = SocketFolder()
     assert living.path.exists() and not killed.path.exists()
-    assert str(last.path).startswith(f"/tmp/{folder.PREFIX}") and stat.S_IMODE(last.path.stat().st_mode) == 0o700
+    assert str(last.path).startswith(f"/tmp/{socket_dir.PREFIX}") and stat.S_IMODE(last.path.stat().st_mode) == 0o700
     for one in (living, last):
         one.remove()
         assert not one.path.exists()
 
 
 def test_a_folder_that_has_no_name_yet_is_removed_when_it_is_old() -> None:
-    young, old = (Path(tempfile.mkdtemp(prefix=folder.UNNAMED, dir="/tmp")) for _ in range(2))
+    young, old = (Path(tempfile.mkdtemp(prefix=socket_dir.UNNAMED, dir="/tmp")) for _ in range(2))
     os.utime(old, (0, 0))
-    folder.remove_orphans()
+    socket_dir.remove_orphans()
     assert young.exists() and not old.exists()
     young.rmdir()

@@ -12,12 +12,12 @@ from gather_scene import RUN, Swarm
 from liar import Liar, Said, swarm_with_liar
 from virtual_clock import run
 
-from outerloop.swarm import statements
-from outerloop.swarm.ballots import Accept, Message, Promise, Propose
-from outerloop.swarm.commits import Commit, Participant
-from outerloop.swarm.expelled import read_register
-from outerloop.swarm.memory import Memory
-from outerloop.swarm.watch import Watch
+from outerloop.swarm.accountability.equivocation import EquivocationWatch
+from outerloop.swarm.accountability.expulsion import read_register
+from outerloop.swarm.consensus import statements
+from outerloop.swarm.consensus.commit import Commit, Participant
+from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.consensus.messages import Accept, Message, Promise, Propose
 from outerloop.types import UserError
 
 HONEST = "abc"
@@ -68,7 +68,7 @@ def test_with_quorum_all_the_run_goes_on_without_who_was_expelled() -> None:
     run(scene())
 
 
-async def until_it_leads(swarm: Swarm) -> Memory:
+async def until_it_leads(swarm: Swarm) -> HardState:
     """Until "d" leads the round at hand of all, and all hold the payloads of each other."""
     for _ in range(10_000):
         machines = [swarm[letter].rounds._agreement for letter in HONEST]
@@ -97,7 +97,7 @@ def test_who_proposes_two_commits_in_a_view_is_expelled_by_all() -> None:
     run(scene())
 
 
-def _commit(memory: Memory, some: list[Participant]) -> Commit:
+def _commit(memory: HardState, some: list[Participant]) -> Commit:
     return Commit(memory.number, memory.head.digest, 0, tuple(some), memory.roster)
 
 
@@ -199,10 +199,10 @@ def said_in(sender: str, message: Message) -> list[statements.Statement]:
 def test_no_schedule_makes_honest_peers_contradict_themselves(seed: int) -> None:
     """Crashes within an event, restarts from disk, lost and repeated messages: the model of the agreement itself."""
     schedule = Schedule(seed)
-    monitor, watch, count = schedule.world.monitor, Watch(RUN), 0
+    monitor, watch, count = schedule.world.monitor, EquivocationWatch(RUN), 0
     said = monitor.said
 
-    def heard(peer: str, message: Message, disk: Memory) -> None:
+    def heard(peer: str, message: Message, disk: HardState) -> None:
         nonlocal count
         said(peer, message, disk)
         for statement in said_in(peer, message):

@@ -5,15 +5,15 @@ import asyncio
 from memory_network import MemoryNetwork, MemoryTransport
 from virtual_clock import now_s, run
 
-from outerloop.swarm.meetings import Meetings
+from outerloop.swarm.membership.rendezvous import Rendezvous
 from outerloop.swarm.timeouts import GONE_AFTER_S, LINGER_S, MEET_S
 
 NAMES = ["000-a", "001-b", "002-c"]
 
 
-async def three(network: MemoryNetwork) -> list[Meetings]:
+async def three(network: MemoryNetwork) -> list[Rendezvous]:
     made = [
-        Meetings(
+        Rendezvous(
             MemoryTransport(network, name[4:]), run="r", own=name, allowed=lambda peer: peer in "abc", max_bytes=1000
         )
         for name in NAMES

@@ -6,9 +6,9 @@ import pytest
 from memory_network import MemoryNetwork, MemoryTransport
 from virtual_clock import now_s, run
 
-from outerloop.swarm.framing import BrokenStream, Stream
+from outerloop.swarm.p2p.framing import BrokenStream, Stream
+from outerloop.swarm.p2p.transport import Request, Unreachable
 from outerloop.swarm.timeouts import OPEN_S, STALL_S
-from outerloop.swarm.transport import Request, Unreachable
 
 MEGABYTE = 1_000_000
 

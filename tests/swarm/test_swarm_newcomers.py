@@ -18,30 +18,32 @@ from memory_network import MemoryNetwork, MemoryTransport
 from toy_notary import ToyNotary, decided_by
 from virtual_clock import run
 
-from outerloop.swarm.ballots import Decided
-from outerloop.swarm.commits import Commit, genesis
-from outerloop.swarm.framing import Unreadable
-from outerloop.swarm.handover import Handover
-from outerloop.swarm.history import History
-from outerloop.swarm.member_list import Members, sitting_of
-from outerloop.swarm.membership import Membership
-from outerloop.swarm.memory import ROUNDS_KEPT
-from outerloop.swarm.mismatched import Mismatched
-from outerloop.swarm.notary import Keys
-from outerloop.swarm.post import send_message
-from outerloop.swarm.proof import newest, objections
-from outerloop.swarm.roster import Record, Roster
-from outerloop.swarm.settings import Settings
-from outerloop.swarm.statements import accept
+from outerloop.swarm.consensus.commit import Commit, genesis
+from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT
+from outerloop.swarm.consensus.messages import CommitCertificate
+from outerloop.swarm.consensus.statements import accept
+from outerloop.swarm.gather.ballot_rpc import send_message
+from outerloop.swarm.gather.log_rpc import LogRpc
+from outerloop.swarm.gather.proof import newest, objections
+from outerloop.swarm.gather.signer import KeySigner
+from outerloop.swarm.membership.formation import Formation
+from outerloop.swarm.membership.member_list import Members, sitting_of
+from outerloop.swarm.membership.mismatched_peers import MismatchedPeers
+from outerloop.swarm.membership.roster import Record, Roster
+from outerloop.swarm.membership.run_settings import RunSettings
+from outerloop.swarm.p2p.framing import Unreadable
+from outerloop.swarm.state_transfer.join import StateTransfer
 from outerloop.swarm.timeouts import HISTORY_S
 
 NOTARY = ToyNotary("newcomer")
 FIRST = genesis("r", "abc")
 
 
-def after(head: Commit, count: int, *, signed: str = "ab", roster: str = "abc", view: int = 0) -> list[Decided]:
+def after(
+    head: Commit, count: int, *, signed: str = "ab", roster: str = "abc", view: int = 0
+) -> list[CommitCertificate]:
     """So many commits that follow, each accepted by `signed` and naming `roster`."""
-    made: list[Decided] = []
+    made: list[CommitCertificate] = []
     for _ in range(count):
         head = Commit(head.number + 1, head.digest, view, (), tuple(sorted(roster)))
         made.append(decided_by(signed, head, view))
@@ -53,7 +55,7 @@ KEPT = CHAIN[-ROUNDS_KEPT:]
 HEAD = CHAIN[-1].commit
 
 
-def forged(number: int) -> Decided:
+def forged(number: int) -> CommitCertificate:
     """A round far ahead, of a roster of its own."""
     return decided_by("d", Commit(number, b"p" * 32, 0, (), ("d",)))
 
@@ -64,10 +66,10 @@ LIES = {
     "the next commit with its own accept alone": [*KEPT, *after(HEAD, 1, signed="d", roster="d")],
     "the next commit with accepts of others that it made": [
         *KEPT,
-        Decided(after(HEAD, 1, roster="d")[0].commit, 0, tuple((peer, b"s" * 64) for peer in "abd")),
+        CommitCertificate(after(HEAD, 1, roster="d")[0].commit, 0, tuple((peer, b"s" * 64) for peer in "abd")),
     ],
     "the next commit with accepts of another view": [
-        *KEPT, Decided((next_one := after(HEAD, 1)[0]).commit, 1, next_one.accepts)
+        *KEPT, CommitCertificate((next_one := after(HEAD, 1)[0]).commit, 1, next_one.accepts)
     ],
     "a fork of long ago, by a majority of then": [*CHAIN[:2], *after(CHAIN[1].commit, 40, roster="d", signed="abd")],
     "another commit at the head": [*KEPT[:-1], *after(KEPT[-2].commit, 1, signed="d", roster="d")],
@@ -107,7 +109,7 @@ def test_with_half_of_them_lying_there_is_nothing_to_go_by() -> None:
 def test_no_minority_leads_off_the_history(honest: int, seed: int) -> None:
     """Honest logs end at most 5 commits apart; liars hold any of these, and commits that only they have signed."""
     draw = random.Random(seed)
-    logs: dict[str, Sequence[Decided]] = {}
+    logs: dict[str, Sequence[CommitCertificate]] = {}
     for peer in range(honest):
         end = len(CHAIN) - draw.randrange(6)
         logs[f"honest {peer}"] = CHAIN[end - ROUNDS_KEPT : end]
@@ -128,10 +130,12 @@ def test_no_minority_leads_off_the_history(honest: int, seed: int) -> None:
 
 async def lie_about_commits(liar: Liar, *, after_head: bool) -> None:
     """Far ahead in a history of its own; or, `after_head`, the next commit, which nobody else has accepted."""
-    keys = Keys(liar.link.trust.signatures, sitting=RUN, own=liar.name)
+    keys = KeySigner(liar.link.trust.signatures, sitting=RUN, own=liar.name)
 
-    def signed(commit: Commit) -> Decided:
-        return Decided(commit, 0, ((liar.name, keys.sign(accept(commit.number, commit.parent, 0, commit.digest))),))
+    def signed(commit: Commit) -> CommitCertificate:
+        return CommitCertificate(
+            commit, 0, ((liar.name, keys.sign(accept(commit.number, commit.parent, 0, commit.digest))),)
+        )
 
     async def tell(remote: str, request: Any, stream: Any) -> None:
         since, told = request["after"], []
@@ -259,9 +263,9 @@ def test_a_log_that_is_no_chain_is_refused_as_a_whole() -> None:
     async def scene() -> None:
         network = MemoryNetwork()
         liar, link = MemoryTransport(network, "d"), MemoryTransport(network, "a")
-        asking = History(link, run=RUN, allowed=bool, since=lambda after: ())
-        told: list[Decided] = []
-        await History(liar, run=RUN, allowed=bool, since=lambda after: told).serve()
+        asking = LogRpc(link, run=RUN, allowed=bool, since=lambda after: ())
+        told: list[CommitCertificate] = []
+        await LogRpc(liar, run=RUN, allowed=bool, since=lambda after: told).serve()
         for log in ([KEPT[0], KEPT[2]], [KEPT[1], KEPT[0]], [KEPT[0], KEPT[0]], [KEPT[0], *after(FIRST, 1)]):
             told[:] = log
             with pytest.raises(Unreadable, match="does not follow the one before it"):
@@ -289,7 +293,7 @@ def test_who_is_outside_the_allow_list_is_not_asked() -> None:
         node = Node(network, "004-e", ["004-e"], swarm["e"].rules, inner_s=1)
         await node.appear()
         own = MemoryTransport(network, "e", allow=["a", "e"])
-        at = Handover(
+        at = StateTransfer(
             own, node.rounds, run=RUN, own="004-e", sitting=lambda: RUN, allowed=lambda peer: True, disk=MemoryDisk()
         )
         work = asyncio.create_task(
@@ -329,7 +333,7 @@ class Records:
         return self.records
 
 
-def told_members(lists: dict[str, Members], *, own: str = "009-e") -> tuple[Membership, MemoryTransport, Any]:
+def told_members(lists: dict[str, Members], *, own: str = "009-e") -> tuple[Formation, MemoryTransport, Any]:
     """A newcomer among peers that have formed, each of which tells a list."""
     network = MemoryNetwork(delay_s=(0.01, 0.1))
     link = MemoryTransport(network, own.partition("-")[2])
@@ -347,9 +351,9 @@ def told_members(lists: dict[str, Members], *, own: str = "009-e") -> tuple[Memb
                 "outerloop/1/r/members", allowed=lambda peer: True, handler=tell
             )
 
-    mismatched = Mismatched(link, run="r", own=mine, settings=Settings(), joined=[], tell=lambda text: None)
+    mismatched = MismatchedPeers(link, run="r", own=mine, settings=RunSettings(), joined=[], tell=lambda text: None)
     roster = cast(Roster, Records([mine, *records]))
-    membership = Membership(link, roster, run="r", peers=2, own=mine, mismatched=mismatched)
+    membership = Formation(link, roster, run="r", peers=2, own=mine, mismatched=mismatched)
     return membership, link, serve
 
 

@@ -11,8 +11,8 @@ import pytest
 from memory_network import MemoryNetwork, MemoryTransport
 from virtual_clock import now_s, run
 
-from outerloop.swarm.common import common, parsed, told
-from outerloop.swarm.opening import MOST_BYTES, OPENING, Opening
+from outerloop.swarm.membership.common_checkpoint import common, parsed, told
+from outerloop.swarm.membership.opening_statements import MOST_BYTES, OPENING, OpeningStatements
 from outerloop.swarm.timeouts import MEET_S
 from outerloop.types import UserError
 
@@ -22,8 +22,8 @@ OLD, BOTH = told({50: "x"}), told({50: "x", 100: "y"})
 Show = Callable[[str, int], Any]
 
 
-def opening(network: MemoryNetwork, name: str) -> Opening:
-    return Opening(MemoryTransport(network, name[4:]), run="r", own=name, allowed=lambda peer: peer in "abcd")
+def opening(network: MemoryNetwork, name: str) -> OpeningStatements:
+    return OpeningStatements(MemoryTransport(network, name[4:]), run="r", own=name, allowed=lambda peer: peer in "abcd")
 
 
 async def stated(statements: dict[str, bytes], *, lie: Show | None = None) -> dict[str, dict[str, bytes]]:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from gather_scene import MemoryDisk
 from virtual_clock import run
 
-from outerloop.swarm.commits import Commit, Participant
-from outerloop.swarm.memory import Memory
-from outerloop.swarm.outcomes import Outcomes
-from outerloop.swarm.store import Store
+from outerloop.swarm.consensus.commit import Commit, Participant
+from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.gather.committed_rounds import CommittedRounds
+from outerloop.swarm.gather.round_store import RoundStore
 
 ROSTER = ("000-a", "001-b")
 
@@ -19,7 +19,7 @@ ROSTER = ("000-a", "001-b")
 class SlowPulls:
     """A payload is its owner's name, and takes 10 s to come."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: RoundStore) -> None:
         self._store = store
 
     def drop_all_but(self, number: int, needed: Sequence[Participant]) -> None:
@@ -35,9 +35,9 @@ class SlowPulls:
 
 def test_a_round_of_a_chain_that_is_left_meanwhile_is_not_taken() -> None:
     async def scene() -> None:
-        store = Store(MemoryDisk())
-        outcomes = Outcomes(store, SlowPulls(store), own="000-a")  # type: ignore[arg-type]
-        first = Memory.first(run="r", peer="000-a", roster=ROSTER)
+        store = RoundStore(MemoryDisk())
+        outcomes = CommittedRounds(store, SlowPulls(store), own="000-a")  # type: ignore[arg-type]
+        first = HardState.first(run="r", peer="000-a", roster=ROSTER)
         outcomes.begin(first)
         outcomes._landed = -1
         left, kept = (

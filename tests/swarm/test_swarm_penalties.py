@@ -9,22 +9,22 @@ from gather_scene import Swarm
 from liar import Liar, Said, swarm_with_liar
 from virtual_clock import run
 
-from outerloop.swarm.ballots import Ask, Here
-from outerloop.swarm.penalties import MOST_ROUNDS, Penalties
+from outerloop.swarm.consensus.messages import JoinRequest, ViewChange
+from outerloop.swarm.gather.readmission import MOST_ROUNDS, ReadmissionBackoff
 
 HEAD = b"h" * 32
 
 
-def waits(penalties: Penalties, number: int, *, peer: str = "d") -> int:
+def waits(penalties: ReadmissionBackoff, number: int, *, peer: str = "d") -> int:
     """For how many rounds from this one on it is not heard."""
     rounds = 0
-    while penalties.silence(peer, Ask(number + rounds, HEAD, bytes(64)), number + rounds):
+    while penalties.silence(peer, JoinRequest(number + rounds, HEAD, bytes(64)), number + rounds):
         rounds += 1
     return rounds
 
 
 def test_each_refusal_doubles_the_wait_up_to_a_bound() -> None:
-    penalties, number, seen = Penalties(), 0, []
+    penalties, number, seen = ReadmissionBackoff(), 0, []
     for _ in range(9):
         penalties.refused("d", number)
         seen.append(waits(penalties, number))
@@ -34,7 +34,7 @@ def test_each_refusal_doubles_the_wait_up_to_a_bound() -> None:
 
 
 def test_a_round_is_judged_once_and_good_payloads_take_strikes_back() -> None:
-    penalties = Penalties()
+    penalties = ReadmissionBackoff()
     for number in (0, 0, 0, 1, 1):
         penalties.refused("d", number)
     assert waits(penalties, 1) == 4
@@ -50,7 +50,7 @@ def test_a_round_is_judged_once_and_good_payloads_take_strikes_back() -> None:
 
 
 def test_what_was_held_and_turns_out_useless_is_a_strike_all_the_same() -> None:
-    penalties = Penalties()
+    penalties = ReadmissionBackoff()
     for number in range(4):
         penalties.good("d", number)
         penalties.unusable("d", number)
@@ -60,14 +60,14 @@ def test_what_was_held_and_turns_out_useless_is_a_strike_all_the_same() -> None:
 
 
 def test_only_asking_for_the_round_at_hand_is_not_heard() -> None:
-    penalties = Penalties()
+    penalties = ReadmissionBackoff()
     penalties.refused("d", 3)
-    assert penalties.silence("d", Ask(4, HEAD, bytes(64)), 4)
-    assert not penalties.silence("d", Ask(3, HEAD, bytes(64)), 4), "it is told that the others are in round 4"
-    assert not penalties.silence("d", Ask(5, HEAD, bytes(64)), 4) and not penalties.silence(
-        "d", Here(4, HEAD, 0, bytes(64)), 4
+    assert penalties.silence("d", JoinRequest(4, HEAD, bytes(64)), 4)
+    assert not penalties.silence("d", JoinRequest(3, HEAD, bytes(64)), 4), "it is told that the others are in round 4"
+    assert not penalties.silence("d", JoinRequest(5, HEAD, bytes(64)), 4) and not penalties.silence(
+        "d", ViewChange(4, HEAD, 0, bytes(64)), 4
     )
-    assert not penalties.silence("a", Ask(4, HEAD, bytes(64)), 4)
+    assert not penalties.silence("a", JoinRequest(4, HEAD, bytes(64)), 4)
 
 
 async def in_roster(swarm: Swarm, liar: Liar, rounds: int) -> list[bool]:

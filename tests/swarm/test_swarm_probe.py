@@ -9,11 +9,11 @@ import pytest
 from memory_network import MemoryNetwork, MemoryTransport
 from virtual_clock import now_s, run
 
-from outerloop.swarm import probe
-from outerloop.swarm.framing import BrokenStream, Stream
-from outerloop.swarm.probe import MINUTE_BYTES, PROBE_BYTES, PROTOCOL, Probes, measure
+from outerloop.swarm.p2p import probe
+from outerloop.swarm.p2p.framing import BrokenStream, Stream
+from outerloop.swarm.p2p.probe import MINUTE_BYTES, PROBE_BYTES, PROTOCOL, Probes, measure
+from outerloop.swarm.p2p.transport import Request, Unreachable
 from outerloop.swarm.timeouts import MEASURE_S
-from outerloop.swarm.transport import Request, Unreachable
 
 
 async def two(network: MemoryNetwork) -> MemoryTransport:

@@ -16,16 +16,16 @@ from memory_network import MemoryTransport
 from toy_notary import SITTING, ToyNotary, accept_of, decided_by
 from virtual_clock import run
 
-from outerloop.swarm.ballots import Decided
-from outerloop.swarm.commits import Commit, Participant
-from outerloop.swarm.fields import MAX_PEERS
-from outerloop.swarm.following import Following
-from outerloop.swarm.history import History
-from outerloop.swarm.memory import ROUNDS_KEPT, Memory
-from outerloop.swarm.outcomes import TooFar
-from outerloop.swarm.post import send_message
-from outerloop.swarm.proof import ahead, most, newest, voters_of
-from outerloop.swarm.scrutiny import objection
+from outerloop.swarm.consensus.commit import Commit, Participant
+from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT, HardState
+from outerloop.swarm.consensus.messages import CommitCertificate
+from outerloop.swarm.consensus.validity import objection
+from outerloop.swarm.gather.ballot_rpc import send_message
+from outerloop.swarm.gather.catch_up import CatchUpTask
+from outerloop.swarm.gather.committed_rounds import LogTruncated
+from outerloop.swarm.gather.log_rpc import LogRpc
+from outerloop.swarm.gather.proof import ahead, most, newest, voters_of
+from outerloop.swarm.validation import MAX_PEERS
 
 NOTARY = ToyNotary("newcomer")
 FALSE = Commit(FAR, b"p" * 32, 0, (), ("003-d",))
@@ -33,8 +33,8 @@ FORGED = tuple((f"00{index}-{letter}", b"s" * 64) for index, letter in enumerate
 ANSWERS: dict[str, Any] = {
     "nothing": {},
     "no number": {"commits": None},
-    "a history of its own": [Decided(FALSE, 0, ())],
-    "one with signatures that are none": [Decided(FALSE, 0, FORGED)],
+    "a history of its own": [CommitCertificate(FALSE, 0, ())],
+    "one with signatures that are none": [CommitCertificate(FALSE, 0, FORGED)],
     "a next commit that nobody accepted": "next",
 }
 
@@ -44,7 +44,7 @@ async def answer(liar: Liar, how: str, swarm: Swarm) -> None:
         said = ANSWERS[how]
         if said == "next":
             head = swarm["a"].rounds.head_of(request["after"] or 0) or bytes(32)
-            said = [Decided(Commit((request["after"] or 0) + 1, head, 0, (), ("003-d",)), 0, FORGED)]
+            said = [CommitCertificate(Commit((request["after"] or 0) + 1, head, 0, (), ("003-d",)), 0, FORGED)]
         await stream.send_object({"commits": len(said)} if isinstance(said, list) else said)
         for one in said if isinstance(said, list) else ():
             await send_message(stream, one)
@@ -62,7 +62,7 @@ def test_one_ballot_of_a_later_round_and_an_answer_that_proves_nothing_change_no
         await answer(liar, how, swarm)
         await swarm.until("abc", 4)
         for peer in "abc":
-            await liar.say(peer, Decided(FALSE, 0, ()))
+            await liar.say(peer, CommitCertificate(FALSE, 0, ()))
         await swarm.until("abc", 8)
         assert not any(node.rounds.outrun for node in swarm.nodes.values())
         swarm.agree()
@@ -79,7 +79,7 @@ def test_who_is_parted_from_all_but_a_liar_waits() -> None:
         await lead_astray(liar)
         await swarm.until("abc", 2)
         swarm.part("c", "ab")
-        await liar.say("c", Decided(FALSE, 0, ()))
+        await liar.say("c", CommitCertificate(FALSE, 0, ()))
         await asyncio.sleep(60)
         assert not swarm["c"].rounds.outrun
         swarm.network.heal()
@@ -108,7 +108,7 @@ def test_who_was_away_for_long_anchors_on_the_roster_that_it_last_knew() -> None
         await away.restart()
         while away.error is None:
             await asyncio.sleep(1)
-        assert isinstance(away.error, TooFar) and away.rounds.outrun
+        assert isinstance(away.error, LogTruncated) and away.rounds.outrun
         swarm.part("abc", "d")
         at = handover_of(away)
         work = taking(at, away.names.values())
@@ -142,14 +142,14 @@ def test_a_listed_newcomer_that_hears_only_a_liar_takes_nothing() -> None:
     run(scene())
 
 
-class Told(History):
+class Told(LogRpc):
     """A history in which every peer tells the same each time."""
 
-    def __init__(self, link: MemoryTransport, logs: dict[str, list[Decided]]) -> None:
+    def __init__(self, link: MemoryTransport, logs: dict[str, list[CommitCertificate]]) -> None:
         super().__init__(link, run=RUN, allowed=bool, since=lambda after: ())
         self.logs = logs
 
-    async def ask(self, peer: str, after: int | None) -> list[Decided]:
+    async def ask(self, peer: str, after: int | None) -> list[CommitCertificate]:
         return self.logs[peer]
 
 
@@ -159,9 +159,9 @@ def test_while_most_of_its_roster_are_level_no_list_makes_a_peer_believe_that_it
         await swarm.until("abc", 2)
         machine, found = swarm["a"].rounds._agreement, list[int]()
         link = MemoryTransport(swarm.network, "a", allow="abcdefg")
-        logs: dict[str, list[Decided]] = {f"00{index}-{letter}": [] for index, letter in enumerate("bc", 1)}
-        logs |= {f"00{index}-{letter}": [Decided(FALSE, 0, ())] for index, letter in enumerate("defg", 3)}
-        at = Following(
+        logs: dict[str, list[CommitCertificate]] = {f"00{index}-{letter}": [] for index, letter in enumerate("bc", 1)}
+        logs |= {f"00{index}-{letter}": [CommitCertificate(FALSE, 0, ())] for index, letter in enumerate("defg", 3)}
+        at = CatchUpTask(
             Told(link, logs),
             link.trust,
             machine=lambda: machine,
@@ -173,7 +173,7 @@ def test_while_most_of_its_roster_are_level_no_list_makes_a_peer_believe_that_it
         await at._fetch("003-d")
         assert found == [] and {who for _, who in link.trust.refusals._told} == set(logs) - {"001-b", "002-c"}
         for peer in ("001-b", "002-c"):
-            logs[peer] = [Decided(FALSE, 0, ())]
+            logs[peer] = [CommitCertificate(FALSE, 0, ())]
         await at._fetch("003-d")
         assert found == [machine.number]
 
@@ -183,7 +183,7 @@ def test_while_most_of_its_roster_are_level_no_list_makes_a_peer_believe_that_it
 ROSTER = [f"00{index}-{letter}" for index, letter in enumerate("abcdefg")]
 
 
-def signed(peers: list[str], number: int) -> Decided:
+def signed(peers: list[str], number: int) -> CommitCertificate:
     return decided_by(peers, Commit(number, b"p" * 32, 0, (), tuple(sorted(peers))))
 
 
@@ -201,22 +201,22 @@ def test_fewer_than_half_of_the_others_never_prove_that_a_peer_is_outrun_and_mor
     number = 20
     past = signed(honest, number)
     lies = [signed(liars or ["009-x"], number + draw.randrange(1, 50))]
-    lies.append(Decided(lies[0].commit, 0, tuple((peer, b"s" * 64) for peer in sorted(others))))
-    lies.append(Decided(lies[0].commit, 1, past.accepts))
+    lies.append(CommitCertificate(lies[0].commit, 0, tuple((peer, b"s" * 64) for peer in sorted(others))))
+    lies.append(CommitCertificate(lies[0].commit, 1, past.accepts))
     names = [*lies[0].accepts, *((f"99{index}-{peer[4:]}", b"s" * 64) for index, peer in enumerate(others))]
-    lies.append(Decided(lies[0].commit, 0, tuple(sorted(names))))
+    lies.append(CommitCertificate(lies[0].commit, 0, tuple(sorted(names))))
     logs = {peer.partition("-")[2]: [past, draw.choice(lies)] for peer in liars}
     assert not most(ahead(number, logs, NOTARY, voters=voters), voters)
     later = signed(honest, number + ROUNDS_KEPT + 1)
     assert most(ahead(number, {"whoever": [later]}, NOTARY, voters=voters), voters), "their signatures are enough"
-    told = {peer.partition("-")[2]: [Decided(later.commit, 0, ())] for peer in honest}
+    told = {peer.partition("-")[2]: [CommitCertificate(later.commit, 0, ())] for peer in honest}
     assert most(ahead(number, told, NOTARY, voters=voters), voters), "and so is their own word"
 
 
 def test_one_signature_under_many_names_is_one_vote() -> None:
     commit = Commit(9, b"p" * 32, 0, (), ("003-d",))
     names = [f"{index:03d}-d" for index in range(50)]
-    shown = Decided(commit, 0, tuple((name, accept_of(name, commit)) for name in names))
+    shown = CommitCertificate(commit, 0, tuple((name, accept_of(name, commit)) for name in names))
     voters = voters_of("a", ["000-a", "001-b", "002-c", "003-d"], ())
     assert ahead(3, {"d": [shown]}, NOTARY, voters=voters) == {"d"}
 
@@ -235,8 +235,8 @@ def test_signatures_that_a_liar_makes_up_cost_one_check_a_voter() -> None:
     """Names are free, ids are not: 1024 names of the four others stand under each of its 8 commits."""
     names = sorted(f"{index:03d}-{'abcd'[index % 4]}" for index in range(MAX_PEERS))
     voters = voters_of("e", [f"00{index}-{letter}" for index, letter in enumerate("abcdefg")], ())
-    told = [Decided(signed(["003-d"], number).commit, 0, tuple((name, bytes(64)) for name in names)) for number in
-            range(10, 10 + ROUNDS_KEPT)]  # fmt: skip
+    told = [CommitCertificate(signed(["003-d"], number).commit, 0, tuple((name, bytes(64)) for name in names)) for
+            number in range(10, 10 + ROUNDS_KEPT)]  # fmt: skip
     notary = Counting("e")
     assert ahead(3, {"d": told}, notary, voters=voters) == {"d"} and notary.looked_at <= 3
 
@@ -249,7 +249,7 @@ def test_where_most_say_that_they_are_past_it_no_signature_is_looked_at() -> Non
 
 def test_of_forged_requests_to_be_counted_one_is_looked_at() -> None:
     learners = sorted(f"{index:03d}-x{index}" for index in range(MAX_PEERS - 1))
-    memory = Memory.first(run=SITTING, peer="000-a", roster=["000-a"])
+    memory = HardState.first(run=SITTING, peer="000-a", roster=["000-a"])
     participants = tuple(Participant.of(peer, b"p") for peer in sorted(["000-a", *learners]))
     asks = tuple((peer, bytes(64)) for peer in learners)
     commit, notary = Commit(0, memory.head.digest, 0, participants, ("000-a",), asks), Counting("000-a")

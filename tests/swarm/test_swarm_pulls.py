@@ -8,11 +8,11 @@ from typing import Any, cast
 
 from memory_trust import trust_of
 
-from outerloop.swarm.bulk import Bulk
-from outerloop.swarm.commits import Participant
-from outerloop.swarm.disk import Folder
-from outerloop.swarm.pulls import Pulls
-from outerloop.swarm.store import Store
+from outerloop.swarm.consensus.commit import Participant
+from outerloop.swarm.gather.payload_downloads import PayloadDownloads
+from outerloop.swarm.gather.round_store import RoundStore
+from outerloop.swarm.storage import Folder
+from outerloop.swarm.transfer.bulk import Bulk
 
 ONE, OTHER = Participant("000-a", b"1" * 32, 10), Participant("001-b", b"2" * 32, 10)
 
@@ -35,9 +35,9 @@ class Slow:
 class Peer:
     def __init__(self, folder: Path) -> None:
         self.bulk = Slow()
-        self.pulls = Pulls(
+        self.pulls = PayloadDownloads(
             cast(Bulk, self.bulk),
-            Store(Folder(folder)),
+            RoundStore(Folder(folder)),
             trust_of("honest"),
             sitting=lambda: "r",
             max_bytes=1000,

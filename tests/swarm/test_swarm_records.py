@@ -18,28 +18,28 @@ from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import DHTRecord
 from hivemind.utils import MSGPackSerializer
 
-from outerloop.swarm import records
-from outerloop.swarm.budget import EVERYBODY
-from outerloop.swarm.records import MAX_RECORD_BYTES, SignedRecords
-from outerloop.swarm.refusals import QUIET_S, Refusals
-from outerloop.swarm.roster import Record, Roster, read_roster
-from outerloop.swarm.signatures import Signatures
+from outerloop.swarm.access.access_control import AccessControl, AllowList
+from outerloop.swarm.access.rate_limits import EVERYBODY
+from outerloop.swarm.access.rejection_log import QUIET_S, RejectionLog
+from outerloop.swarm.access.signatures import Signatures
+from outerloop.swarm.dht import records
+from outerloop.swarm.dht.records import MAX_RECORD_BYTES, SignedRecords
+from outerloop.swarm.membership.roster import Record, Roster, read_roster
 from outerloop.swarm.timeouts import ROSTER_EXPIRY_S
-from outerloop.swarm.trust import AllowList, Trust
 
 KEY = DHTID.generate(source="outerloop/r/roster").to_bytes()
 
 
-def trust(number: int, *, allow: list[str] | None = None) -> Trust:
+def trust(number: int, *, allow: list[str] | None = None) -> AccessControl:
     signatures = Signatures(Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32))
-    return Trust(signatures, AllowList(allow or [], own=signatures.peer_id), Refusals())
+    return AccessControl(signatures, AllowList(allow or [], own=signatures.peer_id), RejectionLog())
 
 
 A, B = trust(1), trust(2)
 A_ID, B_ID = A.signatures.peer_id, B.signatures.peer_id
 
 
-def record(value: Any = None, *, of: Trust = A, life_s: float = ROSTER_EXPIRY_S) -> DHTRecord:
+def record(value: Any = None, *, of: AccessControl = A, life_s: float = ROSTER_EXPIRY_S) -> DHTRecord:
     subkey = msgpack.packb(of.signatures.peer_id)
     plain = DHTRecord(KEY, subkey, msgpack.packb(value), time.time() + life_s)
     return replace(plain, value=SignedRecords(of).sign_value(plain))
@@ -138,7 +138,7 @@ def test_one_forged_record_ends_an_answer_and_other_wrong_ones_hide_nothing() ->
 
 def test_the_log_hears_of_each_name_once_in_a_while_and_the_count_is_of_all(caplog: pytest.LogCaptureFixture) -> None:
     at_s = 0.0
-    refusals = Refusals(now_s=lambda: at_s)
+    refusals = RejectionLog(now_s=lambda: at_s)
     for at_s in (0.0, 1.0, 2.0, QUIET_S + 1):  # noqa: B007
         for who in ("a", "b"):
             refusals.note("ballots", who, "no")
@@ -151,7 +151,7 @@ def test_the_log_hears_of_each_name_once_in_a_while_and_the_count_is_of_all(capl
     assert len(refusals._told) <= 1024
 
 
-async def node(own: Trust, *, at: Sequence[str] = ()) -> DHTNode:
+async def node(own: AccessControl, *, at: Sequence[str] = ()) -> DHTNode:
     options = {"use_relay": False, "nat_port_map": False, "auto_nat": False}
     return await DHTNode.create(initial_peers=list(at), record_validator=SignedRecords(own), **options)
 

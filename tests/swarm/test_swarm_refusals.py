@@ -15,8 +15,8 @@ from liar import Liar, Said, swarm_with_liar
 from memory_network import MemoryTransport
 from virtual_clock import now_s, run
 
-from outerloop.swarm.commits import Commit, Participant
-from outerloop.swarm.framing import BrokenStream, TurnedAway
+from outerloop.swarm.consensus.commit import Commit, Participant
+from outerloop.swarm.p2p.framing import BrokenStream, TurnedAway
 from outerloop.swarm.timeouts import LEAD_S
 
 HONEST = "abc"

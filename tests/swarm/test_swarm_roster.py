@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual_clock import run
 
-from outerloop.swarm.roster import Record, Roster, read_roster
-from outerloop.swarm.status import Status
+from outerloop.swarm.membership.roster import Record, Roster, read_roster
+from outerloop.swarm.membership.status import Status
 from outerloop.swarm.timeouts import ROSTER_EXPIRY_S, ROSTER_LEAST_S, ROSTER_REFRESH_S
 
 OWN = Record("000-abc", ["/ip4/192.0.2.1/tcp/1/p2p/abc"], "f", 1.0)

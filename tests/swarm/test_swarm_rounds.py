@@ -6,14 +6,14 @@ import pytest
 from gather_scene import INNER_S, MemoryDisk, Swarm, memory_of
 from virtual_clock import now_s, run
 
-from outerloop.swarm.ballots import Decided
-from outerloop.swarm.board import Board
-from outerloop.swarm.commits import genesis
-from outerloop.swarm.holders import Unobtainable
-from outerloop.swarm.memory import ROUNDS_KEPT, Memory
-from outerloop.swarm.outcomes import Outcomes, TooFar
-from outerloop.swarm.store import Store
+from outerloop.swarm.consensus.commit import genesis
+from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT, HardState
+from outerloop.swarm.consensus.messages import CommitCertificate
+from outerloop.swarm.gather.committed_rounds import CommittedRounds, LogTruncated
+from outerloop.swarm.gather.round_store import RoundStore
+from outerloop.swarm.membership.mailbox import Mailbox
 from outerloop.swarm.timeouts import GONE_AFTER_S, LEAD_S
+from outerloop.swarm.transfer.sources import ContentUnavailable
 
 QUICK_S = 2.0  # a round of peers that are all well, beyond the inner steps
 
@@ -186,7 +186,7 @@ def test_who_missed_more_than_the_log_holds_is_told_so() -> None:
         await swarm["d"].restart()
         while swarm["d"].error is None:
             await asyncio.sleep(1)
-        assert isinstance(swarm["d"].error, TooFar)
+        assert isinstance(swarm["d"].error, LogTruncated)
 
     run(scene())
 
@@ -199,21 +199,21 @@ def test_who_knows_a_commit_whose_payloads_nobody_keeps_any_more_is_told_so() ->
 
         async def get_nothing(*args: object, **options: object) -> bytes:
             await asyncio.sleep(1)
-            raise Unobtainable("lost")
+            raise ContentUnavailable("lost")
 
         bulk.get = get_nothing  # type: ignore[method-assign, assignment]
         await asyncio.sleep(2 * ROUNDS_KEPT * (INNER_S + 3))
         assert swarm["a"].done > ROUNDS_KEPT + 4
-        assert isinstance(swarm["d"].error, TooFar), swarm.describe()
+        assert isinstance(swarm["d"].error, LogTruncated), swarm.describe()
 
     run(scene())
 
 
 def test_later_commits_stay_known_when_the_trainer_skips_to_an_earlier_one() -> None:
     async def scene() -> None:
-        outcomes = Outcomes(Store(MemoryDisk()), None, own="a")  # type: ignore[arg-type]
+        outcomes = CommittedRounds(RoundStore(MemoryDisk()), None, own="a")  # type: ignore[arg-type]
         first = genesis("r", "a")
-        outcomes.begin(Memory("r", "a", (Decided(first, 0, ()),)))
+        outcomes.begin(HardState("r", "a", (CommitCertificate(first, 0, ()),)))
         for number in range(1, 5):
             outcomes._commits[number] = first
         outcomes._open = 5
@@ -221,7 +221,7 @@ def test_later_commits_stay_known_when_the_trainer_skips_to_an_earlier_one() -> 
         assert [outcomes.decided(number) for number in (3, 4, 5)] == [True, True, False]
         outcomes.skip_to(9)
         assert not outcomes.decided(10)
-        with pytest.raises(TooFar):
+        with pytest.raises(LogTruncated):
             outcomes.decided(4)
 
     run(scene())
@@ -283,7 +283,7 @@ def test_whatever_breaks_nobody_lands_another_round(seed: int) -> None:
 
 def test_the_board_waits_for_the_future_and_forgets_the_past() -> None:
     async def scene() -> None:
-        board: Board[str] = Board(keep=2)
+        board: Mailbox[str] = Mailbox(keep=2)
         waiting = asyncio.create_task(board.read(2))
         await asyncio.sleep(0)
         for number in range(1, 4):

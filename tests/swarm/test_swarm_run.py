@@ -16,9 +16,9 @@ import pytest
 from run_told import address_in
 from swarm.loopback import eventually, runs
 
-from outerloop import checkpoint
-from outerloop.swarm.memory import Memory
-from outerloop.swarm.sealed import SEAL_BYTES
+from outerloop.state import checkpoint
+from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.transfer.signed_payload import SEAL_BYTES
 
 SMALL = ["model=nano", "eval.sequences=16", "inner.seq_len=32", "inner.batch=4", "schedule.sync_every=2"]
 FAST = "recipe=sparseloco"  # AdamW inside: Muon takes half a second a step on most CPUs
@@ -155,7 +155,7 @@ def leading(run_dir: Path) -> int:
     """The worker that leads the round at hand, as worker 0 remembers."""
     content = (run_dir / "workers/0/identity.rounds/agreement").read_bytes()
     told = msgpack.unpackb(content)
-    return int(Memory.from_bytes(content, run=told["run"], peer=told["peer"]).leader(0)[:3])
+    return int(HardState.from_bytes(content, run=told["run"], peer=told["peer"]).leader(0)[:3])
 
 
 def three_of_four_finish(run_dir: Path, options: list[str], victim: Callable[[], int]) -> None:

@@ -11,10 +11,10 @@ from agreement_world import RUN, payload
 from gather_scene import MemoryDisk, Swarm, memory_of
 from virtual_clock import now_s, run
 
-from outerloop.swarm.ballots import Accepted, Link
-from outerloop.swarm.commits import Commit, genesis
-from outerloop.swarm.memory import Memory
-from outerloop.swarm.set_back import forgotten
+from outerloop.swarm.accountability.rollback import forgotten
+from outerloop.swarm.consensus.commit import Commit, genesis
+from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.consensus.messages import Accepted, ChainLink
 from outerloop.types import UserError
 
 
@@ -64,10 +64,10 @@ def decided(number: int, head: Commit) -> Commit:
     return Commit(number, head.digest, 0, tuple(payload(one, number) for one in roster), roster)
 
 
-def memory() -> Memory:
+def memory() -> HardState:
     """Of b in round 1, in view 2, where it has accepted in view 1."""
-    first = Memory.first(run=RUN, peer="b", roster="abc")
-    proposal = Accepted(decided(0, first.head), (Link(0, (), bytes(64)), Link(1, (), bytes(64))))
+    first = HardState.first(run=RUN, peer="b", roster="abc")
+    proposal = Accepted(decided(0, first.head), (ChainLink(0, (), bytes(64)), ChainLink(1, (), bytes(64))))
     return replace(first, promised=2, accepted=proposal)
 
 
@@ -97,6 +97,6 @@ def test_votes_that_memory_does_not_hold_are_found(said: tuple[str, str, tuple[A
 def test_votes_on_a_chain_that_was_left_are_forgotten_on_purpose() -> None:
     """After a restart as well: what was left is part of the memory on disk."""
     left = replace(memory(), left=frozenset({(1, b"h" * 32)}))
-    restarted = Memory.from_bytes(left.to_bytes(), run=RUN, peer="b")
+    restarted = HardState.from_bytes(left.to_bytes(), run=RUN, peer="b")
     for context, sitting, fields, _ in SAID.values():
         assert forgotten(restarted, context, sitting, fields) == ""

@@ -9,22 +9,30 @@ import pytest
 from memory_network import MemoryNetwork, MemoryTransport
 from virtual_clock import run
 
-from outerloop.commands import build, config
-from outerloop.swarm.membership import Membership
-from outerloop.swarm.mismatched import MOST_NAMED, Mismatched
-from outerloop.swarm.records import MAX_RECORD_BYTES
-from outerloop.swarm.roster import Record, Roster
-from outerloop.swarm.settings import ENTRY_BYTES, MAX_SETTINGS, MAX_TEXT, Settings, short_hash, told, well_formed
+from outerloop.config import build, load
+from outerloop.swarm.dht.records import MAX_RECORD_BYTES
+from outerloop.swarm.membership.formation import Formation
+from outerloop.swarm.membership.mismatched_peers import MOST_NAMED, MismatchedPeers
+from outerloop.swarm.membership.roster import Record, Roster
+from outerloop.swarm.membership.run_settings import (
+    ENTRY_BYTES,
+    MAX_SETTINGS,
+    MAX_TEXT,
+    RunSettings,
+    short_hash,
+    told,
+    well_formed,
+)
 from outerloop.types import UserError
 
 PLAIN = {"recipe": "diloco", "rounds": "5", "inner.lr": "0.01", "inner.batch": "8", "seed": "0"}
 
 
-def settings(**changes: str) -> Settings:
-    return Settings(PLAIN | {key.replace("__", "."): value for key, value in changes.items()})
+def settings(**changes: str) -> RunSettings:
+    return RunSettings(PLAIN | {key.replace("__", "."): value for key, value in changes.items()})
 
 
-def names(ours: Settings, theirs: Settings) -> list[str]:
+def names(ours: RunSettings, theirs: RunSettings) -> list[str]:
     return [(ours.tell(one) or theirs.tell(one))["key"] for one in ours.differing(theirs.packed)]
 
 
@@ -39,12 +47,12 @@ def test_what_differs_is_found_from_the_hashes_in_the_order_in_which_it_matters(
 
 
 def test_the_settings_of_every_recipe_fit_a_record_and_one_option_is_one_difference() -> None:
-    ours = build.agreed_settings(config.load(["exchange=swarm_gather"]))["settings"]
-    theirs = build.agreed_settings(config.load(["exchange=swarm_gather", "inner.lr=0.5"]))["settings"]
+    ours = build.agreed_settings(load.load(["exchange=swarm_gather"]))["settings"]
+    theirs = build.agreed_settings(load.load(["exchange=swarm_gather", "inner.lr=0.5"]))["settings"]
     assert names(ours, theirs) == ["inner.lr"] and 2 * len(ours.packed) < MAX_RECORD_BYTES
-    rules = build.agreed_settings(config.load(["exchange=swarm_gather", "exchange.quorum=all"]))["settings"]
+    rules = build.agreed_settings(load.load(["exchange=swarm_gather", "exchange.quorum=all"]))["settings"]
     assert names(ours, rules) == ["exchange.quorum"]
-    many = Settings({f"key {number}": "1" for number in range(10_000)})
+    many = RunSettings({f"key {number}": "1" for number in range(10_000)})
     assert len(many.packed) == MAX_SETTINGS * ENTRY_BYTES < MAX_RECORD_BYTES and well_formed(many.packed)
 
 
@@ -76,23 +84,23 @@ class World:
     def __init__(self) -> None:
         self.network = MemoryNetwork(delay_s=(0.01, 0.1))
         self.records: dict[str, Record] = {}
-        self.peers: dict[str, Membership] = {}
+        self.peers: dict[str, Formation] = {}
         self.said: dict[str, list[str]] = {}
 
     async def read(self) -> list[Record]:
         return list(self.records.values())
 
-    async def start(self, letter: str, own: Settings, *, peers: int, joins: str = "", worker: int = 0) -> None:
+    async def start(self, letter: str, own: RunSettings, *, peers: int, joins: str = "", worker: int = 0) -> None:
         fingerprint = own.packed.hex()[:32] + own.packed.hex()[-32:]
         name = f"{worker:03d}-{letter}"
         record = Record(name, ["/x"], str(hash(fingerprint)), float(len(self.records)), settings=own.packed)
         self.records[letter], self.said[letter] = record, []
         link = MemoryTransport(self.network, letter)
-        mismatched = Mismatched(
+        mismatched = MismatchedPeers(
             link, run="r", own=record, settings=own, joined=list(joins), tell=self.said[letter].append
         )
         roster = cast(Roster, self)
-        self.peers[letter] = Membership(link, roster, run="r", peers=peers, own=record, mismatched=mismatched)
+        self.peers[letter] = Formation(link, roster, run="r", peers=peers, own=record, mismatched=mismatched)
         await self.peers[letter].serve()
         await mismatched.serve()
 
@@ -106,7 +114,7 @@ class World:
         return "".join(self.peers[letter].names)
 
 
-def formed(*peers: tuple[str, Settings, str, int], size: int) -> tuple[dict[str, str], dict[str, list[str]]]:
+def formed(*peers: tuple[str, RunSettings, str, int], size: int) -> tuple[dict[str, str], dict[str, list[str]]]:
     """(letter, settings, whom it joined, worker) of each -> what each came to, and what it told."""
 
     async def scene() -> tuple[dict[str, str], dict[str, list[str]]]:

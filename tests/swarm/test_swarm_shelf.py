@@ -11,23 +11,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loopback import Make
 
-from outerloop.swarm.records import MAX_RECORD_BYTES
-from outerloop.swarm.shelf import MOST_BYTES, MOST_KEYS, MOST_KEYS_OF_ONE, Shelf
+from outerloop.swarm.dht.records import MAX_RECORD_BYTES
+from outerloop.swarm.dht.storage import MOST_BYTES, MOST_KEYS, MOST_KEYS_OF_ONE, BoundedDhtStorage
 
 KEY = DHTID.generate(source="outerloop/r/roster")
 READABLE_BYTES = 4 << 20
 MEMBERS = {"a", "b", "c"}
 
 
-def shelf() -> Shelf:
-    return Shelf(MEMBERS.__contains__)
+def shelf() -> BoundedDhtStorage:
+    return BoundedDhtStorage(MEMBERS.__contains__)
 
 
-def put(at: Shelf, owner: str, *, size: int = MAX_RECORD_BYTES, life_s: float = 60.0, key: DHTID = KEY) -> bool:
+def put(
+    at: BoundedDhtStorage, owner: str, *, size: int = MAX_RECORD_BYTES, life_s: float = 60.0, key: DHTID = KEY
+) -> bool:
     return at.store_subkey(key, owner, bytes(size), time.time() + life_s)
 
 
-def owners(at: Shelf) -> set[str]:
+def owners(at: BoundedDhtStorage) -> set[str]:
     held = at.get(KEY)
     assert held is not None and len(MSGPackSerializer.dumps(held.value)) < READABLE_BYTES
     return set(held.value.data)
@@ -106,4 +108,4 @@ def test_a_peer_has_such_a_shelf_and_counts_on_its_members(make: Make) -> None:
     peer = make(peers=1)
     peer.join()
     held = peer._node.dht.protocol.storage
-    assert isinstance(held, Shelf) and held._member(peer._node.peer_id) and not held._member("stranger")
+    assert isinstance(held, BoundedDhtStorage) and held._member(peer._node.peer_id) and not held._member("stranger")

@@ -7,15 +7,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outerloop.swarm.fields import BadMessage
-from outerloop.swarm.identity import ensure_identity
-from outerloop.swarm.notary import Keys
-from outerloop.swarm.signatures import SIGNATURE_BYTES, Signatures, peer_id_of, public_key_of
-from outerloop.swarm.statements import accept, ask, promise, wish
+from outerloop.swarm.access.identity import ensure_identity
+from outerloop.swarm.access.signatures import SIGNATURE_BYTES, Signatures, peer_id_of, public_key_of
+from outerloop.swarm.consensus.statements import accept, ask, promise, wish
+from outerloop.swarm.gather.signer import KeySigner
+from outerloop.swarm.validation import MalformedMessage
 from outerloop.types import UserError
 
 ID = "12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"
-"""Of the key with a seed of zeros. That p2pd gives a key the same id every peer asserts when it starts (peer.py)."""
+"""Of the key with a seed of zeros. That p2pd gives a key the same id every peer asserts when it starts (node.py)."""
 
 
 def own() -> Signatures:
@@ -71,7 +71,7 @@ def test_whatever_strangers_send_is_an_answer(signature: object, by: str) -> Non
 def test_a_peer_id_holds_its_key() -> None:
     assert peer_id_of(public_key_of(ID)) == ID == own().peer_id
     for wrong in ("", "Qm" + "a" * 44, ID[:-1], ID + "1", ID.replace("D", "0"), "12D3KooW" + "1" * 44):
-        with pytest.raises(BadMessage):
+        with pytest.raises(MalformedMessage):
             public_key_of(wrong)
 
 
@@ -85,7 +85,7 @@ def test_the_identity_file_is_the_key(tmp_path: Path) -> None:
 
 def test_a_statement_counts_for_its_name_kind_round_view_content_and_sitting_alone() -> None:
     name, digest = f"000-{own().peer_id}", bytes(32)
-    keys = Keys(own(), sitting="run/1", own=name)
+    keys = KeySigner(own(), sitting="run/1", own=name)
     signature = keys.sign(accept(3, digest, 1, digest))
     assert keys.right(name, accept(3, digest, 1, digest), signature)
     for other in (
@@ -97,8 +97,8 @@ def test_a_statement_counts_for_its_name_kind_round_view_content_and_sitting_alo
     ):
         assert not keys.right(name, other, signature)
     assert not keys.right(f"001-{own().peer_id}", accept(3, digest, 1, digest), signature), "one key, another name"
-    assert not Keys(own(), sitting="run/2", own=name).right(name, accept(3, digest, 1, digest), signature)
-    stranger = Keys(Signatures(Ed25519PrivateKey.from_private_bytes(b"\1" * 32)), sitting="run/1", own=name)
+    assert not KeySigner(own(), sitting="run/2", own=name).right(name, accept(3, digest, 1, digest), signature)
+    stranger = KeySigner(Signatures(Ed25519PrivateKey.from_private_bytes(b"\1" * 32)), sitting="run/1", own=name)
     assert not keys.right(name, accept(3, digest, 1, digest), stranger.sign(accept(3, digest, 1, digest)))
     kinds = [promise(3, digest, 1, None), promise(3, digest, 1, (0, digest)), wish(3, digest, 1), ask(3, digest)]
     signed = [keys.sign(kind) for kind in kinds]

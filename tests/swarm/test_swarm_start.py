@@ -11,12 +11,12 @@ import toy
 from loopback import together
 from torch import nn
 
-from outerloop.commands import build, config
-from outerloop.commands.alike import begin_together
+from outerloop.config import build, load
+from outerloop.config.peer_check import begin_together
+from outerloop.core.loop import OuterLoop
 from outerloop.exchange.swarm_gather import SwarmGather
-from outerloop.loop import OuterLoop
-from outerloop.swarm.manifest import CHUNK_BYTES
-from outerloop.types import Deserted, Handing
+from outerloop.swarm.state_transfer.manifest import CHUNK_BYTES
+from outerloop.types import ExecutorHandoff, QuorumLost
 
 SMALL_BLOBS = 1 << 20
 """Of payloads; far less than the weights, which may not be limited by it."""
@@ -30,7 +30,7 @@ def wide(seed: int) -> nn.Module:
 
 def begun(peers: list[SwarmGather], models: list[nn.Module]) -> list[Any]:
     """The outer loop of each peer. Settings are read before, since Hydra reads for one thread at a time."""
-    settings = config.load(["recipe=localsgd", "schedule.sync_every=1"])
+    settings = load.load(["recipe=localsgd", "schedule.sync_every=1"])
 
     def begin(peer: SwarmGather) -> OuterLoop:
         peer.join()
@@ -66,8 +66,10 @@ def test_a_first_peer_that_goes_is_told_of_and_the_other_does_not_wait_for_ever(
     other._patience_s = 2.0
     gone = threading.Thread(target=first.abort)
     gone.start()
-    way = Handing(2, [first.peer], [other.peer], 1 << 20)
-    with pytest.raises(Deserted, match=f"{first.peer} hold the weights .* have sent nothing for 2 s: start all again"):
+    way = ExecutorHandoff(2, [first.peer], [other.peer], 1 << 20)
+    with pytest.raises(
+        QuorumLost, match=f"{first.peer} hold the weights .* have sent nothing for 2 s: start all again"
+    ):
         other.hand_over(way, lambda: b"")
     gone.join()
 
@@ -77,5 +79,5 @@ def test_one_that_never_takes_its_weights_does_not_stop_the_others(make: Any) ->
     giver, frozen = peers = [make(peers=2, tell=told.append) for _ in range(2)]
     together(peers, SwarmGather.join)
     giver._patience_s = 2.0
-    assert giver.hand_over(Handing(2, [giver.peer], [frozen.peer], 1 << 20), lambda: b"state") == b""
+    assert giver.hand_over(ExecutorHandoff(2, [giver.peer], [frozen.peer], 1 << 20), lambda: b"state") == b""
     assert "begins without those that have not got its weights" in told[-1]

@@ -10,13 +10,13 @@ from gather_scene import MemoryDisk
 from memory_network import MemoryNetwork, MemoryTransport
 from virtual_clock import now_s, run
 
-from outerloop.swarm.donor import COPY_EVERY, FURTHEST_AHEAD, Donor, next_common, protocol_of
-from outerloop.swarm.download import Download
-from outerloop.swarm.fields import MAX_NUMBER, BadMessage
-from outerloop.swarm.framing import BrokenStream
-from outerloop.swarm.holders import Unobtainable
-from outerloop.swarm.manifest import CHUNK_BYTES, Manifest, cut
+from outerloop.swarm.p2p.framing import BrokenStream
+from outerloop.swarm.state_transfer.donor import COPY_EVERY, FURTHEST_AHEAD, Donor, next_common, protocol_of
+from outerloop.swarm.state_transfer.download import Download
+from outerloop.swarm.state_transfer.manifest import CHUNK_BYTES, Manifest, cut
 from outerloop.swarm.timeouts import POLL_S, STATE_KEPT_S
+from outerloop.swarm.transfer.sources import ContentUnavailable
+from outerloop.swarm.validation import MAX_NUMBER, MalformedMessage
 
 HEAD = b"h" * 32
 SITTING = "r/1"
@@ -137,8 +137,8 @@ def test_a_broken_off_download_goes_on_where_it_was():
 
 
 def test_a_state_may_take_longer_than_a_chunk_and_than_a_copy_that_nobody_asks_for_stays(monkeypatch):
-    monkeypatch.setattr("outerloop.swarm.download.CHUNK_S", 60.0)
-    monkeypatch.setattr("outerloop.swarm.donor.STATE_KEPT_S", 60.0)
+    monkeypatch.setattr("outerloop.swarm.state_transfer.download.CHUNK_S", 60.0)
+    monkeypatch.setattr("outerloop.swarm.state_transfer.donor.STATE_KEPT_S", 60.0)
 
     async def scene():
         network, content = MemoryNetwork(), state(20 * CHUNK_BYTES)
@@ -169,7 +169,7 @@ def test_who_asks_for_what_is_past_hears_so_and_the_copy_does_not_stay_for_ever(
         network, content = MemoryNetwork(), state(10)
         made = await donors(network, "a")
         await land(made["a"], 7, content)
-        with pytest.raises(Unobtainable, match="0 of 1 peers give one state, and more than half have to"):
+        with pytest.raises(ContentUnavailable, match="0 of 1 peers give one state, and more than half have to"):
             await joiner(network).get(7, ["a"], ignore)
         assert now_s() < 1
         get = asyncio.create_task(joiner(network).get(8, ["a"], ignore))
@@ -177,7 +177,7 @@ def test_who_asks_for_what_is_past_hears_so_and_the_copy_does_not_stay_for_ever(
         assert (await get)[1] == content
         assert (await joiner(network, name="k").get(8, ["a"], ignore))[1] == content, "a second joiner has it at once"
         await asyncio.sleep(STATE_KEPT_S + 1)
-        with pytest.raises(Unobtainable):
+        with pytest.raises(ContentUnavailable):
             await joiner(network).get(8, ["a"], ignore)
 
     run(scene())
@@ -219,7 +219,7 @@ def test_strangers_get_nothing_and_too_much_is_refused_before_it_comes():
             await asyncio.sleep(0.1)
             if who == "j":
                 await land(made["a"], 0, content)
-            with pytest.raises(Unobtainable):
+            with pytest.raises(ContentUnavailable):
                 await get
         assert made["a"].bulk.bytes_sent < 1000
 
@@ -239,7 +239,7 @@ def test_strangers_get_nothing_and_too_much_is_refused_before_it_comes():
     ids=["empty", "no msgpack", "no fields", "no chunks", "no head", "one name for two lengths"],
 )
 def test_a_manifest_that_is_none_is_refused(broken):
-    with pytest.raises(BadMessage):
+    with pytest.raises(MalformedMessage):
         Manifest.from_bytes(broken)
 
 
@@ -275,7 +275,7 @@ def test_only_states_of_the_next_two_commits_are_wanted():
         for number in (8, 9):
             await demand(network, "l", "a", number)
             assert donor._demands == {"l": number}, "one demand a peer, the last one"
-        with pytest.raises(Unobtainable):
+        with pytest.raises(ContentUnavailable):
             await joiner(network).get(3000, ["a"], ignore)
         assert now_s() >= POLL_S, "it waits and is told to ask again"
 
@@ -334,7 +334,7 @@ def test_a_manifest_is_signed_for_the_sitting():
         made = await donors(network, "a")
         made["a"].hold(b"state", Manifest.of(b"state", number=3, head=HEAD))
         at = Download(MemoryTransport(network, "j"), run="r", sitting=lambda: "r/2", disk=MemoryDisk())
-        with pytest.raises(Unobtainable):
+        with pytest.raises(ContentUnavailable):
             await at.get(3, ["a"], ignore, at_most=MOST)
         assert at._transport.trust.refusals.of_kind["manifests"] == 1
         assert (await joiner(network).get(3, ["a"], ignore))[1] == b"state"
@@ -355,7 +355,7 @@ def test_without_a_certificate_more_than_half_of_all_donors_have_to_name_a_state
                 donor.hold(state(100, int(seed)), Manifest.of(state(100, int(seed)), number=3, head=HEAD))
         get = joiner(network).get(3, list(made), ignore)
         if taken is None:
-            with pytest.raises(Unobtainable, match="give one state, and more than half have to"):
+            with pytest.raises(ContentUnavailable, match="give one state, and more than half have to"):
                 await get
         else:
             assert (await get)[1] == state(100, taken)

@@ -4,49 +4,49 @@ import asyncio
 import mmap
 from pathlib import Path
 
-from outerloop.swarm.commits import Participant
-from outerloop.swarm.disk import Folder
-from outerloop.swarm.sealed import SEAL_BYTES, unsealed
-from outerloop.swarm.store import Store
+from outerloop.swarm.consensus.commit import Participant
+from outerloop.swarm.gather.round_store import RoundStore
+from outerloop.swarm.storage import Folder
+from outerloop.swarm.transfer.signed_payload import SEAL_BYTES, unsealed
 
 
 def test_what_is_held_is_found_again_after_a_crash(tmp_path: Path) -> None:
-    store = Store(Folder(tmp_path / "rounds"))
+    store = RoundStore(Folder(tmp_path / "rounds"))
     ours, theirs, empty = (Participant.of(peer, blob) for peer, blob in [("a", b"ours"), ("b", b"theirs"), ("c", b"")])
     for number, one, blob in [(3, ours, b"ours"), (3, theirs, b"theirs"), (4, ours, b"ours"), (4, empty, b"")]:
         asyncio.run(store.put(number, one, blob))
     (tmp_path / "rounds" / ".half").write_bytes(b"written when the power went")
-    for found in (store, Store(Folder(tmp_path / "rounds"))):
+    for found in (store, RoundStore(Folder(tmp_path / "rounds"))):
         assert found.since(3) == [(3, ours), (3, theirs), *found.since(4)] and found.since(4) == [(4, ours), (4, empty)]
         assert bytes(found.take(3, theirs)) == b"theirs" and bytes(found.take(4, empty)) == b""
         assert bytes(found.get(theirs.digest) or b"") == b"theirs" and found.get(bytes(32)) is None
     store.forget_before(4)
     assert (3, theirs) not in store and store.get(theirs.digest) is None and bytes(store.take(4, ours)) == b"ours"
     store.clear()
-    assert Store(Folder(tmp_path / "rounds")).since(0) == []
+    assert RoundStore(Folder(tmp_path / "rounds")).since(0) == []
 
 
 def test_a_damaged_payload_is_not_held(tmp_path: Path) -> None:
-    store, one = Store(Folder(tmp_path)), Participant.of("a", b"content")
+    store, one = RoundStore(Folder(tmp_path)), Participant.of("a", b"content")
     asyncio.run(store.put(3, one, b"content"))
     [file] = tmp_path.iterdir()
     file.write_bytes(b"contemt")
-    for damaged in (Store(Folder(tmp_path)), Store(Folder(tmp_path))):
+    for damaged in (RoundStore(Folder(tmp_path)), RoundStore(Folder(tmp_path))):
         assert (3, one) not in damaged and damaged.since(0) == [] and damaged.get(one.digest) is None
         assert damaged.sealed_by("a", 3) and not damaged.sealed_by("a", 2) and not damaged.sealed_by("b", 3)
     damaged.forget_before(3)
     asyncio.run(damaged.put(3, one, b"content"))
-    assert bytes(damaged.take(3, one)) == b"content" and (3, one) in Store(Folder(tmp_path))
+    assert bytes(damaged.take(3, one)) == b"content" and (3, one) in RoundStore(Folder(tmp_path))
     file.write_bytes(b"contemt")
     for end in (lambda found: found.forget_before(4), lambda found: found.clear()):
-        found = Store(Folder(tmp_path))
+        found = RoundStore(Folder(tmp_path))
         end(found)
         assert not found.sealed_by("a", 3) and not any(tmp_path.iterdir())
         file.write_bytes(b"contemt")
 
 
 def test_what_is_being_given_away_outlives_its_time(tmp_path: Path) -> None:
-    store, one = Store(Folder(tmp_path)), Participant.of("a", b"content")
+    store, one = RoundStore(Folder(tmp_path)), Participant.of("a", b"content")
     asyncio.run(store.put(3, one, b"content"))
     content = store.get(one.digest)
     store.forget_before(9)
@@ -54,7 +54,7 @@ def test_what_is_being_given_away_outlives_its_time(tmp_path: Path) -> None:
 
 
 def test_the_newest_round_lies_in_memory_until_it_is_landed(tmp_path: Path) -> None:
-    store, contents = Store(Folder(tmp_path)), [b"old", b"new", b"late"]
+    store, contents = RoundStore(Folder(tmp_path)), [b"old", b"new", b"late"]
     old, new, late = (Participant.of("a", content) for content in contents)
     for number, one, content in zip((3, 4, 3), (old, new, late), contents, strict=True):
         asyncio.run(store.put(number, one, content))

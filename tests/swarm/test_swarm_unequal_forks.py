@@ -9,12 +9,12 @@ from fork_scene import Equivocator, decided_by, two_commits, until_it_leads
 from gather_scene import RUN, Swarm
 from virtual_clock import run
 
-from outerloop.swarm.ballots import Accept, Propose
-from outerloop.swarm.commits import Commit
-from outerloop.swarm.framing import Stream
-from outerloop.swarm.memory import Memory, leader
-from outerloop.swarm.post import receive_message
-from outerloop.swarm.statements import accept
+from outerloop.swarm.consensus.commit import Commit
+from outerloop.swarm.consensus.hard_state import HardState, leader
+from outerloop.swarm.consensus.messages import Accept, Propose
+from outerloop.swarm.consensus.statements import accept
+from outerloop.swarm.gather.ballot_rpc import receive_message
+from outerloop.swarm.p2p.framing import Stream
 
 
 class Accomplice(Equivocator):
@@ -38,13 +38,13 @@ class Accomplice(Equivocator):
         return Accept(of.number, of.parent, 0, of.digest, signature)
 
 
-def long_side(memory: Memory) -> str:
+def long_side(memory: HardState) -> str:
     """Who can decide the round after this one with the liar's accept, since one of them leads it."""
     after = leader(memory.run, memory.number + 1, 0, memory.roster).partition("-")[2]
     return next((side for side in ("ab", "cd") if after in side), "")
 
 
-async def forked() -> tuple[Swarm, Memory, str]:
+async def forked() -> tuple[Swarm, HardState, str]:
     """Five peers, of which the liar led round r: one pair landed X, the other one Y, and X has one round more."""
     swarm = Swarm("abcde", absent_rounds=8)
     liar = Accomplice(swarm.network, swarm["e"].name)

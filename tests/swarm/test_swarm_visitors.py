@@ -15,13 +15,15 @@ import pytest
 from loopback import Make, eventually, runs, together
 from virtual_clock import run
 
-from outerloop.commands import main, network
-from outerloop.commands.rundir import identity_file
-from outerloop.swarm import daemon, folder, roster
-from outerloop.swarm.identity import ensure_identity
-from outerloop.swarm.peer import Peer
-from outerloop.swarm.signatures import Signatures
-from outerloop.swarm.status import Status
+from outerloop.commands import main
+from outerloop.commands.doctor import network
+from outerloop.config.run_directory import identity_file
+from outerloop.swarm.access.identity import ensure_identity
+from outerloop.swarm.access.signatures import Signatures
+from outerloop.swarm.membership import roster
+from outerloop.swarm.membership.status import Status
+from outerloop.swarm.p2p import daemon, socket_dir
+from outerloop.swarm.p2p.node import Node
 from outerloop.swarm.timeouts import START_S
 
 Command = Callable[..., tuple[int, str, str]]
@@ -30,14 +32,14 @@ Command = Callable[..., tuple[int, str, str]]
 @pytest.fixture(autouse=True)
 def own_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sockets where no other test of this machine puts its own."""
-    monkeypatch.setattr(folder, "PREFIX", f"outerloop-visitors-{os.getpid()}-")
+    monkeypatch.setattr(socket_dir, "PREFIX", f"outerloop-visitors-{os.getpid()}-")
 
 
 def left_here() -> set[object]:
     """Sockets' folders, and children of this process that run."""
     children = Path(f"/proc/{os.getpid()}/task").glob("*/children")
     pids = {int(pid) for file in children for pid in file.read_text().split()}
-    return {pid for pid in pids if runs(pid)} | set(Path("/tmp").glob(folder.PREFIX + "*"))
+    return {pid for pid in pids if runs(pid)} | set(Path("/tmp").glob(socket_dir.PREFIX + "*"))
 
 
 def test_waiting_for_the_port_is_part_of_the_time_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +96,7 @@ def test_ctrl_c_in_the_midst_leaves_nothing(monkeypatch: pytest.MonkeyPatch, out
 def test_ctrl_c_while_the_daemon_starts_leaves_nothing(
     pressed_s: float, monkeypatch: pytest.MonkeyPatch, outerloop: Command
 ) -> None:
-    def call(self: Peer, work: Coroutine[Any, Any, Any], *, timeout_s: float) -> None:
+    def call(self: Node, work: Coroutine[Any, Any, Any], *, timeout_s: float) -> None:
         starting = self.spawn(work)
         time.sleep(pressed_s)
         starting.cancel()
@@ -102,7 +104,7 @@ def test_ctrl_c_while_the_daemon_starts_leaves_nothing(
 
     complaints: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", complaints.append)
-    monkeypatch.setattr(Peer, "call", call)
+    monkeypatch.setattr(Node, "call", call)
     before = left_here()
     assert outerloop("doctor")[0] == 130
     gc.collect()

@@ -12,9 +12,9 @@ from gather_scene import INNER_S, MOST_BYTES, RUN, Swarm
 from liar import Liar
 from virtual_clock import now_s, run
 
-from outerloop.swarm.commits import Commit, Participant
-from outerloop.swarm.framing import PIECE_BYTES, Stream
-from outerloop.swarm.memory import Memory
+from outerloop.swarm.consensus.commit import Commit, Participant
+from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.p2p.framing import PIECE_BYTES, Stream
 from outerloop.swarm.timeouts import STALL_S
 
 HONEST = "abcdefgh"
@@ -51,7 +51,7 @@ def truth(liar: Liar, swarm: Swarm, number: int) -> list[Any]:
     return liar.offer(liar.seal(b"x" * 1000, number))
 
 
-async def until_it_leads(swarm: Swarm, liar: Liar) -> Memory:
+async def until_it_leads(swarm: Swarm, liar: Liar) -> HardState:
     """Until it leads the round that begins."""
     for _ in range(100_000):
         machines = [swarm[letter].rounds._agreement for letter in HONEST]

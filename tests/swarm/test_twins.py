@@ -11,8 +11,8 @@ from typing import Any
 from loopback import Make, eventually, together
 
 from outerloop.exchange.swarm_gather import SwarmGather
-from outerloop.swarm.identity import Identity
-from outerloop.swarm.memory_file import folder_of
+from outerloop.swarm.access.hard_state_file import folder_of
+from outerloop.swarm.access.identity import Identity
 from outerloop.types import Round, UserError
 
 LIMIT_S = 60

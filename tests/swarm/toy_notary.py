@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Iterable
 from functools import lru_cache
 
-from outerloop.swarm.ballots import Accepted, Decided, Link, Pledge
-from outerloop.swarm.commits import Commit
-from outerloop.swarm.memory import leader
-from outerloop.swarm.statements import Statement, accept, promise
+from outerloop.swarm.consensus.commit import Commit
+from outerloop.swarm.consensus.hard_state import leader
+from outerloop.swarm.consensus.messages import Accepted, ChainLink, CommitCertificate, Pledge
+from outerloop.swarm.consensus.statements import Statement, accept, promise
 
 SITTING = "r"
 
@@ -52,13 +52,13 @@ def proposal(
     roster, links, told = tuple(roster) or commit.roster, [], None
     for at in sorted({commit.view, commit.view if view is None else view}):
         pledges = tuple(pledge_of(peer, commit, at, told) for peer in sorted(by)) if at else ()
-        links.append(Link(at, pledges, accept_of(leader(SITTING, commit.number, at, roster), commit, at)))
+        links.append(ChainLink(at, pledges, accept_of(leader(SITTING, commit.number, at, roster), commit, at)))
         told = at, commit.digest
     return Accepted(commit, tuple(links))
 
 
-def decided_by(peers: Iterable[str], commit: Commit, view: int = 0, *, roster: Iterable[str] = ()) -> Decided:
+def decided_by(peers: Iterable[str], commit: Commit, view: int = 0, *, roster: Iterable[str] = ()) -> CommitCertificate:
     """A commit with the accepts of these peers, who promised as well where that view needed it."""
     peers = sorted(peers)
     links = proposal(commit, view=view, by=peers, roster=roster).links if view else ()
-    return Decided(commit, view, tuple((peer, accept_of(peer, commit, view)) for peer in peers), links)
+    return CommitCertificate(commit, view, tuple((peer, accept_of(peer, commit, view)) for peer in peers), links)

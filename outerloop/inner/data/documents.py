@@ -15,8 +15,8 @@ import numpy as np
 from torch import Tensor
 
 from outerloop.inner.data.corpus import check_rank
-from outerloop.inner.data.encoding import Encoding
 from outerloop.inner.data.split import deal, is_held_out, span, training_length
+from outerloop.inner.data.tokenization import Encoding
 from outerloop.inner.data.windows import WindowStream, spread_windows
 from outerloop.types import UserError
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from outerloop.inner.data.corpus import check_rank, too_short
-from outerloop.inner.data.encoding import encoding
 from outerloop.inner.data.packing import Packer
 from outerloop.inner.data.split import is_held_out
+from outerloop.inner.data.tokenization import encoding
 from outerloop.types import UserError
 
 if TYPE_CHECKING:

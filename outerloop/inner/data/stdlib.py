@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from outerloop.inner.data.documents import Document, Documents
-from outerloop.inner.data.encoding import Bytes
+from outerloop.inner.data.tokenization import Bytes
 
 SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 

@@ -9,8 +9,8 @@ import os
 from collections.abc import Sequence
 
 from outerloop.inner.data.documents import Document, Documents
-from outerloop.inner.data.encoding import encoding
-from outerloop.inner.data.files import match_files
+from outerloop.inner.data.file_patterns import match_files
+from outerloop.inner.data.tokenization import encoding
 
 
 def text(*, files: Sequence[str], tokenizer: str | None) -> Documents:

@@ -18,9 +18,9 @@ import numpy as np
 from torch import Tensor
 
 from outerloop.inner.data.corpus import check_rank
-from outerloop.inner.data.encoding import load_tokenizer
-from outerloop.inner.data.files import match_files
+from outerloop.inner.data.file_patterns import match_files
 from outerloop.inner.data.split import span, training_length
+from outerloop.inner.data.tokenization import load_tokenizer
 from outerloop.inner.data.windows import WindowStream, spread_windows
 from outerloop.types import UserError
 

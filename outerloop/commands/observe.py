@@ -1,0 +1,115 @@
+"""Observe a run without joining: an open run through the DHT, a listed run through a worker of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from outerloop.config.run_directory import identity_file
+from outerloop.swarm.access.identity import onlooker_file
+from outerloop.swarm.access.signatures import Signatures
+from outerloop.swarm.accountability.accusations import ask
+from outerloop.swarm.accountability.evidence import Evidence, guilty
+from outerloop.swarm.dht.node import NotAllowed
+from outerloop.swarm.membership.listed_roster import ListedRoster
+from outerloop.swarm.membership.roster import Record, parsed, read_roster
+from outerloop.swarm.p2p.framing import BrokenStream, TurnedAway
+from outerloop.swarm.p2p.observer import ObserverNode, visit
+from outerloop.swarm.p2p.transport import Unreachable
+from outerloop.swarm.timeouts import DHT_S, OPEN_S
+from outerloop.types import UserError
+
+Seen = list[tuple[Record, float]]
+"""Records, with the age of what they tell in seconds."""
+
+
+class RunObservation:
+    """A way to look at a run through the peer with this id. `roster` reads who is there."""
+
+    def __init__(self, visitor: ObserverNode, peer_id: str, *, run: str, roster: Callable[[], Seen]) -> None:
+        self._visitor, self._peer_id, self._run = visitor, peer_id, run
+        self._roster = roster
+        self._asked: Future[list[Evidence]] | None = None
+        self._expelled: list[Evidence] | None = None
+
+    def seen(self) -> Seen:
+        """Return who is there now, in the order of names."""
+        return sorted(self._roster(), key=lambda one: one[0].name)
+
+    def expelled(self, *, wait_s: float = 0.0) -> list[Evidence] | None:
+        """Return what that peer has expelled others for, checked here; None when it has not answered.
+
+        Not waited for longer than `wait_s`: until it answers, or does not for too long, what it told before counts.
+        """
+        asked = self._asked = self._asked or self._visitor.spawn(ask(self._visitor, self._run, self._peer_id))
+        wait([asked], wait_s)
+        if asked.done():
+            self._expelled, self._asked = self._checked(asked), None
+        return self._expelled
+
+    def _checked(self, asked: Future[list[Evidence]]) -> list[Evidence] | None:
+        try:
+            return [one for one in asked.result() if guilty(one, self._visitor.trust.signatures)]
+        except (BrokenStream, Unreachable, TimeoutError):
+            return None
+
+
+@contextmanager
+def looking(address: str, *, run: str, run_dir: Path | None) -> Iterator[RunObservation]:
+    """A way to look at a run, for the length of a block.
+
+    Args:
+        address: full multiaddr of a running peer.
+        run: its exchange.run.
+        run_dir: the run directory of that peer, needed where the run has an allow-list.
+
+    Raises:
+        UserError: the peer cannot be reached, or its run has a list and `run_dir` is not this peer's.
+    """
+    peer_id = address.rpartition("/p2p/")[2]
+    with ExitStack() as stack:
+        try:
+            visitor = stack.enter_context(visit(initial_peers=[address]))
+            roster = in_dht(visitor, run)
+        except NotAllowed as error:
+            if run_dir is None:
+                raise UserError(
+                    f"run {run!r} has an exchange.allow, and its peers tell nobody else: on the machine of one of them"
+                    " type outerloop status with its address and --run-dir with its run_dir"
+                ) from error
+            visitor = stack.enter_context(visit(identity_path=onlooker_file(worker_key(run_dir, peer_id))))
+            roster = through_worker(visitor, address, run)
+        yield RunObservation(visitor, peer_id, run=run, roster=roster)
+
+
+def worker_key(run_dir: Path, peer_id: str) -> Path:
+    """The key of the worker with this id in a run directory. Raises UserError."""
+    for key in sorted(identity_file(run_dir, 0).parent.parent.glob(f"*/{identity_file(run_dir, 0).name}")):
+        if Signatures.of(key).peer_id == peer_id:
+            return key
+    raise UserError(f"run_dir={run_dir} has no worker {peer_id}: type the address that one of its workers printed")
+
+
+def in_dht(visitor: ObserverNode, run: str) -> Callable[[], Seen]:
+    """Return what reads the roster of an open run."""
+    return lambda: visitor.call(read_roster(visitor.dht, run), timeout_s=2 * DHT_S)
+
+
+def through_worker(visitor: ObserverNode, address: str, run: str) -> Callable[[], Seen]:
+    """Return what reads the roster of a listed run, as a peer tells it that knows this visitor; raises UserError."""
+    directory = ListedRoster(visitor, visitor.records, run=run)
+
+    def read() -> Seen:
+        try:
+            peer_id = visitor.call(visitor.dial(address), timeout_s=2 * OPEN_S)
+            return parsed(visitor.call(directory.read_through(peer_id), timeout_s=4 * OPEN_S))
+        except TurnedAway as error:
+            raise UserError(f"{address} does not know this machine's key: was its worker started anew?") from error
+        except (Unreachable, BrokenStream, TimeoutError) as error:
+            raise UserError(
+                f"{address} does not answer for run {run!r}: is it running, and is --run its exchange.run?"
+            ) from error
+
+    return read

@@ -1,0 +1,119 @@
+"""What a plan says, for people: its tables, the recommended row and why, the picture."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from outerloop.plan.forecast import DAY_S, Outlook, outlook
+from outerloop.plan.links import ring_s, tree_s
+from outerloop.plan.recommend import recommended
+from outerloop.plan.scenario import Fleet, Method
+from outerloop.report import terminal
+from outerloop.report.plan_figure import Curve, draw
+from outerloop.report.table import Table
+from outerloop.report.units import Stat, show_count
+from outerloop.swarm.validation import MAX_PEERS
+
+WIDE = 180
+"""Columns of a table that goes to a file or a pipe."""
+SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
+"""Peers in the picture."""
+UNITS = ((DAY_S, "days"), (3600.0, "h"), (60.0, "min"))
+
+
+def tell(rows: Sequence[Outlook], *, tokens_per_step: float, tokens: float) -> None:
+    """The tables, the recommendation, and what has to be typed besides. Tokens: of one peer and step, of the run."""
+    console = Console() if sys.stdout.isatty() else Console(width=WIDE)
+    best, why = recommended(rows)
+    for table in (times(rows, best, tokens_per_step, tokens), memory(rows)):
+        for part in terminal.fitting(table, console.width):
+            console.print(part)
+    for line in [f"→ {best.method.name}: {why}", *notes(rows)]:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def times(rows: Sequence[Outlook], best: Outlook, each: float, tokens: float) -> Table:
+    """The fastest first."""
+    fleet, params = best.fleet, best.method.params
+    sizes, spent = ["H", "delay", "bits/param", "payload"], ["round", "utilization", "exposed", "waiting", "met"]
+    return Table(
+        f"{fleet.peers} peers, {quantity(params)} parameters",
+        ["recipe", "exchange", *sizes, *spent, "sent a day", f"{quantity(tokens)} tokens"],
+        [
+            [("→ " if row is best else "  ") + row.method.name, *cells(row), duration(tokens / row.tokens_per_s(each))]
+            for row in sorted(rows, key=lambda row: -row.tokens_per_s(each))
+        ],
+    )
+
+
+def cells(row: Outlook) -> list[str]:
+    """What a plan says of one method, but its name and its end."""
+    method = row.method
+    return [
+        method.exchange,
+        str(method.sync_every),
+        str(method.delay),
+        f"{method.bits_per_param:.3g}",
+        quantity(method.payload_bytes, "B"),
+        seconds(row.round_s),
+        f"{row.utilization:.1%}",
+        seconds(row.exposed_s),
+        seconds(row.waiting_s),
+        f"{row.pace.met:.0%}",
+        quantity(row.sent_bytes_per_day, "B"),
+    ]
+
+
+def memory(rows: Sequence[Outlook]) -> Table:
+    """What lies on a GPU, by part."""
+    methods = [row.method for row in rows]
+    return Table(
+        "Memory of the device that trains, activations left out",
+        ["recipe", *methods[0].memory, "together"],
+        [[m.name, *(quantity(size, "B") for size in (*m.memory.values(), m.memory_bytes))] for m in methods],
+    )
+
+
+def notes(rows: Sequence[Outlook]) -> Iterator[str]:
+    """What the plan does not hold without."""
+    if rows[0].fleet.peers > MAX_PEERS and any(row.method.exchange == "gather" for row in rows):
+        yield f"gather takes {MAX_PEERS} peers at most, so those rows are for comparison"
+    yield from (f"{row.method.name} needs {' '.join(row.settings)}" for row in rows if row.settings)
+
+
+def quantity(value: float, unit: str = "") -> str:
+    """1.5e9 -> 1.50 G."""
+    return show_count(Stat(value, None, 1), unit)
+
+
+def seconds(time_s: float) -> str:
+    """To the tenth."""
+    return f"{time_s:,.1f} s"
+
+
+def duration(time_s: float) -> str:
+    """In what it is best told in."""
+    unit_s, name = next((unit for unit in UNITS if time_s >= unit[0]), (1.0, "s"))
+    return f"{time_s / unit_s:,.1f} {name}"
+
+
+def picture(fleet: Fleet, methods: Sequence[Method], path: Path) -> None:
+    """Every method at more and more peers, and what a ring and a tree would make of the largest payload."""
+    sizes = sorted({*SIZES, max(2, fleet.peers)})
+    fleets = [replace(fleet, peers=n) for n in sizes]
+    curves = [
+        Curve(f"{method.name}, {method.exchange}", [(one.peers, outlook(one, method).round_s) for one in fleets])
+        for method in methods
+    ]
+    largest = max(methods, key=lambda method: method.payload_bytes)
+    compute_s = largest.sync_every * fleet.step_s
+    for name, took in (("ring", ring_s), ("tree", tree_s)):
+        points = [(n, compute_s + took(fleet.links, largest.payload_bytes, n)) for n in sizes]
+        curves.append(Curve(f"{name} all-reduce of {largest.name}'s payload, for comparison", points, dotted=True))
+    draw(curves, path)
+    print(f"picture  {path}")

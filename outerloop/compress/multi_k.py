@@ -1,0 +1,50 @@
+"""Top-k with one of a few k, told in one byte a tensor: what came reads the same whoever chose it, and why.
+
+    k = k_min, 2 k_min, 4 k_min, …, k_max
+
+A peer that chooses alone needs nobody's leave: the step travels with the tensor.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Size, Tensor
+
+from outerloop.compress.index import Index
+from outerloop.compress.topk import TopK
+from outerloop.protocols import Compressor
+from outerloop.types import CodecContext, Parts, UserError
+
+
+class Ladder:
+    """A subclass says which step a tensor takes.
+
+    Args:
+        chunk: values in a chunk, 2 .. 65536.
+        k_min: the least kept per chunk.
+        k_max: the most kept per chunk, 1 .. chunk.
+        values: compressor of the kept values; it sees them in order, in groups of what one chunk kept.
+        index: code of the kept positions.
+
+    Raises:
+        UserError: if a setting is out of range.
+    """
+
+    linear = False
+
+    def __init__(self, *, chunk: int, k_min: int, k_max: int, values: Compressor, index: Index) -> None:
+        if not 1 <= k_min <= k_max:
+            raise UserError(f"k_min={k_min} must be 1 .. k_max={k_max}: type compress.large.k_min={max(1, k_max // 8)}")
+        steps = [k_min << i for i in range((k_max // k_min).bit_length()) if k_min << i < k_max]
+        self.ladder = [TopK(chunk=chunk, k=k, values=values, index=index) for k in [*steps, k_max]]
+
+    def encode_at(self, step: int, x: Tensor, moment: CodecContext) -> Parts:
+        """(N values, any shape) -> "step" (1,) uint8, the place of k on the ladder, and the parts of TopK."""
+        return {"step": x.new_tensor([step], dtype=torch.uint8)} | self.ladder[step].encode(x, moment)
+
+    def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
+        """Parts -> dense float32 of `shape`. Raises ValueError on a step that is not on the ladder, or as TopK does."""
+        step = parts["step"]
+        if step.shape != (1,) or step.dtype != torch.uint8 or int(step) >= len(self.ladder):
+            raise ValueError(f"step {tuple(step.shape)} {step.dtype} is not one uint8 of 0 .. {len(self.ladder) - 1}")
+        return self.ladder[int(step)].decode({n: p for n, p in parts.items() if n != "step"}, shape, moment)

@@ -1,0 +1,295 @@
+"""Configuration -> the objects of one worker: the only place that makes axes from yaml."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Callable
+from itertools import count
+from typing import Any, cast
+
+import torch
+from hydra.errors import InstantiationException
+from hydra.utils import get_class, instantiate
+from omegaconf import DictConfig
+from torch import Size
+from torch import distributed as dist
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from outerloop import wire
+from outerloop.aggregate.screen import screen_of
+from outerloop.config.load import stepped_inside
+from outerloop.config.peer_check import shown
+from outerloop.config.rank_layout import ALONE, LOCAL_RANK, RankLayout
+from outerloop.config.run_directory import comparable
+from outerloop.core import compatibility
+from outerloop.core.loop import OuterLoop
+from outerloop.inner.data.corpus import Corpus
+from outerloop.inner.data.part import Part
+from outerloop.inner.gathered_follower import GatheredFollower
+from outerloop.inner.lr_schedule import warmup_cosine
+from outerloop.inner.trainer import Trainer, autocast_of, pick_device
+from outerloop.kernels import arithmetic_platform
+from outerloop.protocols import AdaptiveSchedule, Exchange, Schedule
+from outerloop.replica.gathered import Gathered
+from outerloop.replica.island import Island, here, trainable
+from outerloop.state.checkpoint import opened
+from outerloop.types import Round, UserError
+
+LANES = 64
+"""Upper limit on shards of an island bundled into one payload; each adds its own tensor table to the size limit."""
+
+RULES = ("quorum", "min_peers", "min_fraction", "absent_rounds", "max_blob_bytes")
+"""Of the exchange: may change when a run is resumed, but only on all machines."""
+
+WEIGHTED = "outerloop.aggregate.weighted.Weighted"
+UNEQUAL = ("inner.batch", "inner.accumulate", "schedule.sync_every")
+"""What says how much work a machine does in a round."""
+
+
+def make(node: DictConfig, **runtime: Any) -> Any:
+    """Instantiate one node; what its constructor refuses arrives as the UserError it raised."""
+    try:
+        return instantiate(node, **runtime, _convert_="all")
+    except InstantiationException as error:
+        causes = chain(error)
+        for cause in causes:
+            if isinstance(cause, UserError):
+                raise cause from None
+        reason = str(causes[-1]).strip().splitlines()[0]
+        raise UserError(f"{node.get('_target_', 'configuration')}: {reason}") from error
+
+
+def chain(error: BaseException) -> list[BaseException]:
+    """An error and what caused it, the root last."""
+    return [error] if error.__cause__ is None else [error, *chain(error.__cause__)]
+
+
+def of_all(config: DictConfig) -> dict[str, Any]:
+    """The settings that say what is trained, flat; where contributions weigh by samples, without the unequal work.
+
+    An H that all peers move together is the same for all.
+    """
+    may_differ = UNEQUAL if config.aggregate._target_ == WEIGHTED else ()
+    together = "schedule.sync_every" if "sync_min" in config.schedule else None
+    return {key: value for key, value in comparable(config).items() if key not in may_differ or key == together}
+
+
+def shared_by_all(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
+    """Return the settings that must be equal on all machines of a run, flat: all but place, data and local counts.
+
+    The hardware is part of it where the outer method gives equal bits on equal hardware alone.
+
+    `lanes`: of how many shards each island's messages are.
+    """
+    local = ("workers", "island", "data", "eval", "checkpoint")
+    shared = {key: value for key, value in of_all(config).items() if key.split(".")[0] not in local}
+    shared |= {f"exchange.{rule}": config.exchange.get(rule) for rule in RULES}
+    shared |= {"lanes": lanes} if lanes > 1 else {}
+    return shared | ({} if make(config.method).portable else {"hardware": arithmetic_platform.described()})
+
+
+def fingerprint(config: DictConfig, *, lanes: int = 1) -> str:
+    """Hash of that."""
+    shared = shared_by_all(config, lanes=lanes)
+    return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()
+
+
+def agreed_settings(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
+    """Options of a swarm's exchange by which peers see whether they have the same settings, and which differ."""
+    from outerloop.swarm.membership.run_settings import RunSettings  # with hivemind, which other runs may do without
+
+    shared = shared_by_all(config, lanes=lanes)
+    values = {key: shown(shared, key) for key in shared}
+    return {"fingerprint": fingerprint(config, lanes=lanes), "settings": RunSettings(values)}
+
+
+def model_of(config: DictConfig, corpus: Corpus) -> Module:
+    """Return the model with its seeded initial weights, which are equal on equal hardware (initial_state.py).
+
+    Raises UserError when its vocabulary is smaller than the data's.
+    """
+    torch.manual_seed(config.seed)
+    node = config.model.copy()
+    if "vocab_size" in node:
+        node.vocab_size = node.vocab_size or corpus.vocab_size
+        if node.vocab_size < corpus.vocab_size:
+            raise UserError(
+                f"model.vocab_size={node.vocab_size} is smaller than the data's {corpus.vocab_size}:"
+                f" type model.vocab_size={corpus.vocab_size}"
+            )
+    if "max_seq_len" in node and node.max_seq_len < config.inner.seq_len:
+        raise UserError(f"inner.seq_len={config.inner.seq_len} is longer than model.max_seq_len={node.max_seq_len}")
+    return make(node)
+
+
+def outer_of(
+    config: DictConfig, model: Module, exchange: Exchange, *, rounds: int | None, island: Island | None = None
+) -> OuterLoop:
+    """The outer loop of this configuration around a model; without `rounds` there is no last one."""
+    return OuterLoop(
+        model,
+        method=make(config.method),
+        compress=make(config.compress),
+        feedback=make(config.feedback),
+        aggregate=make(config.aggregate),
+        schedule=make(config.schedule),
+        exchange=exchange,
+        merge_local=config.merge_local,
+        buffers=config.buffers,
+        eager=config.eager,
+        clip=config.clip,
+        state_dtype=config.state_dtype,
+        timeout_s=config.round_timeout_s,
+        seed=config.seed,
+        rounds=rounds,
+        island=island or Island(model, state_device=state_device(config)),
+    )
+
+
+def trainer_of(
+    config: DictConfig,
+    corpus: Corpus,
+    exchange: Exchange,
+    index: int,
+    seat: RankLayout = ALONE,
+    compute: Callable[..., Any] = here,
+) -> Trainer:
+    """The inner trainer of one local worker, its outer loop attached. The exchange has been joined."""
+    inner, ranks = config.inner, seat.ranks
+    model = model_of(config, corpus).to(pick_device(inner.device, index if seat is ALONE else LOCAL_RANK))
+    forward: Any = torch.compile(model) if inner.compile else seat.wrap(model)  # one of the two at most
+    outer = outer_at(seat, config, model, exchange, compute)
+    order = zlib.crc32(exchange.peer.encode()) if exchange.came_late else config.seed  # shares its text with a member
+    # what is drawn while training differs by worker, and by rank of an island
+    torch.manual_seed(config.seed + 1 + exchange.rank + exchange.size * ranks.rank)
+    stream = corpus.stream(rank=exchange.rank, size=exchange.size, batch=inner.batch, seq_len=inner.seq_len, seed=order)
+    return Trainer(
+        model,
+        forward=forward,
+        ranks=ranks,
+        stream=Part(stream, rank=ranks.rank, ranks=ranks.size) if ranks.size > 1 else stream,
+        outer=outer,
+        optimizer=checked_optimizer(config) if stepped_inside(config) else None,
+        lr_factor=lr_factor_of(config, outer.schedule),
+        warmup_steps=inner.warmup_steps,
+        accumulate=inner.accumulate,
+        clip_norm=inner.clip_norm,
+        precision=inner.precision,
+    )
+
+
+def state_device(config: DictConfig) -> torch.device | None:
+    """Where the outer state lies, if not with the model."""
+    return torch.device("cpu") if config.state_device == "cpu" else None
+
+
+def outer_at(
+    seat: RankLayout, config: DictConfig, model: Module, exchange: Exchange, compute: Callable[..., Any]
+) -> Any:
+    """The outer loop of this rank's island, or what stands in its place at a rank that follows another."""
+    device = state_device(config)
+    if seat.kind != "gathered":
+        island = Island(model, state_device=device, compute=compute)
+    else:
+        island = Gathered(model, seat.ranks, state_device=device)
+        if seat.follows:
+            return GatheredFollower(model, island, make(config.schedule))
+    return outer_of(config, model, exchange, rounds=config.rounds, island=island)
+
+
+def checked_optimizer(config: DictConfig) -> Callable[..., Optimizer]:
+    """The inner optimizer's factory, its settings tried on one parameter. Raises UserError for what it refuses."""
+    factory = make(config.inner.optimizer)
+    try:
+        factory([("layers.0.weight", torch.nn.Parameter(torch.zeros(1, 1)))])
+    except (ValueError, TypeError) as error:
+        raise UserError(f"inner.optimizer: {error}") from error
+    return factory
+
+
+def lr_factor_of(config: DictConfig, schedule: Schedule) -> Callable[[int], float]:
+    """Warm-up and cosine over the inner steps of the whole run, as far as the schedule can tell how many they are."""
+    return lambda step: warmup_cosine(
+        step,
+        warmup_steps=config.inner.warmup_steps,
+        total_steps=schedule.inner_steps(config.rounds),
+        floor=config.inner.lr_floor,
+    )
+
+
+def schedule_of(config: DictConfig, saved_outer: Callable[[], dict[str, Any] | None]) -> Schedule:
+    """The schedule where a run begins, or as it is in the state of an outer loop, which is asked for if it matters."""
+    schedule = make(config.schedule)
+    if isinstance(schedule, AdaptiveSchedule) and (state := saved_outer()):
+        schedule.load_state_dict(opened(state)["schedule"])
+    return schedule
+
+
+def next_launch(schedule: Schedule, inner_step: int) -> Round:
+    """The first round that leaves after `inner_step`."""
+    return next(due.launch[0] for step in count(inner_step + 1) if (due := schedule.due(step)).launch)
+
+
+def check_parts(config: DictConfig) -> Module:
+    """Make everything that is cheap to make, so that a mistake is answered before anything is written or started.
+
+    Return the trial model. Raises UserError.
+    """
+    if allow := config.exchange.get("allow"):
+        from outerloop.swarm.access.access_control import (
+            AllowList,  # with hivemind, which runs without a list may do without
+        )
+
+        AllowList(allow)
+    parts = {axis: make(config[axis]) for axis in ("method", "compress", "feedback", "aggregate", "schedule")}
+    exchange = cast(Exchange, get_class(config.exchange._target_))  # what it says of itself, all of its kind say
+    compatibility.refuse(**parts, exchange=exchange, eager=config.eager, merge_local=config.merge_local)
+    screen_of(config.clip, method=parts["method"], exchange=exchange, eager=config.eager)
+    if config.inner.optimizer:
+        checked_optimizer(config)
+    autocast_of(config.inner.precision, pick_device(config.inner.device, 0))
+    corpus = make(config.data)
+    peers = config.exchange.get("peers", config.workers)
+    corpus.stream(rank=peers - 1, size=peers, batch=1, seq_len=config.inner.seq_len, seed=config.seed)
+    check_validation(config, corpus, dist.get_world_size() if dist.is_initialized() else config.workers)
+    model = trial_model(config, corpus)
+    compatibility.refuse_fragments(make(config.schedule), list(trainable(model)))
+    return model
+
+
+def limit_payloads(config: DictConfig, model: Module) -> None:
+    """Set the largest payload that a peer takes to what a message of this model can have; an option may say less.
+
+    Twice the limit of the wire: some methods send fast and slow weights, and state_dtype=float64 has wide values.
+    """
+    if "max_blob_bytes" in config.exchange:
+        shapes = {name: x.shape for name, x in [*trainable(model).items(), *model.named_buffers()]}
+        tables = wire.size_limit(dict.fromkeys(shapes, Size([0])))
+        most = 2 * (wire.size_limit(shapes) + LANES * tables)
+        config.exchange.max_blob_bytes = min(config.exchange.max_blob_bytes or most, most)
+
+
+def trial_model(config: DictConfig, corpus: Corpus) -> Module:
+    """Return the model without memory for its weights, or, where its factory cannot (`from_pretrained`), for real.
+
+    Raises UserError.
+    """
+    try:
+        with torch.device("meta"):
+            return model_of(config, corpus)
+    except UserError:
+        return model_of(config, corpus)
+
+
+def check_validation(config: DictConfig, corpus: Corpus, processes: int) -> None:
+    """Raises UserError where the text has fewer validation windows than the run has workers, or ranks of them."""
+    seq_len = config.inner.seq_len
+    windows = len(corpus.validation(seq_len=seq_len, sequences=config.eval.sequences))
+    if windows < processes:
+        raise UserError(
+            f"the validation text gives {windows} windows of inner.seq_len={seq_len}, and each of {processes} processes"
+            f" needs one: type inner.seq_len={max(1, seq_len * windows // processes)}"
+        )

@@ -1,0 +1,155 @@
+"""The outer loop of a recipe around a model of one's own; options are those of `outerloop train`."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from torch.nn import Module
+
+from outerloop.config import build, load, run_directory
+from outerloop.config.island_checks import for_one_process
+from outerloop.config.peer_check import begin_together
+from outerloop.core.loop import OuterLoop
+from outerloop.exchange.island_replicated import ReplicatedIsland
+from outerloop.exchange.island_sharded import ShardedIsland
+from outerloop.protocols import Exchange
+from outerloop.replica.gathered import Follower, Gathered
+from outerloop.replica.island import Island
+from outerloop.replica.rank_group import RankGroup
+from outerloop.replica.sharding import copies_of, group_of, lanes_of, processes_of, shards_of
+from outerloop.types import UserError
+
+logger = logging.getLogger(__name__)
+State = dict[str, Any]
+
+
+def from_recipe(
+    recipe: str,
+    model: Module,
+    *options: str,
+    exchange: Exchange | None = None,
+    run_dir: str | Path = "outerloop-run",
+    state: State | None = None,
+    gathered: bool = False,
+) -> OuterLoop | Follower:
+    """The outer loop around a model on its device. Waits for the peers of the run.
+
+    Of a model under `fully_shard` every process is a lane, which meets the one with the same shards of the other
+    islands: the exchange is that of the lane, or of a swarm, in which the first process speaks for all. The ranks of a
+    DDP model, and the copies of a shard in HSDP, are one peer, whose first rank sends.
+
+    Args:
+        recipe: name of a recipe, as in `outerloop train recipe=diloco`.
+        model: its trainable parameters are exchanged. Where they differ at the start, all peers take over those of the
+            first peer in the order of names. Compiled or not is all one. Of bfloat16 parameters each round also
+            exchanges their rounding, 2 to 3 % of one inner step's norm.
+        options: "key=value" as on the command line ("exchange.peers=4", "schedule.sync_every=30"); those of the inner
+            trainer, the data and the model have no meaning here.
+        exchange: one that has been joined, in place of that of the options.
+        run_dir: where this peer's key and what it has agreed on are kept; one a peer.
+        state: what `state_dict` of the outer loop returned, to go on from there; the model holds its weights of then.
+        gathered: islands that are cut differently meet as whole tensors, with the outer state at the first rank of
+            each; its other ranks get a Follower, to be attached like an outer loop. True on all islands or on none.
+
+    Raises:
+        UserError: for options that are none, peers that do not come, or peers that go on with other weights.
+    """
+    settings = load.load([f"recipe={recipe}", *options])
+    plain = getattr(model, "_orig_mod", model)  # what torch.compile wraps has names that other peers know
+    refuse_for_many(settings, processes_of(plain))
+    build.limit_payloads(settings, plain)
+    if gathered:
+        island = Gathered(plain, RankGroup(group_of(plain)), state_device=build.state_device(settings))
+        return led(settings, island, plain, exchange, Path(run_dir), state) if island.ranks.leads else following(island)
+    copies, lanes = copies_of(plain), lanes_of(plain)
+    if exchange is None and lanes > 1 and settings.workers_as == "ranks":
+        raise UserError(
+            f"the model is cut into {lanes} shards, which meet in lanes: pass exchange=outerloop.Distributed(group="
+            "<the processes with the same shards, one of each island>), or type exchange=swarm_gather"
+        )
+
+    def own() -> Exchange:
+        return joined(settings, Path(run_dir), state, leads_others=copies is not None, lanes=lanes)
+
+    def join() -> Exchange:
+        return exchange or (ShardedIsland.joining(own, ranks=RankGroup(shards_of(plain))) if lanes > 1 else own())
+
+    return begun(settings, plain, ReplicatedIsland.joining(join, ranks=RankGroup(copies)) if copies else join(), state)
+
+
+def refuse_for_many(settings: Any, processes: int) -> None:
+    """Raises UserError for what a model of several processes cannot have."""
+    for option, (is_set, instead) in for_one_process(settings).items():
+        if is_set and processes > 1:
+            raise UserError(f"{option} is for a model of one process, and {processes} hold this one: type {instead}")
+
+
+def led(
+    settings: Any, island: Gathered, model: Module, exchange: Exchange | None, run_dir: Path, state: State | None
+) -> OuterLoop:
+    """The outer loop at the leader of a gathered island; the other ranks serve it meanwhile."""
+    with island.at_work():
+        exchange = exchange or joined(settings, run_dir, state, leads_others=True)
+        return begun(settings, model, exchange, state, island)
+
+
+def following(island: Gathered) -> Follower:
+    """Another rank of a gathered island, once its leader has begun."""
+    follower = Follower(island)
+    follower.serve()
+    return follower
+
+
+def begun(
+    settings: Any, model: Module, exchange: Exchange, state: State | None, island: Island | None = None
+) -> OuterLoop:
+    """The outer loop around a model, once all peers have begun with equal ones."""
+    try:
+        outer = build.outer_of(settings, model, exchange, rounds=None, island=island)
+        if state:
+            outer.load_state_dict(state)
+        begin_together(outer, build.of_all(settings))
+    except BaseException:
+        exchange.abort()
+        raise
+    return outer
+
+
+def joined(settings: Any, run_dir: Path, state: State | None, *, leads_others: bool, lanes: int = 1) -> Exchange:
+    """The exchange of these settings, once all peers are there. `run_dir` is its own until it has left.
+
+    `state`: what this peer goes on from. `leads_others`: it speaks for processes that have no exchange of their own.
+    `lanes`: of how many shards its messages are.
+    """
+    if leads_others and settings.workers_as == "ranks":
+        raise UserError(
+            "this exchange is between all processes, and the first of an island speaks for the others: pass"
+            " exchange=outerloop.Distributed(group=<the first processes of all islands>)"
+        )
+    if settings.workers_as == "threads":
+        raise UserError(f"{settings.exchange._target_} is for workers of one process: type exchange=swarm_gather")
+    if settings.workers_as == "ranks":
+        return build.make(settings.exchange)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as held:
+        held.callback(run_directory.free, run_directory.locked(run_dir))
+        exchange = build.make(
+            settings.exchange,
+            run=settings.exchange.run or "default",
+            identity_path=str(run_directory.identity_file(run_dir, 0)),
+            **build.agreed_settings(settings, lanes=lanes),
+        )
+        exchange.afterwards.push(held.pop_all())
+    try:
+        if not settings.exchange.initial_peers:
+            logger.warning("others join with 'exchange.initial_peers=[%s]'", exchange.address[0])
+        exchange.join(
+            build.next_launch(build.schedule_of(settings, lambda: state), state["inner_step"] if state else 0)
+        )
+    except BaseException:
+        exchange.abort()
+        raise
+    return exchange

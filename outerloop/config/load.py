@@ -1,0 +1,231 @@
+"""Command line -> one resolved configuration, and what to say when that does not work.
+
+Hydra composes configs/train.yaml with its groups. When it cannot, `explain` finds the first override at fault and
+answers with what is allowed there.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+import outerloop
+from outerloop.config import added_options
+from outerloop.config.user_code import find_own_code, names_in
+from outerloop.types import UserError
+
+POSITIVE = (
+    "workers",
+    "rounds",
+    "log_every",
+    "max_failed_rounds",
+    "inner.batch",
+    "inner.seq_len",
+    "inner.accumulate",
+    "eval.sequences",
+)
+WORDS = {"merge_local": ("carry",)}
+"""Numbers in whose place a word may stand."""
+NOT_NEGATIVE = ("seed", "eval.every", "checkpoint.every", "keep_payload_rounds", "inner.warmup_steps")
+
+
+def config_dir() -> Path:
+    """Where the yaml files are: inside the installed package, or beside it in a checkout."""
+    package = Path(outerloop.__file__).parent
+    return next(path for path in (package / "configs", package.parent / "configs") if path.is_dir())
+
+
+def groups(overrides: Sequence[str] = ()) -> dict[str, list[str]]:
+    """Config group -> its choices, with those in the folders of `hydra.searchpath`, if it is among the overrides."""
+    choices: dict[str, set[str]] = {}
+    for place in [config_dir(), *search_path(overrides)]:
+        for folder in (path for path in place.iterdir() if path.is_dir()):
+            choices.setdefault(folder.name, set()).update(file.stem for file in folder.glob("*.yaml"))
+    return {group: sorted(names) for group, names in sorted(choices.items()) if names}
+
+
+def search_path(overrides: Sequence[str]) -> list[Path]:
+    """Return the folders of `hydra.searchpath` (file://FOLDER or pkg://PACKAGE). Raises UserError for one not there."""
+    entries = [o.value() for o in parsed(overrides) if o.key_or_group == "hydra.searchpath"]
+    return [folder_of(str(entry)) for several in entries if isinstance(several, list) for entry in several]
+
+
+def folder_of(entry: str) -> Path:
+    """Return the folder that one entry of the search path names. Raises UserError."""
+    try:
+        package = entry.removeprefix("pkg://")
+        find_own_code([package] if package != entry else [])
+        folder = Path(str(files(package)) if package != entry else entry.removeprefix("file://"))
+    except ImportError:
+        folder = Path(entry)
+    if not folder.is_dir():
+        raise UserError(f"hydra.searchpath={entry} is no folder: type 'hydra.searchpath=[file://FOLDER]'")
+    return folder
+
+
+def load(overrides: Sequence[str]) -> DictConfig:
+    """Overrides (key=value) -> the checked configuration. Raises UserError in one line."""
+    search_path(overrides)
+    refuse_sweep(overrides)
+    try:
+        config = composed(overrides)
+        refuse_missing(config)
+        find_own_code(names_in(config))
+        OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise UserError(explain(overrides, error)) from error
+    check(config, overrides)
+    return config
+
+
+def composed(overrides: Sequence[str]) -> DictConfig:
+    """Hydra's composition of train.yaml with these overrides."""
+    with initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
+        return compose("train", overrides=list(overrides))
+
+
+def refuse_sweep(overrides: Sequence[str]) -> None:
+    """Raises UserError for several values where there is one run."""
+    for override in parsed(overrides):
+        if override.is_sweep_override():
+            raise UserError(f"{override.input_line} is a sweep, one run for each value: type outerloop train -m")
+
+
+def refuse_missing(config: DictConfig) -> None:
+    """Raises UserError for an option that has no value until somebody types one."""
+    for key in sorted(OmegaConf.missing_keys(config)):
+        wanted = "the dotted path of a class or function" if key.endswith("_target_") else "a value"
+        raise UserError(f"{key} is not set, and needs {wanted}: type {key}=...")
+
+
+def chosen(overrides: Sequence[str]) -> list[str]:
+    """Return the overrides that say which files make up the configuration: choices, and where else to look."""
+    known = [*groups(overrides), "hydra.searchpath"]
+    return [text for text, o in zip(overrides, parsed(overrides), strict=True) if o.key_or_group in known]
+
+
+def check(config: DictConfig, overrides: Sequence[str]) -> None:
+    """The rules that no single part can see. Raises UserError."""
+    defaults, choices = composed(chosen(overrides)), groups(overrides)
+    for override in parsed(overrides):
+        if not added_options.is_about_hydra(override) and override.key_or_group not in choices:
+            check_known(config, defaults, override)
+        check_type(override, OmegaConf.select(defaults, override.key_or_group))
+    for key in POSITIVE + NOT_NEGATIVE:
+        least = 1 if key in POSITIVE else 0
+        value = OmegaConf.select(config, key)
+        if value is None or value < least:
+            raise UserError(f"{key}={value} must be at least {least}: type {key}={OmegaConf.select(defaults, key)}")
+    if config.threads is not None and (type(config.threads) is not int or config.threads < 1):
+        raise UserError(f"threads={config.threads} must be a whole number of at least 1, or null: type threads=1")
+    if config.eval.sequences < config.workers:
+        raise UserError(
+            f"eval.sequences={config.eval.sequences} is less than one a worker: type eval.sequences={config.workers}"
+        )
+    if config.merge_local != "carry" and not 0 <= config.merge_local <= 1:
+        raise UserError(f"merge_local={config.merge_local} must be 0 .. 1, or carry: type merge_local=0.5")
+    if config.state_dtype not in ("float32", "float64"):
+        raise UserError(f"state_dtype={config.state_dtype} is not one of float32, float64: type state_dtype=float32")
+    if config.state_device not in ("model", "cpu"):
+        raise UserError(f"state_device={config.state_device} is not one of model, cpu: type state_device=model")
+    check_who_steps(config)
+
+
+def check_who_steps(config: DictConfig) -> None:
+    """Check that one optimizer steps: in each worker, or on the mean of the gradients. Raises UserError."""
+    inner, outer = config.inner.optimizer, config.method.get("optimizer", "none")
+    if config.method.get("reads") != "gradients":
+        if not inner:
+            raise UserError("inner=gradients moves no weights, so there is no pseudo-gradient: type inner=adamw")
+        return
+    if config.schedule.sync_every != 1:
+        raise UserError("this method takes the gradient of every step: type schedule=every_h schedule.sync_every=1")
+    if not outer:
+        raise UserError("method=ddp steps with the inner optimizer, and inner=gradients has none: type inner=adamw")
+    if inner and inner != outer:
+        raise UserError("this method steps with the gradients itself, without an inner optimizer: type inner=gradients")
+
+
+def stepped_inside(config: DictConfig) -> DictConfig | None:
+    """Return the optimizer that each worker steps with on its own; None where the gradients themselves are sent."""
+    return None if config.method.get("reads") == "gradients" else config.inner.optimizer
+
+
+def explain(overrides: Sequence[str], error: Exception) -> str:
+    """The first override at fault, and what is allowed in its place; else the error's own first line."""
+    choices = groups(overrides)
+    for override in parsed(overrides):
+        key, value = override.key_or_group, str(override.value())
+        if key in choices and value not in choices[key]:
+            return (
+                f"{key}={value}: {key} is one of {', '.join(choices[key])}{suggestion(key + '=', value, choices[key])}"
+            )
+    said = str(error).strip().splitlines()[0]
+    try:
+        base = composed(chosen(overrides))
+    except (HydraException, OmegaConfBaseException):
+        return said
+    for override in parsed(overrides):
+        key = override.key_or_group
+        known = key in choices or override.is_add() or added_options.is_about_hydra(override)
+        if not known and OmegaConf.select(base, key, default=error) is error:
+            return unknown(base, key)
+    return said
+
+
+def check_known(config: DictConfig, base: DictConfig, override: Override) -> None:
+    """Raises UserError for an option added with + that nobody would read."""
+    adds = override.is_add() or override.is_force_add()
+    if adds and not added_options.is_read(config, base, override.key_or_group):
+        raise UserError(unknown(base, override.key_or_group))
+
+
+def unknown(base: DictConfig, key: str) -> str:
+    """What to say of an option that does not exist."""
+    parent, _, _ = key.rpartition(".")
+    while parent and not OmegaConf.is_dict(OmegaConf.select(base, parent)):
+        parent, _, _ = parent.rpartition(".")
+    node = OmegaConf.select(base, parent) if parent else base
+    prefix = f"{parent}." if parent else ""
+    allowed = [str(name) for name in node if not str(name).startswith("_")]
+    word = key.removeprefix(prefix).split(".")[0]
+    where = f"{parent} has" if parent else "the options are"
+    return f"{key}: no such option, {where} {', '.join(allowed)}{suggestion(prefix, word, allowed)}"
+
+
+def suggestion(prefix: str, word: str, allowed: Sequence[str]) -> str:
+    """What to type, when something close enough is allowed."""
+    close = difflib.get_close_matches(word, allowed, n=1)
+    return f": type {prefix}{close[0]}" if close else ""
+
+
+def check_type(override: Override, default: Any) -> None:
+    """A number where the default is a number, or one of the words that stand for one. Raises UserError."""
+    value, key = override.value(), override.key_or_group
+    if value in WORDS.get(key, ()):
+        return
+    wanted = {bool: (bool,), int: (int,), float: (int, float)}.get(type(default))
+    if wanted is None or value is None or override.is_sweep_override():
+        return
+    if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
+        kind = {bool: "true or false", int: "a whole number", float: "a number"}[type(default)]
+        raise UserError(f"{key}={value}: {key} is {kind}: type {key}={str(default).lower()}")
+
+
+def parsed(overrides: Sequence[str]) -> list[Override]:
+    """Overrides as hydra reads them. Raises UserError for one that is not key=value."""
+    try:
+        return OverridesParser.create().parse_overrides(list(overrides))
+    except HydraException as error:
+        bad = next((o for o in overrides if "=" not in o), " ".join(overrides))
+        raise UserError(f"{bad!r} is not an option: options look like rounds=10 or recipe=diloco") from error

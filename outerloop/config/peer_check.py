@@ -1,0 +1,92 @@
+"""Whether all peers of own loops begin alike: settings, shapes, rounds, weights; what differs is named."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from outerloop.core.initial_state import Standing, begin_alike, leave_out
+from outerloop.core.loop import OuterLoop
+from outerloop.types import Contribution, UserError, printable
+
+logger = logging.getLogger(__name__)
+Settings = Mapping[str, Any]
+MOST_BYTES = 1 << 22
+"""Of what a peer tells of its model: some 40,000 parameters."""
+AXES = ("recipe", "method", "compress", "feedback", "aggregate", "schedule")
+OUTER = (*AXES, "merge_local", "buffers", "eager", "clip", "state_dtype", "seed")
+"""Options of the outer loop: those that must be equal everywhere, whatever trains the model."""
+
+
+def begin_together(outer: OuterLoop, settings: Settings) -> None:
+    """Take over the state of the run where this peer comes late; else begin with equal settings, rounds and weights.
+
+    Who tells other settings or shapes than more than half of those that meet, or nothing, is left out by name; the rest
+    is as of initial_state.py. Raises UserError.
+    """
+    if outer.exchange.came_late:
+        outer.find_others()
+    elif outer.exchange.lockstep:
+        own = {
+            "settings": {key: value for key, value in settings.items() if key.split(".")[0] in OUTER},
+            "shapes": outer.island.layouts(),
+            "standing": Standing.of(outer).to_map(),
+        }
+        told = {one.peer: told_by(one) for one in outer.meet(json.dumps(own).encode())}
+        reasons = {peer: difference(told[outer.exchange.peer], theirs, peer) for peer, theirs in told.items()}
+        leave_out(outer, reasons, logger.warning)
+        standings = {peer: theirs["standing"] for peer, theirs in told.items() if not reasons[peer]}
+        begin_alike(outer, standings, logger.warning)
+
+
+def told_by(one: Contribution) -> Any:
+    """Return the settings, shapes and standing in a peer's opening message; None when it is malformed."""
+    try:
+        told = json.loads(bytes(one.blob[:MOST_BYTES]))
+        standing = Standing.told(told["standing"])
+        return {"settings": dict(told["settings"]), "shapes": dict(told["shapes"]), "standing": standing}
+    except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError):
+        return None
+
+
+def difference(own: Any, told: Any, peer: str) -> str:
+    """Return a message that names the first setting or parameter that differs; empty if all are equal."""
+    if told is None:
+        return f"{peer} does not tell what its model is; start the same program everywhere"
+    if line := differing_setting(own["settings"], told["settings"], peer):
+        return line
+    ours, theirs = own["shapes"], told["shapes"]
+    for name in sorted(ours.keys() | theirs.keys()):
+        if ours.get(name) != theirs.get(name):
+            here, there = (f"has shape {of[name]}" if name in of else "is not trained" for of in (ours, theirs))
+            said = f"{printable(name[:200])} {here} here and {printable(str(there)[:200])} at {peer}"
+            return f"{said}: make the same model everywhere"
+    return ""
+
+
+def first_difference(ours: Settings, theirs: Settings) -> str | None:
+    """The key of the first setting that differs: the recipe, else an axis before what is in it, else by name."""
+    keys = sorted(ours.keys() | theirs.keys(), key=lambda key: (key != "recipe", key.count("."), key))
+    return next((key for key in keys if ours.get(key) != theirs.get(key)), None)
+
+
+def shown(settings: Settings, key: str) -> str:
+    """A setting as it is typed."""
+    return json.dumps(settings.get(key)).strip('"')
+
+
+def differing_setting(ours: Settings, theirs: Settings, peer: str) -> str:
+    """Return a message that names the first setting that differs, and what to type; empty if all are equal."""
+    key = first_difference(ours, theirs)
+    if key is None:
+        return ""
+    here, there = shown(ours, key), shown(theirs, key)[:200]
+    return f"{printable(key[:200])} is {here} here and {there} at {peer}: type the same options everywhere"
+
+
+def refuse_different(ours: Settings, theirs: Settings, peer: str) -> None:
+    """Check that a peer has the same settings. Raises UserError with the first one that differs."""
+    if line := differing_setting(ours, theirs, peer):
+        raise UserError(line)

@@ -1,0 +1,151 @@
+"""Where a process sits: which rank of which island, and what the model of such an island is.
+
+    torchrun's ranks        0 1 2 3 4 5
+    island.ranks=2          island 0: 0 1    island 1: 2 3    island 2: 4 5
+    lanes                   0 2 4 and 1 3 5: the same place in every island
+
+replicated: DDP averages the gradients of an island. sharded, gathered: FSDP2 does, with a group of parameters a layer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.parallel import DistributedDataParallel
+
+from outerloop.inner.trainer import pick_device
+from outerloop.replica.rank_group import RankGroup
+from outerloop.types import UserError
+
+LOCAL_RANK = int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")))
+"""This process's place on its machine."""
+LEAST_PATIENCE_S = 1800
+"""How long the ranks of an island wait for one another, at least: its first one may be waiting for a round."""
+
+
+class RankLayout:
+    """One process of one island.
+
+    Args:
+        kind: "single", "replicated", "sharded" or "gathered".
+        mesh: islands x ranks; None for a process that is an island by itself.
+    """
+
+    def __init__(self, kind: str, mesh: DeviceMesh | None) -> None:
+        self.kind, self.mesh = kind, mesh
+        self.ranks = RankGroup(mesh["ranks"].get_group() if mesh else None)
+        self.island = mesh.get_local_rank("islands") if mesh else dist.get_rank() if dist.is_initialized() else 0
+
+    @property
+    def lane(self) -> dist.ProcessGroup | None:
+        """The processes with the same place in the other islands, this one included; None: all processes."""
+        return self.mesh["islands"].get_group() if self.mesh else None
+
+    @property
+    def lanes(self) -> int:
+        """How many ranks of an island have a message of their own."""
+        return self.ranks.size if self.kind == "sharded" else 1
+
+    @property
+    def follows(self) -> bool:
+        """Whether another rank holds the outer state of this one."""
+        return self.kind == "gathered" and not self.ranks.leads
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """What the forward pass calls; cuts the model itself where an island holds shards of it."""
+        if self.mesh is None:
+            return model
+        if self.kind == "replicated":
+            return DistributedDataParallel(model, process_group=self.ranks.group)
+        return sharded(model, self.mesh["ranks"])
+
+    def part_of(self, windows: Tensor) -> Tensor:
+        """(n, seq_len + 1) -> this rank's part; all ranks get as many, so that they compute together."""
+        ranks = self.ranks
+        return windows[: len(windows) // ranks.size * ranks.size][ranks.rank :: ranks.size]
+
+
+ALONE = RankLayout("single", None)
+"""A worker that is no rank of anything."""
+
+
+def taken(settings: DictConfig) -> RankLayout:
+    """This process's seat. All processes of torchrun call it, with equal settings. Raises UserError."""
+    kind, device = settings.island.kind, pick_device(settings.inner.device, LOCAL_RANK)
+    if kind == "single":
+        return RankLayout(kind, None)
+    if device.type == "cuda":
+        refuse_shared_devices(ranks_here())
+        torch.cuda.set_device(device)
+    places = torch.arange(dist.get_world_size()).view(settings.workers, -1)
+    return RankLayout(kind, mesh_of(places, device.type, patience_of(settings)))
+
+
+def mesh_of(places: Tensor, device_type: str, patience: timedelta) -> DeviceMesh:
+    """(islands, ranks) int64 -> the mesh. Its groups wait so long; those of `init_device_mesh` wait 30 minutes."""
+    groups: list[Any] = [
+        dist.new_subgroups_by_enumeration(lines.tolist(), timeout=patience)[0] for lines in (places.T, places)
+    ]
+    return DeviceMesh.from_group(groups, device_type, places, mesh_dim_names=("islands", "ranks"))
+
+
+def patience_of(settings: DictConfig) -> timedelta:
+    """How long the ranks of an island wait for one another; of one in a swarm, while its first takes over the state."""
+    patience_s = max(LEAST_PATIENCE_S, 2 * settings.round_timeout_s)
+    if settings.workers_as != "ranks":
+        from outerloop.swarm.timeouts import STATE_S  # with hivemind, which other runs may do without
+
+        patience_s = max(patience_s, STATE_S)
+    return timedelta(seconds=patience_s)
+
+
+def ranks_here() -> int:
+    """Processes that torchrun has started on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ["WORLD_SIZE"])
+
+
+def refuse_shared_devices(ranks: int) -> None:
+    """Raises UserError where ranks of islands would share a GPU, which NCCL does not do."""
+    if ranks > (devices := torch.cuda.device_count()):
+        raise UserError(
+            f"{ranks} ranks of islands on a machine with {devices} CUDA devices, and each rank needs one of its own:"
+            f" type --nproc-per-node {devices}, or inner.device=cpu"
+        )
+
+
+def place(rank: int, *, size: int, workers: int) -> tuple[int, int]:
+    """Island and place in it of one of `size` processes, as `taken` lays them out."""
+    return divmod(rank, size // workers)
+
+
+def backend_of(settings: DictConfig) -> str:
+    """Of the process group: GPUs of one island talk through NCCL, everything else through gloo."""
+    on_cuda = pick_device(settings.inner.device, LOCAL_RANK).type == "cuda"
+    return "cpu:gloo,cuda:nccl" if on_cuda and settings.island.kind != "single" else "gloo"
+
+
+def sharded(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    """The model under `fully_shard`, in place: one group of parameters for each layer, one for the rest."""
+    from torch.distributed.fsdp import fully_shard  # here: the import takes a second
+
+    for layer in layers_of(model):
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def layers_of(module: nn.Module) -> Iterator[Any]:
+    """The members of the outermost module lists."""
+    for child in module.children():
+        if isinstance(child, nn.ModuleList):
+            yield from child
+        else:
+            yield from layers_of(child)

@@ -1,0 +1,322 @@
+"""The outer loop: launch, land. The whole route of a round on one screen.
+
+    every H inner steps:   Δ = φ − θ  →  x = Δ + β e  →  compress  →  wire  →  exchange
+    at landing:            ḡ = aggregate of all payloads, the own one decoded like the rest
+                           e ← x − x̂;   φ ← method(φ, ḡ);   θ ← merge(φ, θ)
+    left out:              φ ← method(φ, ḡ);   θ ← φ − Δ,   so that Δ and e stay as they were
+
+Three properties hang on this order. A round that failed, or counted without this peer, is free: residual and progress
+move only at a landing that this peer's own payload was part of, and the next Δ carries what the round left behind.
+Replicas agree bit for bit: everyone sums the same bytes in the same order, and a 64-bit hash of slow weights in each
+header shows when they do not. Nothing is lost: what was put in is what was sent plus what is held.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any, Literal
+
+import torch
+from torch.nn import Module
+
+from outerloop import wire
+from outerloop.aggregate.screen import screen_of
+from outerloop.core import compatibility
+from outerloop.core.codec import UpdateCodec, leader
+from outerloop.core.eager import first_mean, refreshed
+from outerloop.core.launch import RoundLauncher, is_concurrent
+from outerloop.core.pipeline import RoundPipeline
+from outerloop.core.round import InFlight, ReceivedRound, RoundReport
+from outerloop.core.round_cost import RoundCostMeter
+from outerloop.core.round_scheduler import RoundScheduler
+from outerloop.core.shared_state import SharedState
+from outerloop.core.verify import RoundVerifier, VerifiedRound
+from outerloop.protocols import (
+    AdaptiveSchedule,
+    Aggregate,
+    Compressor,
+    CostAware,
+    Exchange,
+    Feedback,
+    OuterMethod,
+    Schedule,
+)
+from outerloop.replica.buffers import Buffers
+from outerloop.replica.island import Island
+from outerloop.replica.sharding import unwrapped
+from outerloop.replica.state_size import momentum_share, residual_share
+from outerloop.replica.weights import Replica
+from outerloop.state.checkpoint import on_device, opened, whole_parts
+from outerloop.types import Contribution, Round, RoundFailed, StateTransferRequired
+
+STATE_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+class OuterLoop(RoundScheduler):
+    """Joins one point of the product method x feedback x compressor x exchange x schedule to a model.
+
+    Args:
+        model: its trainable parameters are the fast weights; updated in place.
+        method, compress, feedback, aggregate, exchange, schedule: the axes.
+        merge_local: weight of the LOCAL value when a landed fragment is written back, 0 .. 1; "carry": the landed
+            value and what was gained by inner steps since the launch.
+        buffers: "local", or "averaged": BatchNorm statistics become the mean of all peers when a round lands.
+        eager: at landing, replace what this peer contributed then by what it has now (arXiv 2502.12996); needs a
+            schedule that lands a round just after the next one of the same fragment was launched.
+        clip: "median", "none", or "auto": which contributions are refused or shortened (aggregate/norm_screen.py).
+        state_dtype: "float32", or "float64" for slow weights that keep every bit of φ − θ (twice the memory).
+        timeout_s: the longest that a landing waits for its exchange.
+        seed: of every random choice of a compressor; equal on all peers.
+        rounds: how many the run has; a peer that was away does not skip beyond the last. None: there is no last.
+        island: the door to the model, where it is another one than `Island(model)`.
+
+    `doubts` holds a line for each setting that is allowed but unlikely to be meant; `residual_share` and
+    `momentum_share` say how many bytes feedback and method will hold for each byte of slow weights.
+
+    Raises:
+        UserError: for parts that cannot work together.
+    """
+
+    def __init__(
+        self,
+        model: Module,
+        *,
+        method: OuterMethod,
+        compress: Compressor,
+        feedback: Feedback,
+        aggregate: Aggregate,
+        exchange: Exchange,
+        schedule: Schedule,
+        merge_local: float | Literal["carry"] = 0.0,
+        buffers: str = "local",
+        eager: bool = False,
+        clip: str = "auto",
+        state_dtype: str = "float32",
+        timeout_s: float = 600.0,
+        seed: int = 0,
+        rounds: int | None = None,
+        island: Island | None = None,
+    ) -> None:
+        compatibility.refuse(
+            method=method,
+            compress=compress,
+            feedback=feedback,
+            aggregate=aggregate,
+            exchange=exchange,
+            schedule=schedule,
+            eager=eager,
+            merge_local=merge_local,
+        )
+        super().__init__(exchange=exchange, schedule=schedule, rounds=rounds)
+        self.doubts = compatibility.doubts(method=method, compress=compress, feedback=feedback, schedule=schedule)
+        self.model, self.buffers = model, Buffers(unwrapped(model), kind=buffers)
+        self.payload = UpdateCodec(compress, seed=seed, beside=self.buffers.schema)
+        self.method, self.feedback = method, feedback
+        self.choosing = compress if isinstance(compress, CostAware) else None
+        self.evolving = schedule if isinstance(schedule, AdaptiveSchedule) else None
+        self.meter = RoundCostMeter(exchange, delay=schedule.delay, step_s=schedule.step_s)
+        self.eager, self.timeout_s = eager, timeout_s
+        self.screen = screen_of(clip, method=method, exchange=exchange, eager=eager)
+        self.shared = exchange.agrees and method.shared and not eager
+        self.replica = Replica(model, dtype=STATE_DTYPES[state_dtype], island=island)
+        self.island, self.slow = self.replica.island, self.replica.slow
+        compatibility.refuse_fragments(schedule, list(self.slow))
+        self.residual_share = residual_share(feedback, STATE_DTYPES[state_dtype])
+        self.momentum_share = momentum_share(method, STATE_DTYPES[state_dtype])
+        self.method.init(self.slow)
+        concurrent = is_concurrent(exchange, schedule, method)
+        self.routes = RoundPipeline(
+            self.island,
+            self.slow,
+            self.buffers,
+            method=method,
+            feedback=feedback,
+            aggregate=aggregate,
+            payload=self.payload,
+            peer=exchange.peer,
+            delay=schedule.delay,
+            sync_every=schedule.sync_every,
+            merge_local=merge_local,
+            concurrent=concurrent,
+        )
+        self.departures = RoundLauncher(
+            self.replica, self.routes, self.payload, exchange=exchange, schedule=schedule, concurrent=concurrent
+        )
+        measures = self.evolving is not None
+        self.judge = RoundVerifier(self.routes, exchange, shared=self.shared, measures=measures, screen=self.screen)
+        self.inheritance = SharedState(
+            self.replica, self.buffers, method=method, payload=self.payload, evolving=self.evolving, screen=self.screen
+        )
+        self.meetings = 0
+        self.parts: dict[str, Any] = {"method": method, "feedback": feedback, "payload": self.payload}
+        self.parts |= {"choosing": self.choosing, "schedule": self.evolving, "buffers": self.buffers}
+        self.parts |= {"screen": self.screen}
+
+    @property
+    def spare_bytes(self) -> int:
+        """What launches and landings keep of one round for the next, besides residual and momentum."""
+        return self.routes.spare_bytes
+
+    @property
+    def slow_hash(self) -> int:
+        """64-bit hash of all slow weights."""
+        return self.replica.hash_of(self.slow)
+
+    def after_inner_step(self, samples: int) -> list[RoundReport]:
+        """Count one inner step of this many training samples; launch and land what is due.
+
+        Takes over the others' state when this peer was away for too long. Raises ReplicasDiverged.
+        """
+        self.waiting = [waiting + samples for waiting in self.waiting]
+        reports = []
+        with self.meter.between_steps(), self.island.at_work():
+            try:
+                for report in self.go_on():
+                    reports.append(report)
+            except StateTransferRequired as others:
+                self.take_over(*others.state(self.inheritance.most_bytes))
+        return reports
+
+    def find_others(self) -> None:
+        """Before the first inner step of a peer that comes late: their state, if it cannot land what it missed."""
+        self.meetings = 2  # the others have met at the start, and begun alike
+        try:
+            self.exchange.decided(self.next_round)
+        except StateTransferRequired as others:
+            self.take_over(*others.state(self.inheritance.most_bytes))
+
+    def take_over(self, round: Round, content: bytes) -> None:
+        """Go on from the others' state as of a round."""
+        self.settle()
+        self.inheritance.take(content)
+        self.go_on_from(round)
+
+    def depart(self, round: Round) -> None:
+        """It leaves, at once or while inner steps go on. Raises UserError for a model that has changed."""
+        if self.departures.thread:
+            leads, samples = self.leads(round), self.samples_of(round)
+            self.leaving[round] = self.departures.meanwhile(round, samples, leads=leads, announced=self.announced)
+        else:
+            self.in_flight[round] = self.island.compute(self.launch, round)
+            if self.eager and not round.number:
+                self.begin_eagerly(self.in_flight[round])
+
+    def launch(self, round: Round) -> InFlight:
+        """On its way at once, which changes nothing that lasts. Raises UserError for a model that has changed."""
+        return self.departures.at_once(round, self.samples_of(round), leads=self.leads(round))
+
+    def left_out(self, round: Round) -> InFlight:
+        """A round that was decided without a message of this peer."""
+        offered = {name: self.slow[name] for name in self.schedule.fragment(round.fragment, list(self.slow))}
+        return InFlight(round, offered, b"", self.exchange.start(b"", round), samples=0, launch_s=0.0, delta_norm=0.0)
+
+    def land(self, round: Round) -> RoundReport:
+        """Wait, then apply everything or nothing.
+
+        Raises StateTransferRequired, and ReplicasDiverged: nothing has moved, and the next round carries what this one
+        offered.
+        """
+        flight = self.in_flight.pop(round)
+        began, moving_s = time.perf_counter(), self.exchange.moving_s
+        try:
+            received = flight.pending.wait(self.timeout_s)
+            arrival = ReceivedRound(received, began, time.perf_counter(), self.exchange.moving_s - moving_s)
+            verdict = self.island.compute(self.judged, flight, arrival)
+        except (RoundFailed, wire.InvalidMessage) as reason:
+            return flight.report(self.slow_hash, wait_s=time.perf_counter() - began, failed=str(reason))
+        return self.island.compute(self.apply, flight, arrival, verdict)
+
+    @torch.no_grad()
+    def judged(self, flight: InFlight, arrival: ReceivedRound) -> VerifiedRound:
+        """What all that came means, once for all workers of a process. Raises RoundFailed, InvalidMessage."""
+        received, offered = arrival.received, flight.offered
+        return self.exchange.once(flight.round, lambda refused: self.judge.verdict(received, offered, refused))
+
+    @torch.no_grad()
+    def apply(self, flight: InFlight, arrival: ReceivedRound, verdict: VerifiedRound) -> RoundReport:
+        """Everything that a round changes."""
+        round, combined = flight.round, verdict.combined.to(self.replica.device)
+        own = self.replica.hash_of(flight.offered)
+        diverged = self.judge.diverged(combined.messages, own, round)
+        doubt = self.judge.in_doubt(combined.messages, own, round)
+        if self.eager:
+            now = self.in_flight[Round(round.number + 1, round.fragment)].offered
+            combined = refreshed(combined, now=now, then=flight.offered)
+        peers = tuple(m.header.peer for m in combined.messages)
+        sent = [bytes(c.blob) for c in arrival.received if c.peer == self.exchange.peer and c.peer in peers]
+        counted = sent == [flight.blob]
+        squares = self.routes.land(combined, flight.offered, flight.then, counted=counted)
+        evolved = self.evolving.learn(round, verdict.agreement) if self.evolving else ""
+        self.payload.landed(combined.messages, flight.offered)
+        self.screen.learn(verdict.measured)
+        self.judge.landed(combined.messages, round)
+        self.replica.rehash(flight.offered)
+        self.waiting[round.fragment] -= flight.samples if counted else 0
+        self.exchange.landed(round, self.inheritance.pack)
+        if verdict.refused:
+            self.exchange.refused(round, verdict.refused)
+        land_s = time.perf_counter() - arrival.at_s
+        return flight.report(
+            self.slow_hash,
+            wait_s=arrival.waited_s,
+            moved_s=min(arrival.waited_s, arrival.moving_s),
+            peers=peers,
+            diverged=diverged,
+            refused=tuple(verdict.refused.values()),
+            land_s=land_s,
+            mean_norm=math.sqrt(squares),
+            notes=tuple(filter(None, [doubt, evolved, self.learned(flight, land_s)])),
+        )
+
+    def learned(self, flight: InFlight, land_s: float) -> str:
+        """What the compressor chooses otherwise, if it chooses: it learns from rounds that this peer sent to."""
+        cost = self.meter.cost(flight.launch_s + land_s)
+        return self.choosing.learn(cost) if self.choosing and flight.blob else ""
+
+    @torch.no_grad()
+    def begin_eagerly(self, flight: InFlight) -> None:
+        """The first eager update, when nothing has come back yet."""
+        self.method.update(self.slow, first_mean(flight.offered, self.exchange.size), {})
+        self.routes.write(flight.offered)
+        self.replica.rehash(flight.offered)
+
+    def leads(self, round: Round) -> bool:
+        """Whether this peer says what holds in the next round: in turn, and only where all hear it before then."""
+        heard = self.exchange.agrees and not self.eager
+        return heard and leader(round.number + 1, self.exchange.size) == self.exchange.rank
+
+    def meet(self, blob: bytes) -> list[Contribution]:
+        """Everybody's bytes, own included; all peers must call it equally often. Raises RoundFailed."""
+        self.settle()
+        self.meetings += 1
+        return self.exchange.meet(blob, self.meetings, self.timeout_s)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what `evolved` does, as torch.save and torch.distributed.checkpoint take it whole."""
+        return whole_parts(self.evolved())
+
+    def evolved(self) -> dict[str, Any]:
+        """Return everything that evolves, rounds in flight included: the state of each part under its name."""
+        self.settle()
+        return {
+            "slow": dict(self.slow),
+            **{name: part.state_dict() if part else {} for name, part in self.parts.items()},
+            "inner_step": self.inner_step,
+            "samples": list(self.waiting),
+            "in_flight": [flight.state_dict() for flight in self.in_flight.values()],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` or `evolved` returned; rounds in flight are offered to the exchange again."""
+        self.settle()
+        state = on_device(opened(state), self.replica.device)
+        self.replica.load_slow(state["slow"])
+        for name, part in self.parts.items():
+            if part:
+                part.load_state_dict(state.get(name, {}))  # of the screen there was none in older runs
+        self.inner_step, samples = state["inner_step"], state["samples"]
+        # a single number in checkpoints of before
+        self.waiting = list(samples) if isinstance(samples, list) else [samples] * len(self.waiting)
+        flights = [InFlight.resumed(saved, self.exchange) for saved in state["in_flight"]]
+        self.in_flight = {flight.round: flight for flight in flights}

@@ -1,0 +1,121 @@
+"""What a rank holds, by part, in bytes: estimated before the first step, and as it really is later.
+
+    parameters        all of the model, in this rank's shards         gradients      of what is trained
+    inner optimizer   its state                                       slow           slow weights φ
+    residual          of the feedback                                 momentum       of the outer method
+    buffers           of the model                                spare          copies kept from round to round
+
+State that does not exist yet is estimated from a trial: the same optimizer, method and feedback on a parameter of 4,096
+values, once. What comes and goes within a round (the offered tensors, messages, one gathered parameter) is not counted.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.optim import Optimizer
+
+from outerloop.core.loop import OuterLoop
+from outerloop.replica.sharding import local_of
+from outerloop.replica.state_size import SIDE, bytes_of
+
+
+@dataclass(frozen=True)
+class MemoryUsage:
+    """Bytes by part of one rank; `state_device`: of slow, residual and momentum, where that is not the model's."""
+
+    parts: dict[str, int]
+    state_device: torch.device | None = None
+
+    @property
+    def total(self) -> int:
+        """All parts."""
+        return sum(self.parts.values())
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{part} {size / 1e6:,.1f}" for part, size in self.parts.items())
+        apart = (
+            f"; slow, residual and momentum on {self.state_device}" if self.state_device and self.parts["slow"] else ""
+        )
+        return f"memory of this rank {self.total / 1e6:,.1f} MB: {shown}{apart}"
+
+
+def estimate(outer: OuterLoop, optimizer: Optimizer | None) -> MemoryUsage:
+    """What this rank will hold once it has taken a step and landed a round. Changes nothing.
+
+    Args:
+        outer: its model is on its device, sharded if it is to be.
+        optimizer: the inner one; None where there is none.
+    """
+    trained = outer.island.params.values()
+    slow = bytes_of(outer.slow)
+    return MemoryUsage(
+        {
+            "parameters": bytes_of(outer.model.parameters()),
+            "gradients": sum(local_of(p.detach()).nbytes for p in trained),
+            "inner optimizer": sum(state_bytes(one) for one in parts_of(optimizer)),
+            "slow": slow,
+            "residual": round(slow * outer.residual_share),
+            "momentum": round(slow * outer.momentum_share),
+            "spare": outer.spare_bytes,
+            "buffers": bytes_of(outer.model.buffers()),
+        },
+        outer.island.state_device,
+    )
+
+
+def measure(outer: OuterLoop, optimizer: Optimizer) -> MemoryUsage:
+    """What this rank holds now, by the tensors that are there."""
+    return MemoryUsage(
+        {
+            "parameters": bytes_of(outer.model.parameters()),
+            "gradients": bytes_of(p.grad for p in outer.island.params.values()),
+            "inner optimizer": sum(bytes_of(one.state) for one in parts_of(optimizer)),
+            "slow": bytes_of(outer.slow),
+            "residual": bytes_of(outer.feedback.state_dict()),
+            "momentum": bytes_of(outer.method.state_dict()),
+            "spare": bytes_of(outer.routes.spare),
+            "buffers": bytes_of(outer.model.buffers()),
+        },
+        outer.island.state_device,
+    )
+
+
+def parts_of(optimizer: Optimizer | None) -> list[Optimizer]:
+    """The optimizers inside one that is made of several, else itself, if there is one."""
+    if optimizer is None:
+        return []
+    values = [value if isinstance(value, list) else [value] for value in vars(optimizer).values()]
+    return [one for several in values for one in several if isinstance(one, Optimizer)] or [optimizer]
+
+
+def state_bytes(optimizer: Optimizer) -> int:
+    """Of its state for all its parameters, from trials of each group, kind of shape and dtype."""
+    total, known = 0.0, dict[Any, float]()
+    for number, group in enumerate(optimizer.param_groups):
+        for p in group["params"]:
+            x = local_of(p.detach())
+            kind = number, x.dim(), x.dtype
+            if kind not in known:
+                known[kind] = tried(optimizer, group, x)
+            total += known[kind] * x.nbytes
+    return round(total)
+
+
+def tried(optimizer: Optimizer, group: dict[str, Any], like: Tensor) -> float:
+    """Bytes of state per byte of a parameter, for one with as many dimensions as `like`."""
+    shape = [SIDE * SIDE] if like.dim() < 2 else [SIDE, SIDE, *[1] * (like.dim() - 2)]
+    stand_in = Parameter(like.new_zeros(shape))
+    stand_in.grad = torch.zeros_like(stand_in)
+    trial = copy.copy(optimizer)  # shares no hooks with the original
+    own = {name: value for name, value in vars(optimizer).items() if name not in vars(trial) and name != "step"}
+    vars(trial).update(own)  # what a class keeps beside its state; learning rate schedulers put a `step` there
+    trial.param_groups, trial.state = [{**group, "params": [stand_in]}], defaultdict(dict)
+    trial.step()
+    return bytes_of(trial.state) / stand_in.nbytes

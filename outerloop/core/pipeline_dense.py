@@ -1,0 +1,141 @@
+"""Any axes: dense tensors from one to the next.
+
+x = feedback(outgoing(φ, θ))  →  compress;      ḡ = aggregate of all that came back;  e ← x − x̂;  φ ← method(φ, ḡ)
+
+Norms, agreement and aggregate are of one kind: of values, or of the coefficients of an orthonormal transform.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from outerloop import wire
+from outerloop.aggregate.exact_norms import sum_of_squares
+from outerloop.aggregate.median_clip import scaled
+from outerloop.aggregate.norm_screen import LONGEST
+from outerloop.core.codec import UpdateCodec
+from outerloop.kernels.finite import all_finite
+from outerloop.protocols import Aggregate, Feedback, OuterMethod
+from outerloop.types import Parts, Tensors
+
+
+@dataclass(frozen=True)
+class LocalUpdate:
+    """What one route adds to a message, what must be held until landing, and Σ Δ²; `then`: copies of θ as it is."""
+
+    parts: dict[str, Parts]
+    offered: Tensors
+    squares: float
+    then: Tensors = field(default_factory=dict)
+
+
+class DensePipeline:
+    """The definition of a round; takes every tensor.
+
+    slow   this peer's slow weights. Where a method sends weights, norms are of their differences from these, and what
+           is shortened are the differences (aggregate/distance_screen.py)
+    """
+
+    def __init__(
+        self,
+        *,
+        method: OuterMethod,
+        feedback: Feedback,
+        aggregate: Aggregate,
+        payload: UpdateCodec,
+        peer: str,
+        slow: Tensors | None = None,
+    ) -> None:
+        self.method, self.feedback, self.aggregate = method, feedback, aggregate
+        self.payload, self.peer = payload, peer
+        self.centre = (slow or {}) if method.sends != "differences" else {}
+
+    def launch(self, number: int, slow: Tensors, read: Tensors, *, leads: bool) -> LocalUpdate:
+        """Difference, feedback, compress. Changes nothing that lasts."""
+        delta = self.method.outgoing(slow, read)
+        offered = {name: self.feedback.add(name, finite(name, x, slow[name])) for name, x in delta.items()}
+        parts = {name: self.payload.encode(number, name, x, leads=leads) for name, x in offered.items()}
+        return LocalUpdate(parts, offered, squares(delta))
+
+    def combine(
+        self,
+        messages: list[wire.Message],
+        like: Tensors,
+        *,
+        factors: list[float],
+        samples: list[int],
+        norms: list[float],
+    ) -> Tensors:
+        """ḡ: decode, scale and aggregate, peer by peer in name order. Raises InvalidMessage; changes nothing.
+
+        Payloads of coefficients (DCT) are aggregated as coefficients, and the aggregate alone is transformed back.
+        `factors`, `samples`: what each message counts times and weighs. `norms`: of each whole message once scaled, if
+        the aggregate needs them.
+        """
+
+        def sent(name: str, x: Tensor) -> list[Tensor]:
+            return self.scaled(name, self.contributions(messages, name, x), factors)
+
+        return {name: self.payload.values(self.aggregate(sent(name, x), samples, norms)) for name, x in like.items()}
+
+    def contributions(self, messages: Sequence[wire.Message], name: str, like: Tensor) -> list[Tensor]:
+        """Return what each message holds of one tensor, as it is aggregated. Raises InvalidMessage."""
+        return [self.payload.contribution(message, name, like) for message in messages]
+
+    def land(
+        self, mean: Tensors, messages: list[wire.Message], offered: Tensors, slow: Tensors, *, counted: bool
+    ) -> float:
+        """Slow weights move, and the residual if this peer's message `counted`; returns Σ ḡ²."""
+        ours = [m for m in messages if m.header.peer == self.peer and counted]
+        own = {name: self.payload.decode(m, name, offered[name]) for m in ours for name in mean}
+        for name, sent in own.items():
+            self.feedback.keep(name, offered[name], sent)
+        if mean:
+            self.method.update(slow, mean, own)
+        return squares(mean)
+
+    def squares_of(self, message: wire.Message, like: Tensors) -> dict[str, float]:
+        """Return Σ x² of each tensor of one message, as it is aggregated. Raises InvalidMessage."""
+        return {
+            name: self.sum_of_squares(name, self.payload.contribution(message, name, x), of=x.numel())
+            for name, x in like.items()
+        }
+
+    def scaled(self, name: str, sent: Sequence[Tensor], factors: Sequence[float]) -> list[Tensor]:
+        """Return each contribution to one tensor times its factor; as it is where that is 1."""
+        if name not in self.centre:
+            return scaled(sent, factors)
+        centre = self.centre[name]
+        return [
+            torch.lerp(centre.expand_as(x).to(x.dtype), x, factor) if factor < 1 else x
+            for x, factor in zip(sent, factors, strict=True)
+        ]
+
+    def sum_of_squares(self, name: str, sent: Tensor, *, of: int) -> float:
+        """Return Σ x² of one contribution to one tensor; infinite where float64 does not hold it."""
+        if name not in self.centre:
+            return sum_of_squares(sent, of=of)
+        apart = sent.double() - self.centre[name].double()
+        return sum_of_squares(apart, of=of) if all_finite(apart) else math.inf
+
+
+def finite(name: str, x: Tensor, slow: Tensor) -> Tensor:
+    """x, which was made of these slow weights, or FloatingPointError with the parameter's name."""
+    if all_finite(x):
+        return x
+    if not float(slow.abs().max()) <= LONGEST:
+        raise FloatingPointError(
+            f"{name}: the slow weights are out of all bounds, an outer step was too long: type clip=median, or lower"
+            " the learning rate of the method"
+        )
+    raise FloatingPointError(f"{name}: pseudo-gradient is not finite, training has diverged: lower inner.lr")
+
+
+def squares(tensors: Mapping[str, Tensor]) -> float:
+    """Σ x² over all values."""
+    return sum(float(x.norm()) ** 2 for x in tensors.values())

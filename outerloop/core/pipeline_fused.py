@@ -1,0 +1,214 @@
+"""Two kernels for the whole of a round, with nothing dense in between: `kernels.select` at launch, `kernels.land`.
+
+For what SparseLoCo and its relatives are made of: the top-k of pseudo-gradient plus residual, or with what was not sent
+left in the fast weights, averaged over peers or senders, clipped to the median norm or not, SGD on the slow weights.
+Everything else goes the plain way. Which tensors come here is decided by settings, shapes and the order of memory,
+which peers compare when they meet (Island.layouts), never by the machine, so all of them round alike.
+
+The landing kernel forms Δ = φ − θ once more, for the residual, of θ as it was at the launch. Where inner steps come in
+between, or the fast weights do not become the slow ones, the kernel works on a copy of that (`aside`), and the model is
+written afterwards.
+
+P peers, M kept values of a tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from outerloop import wire
+from outerloop.aggregate.exact_norms import sum_of_squares
+from outerloop.aggregate.mean import Mean
+from outerloop.aggregate.median_clip import MedianClip
+from outerloop.aggregate.senders import Senders
+from outerloop.compress.by_size import codec_of
+from outerloop.compress.topk import TopK
+from outerloop.core.codec import UpdateCodec, blaming, on
+from outerloop.core.pipeline_dense import DensePipeline, LocalUpdate, finite
+from outerloop.feedback.ef import ErrorFeedback
+from outerloop.feedback.local_error import LocalError
+from outerloop.feedback.none import NoFeedback
+from outerloop.feedback.residual_storage import EightBit
+from outerloop.kernels.eight_bit import BLOCK
+from outerloop.kernels.land import Landing, land
+from outerloop.kernels.select import absolute, select
+from outerloop.kernels.threads import across
+from outerloop.methods.outer_optimizer import OuterOptimizer
+from outerloop.protocols import Aggregate
+from outerloop.types import Parts, Tensors
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class SparseUpdates:
+    """What all peers kept of one tensor: position and value (P, M), and (P, 1) what values count times if not 1."""
+
+    position: Tensor
+    value: Tensor
+    factor: Tensor | None = None
+
+    def to(self, device: torch.device) -> SparseUpdates:
+        """The same on a device."""
+        factor = None if self.factor is None else self.factor.to(device)
+        return SparseUpdates(self.position.to(device), self.value.to(device), factor)
+
+
+class FusedPipeline:
+    """Takes tensors whose compressor is top-k and whose weights are in float32 or bfloat16.
+
+    Takes none where the axes are others than the kernels compute: `fits` is False. `aside`: `land` gets copies.
+    """
+
+    def __init__(self, plain: DensePipeline, *, aside: bool) -> None:
+        self.fits, self.aside = computed(plain), aside
+        self.method, self.payload, self.peer = cast(OuterOptimizer, plain.method), plain.payload, plain.peer
+        self.aggregate, self.by_senders = plain.aggregate, isinstance(inner_of(plain.aggregate), Senders)
+        self.feedback = cast(ErrorFeedback | LocalError | NoFeedback, plain.feedback)
+        eight_bit = isinstance(getattr(self.feedback, "residual", None), EightBit)
+        self.divisor = BLOCK if eight_bit else 1
+
+    def takes(self, slow: Tensor, fast: torch.dtype) -> bool:
+        """Whether a tensor goes this way whose fast weights are of this dtype.
+
+        Empty ones do not, nor those whose chunks cut the blocks of the residual.
+        """
+        codec = codec_of(self.payload.compress, slow.shape)
+        return (
+            self.fits
+            and isinstance(codec, TopK)
+            and codec.chunk % self.divisor == 0
+            and slow.dtype == torch.float32
+            and fast in (torch.float32, torch.bfloat16)
+            and slow.numel() > 0
+        )
+
+    def launch(self, number: int, slow: Tensors, fast: Tensors) -> LocalUpdate:
+        """Difference, feedback, selection in one pass; then the code of what was kept. Changes nothing that lasts."""
+
+        def one(name: str) -> tuple[Parts, float]:
+            x = slow[name]
+            topk, moment = self.topk(x), self.payload.moment(number, name)
+            rows = topk.rows_at(x.numel(), moment)
+            position_M, value_M, squares = select(x, fast[name], *self.feedback.at_launch(name), rows.chunk, rows.k)
+            return topk.pack(position_M, finite(name, value_M, x), rows, moment), float(squares)
+
+        parts = of_each(one, slow)
+        squares = sum(squares for _, squares in parts.values())
+        return LocalUpdate({name: part for name, (part, _) in parts.items()}, dict(slow), squares)
+
+    def combine(self, messages: list[wire.Message], like: Tensors) -> dict[str, SparseUpdates]:
+        """Positions and values of all peers in name order. Raises InvalidMessage; changes nothing."""
+
+        def one(name: str) -> SparseUpdates:
+            return SparseUpdates(*decode_kept(self.payload, self.topk(like[name]), messages, name, like[name]))
+
+        return of_each(one, like)
+
+    def sent(self, number: int, kept: dict[str, SparseUpdates], like: Tensors) -> Iterator[list[Tensor]]:
+        """Of each tensor what P peers sent, at the U coordinates that any of them chose: P times (U,) float32."""
+        for name, k in kept.items():
+            rows = self.topk(like[name]).rows_at(like[name].numel(), self.payload.moment(number, name))
+            chosen_PM = torch.stack([absolute(position_M, rows) for position_M in k.position])
+            chosen_U, place_PM = chosen_PM.unique(return_inverse=True)
+            yield list(k.value.new_zeros(len(k.value), len(chosen_U)).scatter_(1, place_PM, k.value))
+
+    def squares_of(self, row: int, kept: dict[str, SparseUpdates], like: Tensors) -> dict[str, float]:
+        """Σ x² of each tensor of the message in this row."""
+        return {name: sum_of_squares(k.value[row], of=like[name].numel()) for name, k in kept.items()}
+
+    def scaled(
+        self, kept: dict[str, SparseUpdates], factors: list[float], norms: list[float]
+    ) -> dict[str, SparseUpdates]:
+        """The same, what each message kept counting times its factor, and the aggregate's where it clips.
+
+        `norms`: of each message once scaled, if the aggregate needs them.
+        """
+        if isinstance(self.aggregate, MedianClip):
+            factors = [factor * more for factor, more in zip(factors, self.aggregate.factors(norms), strict=True)]
+        if all(factor == 1 for factor in factors):
+            return kept
+        return {
+            name: replace(k, factor=torch.tensor(factors, dtype=k.value.dtype, device=k.value.device)[:, None])
+            for name, k in kept.items()
+        }
+
+    def land(
+        self,
+        combined: dict[str, SparseUpdates],
+        messages: list[wire.Message],
+        slow: Tensors,
+        fast: Tensors,
+        *,
+        counted: bool,
+    ) -> float:
+        """Momentum, slow and fast weights in one pass, and the residual if this peer's message `counted`; Σ ḡ².
+
+        `fast`: as they were at the launch, if it counted.
+        """
+        if not combined:
+            return 0.0
+        senders, number = [m.header.peer for m in messages], messages[0].header.round
+        own = senders.index(self.peer) if counted else -1
+        step = self.method.sgd_step(next(iter(combined)))
+        feedback, like = self.feedback, {name: slow[name] for name in combined}
+        # Made here, not by the threads: what is not there yet comes to be in the order of names.
+        held = {name: feedback.at_landing(name, x) if counted else feedback.at_launch(name) for name, x in like.items()}
+        momentum = {name: self.method.momentum_of(x) if step.momentum else None for name, x in like.items()}
+
+        def one(name: str) -> float:
+            x, kept, (residual, scale, beta) = slow[name], combined[name], held[name]
+            rows = self.topk(x).rows_at(x.numel(), self.payload.moment(number, name))
+            how = Landing(own, beta, rows.chunk, rows.k, self.by_senders, step.lr, step.momentum, step.nesterov)
+            value = kept.value if kept.factor is None else kept.value * kept.factor
+            sent = None if kept.factor is None or own < 0 else kept.value[own]
+            return float(land(x, fast[name], residual, scale, momentum[name], kept.position, value, sent, how))
+
+        return sum(of_each(one, like).values())
+
+    def topk(self, x: Tensor) -> TopK:
+        """The compressor of a tensor that this route takes."""
+        codec = codec_of(self.payload.compress, x.shape)
+        assert isinstance(codec, TopK)
+        return codec
+
+
+def of_each(work: Callable[[str], T], like: Tensors) -> dict[str, T]:
+    """work(name) of all of these tensors; on CPUs each thread takes some, on a GPU the kernels follow each other."""
+    names = list(like)
+    if all(x.is_cpu for x in like.values()):
+        return dict(zip(names, across(work, names, [x.numel() for x in like.values()]), strict=True))
+    return {name: work(name) for name in names}
+
+
+def computed(plain: DensePipeline) -> bool:
+    """Whether the kernels compute these axes."""
+    method, feedback = plain.method, plain.feedback
+    sgd = isinstance(method, OuterOptimizer) and method.is_plain_sgd()
+    held = isinstance(feedback, NoFeedback | LocalError) or type(feedback) is ErrorFeedback
+    return sgd and held and isinstance(inner_of(plain.aggregate), Mean | Senders)
+
+
+def inner_of(aggregate: Aggregate) -> Aggregate:
+    """What is done with contributions once they are clipped, if they are."""
+    return aggregate.of if isinstance(aggregate, MedianClip) else aggregate
+
+
+def decode_kept(
+    payload: UpdateCodec, topk: TopK, messages: list[wire.Message], name: str, like: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Positions and values (P, M) of a tensor whose codec this is. Raises InvalidMessage naming peer and tensor."""
+    moment = payload.moment(messages[0].header.round, name)
+    rows = topk.rows_at(like.numel(), moment)
+    try:
+        return topk.unpack([on(like.device, message.parts[name]) for message in messages], rows, moment)
+    except (ValueError, KeyError):
+        for message in messages:  # one of them is bad: alone it says whose it is
+            with blaming(message, name):
+                topk.unpack([on(like.device, message.parts[name])], rows, moment)
+        raise

@@ -1,0 +1,142 @@
+"""Average replicas that differ (gossip): the mean of their slow weights, which is this machine's model of the run.
+
+Over the peers p whose weights fit, with d_p = ‖φ_p − φ‖ their distance from the weights of this peer, and r what is
+usual by this peer's own past (aggregate/distance_screen.py):
+
+    φ̄ = φ + mean_p min(1, 4 r / d_p) (φ_p − φ)        left out: other shapes, not finite, d_p > 32 r, d_p > 2⁶⁰
+
+r is known before anybody states what it holds at the end, so that no number of peers puts another one out of the mean,
+and f liars of n move it by 4 r f / n at most. Each peer decides this for itself, by what it has fetched itself; its own
+weights always count whole. Peers that have fetched the same and shorten none have the same mean. Workers that wait for
+each other (threads, or processes of one program) and runs with clip=none leave out only what does not fit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from outerloop import wire
+from outerloop.aggregate.distance_screen import GROWTH, DistanceScreen, too_far
+from outerloop.aggregate.mean import total
+from outerloop.aggregate.median_clip import factors_of
+from outerloop.compress.identity import Identity
+from outerloop.core.codec import UpdateCodec, schema_of
+from outerloop.core.loop import OuterLoop
+from outerloop.kernels.portable import divided
+from outerloop.replica.rank_group import RankGroup
+from outerloop.types import Contribution, Refusals, Tensors
+
+AS_THEY_ARE = UpdateCodec(Identity(), seed=0)
+ALONE = RankGroup(None)
+
+
+@dataclass(frozen=True)
+class Average:
+    """The mean of the replicas of `peers`, their spread, and why the others' weights were left out.
+
+    Spread: the root mean square, over all weights, of the standard deviation between peers. `shortened`: those of
+    `peers` whose distance counts in part -> that part, below 1.
+    """
+
+    mean: Tensors
+    spread: float
+    peers: tuple[str, ...]
+    refused: Refusals
+    shortened: dict[str, float]
+
+
+@torch.no_grad()
+def average(outer: OuterLoop, lanes: RankGroup = ALONE) -> Average:
+    """Return the average of all peers' slow weights that fit. All peers must call it. Raises RoundFailed.
+
+    Args:
+        lanes: the ranks of this island, where each of them holds other weights of it: the mean is of this one's, the
+            spread and what is left out of all.
+    """
+    schema, own = schema_of(outer.slow), outer.exchange.peer
+    header = wire.Header(outer.inner_step, 0, 0, wire.schema_hash(schema), outer.slow_hash, peer=own)
+    blob = wire.pack(header, {name: {"value": x} for name, x in outer.slow.items()})
+    met = [one for one in outer.meet(blob) if one.peer != own]
+    others, unfit = outer.island.compute(read, met, outer.slow)
+    names = sorted(one.peer for one in met)
+    apart = outer.island.compute(squared_distances, others, outer.slow)
+    lacking = lanes.sum([float(peer in unfit) for peer in names])
+    squares = lanes.sum([apart.get(peer, 0.0) for peer in names])
+    refused = {
+        peer: unfit.get(peer, f"{peer}: its weights do not fit in another lane")
+        for peer, count in zip(names, lacking, strict=True)
+        if count
+    }
+    fit = {peer: math.sqrt(square) for peer, square in zip(names, squares, strict=True) if peer not in refused}
+    usual = usual_distance(outer, lanes)
+    if not outer.exchange.waits_for_all:
+        refused |= {peer: f"{peer}: {why}" for peer, why in too_far(fit, usual).items()}
+    near = {peer: d for peer, d in fit.items() if peer not in refused}
+    factors = dict(zip(near, factors_of(list(near.values()), GROWTH * usual), strict=True))
+    near_weights = {peer: others[peer] for peer in near}
+    kept = {own: outer.slow} | outer.island.compute(drawn_near, near_weights, outer.slow, factors)
+    peers = tuple(sorted(kept))
+    mean, variance = outer.island.compute(mean_and_variance, [kept[peer] for peer in peers], outer.slow)
+    variance, values = lanes.sum([variance, sum(x.numel() for x in mean.values())])
+    shortened = {peer: factor for peer, factor in factors.items() if factor < 1}
+    return Average(mean, (variance / values) ** 0.5, peers, refused, shortened)
+
+
+def read(met: Sequence[Contribution], like: Tensors) -> tuple[dict[str, Tensors], dict[str, str]]:
+    """Return the weights of each peer whose message fits, and why the others' do not."""
+    weights, unfit = {}, {}
+    for one in met:
+        try:
+            weights[one.peer] = weights_of(one.blob, like)
+        except wire.InvalidMessage as bad:
+            unfit[one.peer] = f"{one.peer}: its weights do not fit: {bad}"
+    return weights, unfit
+
+
+@torch.no_grad()
+def squared_distances(others: Mapping[str, Tensors], own: Tensors) -> dict[str, float]:
+    """Return d_p² of each peer, over the weights of this lane; infinite where float64 does not hold it."""
+    return {
+        peer: sum(float((x.double() - own[name].double()).square().sum()) for name, x in weights.items())
+        for peer, weights in others.items()
+    }
+
+
+def usual_distance(outer: OuterLoop, lanes: RankGroup) -> float:
+    """Return r, over the weights of all lanes; infinite where distances are not screened."""
+    screen = outer.screen
+    if not (isinstance(screen, DistanceScreen) and screen.on):
+        return math.inf
+    return math.sqrt(lanes.sum([screen.usual_of_replicas() ** 2])[0])
+
+
+@torch.no_grad()
+def drawn_near(others: Mapping[str, Tensors], own: Tensors, factors: Mapping[str, float]) -> dict[str, Tensors]:
+    """Return each peer's weights, as far from the own ones as its factor says; as they are where that is 1."""
+    return {
+        peer: {name: torch.lerp(own[name], x, factors[peer]) for name, x in weights.items()}
+        if factors[peer] < 1
+        else weights
+        for peer, weights in others.items()
+    }
+
+
+@torch.no_grad()
+def mean_and_variance(replicas: Sequence[Tensors], like: Tensors) -> tuple[Tensors, float]:
+    """Return the mean of replicas, and the sum over weights of the variance between them."""
+    mean, variance = {}, 0.0
+    for name in like:
+        each = [slow[name] for slow in replicas]
+        mean[name] = divided(total(each), len(each))
+        variance += float((torch.stack(each) - mean[name]).square().mean(0).sum())
+    return mean, variance
+
+
+def weights_of(blob: bytes | memoryview, like: Tensors) -> Tensors:
+    """Return one peer's weights, finite and of the shapes of `like`. Raises InvalidMessage."""
+    message = wire.unpack(blob, schema_of(like))
+    return {name: AS_THEY_ARE.decode(message, name, x) for name, x in like.items()}

@@ -1,0 +1,139 @@
+"""What all replicas of a run hold alike, handed to one that comes late or was away for too long.
+
+    slow weights φ, the outer method's state, what was agreed on for the next round, the schedule's state, mean buffers,
+    norms of the last rounds
+    -> bytes (canonical.py)
+    -> φ, method, agreement, H, buffers and norms become those;  θ ← φ_new + (θ − φ_old)
+
+So the pseudo-gradient Δ = φ − θ stays what it was, to rounding: nothing for a newcomer, and for one that was away what
+it has learned since its last round, which its next message carries. Its residual is its own and stays.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outerloop.aggregate.norm_screen import NormScreen
+from outerloop.compress.by_size import codec_of
+from outerloop.compress.scalecom import ScaleCom
+from outerloop.core.codec import UpdateCodec
+from outerloop.methods.state_check import MOST_ROUNDS, check_method
+from outerloop.protocols import AdaptiveSchedule, OuterMethod
+from outerloop.replica.buffers import Buffers
+from outerloop.replica.weights import Replica
+from outerloop.state import canonical
+from outerloop.state.checkpoint import on_device
+from outerloop.types import Tensors, UserError
+
+STATES = 4
+"""Upper bound of the size of a state, in copies of the slow weights: an outer AdamW needs three."""
+OVERHEAD_BYTES = 1 << 20
+SCREEN = "screen"
+"""The one part that states of older runs lack."""
+PARTS = {"slow", "method", "agreed", "schedule", "buffers", SCREEN}
+
+
+class SharedState:
+    """The shared part of one replica: its slow weights, the outer method's and the payload's state, mean buffers.
+
+    `evolving`: the schedule, if it has a state. `most_bytes`: what a state of this run can have at most.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        buffers: Buffers,
+        *,
+        method: OuterMethod,
+        payload: UpdateCodec,
+        evolving: AdaptiveSchedule | None,
+        screen: NormScreen,
+    ) -> None:
+        self.replica, self.buffers, self.method, self.payload = replica, buffers, method, payload
+        self.evolving, self.screen = evolving, screen
+        held = [*replica.slow.values(), *buffers.mean.values()]
+        self.most_bytes = OVERHEAD_BYTES + STATES * sum(x.numel() * x.itemsize for x in held)
+
+    def pack(self) -> bytes:
+        """Equal bytes on all replicas that have landed the same rounds."""
+        return canonical.pack(
+            {
+                "slow": self.replica.slow,
+                "method": self.method.state_dict(),
+                "agreed": self.payload.state_dict(),
+                "schedule": self.evolving.state_dict() if self.evolving else {},
+                "buffers": self.buffers.mean,
+                SCREEN: self.screen.state_dict(),
+            }
+        )
+
+    @torch.no_grad()
+    def take(self, content: bytes) -> None:
+        """Become what `pack` gave elsewhere. Raises UserError, unchanged, when that cannot be this run's."""
+        try:
+            state = on_device(canonical.unpack(content), self.replica.device)
+            self.check(state)
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise UserError(f"the others' state does not fit: {error}; start with the settings of their run") from error
+        slow, island = self.replica.slow, self.replica.island
+        delta = {name: slow[name] - x for name, x in island.read(list(slow), "weights").items()}
+        self.replica.load_slow(state["slow"])
+        self.method.load_state_dict(state["method"])
+        self.payload.load_state_dict(state["agreed"])
+        self.screen.load_state_dict(state.get("screen", {}))
+        if self.evolving:
+            self.evolving.load_state_dict(state["schedule"])
+        self.buffers.land(state["buffers"], counted=True)
+        island.write({name: slow[name] - x for name, x in delta.items()}, merge_local=0.0)
+
+    def check(self, state: Any) -> None:
+        """Raises ValueError, KeyError, TypeError, AttributeError or OverflowError: what of it cannot be taken over.
+
+        Parts that check what they load do so on a copy of theirs.
+        """
+        if not isinstance(state, dict) or state.keys() | {SCREEN} != PARTS:
+            raise ValueError(f"a state is a map of {', '.join(sorted(PARTS))}")
+        check(state["slow"], self.replica.slow)
+        check(state["buffers"], self.buffers.mean)
+        check_method(self.method, state["method"], self.replica.slow)
+        check_agreed(self.payload, state["agreed"], self.replica.slow)
+        copy.copy(self.screen).load_state_dict(state.get(SCREEN, {}))
+        if self.evolving:
+            copy.copy(self.evolving).load_state_dict(state["schedule"])
+        elif state["schedule"]:
+            raise ValueError("the schedule has no state here")
+
+
+def check(came: Any, own: Tensors) -> None:
+    """Raises ValueError naming what of `came` differs from the tensors here."""
+    if came.keys() != own.keys():
+        raise ValueError(f"only one side has {', '.join(sorted(came.keys() ^ own.keys()))}")
+    for name, x in own.items():
+        there, here = came[name], f"{x.dtype} {tuple(x.shape)}"
+        if not isinstance(there, Tensor):
+            raise ValueError(f"{name} is no tensor there and {here} here")
+        if (there.shape, there.dtype) != (x.shape, x.dtype):
+            raise ValueError(f"{name} is {there.dtype} {tuple(there.shape)} there and {here} here")
+        if not there.isfinite().all():
+            raise ValueError(f"{name} is not finite")
+
+
+def check_agreed(payload: UpdateCodec, came: Any, slow: Tensors) -> None:
+    """Raises ValueError or TypeError for what the compressor here cannot go by in the next round."""
+    if came.keys() != {"agreed"}:
+        raise ValueError("what was agreed on is a map of names")
+    for name, word in came["agreed"].items():
+        codec = codec_of(payload.compress, slow[name].shape) if name in slow else None
+        if not isinstance(codec, ScaleCom):
+            raise ValueError(f"nothing can be agreed on for {name} here")
+        number, positions = word
+        if type(number) is not int or not 0 <= number <= MOST_ROUNDS or not isinstance(positions, Tensor):
+            raise ValueError(f"what was agreed on for {name} is no round and positions")
+        if positions.dtype != torch.uint8 or positions.dim() != 1:
+            raise ValueError(f"what was agreed on for {name} is {positions.dtype} {tuple(positions.shape)}")
+        codec.positions(codec.rows_of(slow[name].numel()), replace(payload.moment(number, name), agreed=positions))

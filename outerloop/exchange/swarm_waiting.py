@@ -1,0 +1,93 @@
+"""Waiting for the other peers of a swarm, telling for what: for a round, and for the state of the run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future, TimeoutError
+from typing import TypeVar
+
+from outerloop.exchange.swarm import SwarmPending
+from outerloop.swarm.gather.committed_rounds import LogTruncated
+from outerloop.swarm.timeouts import TELL_S
+from outerloop.types import Contribution, QuorumLost, Round, RoundFailed, StateTransferRequired
+
+Tell = Callable[[str], None]
+Came = TypeVar("Came")
+
+
+class PatientPending(SwarmPending):
+    """A round that is waited for.
+
+    waits_for   why it has no outcome yet
+    take_over   what `StateTransferRequired.state` is
+    """
+
+    def __init__(
+        self,
+        future: Future[list[Contribution]],
+        *,
+        waits_for: Callable[[], str],
+        tell: Tell,
+        take_over: Callable[[int], tuple[Round, bytes]],
+    ) -> None:
+        super().__init__(future)
+        self._waits_for = waits_for
+        self._tell = tell
+        self._take_over = take_over
+
+    def wait(self, timeout_s: float) -> list[Contribution]:
+        """Raises QuorumLost when the others do not decide the round in time, RoundFailed when this peer leaves."""
+        until_s, pause_s = time.monotonic() + timeout_s, TELL_S
+        try:
+            while True:
+                try:
+                    return self.future.result(min(pause_s, until_s - time.monotonic()))
+                except TimeoutError:
+                    reason = self._waits_for()
+                if time.monotonic() >= until_s:
+                    raise QuorumLost(f"no round for {timeout_s:g} s; {reason}")
+                self._tell(f"waiting: {reason}")
+                pause_s *= 2
+        except LogTruncated:
+            raise StateTransferRequired(self._take_over) from None
+        except CancelledError:
+            raise RoundFailed("the round was dropped: this peer is leaving") from None
+
+
+def progress_to(tell: Tell) -> Callable[[int, int], None]:
+    """What a download tells of its bytes, as a line now and then."""
+    told_s = time.monotonic()
+
+    def progress(here: int, size: int) -> None:
+        nonlocal told_s
+        if here == size or time.monotonic() - told_s > TELL_S:
+            told_s = time.monotonic()
+            tell(f"state of the run: {here / 1e6:.1f} of {size / 1e6:.1f} MB are here")
+
+    return progress
+
+
+def state_from_others(getting: Future[Came], *, silent_s: Callable[[], float], patience_s: float, tell: Tell) -> Came:
+    """What `getting` comes to, however long it takes while anybody tells something of the run.
+
+    `silent_s`: for how long nobody has. Raises QuorumLost when that is more than `patience_s`.
+    """
+    pause_s = TELL_S
+    try:
+        while True:
+            try:
+                return getting.result(min(TELL_S, patience_s))
+            except TimeoutError:
+                if getting.done():
+                    return getting.result()
+            silent = silent_s()
+            if silent > patience_s:
+                raise QuorumLost(
+                    f"no peer has told anything of the run for {silent:.0f} s: the others may have finished"
+                )
+            if silent >= pause_s:
+                tell(f"waiting: no peer has told anything of the run for {silent:.0f} s")
+                pause_s *= 2
+    finally:
+        getting.cancel()

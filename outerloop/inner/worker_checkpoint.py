@@ -1,0 +1,83 @@
+"""One worker's state in its run directory: a file of its own, and the shards of an island's ranks beside it.
+
+    checkpoints/step-00000300/worker-0.pt     all of a worker; of an island of shards what is not cut
+    checkpoints/step-00000300/island-0/       its shards (distributed_checkpoint.py)
+
+All ranks of an island call `save`; its first rank writes the file, once all shards are there, and what vouches for both
+(checkpoint.py). All call `load`, but those that follow a leader `load_inner`. Shards come back on any number of ranks,
+a whole replica on any number of copies.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from outerloop.core.round import RoundReport
+from outerloop.inner.trainer import Trainer
+from outerloop.replica.sharding import is_cut
+from outerloop.state import checkpoint
+
+State = dict[str, Any]
+
+
+def save(trainer: Trainer, rest: State, *, run_dir: Path, step: int, worker: int) -> None:
+    """Write the state of a trainer, and what else a worker has."""
+    outer, folder = trainer.outer, shards_of(run_dir, step, worker)
+    outer.island.call("save", step=step)
+    if not is_cut(trainer.model):
+        state = trainer.state_dict()
+    elif outer.island.in_lanes:
+        resharding().save(folder, trainer.optimizer, outer)
+        state = trainer.position()
+    else:
+        resharding().save_inner(folder, trainer.optimizer, trainer.model)
+        state = trainer.position() | {"outer": outer.evolved()}
+    if trainer.ranks.leads:
+        shards = folder if is_cut(trainer.model) else None
+        told = f"{outer.slow_hash:016x}"
+        checkpoint.save(run_dir, step, worker, {"trainer": state, **rest}, shards=shards, slow_hash=told)
+
+
+def load(trainer: Trainer, *, run_dir: Path, step: int, worker: int) -> State:
+    """Put a trainer where `save` was called; what else was written."""
+    outer, folder = trainer.outer, shards_of(run_dir, step, worker)
+    state = checkpoint.load(run_dir, step, worker)
+    if not is_cut(trainer.model):
+        trainer.load_state_dict(state["trainer"])
+    elif outer.island.in_lanes:
+        resharding().load(folder, trainer.optimizer, outer)
+        trainer.go_on_from(state["trainer"])
+    else:
+        position = {key: part for key, part in state["trainer"].items() if key != "outer"}
+        outer.island.call("load", step=step, position=position)
+        load_inner(trainer, position, run_dir=run_dir, step=step, worker=worker)
+        outer.load_state_dict(state["trainer"]["outer"])
+    return state
+
+
+def load_inner(trainer: Trainer, position: State, *, run_dir: Path, step: int, worker: int) -> None:
+    """Put a rank of a gathered island there but for the outer state, which its leader has, and this from it."""
+    resharding().load_inner(shards_of(run_dir, step, worker), trainer.optimizer, trainer.model)
+    trainer.go_on_from(position)
+
+
+def resharding() -> ModuleType:
+    """The module, once it is needed: what it imports takes a second."""
+    return import_module("outerloop.core.distributed_checkpoint")
+
+
+def shards_of(run_dir: Path, step: int, worker: int) -> Path:
+    """The folder of an island's shards."""
+    return checkpoint.generation(run_dir, step) / f"island-{worker}"
+
+
+def keep_payload(folder: Path, report: RoundReport, *, rounds: int) -> None:
+    """Write the message of a round, landed or failed, and remove those of all but the last `rounds` rounds."""
+    folder.mkdir(parents=True, exist_ok=True)
+    checkpoint.write_atomically(folder / f"{report.round.number:08d}-{report.round.fragment}.outl", report.blob)
+    for path in folder.glob("*.outl"):
+        if path.name < f"{max(0, report.round.number - rounds + 1):08d}":
+            path.unlink()

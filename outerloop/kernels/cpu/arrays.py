@@ -1,0 +1,126 @@
+"""Tensors as the flat arrays that compiled loops take; bfloat16, which numpy lacks, as its upper 16 bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, overload
+from torch import Tensor
+
+from outerloop.kernels.cpu.compiled import compiled
+
+NOTHING = np.empty(0, np.float32)
+"""What an optional array is when it is not there."""
+LINE = 16
+"""float32 values in a cache line."""
+
+
+def array_of(x: Tensor | None) -> Any:
+    """(N,) float32, or uint16 for bfloat16; a view of a contiguous tensor."""
+    if x is None:
+        return NOTHING
+    flat = x.detach().view(-1)
+    return flat.view(torch.int16).numpy().view(np.uint16) if x.dtype == torch.bfloat16 else flat.numpy()
+
+
+def convert(source: Any, target: Any) -> None:
+    """target[: source.size] = source, rounded to nearest even where that narrows. Compiled code only."""
+    raise NotImplementedError
+
+
+def float_row(source: Any, start: int, n: int, buffer: Any) -> Any:
+    """(n,) float32 to be read: values start .. start + n where they lie, or widened in a buffer. Compiled code only."""
+    raise NotImplementedError
+
+
+def place(context: Any, builder: Any, kind: Any, array: Any, index: Any, what: Any) -> Any:
+    """For an intrinsic: the pointer to what begins at array[index]; `kind` is the array's numba type, `what` LLVM's."""
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [index]), what.as_pointer())
+
+
+@intrinsic
+def prefetch(typing_context, array, index):
+    """Ask for the cache line of array[index], to be there in the second-level cache when it is read."""
+
+    def generate(context, builder, signature, args):
+        byte, i32 = ir.IntType(8), ir.IntType(32)
+        address = place(context, builder, signature.args[0], args[0], args[1], byte)
+        kind = ir.FunctionType(ir.VoidType(), [address.type, i32, i32, i32])
+        read, keep, is_data = i32(0), i32(2), i32(1)
+        call = builder.module.declare_intrinsic("llvm.prefetch", [address.type], kind)
+        builder.call(call, [address, read, keep, is_data])
+        return context.get_dummy_value()
+
+    return types.void(array, index), generate
+
+
+@overload(convert)
+def convert_of(source, target):
+    """By the types of the two."""
+
+    def copy(source, target):
+        for i in range(source.size):
+            target[i] = source[i]
+
+    def widen(source, target):
+        bits = target.view(np.uint32)
+        for i in range(source.size):
+            bits[i] = np.uint32(source[i]) << np.uint32(16)
+
+    def narrow(source, target):
+        bits = source.view(np.uint32)
+        for i in range(source.size):
+            even = (bits[i] >> np.uint32(16)) & np.uint32(1)
+            target[i] = np.uint16((bits[i] + np.uint32(0x7FFF) + even) >> np.uint32(16))
+
+    if source.dtype == target.dtype:
+        return copy
+    return widen if source.dtype == types.uint16 else narrow
+
+
+@overload(float_row)
+def float_row_of(source, start, n, buffer):
+    """By the type of the source."""
+
+    def here(source, start, n, buffer):
+        return source[start : start + n]
+
+    def widened(source, start, n, buffer):
+        convert(source[start : start + n], buffer)
+        return buffer[:n]
+
+    return here if source.dtype == types.float32 else widened
+
+
+@compiled
+def ask_for(inputs, start, stop):
+    """Ask for values start .. stop, those that there are, of (slow, fast, residual); the latter two may be NOTHING."""
+    slow, fast, residual = inputs
+    for i in range(start, min(stop, slow.size), LINE):
+        prefetch(slow, i)
+        if fast.size:
+            prefetch(fast, i)
+        if residual.size:
+            prefetch(residual, i)
+
+
+@compiled
+def sum_of_squares(x, n):
+    """Σ x² of the first n, in 64 float32 sums side by side: they fill vectors, and are exact enough for a metric."""
+    lanes = np.zeros(64, np.float32)
+    whole = n // 64
+    for block in range(whole):
+        part = x[block * 64 : block * 64 + 64]
+        for lane in range(64):
+            lanes[lane] += part[lane] * part[lane]
+    square = 0.0
+    for lane in range(64):
+        square += lanes[lane]
+    for i in range(whole * 64, n):
+        square += np.float64(x[i]) * np.float64(x[i])
+    return square

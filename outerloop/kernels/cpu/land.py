@@ -1,0 +1,120 @@
+"""`land` for the CPU: one sweep, a chunk at a time in the second-level cache.
+
+Payloads are scattered into one chunk of sums, each beside the number of peers that it is of; without momentum only
+coordinates that somebody sent move, so nothing else of the slow weights is computed, and the fast weights are a copy.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outerloop.kernels.cpu.arrays import array_of, convert, float_row, sum_of_squares
+from outerloop.kernels.cpu.compiled import compiled
+from outerloop.kernels.cpu.eight_bit import held_row, hold_row
+from outerloop.kernels.cpu.vectors import add_counted
+from outerloop.kernels.land import Landing, land
+from outerloop.kernels.rows import Rows
+from outerloop.kernels.threads import share
+
+
+@land.kernel("CPU")
+def land_cpu(
+    slow: Tensor,
+    fast: Tensor,
+    residual: Tensor | None,
+    scale: Tensor | None,
+    momentum: Tensor | None,
+    position: Tensor,
+    value: Tensor,
+    sent: Tensor | None,
+    how: Landing,
+) -> Tensor:
+    """See `land`."""
+    rows = Rows(slow.numel(), how.chunk, how.k)
+    squares_C = torch.zeros(rows.chunks, dtype=torch.float64)
+    arrays = [array_of(x) for x in (slow, fast, residual if how.own >= 0 else None, scale, momentum)]
+    payloads = [position.numpy(), value.numpy(), array_of(value[max(how.own, 0)] if sent is None else sent)]
+    share(
+        lambda first, last: land_rows(*arrays, *payloads, how, first, last, squares_C.numpy()),
+        rows.chunks,
+        values=rows.count,
+    )
+    return squares_C.sum().view(1)
+
+
+@compiled
+def land_rows(slow, fast, residual, scale, momentum, position, value, sent, how, first, last, squares):
+    """Chunks first .. last."""
+    chunk, own, beta, lr, mu = how.chunk, how.own, np.float32(how.beta), np.float32(how.lr), np.float32(how.mu)
+    sums, buffer, other = np.zeros(2 * chunk, np.float32), np.empty(chunk, np.float32), np.empty(chunk, np.float32)
+    peers = 0 if how.by_senders else position.shape[0]
+    for row in range(first, last):
+        start, begin = row * chunk, row * how.k
+        n = min(chunk, slow.size - start)
+        end = begin + (how.k * n + chunk - 1) // chunk
+        row_slow, row_fast = slow[start : start + n], fast[start : start + n]
+        if residual.size:
+            held = held_row(residual, scale, start, n, buffer)
+            keep_row(row_slow, float_row(fast, start, n, other), held, beta, position[own, begin:end], sent[begin:end])
+            hold_row(held, residual, scale, start)
+        for peer in range(position.shape[0]):
+            add_sent(position, value, peer, begin, end, sums)
+        if momentum.size:
+            row_momentum = momentum[start : start + n]
+            squares[row] = momentum_row(row_slow, row_momentum, sums, peers, lr, mu, how.nesterov, other)
+        else:
+            square = 0.0
+            for peer in range(position.shape[0]):
+                square += sent_row(row_slow, position, peer, begin, end, sums, peers, lr)
+            squares[row] = square
+        convert(row_slow, row_fast)
+
+
+@compiled
+def keep_row(slow, fast, residual, beta, position, value):
+    """e ← (slow − fast) + e · β − own v."""
+    for i in range(slow.size):
+        residual[i] = (slow[i] - fast[i]) + residual[i] * beta
+    for j in range(position.size):
+        residual[np.uint32(position[j])] -= value[j]
+
+
+@compiled
+def add_sent(position, value, peer, begin, end, sums):
+    """One peer's kept values of one chunk into the sums, and the number of those that are not 0."""
+    for j in range(begin, end):
+        add_counted(sums, np.uint32(position[peer, j]), value[peer, j])
+
+
+@compiled
+def mean_of(sums, i, peers):
+    """Of one coordinate: over `peers`, or if that is 0 over those that sent it."""
+    return sums[2 * i] / (np.float32(peers) if peers else max(sums[2 * i + 1], np.float32(1)))
+
+
+@compiled
+def sent_row(slow, position, peer, begin, end, sums, peers, lr):
+    """slow ← slow − ḡ · η where this peer sent; sums go back to zero, so no coordinate is taken twice. Σ ḡ²."""
+    square = 0.0
+    for j in range(begin, end):
+        i = np.uint32(position[peer, j])
+        mean = mean_of(sums, i, peers)
+        slow[i] = slow[i] - mean * lr
+        square += np.float64(mean) * np.float64(mean)
+        sums[2 * i] = sums[2 * i + 1] = 0.0
+    return square
+
+
+@compiled
+def momentum_row(slow, momentum, sums, peers, lr, mu, nesterov, mean):
+    """b ← b · μ + ḡ, and the step along it; sums go back to zero, `mean` is a buffer. Σ ḡ²."""
+    for i in range(slow.size):
+        mean[i] = mean_of(sums, i, peers)
+        b = momentum[i] * mu + mean[i]
+        momentum[i] = b
+        step = mean[i] + b * mu if nesterov else b
+        slow[i] = slow[i] - step * lr
+    sums[: 2 * slow.size] = 0.0
+    return sum_of_squares(mean, slow.size)

@@ -1,0 +1,73 @@
+"""The compiled loops of Rice codes: lanes of rows. For positions.py; names as in gap_loops.py."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from outerloop.kernels.cpu.bit_loops import finish, only_zeros
+from outerloop.kernels.cpu.compiled import compiled
+from outerloop.kernels.cpu.gap_loops import read_row, row_of, write_row, zeros_of
+
+
+@compiled
+def rows_of(lane, lane_rows, rows):
+    """The first row of a lane and the one after its last."""
+    count, chunk, _ = rows
+    return lane * lane_rows, min((lane + 1) * lane_rows, -(-count // chunk))
+
+
+@compiled
+def sizes(position, size, rows, lane_rows, b, first, stop):
+    """size[lane] = its bytes, for lanes first .. stop. False when positions are not valid."""
+    for lane in range(first, stop):
+        bits = 0
+        first_row, last_row = rows_of(lane, lane_rows, rows)
+        for row in range(first_row, last_row):
+            kept, length = row_of(position, row, rows)
+            zeros = zeros_of(kept, length, b)
+            if zeros < 0:
+                return False
+            bits += zeros + kept.size * (b + 1)
+        size[lane] = (bits + 7) >> 3
+    return True
+
+
+@compiled
+def write(position, byte, border, rows, lane_rows, b, first, stop):
+    """byte[border[lane] : border[lane + 1]] = its codes, for lanes first .. stop."""
+    for lane in range(first, stop):
+        i, end = border[lane], border[lane + 1]
+        word, fill = np.uint64(0), 0
+        first_row, last_row = rows_of(lane, lane_rows, rows)
+        for row in range(first_row, last_row):
+            kept, _ = row_of(position, row, rows)
+            i, word, fill = write_row(byte, i, end, word, fill, kept, b, 0, 1)
+        finish(byte, i, end, word)
+
+
+@compiled
+def find_lanes(byte, border):
+    """border[lane] = where it begins, and border[-1] = where the last one ends, by the sizes in front.
+
+    False when the bytes do not end there; nothing of them is read but the front, which is there.
+    """
+    border[0] = 2 * (border.size - 1)
+    for lane in range(border.size - 1):
+        border[lane + 1] = border[lane] + byte[2 * lane] + 256 * byte[2 * lane + 1]
+    return border[-1] == byte.size
+
+
+@compiled
+def read(byte, position, border, rows, lane_rows, b, first, stop):
+    """The positions of lanes first .. stop. False when one of the lanes is not good."""
+    for lane in range(first, stop):
+        at, stop_at = 8 * border[lane], 8 * border[lane + 1]
+        first_row, last_row = rows_of(lane, lane_rows, rows)
+        for row in range(first_row, last_row):
+            kept, length = row_of(position, row, rows)
+            at, least = read_row(byte, at, stop_at, kept, b, 0, 1)
+            if at > stop_at or least > length:
+                return False
+        if stop_at - at >= 8 or not only_zeros(byte, at, stop_at):
+            return False
+    return True

@@ -1,0 +1,88 @@
+"""`two_bit_encode` and `two_bit_decode` for the CPU."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outerloop.kernels.cpu.arrays import array_of, convert
+from outerloop.kernels.cpu.compiled import compiled
+from outerloop.kernels.reference import packed_bytes
+from outerloop.kernels.threads import share, share_all
+from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
+
+LARGEST = torch.finfo(torch.bfloat16).max
+TOGETHER = 4
+"""Groups that a thread takes at a time: their codes end at the border of a byte."""
+
+
+@two_bit_encode.kernel("CPU")
+def two_bit_encode_cpu(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
+    """See `two_bit_encode`."""
+    code = np.zeros(packed_bytes(x.numel(), 2), np.uint8)  # torch would wake its threads: see finite.py
+    level = torch.empty(-(-x.numel() // group), 2, dtype=torch.bfloat16)
+    arrays = [array_of(x.contiguous()), group, code, array_of(level)]
+    share(lambda a, b: encode_groups(*arrays, a, b), -(-len(level) // TOGETHER), values=x.numel())
+    return torch.from_numpy(code), level
+
+
+@two_bit_decode.kernel("CPU")
+def two_bit_decode_cpu(code: list[Tensor], level: list[Tensor], count: int, group: int) -> Tensor:
+    """See `two_bit_decode`."""
+    x_PN = torch.empty(len(code), count)
+    arrays = [map(array_of, (sent.contiguous(), size.contiguous())) for sent, size in zip(code, level, strict=True)]
+    loops = [partial(decode_groups, *both, group, x) for both, x in zip(arrays, x_PN.numpy(), strict=True)]
+    share_all(loops, -(-count // group), values=count)
+    return x_PN
+
+
+@compiled
+def encode_groups(x, group, code, level, first, last):
+    """TOGETHER groups of each of first .. last."""
+    first, last = first * TOGETHER, min(last * TOGETHER, level.size // 2)
+    levels = np.empty((last - first, 2), np.float32)
+    for g in range(first, last):
+        start, stop = g * group, min(g * group + group, x.size)
+        total, total_high, high = 0.0, 0.0, 0
+        for i in range(start, stop):
+            total += np.float64(abs(x[i]))
+        mean = total / (stop - start)
+        for i in range(start, stop):
+            size = np.float64(abs(x[i]))
+            is_high = size > mean
+            total_high += size if is_high else 0.0
+            high += is_high
+            code[i // 4] |= np.uint8((2 * (x[i] < 0) + is_high) << (2 * (i % 4)))
+        lower = (total - total_high) / (stop - start - high)
+        upper = total_high / high if high else lower
+        levels[g - first, 0], levels[g - first, 1] = min(lower, LARGEST), min(upper, LARGEST)
+    convert(levels.reshape(-1), level[2 * first : 2 * last])
+
+
+@compiled
+def decode_groups(code, level, group, x, first, last):
+    """Groups first .. last."""
+    levels = np.empty((last - first, 2), np.float32)
+    convert(level[2 * first : 2 * last], levels.reshape(-1))
+    for g in range(first, last):
+        low, high = levels[g - first]
+        start, stop = g * group, min(g * group + group, x.size)
+        whole = start + (stop - start) // 4 * 4 if start % 4 == 0 else start
+        byte, four = code[start // 4 : whole // 4], x[start:whole]
+        for j in range(byte.size):  # the four stores in one body fill vectors
+            four[4 * j] = value_of(byte[j], low, high)
+            four[4 * j + 1] = value_of(byte[j] >> np.uint8(2), low, high)
+            four[4 * j + 2] = value_of(byte[j] >> np.uint8(4), low, high)
+            four[4 * j + 3] = value_of(byte[j] >> np.uint8(6), low, high)
+        for i in range(whole, stop):
+            x[i] = value_of(code[i // 4] >> np.uint8(2 * (i % 4)), low, high)
+
+
+@compiled
+def value_of(bits, low, high):
+    """Of a code's two bits: the lower one tells the magnitude, the upper one is the sign."""
+    size = high if bits & 1 else low
+    return -size if bits & 2 else size

@@ -1,0 +1,97 @@
+"""What compiled loops do to several values at a time, as vectors of the machine: no store that could wait.
+
+A float32 of a magnitude is compared as the integer that its bits are: the order is the same, and NaN is above all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from outerloop.kernels.cpu.arrays import place
+
+WORD = 64
+"""Values in most vectors here; the machine's own are shorter and take turns."""
+TOGETHER = 4
+"""Vectors whose sums and maxima stay in registers."""
+
+MAGNITUDE = 0x7FFFFFFF
+"""The bits of a float32 but for its sign."""
+
+PAIR = ir.VectorType(ir.FloatType(), 2)
+FLOATS, INTS = ir.VectorType(ir.FloatType(), WORD), ir.VectorType(ir.IntType(32), WORD)
+MAGNITUDES = ir.Constant(INTS, [MAGNITUDE] * WORD)
+
+
+def everywhere(builder: Any, value: Any, vector: Any) -> Any:
+    """A vector of one value."""
+    first = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.IntType(32)(0))
+    return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), ir.Constant(INTS, [0] * WORD))
+
+
+def offering(vectors: int) -> Any:
+    """`offer` for so many vectors, one behind the other."""
+
+    @intrinsic
+    def offer(typing, slow, fast, held, i, beta, x, square, best, j):
+        """x = (slow − fast) + held · β, from i on; to square[:64] (slow − fast)² is added, best[j : j + 64] becomes the
+        largest of itself and |x|. All float32 but `best`, which is int32."""
+
+        def generate(context, builder, signature, args):
+            def at(n, index, vector=FLOATS):
+                return place(context, builder, signature.args[n], args[n], index, vector)
+
+            def load(n, index, vector=FLOATS):
+                return builder.load(at(n, index, vector), align=4)
+
+            start, decay, zero = args[3], everywhere(builder, args[4], FLOATS), ir.IntType(64)(0)
+            squares, largest = load(6, zero), load(7, args[8], INTS)
+            for n in range(vectors):
+                here = builder.add(start, ir.IntType(64)(n * WORD))
+                difference = builder.fsub(load(0, here), load(1, here))
+                squares = builder.fadd(squares, builder.fmul(difference, difference))
+                offered = builder.fadd(difference, builder.fmul(load(2, here), decay))
+                builder.store(offered, at(5, here), align=4)
+                size = builder.and_(builder.bitcast(offered, INTS), MAGNITUDES)
+                largest = builder.select(builder.icmp_signed(">", size, largest), size, largest)
+            builder.store(squares, at(6, zero), align=4)
+            builder.store(largest, at(7, args[8], INTS), align=4)
+            return context.get_dummy_value()
+
+        return types.void(slow, fast, held, types.int64, types.float32, x, square, best, types.int64), generate
+
+    return offer
+
+
+offer_one, offer_together = offering(1), offering(TOGETHER)
+
+
+@intrinsic
+def add_counted(typing, sums, i, value):
+    """sums[2i] += value; sums[2i + 1] += 1 unless the value is 0. One load and one store."""
+
+    def generate(context, builder, signature, args):
+        index, value = builder.shl(args[1], ir.IntType(64)(1)), args[2]
+        one = builder.uitofp(builder.fcmp_unordered("!=", value, ir.FloatType()(0.0)), ir.FloatType())
+        added = builder.insert_element(ir.Constant(PAIR, ir.Undefined), value, ir.IntType(32)(0))
+        added = builder.insert_element(added, one, ir.IntType(32)(1))
+        pair = place(context, builder, signature.args[0], args[0], index, PAIR)
+        builder.store(builder.fadd(builder.load(pair, align=4), added), pair, align=4)
+        return context.get_dummy_value()
+
+    return types.void(sums, types.int64, types.float32), generate
+
+
+@intrinsic
+def reaching(typing, bits, i, bound):
+    """Of the 64 float32 that are the int32 in bits[i : i + 64], bit j of a uint64: whether that magnitude >= bound."""
+
+    def generate(context, builder, signature, args):
+        values = builder.load(place(context, builder, signature.args[0], args[0], args[1], INTS), align=4)
+        reached = builder.icmp_signed(">=", builder.and_(values, MAGNITUDES), everywhere(builder, args[2], INTS))
+        return builder.bitcast(reached, ir.IntType(WORD))
+
+    return types.uint64(bits, types.int64, types.int32), generate

@@ -1,0 +1,80 @@
+"""Arithmetic that has the same result, bit for bit, on every machine.
+
+IEEE 754 defines the sum, product, quotient and square root of floats to the last bit, so a formula that is computed one
+such operation at a time gives equal bits on every CPU and on NVIDIA GPUs. The following do not, and what replicas share
+must not be computed with them:
+
+    add(alpha=), addcmul, addcdiv, lerp    one rounding where the machine has fused multiply-add, two elsewhere
+    sum, mean, norm, matmul of tensors     the order depends on vector width, threads and BLAS
+    (aggregate/exact_norms.py) tensor / number                        a GPU multiplies by the reciprocal: `divided`
+    sqrt of tensors                        MKL's on a CPU, whose last bit is its own: `square_root`
+    sum of Python floats                   compensated from Python 3.12 on: `exact_sum`
+    pow, cos, exp, log                     the C library's last bit is its own: `power`, `cosine`, `geometric`
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from decimal import Context
+
+import numpy as np
+import torch
+from torch import Tensor
+
+DECIMAL = Context(prec=40)
+COSINE_TERMS = 12
+"""Of the Taylor series: the first one left out is below 1e-19 at π/2."""
+
+
+def divided(x: Tensor, by: float) -> Tensor:
+    """Return x / by (any shape, the dtype of x), rounded once, by a tensor on the device of x."""
+    return x / x.new_full((), by)
+
+
+def square_root(x: Tensor) -> Tensor:
+    """Return √x (any shape, float32 or float64), rounded once: by numpy, which takes the CPU's instruction, or CUDA."""
+    if not x.is_cpu:
+        return x.sqrt()
+    root = torch.empty_like(x)
+    np.sqrt(x.numpy(), out=root.numpy())
+    return root
+
+
+def exact_sum(values: Iterable[float]) -> float:
+    """Return the sum of floats, rounded once; infinite where float64 does not hold it."""
+    try:
+        return math.fsum(values)
+    except OverflowError:
+        return math.inf
+
+
+def power(base: float, exponent: int) -> float:
+    """Return base^exponent for an exponent of at least 0, by squaring: off by at most `exponent` roundings."""
+    result = 1.0
+    while exponent:
+        if exponent & 1:
+            result *= base
+        base *= base
+        exponent >>= 1
+    return result
+
+
+def cosine(half_turns: float) -> float:
+    """Return cos(π · half_turns) for half_turns of 0 .. 1, off by less than 1e-15."""
+    if half_turns > 0.5:
+        return -cosine(1.0 - half_turns)
+    square, result = (math.pi * half_turns) * (math.pi * half_turns), 1.0
+    for n in range(COSINE_TERMS, 0, -1):
+        result = 1.0 - result * square / ((2 * n - 1) * (2 * n))
+    return result
+
+
+def geometric(first: int, last: int, step: int, steps: int) -> int:
+    """Return the whole number nearest to first · (last / first)^(step / steps), for positive first and last.
+
+    Forty digits decide: decimal's ln and exp are correctly rounded, and no root of a whole number ends in one half.
+    """
+    share = DECIMAL.divide(step, steps)
+    factor = DECIMAL.exp(DECIMAL.multiply(DECIMAL.ln(DECIMAL.divide(last, first)), share))
+    return int(DECIMAL.to_integral_value(DECIMAL.multiply(first, factor)))

@@ -1,0 +1,40 @@
+"""A residual of 32 or 8 bits in Triton: read anywhere, written a chunk at a time. Chunks begin at a block."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from outerloop.kernels import eight_bit
+from outerloop.kernels.triton.blocks import load_float
+
+BLOCK = tl.constexpr(eight_bit.BLOCK)
+TOP = tl.constexpr(eight_bit.TOP)
+TINY = tl.constexpr(2.0**-126)
+ROUNDER = tl.constexpr(1.5 * 2.0**23)
+"""Added and taken off again it leaves a small float32 rounded to an integer, half to even."""
+
+
+@triton.jit
+def load_residual(residual, scale, at, there):
+    """float32; 0 where nothing is there."""
+    e = load_float(residual + at, there)
+    if scale is not None:
+        e = e.to(tl.float32) * tl.load(scale + at // BLOCK, mask=there, other=0.0)
+    return e
+
+
+@triton.jit
+def store_residual(held, code, scale, start, length, TILE: tl.constexpr):
+    """The codes and scales of `held`, a chunk that begins at `start`. TILE is a multiple of BLOCK."""
+    BLOCKS: tl.constexpr = TILE // BLOCK
+    for done in range(0, length, TILE):
+        block = done // BLOCK + tl.arange(0, BLOCKS)
+        lane = block[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+        x = tl.load(held + lane, mask=lane < length, other=0.0)
+        size = tl.max(tl.abs(x), 1)
+        each = tl.div_rn(size, tl.full(size.shape, TOP, tl.float32))
+        by = tl.maximum(each, TINY)[:, None]
+        rounded = (tl.div_rn(x, tl.broadcast_to(by, x.shape)) + ROUNDER) - ROUNDER
+        tl.store(code + start + lane, rounded.to(tl.int8), mask=lane < length)
+        tl.store(scale + start // BLOCK + block, each, mask=block * BLOCK < length)

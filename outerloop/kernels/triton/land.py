@@ -1,0 +1,227 @@
+"""`land` in Triton: a few programs a multiprocessor, each of which takes chunk after chunk.
+
+A program owns one row of sums (and one of sender counts) in global memory, small enough to stay in the cache. Peers are
+added to it one after another with a barrier in between; the positions of one peer are distinct, so no two threads
+touch the same sum, and the order is that of the names. Then one sweep moves residual, momentum, slow and fast, and what
+was scattered goes back to zero for the next chunk. A residual of 8 bits passes through such a row too: its scales
+can only be known when the own values are taken off.
+
+Bytes a value: slow 4, fast 4 (2 in bfloat16), residual 4 (1 in 8 bits), momentum 4, read once and written once: 32 in
+all, 24 without momentum; without a residual fast is only written. Payload: 8 P k / L, read once. The row of sums adds
+4, read from the cache. N values, L chunk length, P peers, M kept in all.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from outerloop.kernels.land import Landing, land
+from outerloop.kernels.rows import Rows
+from outerloop.kernels.triton.blocks import LARGEST_CHUNK, block_of, load_float, spans, store_float, stored, warps_of
+from outerloop.kernels.triton.eight_bit import load_residual, store_residual
+
+TILE = 1024
+"""Values that a program holds in registers at a time, four a thread: 16 bytes of each tensor."""
+WARPS = 40
+"""Warps a multiprocessor: what its registers hold of this kernel, which takes 48 a thread on an H100 or H200."""
+
+
+@land.kernel("CUDA")
+def land_triton(
+    slow: Tensor,
+    fast: Tensor,
+    residual: Tensor | None,
+    scale: Tensor | None,
+    momentum: Tensor | None,
+    position: Tensor,
+    value: Tensor,
+    sent: Tensor | None,
+    how: Landing,
+) -> Tensor:
+    """See `land`."""
+    if how.chunk > LARGEST_CHUNK:
+        return land.definition(slow, fast, residual, scale, momentum, position, value, sent, how)
+    rows = Rows(slow.numel(), how.chunk, how.k)
+    position, value = position.contiguous(), value.contiguous()
+    tile = min(block_of(how.chunk), TILE)
+    warps = warps_of(tile, each=4)
+    programs = min(rows.chunks, resident(slow, warps))
+    total = slow.new_zeros(programs, how.chunk)
+    senders = torch.zeros_like(total) if how.by_senders else None
+    squares_C = slow.new_zeros(rows.chunks, dtype=torch.float64)
+    weights = [slow, stored(fast), *((residual, scale) if how.own >= 0 else (None, None)), momentum]
+    held = None if scale is None else torch.empty_like(total)
+    own = max(how.own, 0)
+    payloads = [position, value, position[own], value[own] if sent is None else sent.contiguous()]
+    with torch.cuda.device_of(slow):
+        for first, last, length, kept in spans(rows):
+            land_chunks[(min(programs, last - first),)](
+                *weights,
+                *payloads,
+                total,
+                senders,
+                held,
+                squares_C,
+                how.beta,
+                how.lr,
+                how.mu,
+                float(len(value)),
+                first,
+                last,
+                length,
+                kept,
+                how.chunk,
+                how.k,
+                rows.kept,
+                len(value),
+                NESTEROV=how.nesterov,
+                TILE=tile,
+                KEPT_TILE=min(block_of(kept), TILE),
+                num_warps=warps,
+                enable_fp_fusion=False,
+            )
+    return squares_C.sum().view(1)
+
+
+def resident(x: Tensor, warps: int) -> int:
+    """Programs of so many warps that the device of x holds at a time; one on a CPU."""
+    return torch.cuda.get_device_properties(x.device).multi_processor_count * (WARPS // warps) if x.is_cuda else 1
+
+
+@triton.jit(do_not_specialize=["first", "last", "all_kept"])
+def land_chunks(
+    slow,
+    fast,
+    residual,
+    scale,
+    momentum,
+    position,
+    value,
+    own_position,
+    own_value,
+    total,
+    senders,
+    held,
+    squares,
+    beta,
+    lr,
+    mu,
+    divisor,
+    first,
+    last,
+    length,
+    kept,
+    chunk,
+    k,
+    all_kept,
+    peers,
+    NESTEROV: tl.constexpr,
+    TILE: tl.constexpr,
+    KEPT_TILE: tl.constexpr,
+):
+    """Rows first + program, then every num_programs-th one. Each phase ends at a barrier."""
+    program = tl.program_id(0).to(tl.int64)
+    total += program * chunk
+    if senders is not None:
+        senders += program * chunk
+    if scale is not None:
+        held += program * chunk
+    row = program + first
+    while row < last:
+        begin, start = row * k, row * chunk
+        add_sent(position + begin, value + begin, total, senders, kept, all_kept, peers, KEPT_TILE)
+        square = tl.zeros([TILE], tl.float64)
+        for done in range(0, length, TILE):
+            lane = done + tl.arange(0, TILE)
+            there = lane < length
+            mean = mean_of(total + lane, senders, lane, there, divisor)
+            sweep(slow, fast, residual, scale, held, momentum, start, lane, there, mean, beta, lr, mu, NESTEROV)
+            square += mean.to(tl.float64) * mean.to(tl.float64)
+        tl.store(squares + row, tl.sum(square, 0))
+        tl.debug_barrier()
+        if residual is not None:
+            if scale is None:
+                take_own(residual + start, own_position + begin, own_value + begin, kept, KEPT_TILE)
+            else:
+                take_own(held, own_position + begin, own_value + begin, kept, KEPT_TILE)
+                tl.debug_barrier()
+                store_residual(held, residual, scale, start, length, TILE)
+        clear_sent(position + begin, total, senders, kept, all_kept, peers, KEPT_TILE)
+        row += tl.num_programs(0)
+
+
+@triton.jit
+def add_sent(position, value, total, senders, kept, all_kept, peers, KEPT_TILE: tl.constexpr):
+    """All peers' kept values of one chunk into the sums, in the order of the peers."""
+    for _ in range(peers):
+        for done in range(0, kept, KEPT_TILE):
+            lane = done + tl.arange(0, KEPT_TILE)
+            there = lane < kept
+            at = tl.load(position + lane, mask=there, other=0)
+            v = tl.load(value + lane, mask=there, other=0.0)
+            tl.store(total + at, tl.load(total + at, mask=there, other=0.0) + v, mask=there)
+            if senders is not None:
+                sent = tl.load(senders + at, mask=there, other=0.0)
+                tl.store(senders + at, sent + (v != 0).to(tl.float32), mask=there)
+        tl.debug_barrier()
+        position += all_kept
+        value += all_kept
+
+
+@triton.jit
+def mean_of(total, senders, lane, there, divisor):
+    """ḡ. Where the sum is zero 1 is divided instead: a dividend of zero takes a division's slow path on a GPU."""
+    x = tl.load(total, mask=there, other=0.0)
+    by = tl.full(x.shape, 1.0, tl.float32) * divisor
+    if senders is not None:
+        by = tl.maximum(tl.load(senders + lane, mask=there, other=0.0), 1.0)
+    return tl.where(x == 0, x, tl.div_rn(tl.where(x == 0, 1.0, x), by))
+
+
+@triton.jit
+def sweep(slow, fast, residual, scale, held, momentum, start, lane, there, mean, beta, lr, mu, NESTEROV: tl.constexpr):
+    """(slow − fast) + e · β into the residual or what holds it, b ← b · μ + ḡ, the step along it, fast ← slow."""
+    at = start + lane
+    x = load_float(slow + at, there)
+    if residual is not None:
+        e = (x - load_float(fast + at, there)) + load_residual(residual, scale, at, there) * beta
+        if scale is None:
+            store_float(residual + at, e, there)
+        else:
+            tl.store(held + lane, e, mask=there)
+    step = mean
+    if momentum is not None:
+        b = load_float(momentum + at, there) * mu + mean
+        store_float(momentum + at, b, there)
+        step = mean + b * mu if NESTEROV else b
+    x = x - step * lr
+    store_float(slow + at, x, there)
+    store_float(fast + at, x, there)
+
+
+@triton.jit
+def take_own(residual, position, value, kept, KEPT_TILE: tl.constexpr):
+    """e ← e − own v."""
+    for done in range(0, kept, KEPT_TILE):
+        lane = done + tl.arange(0, KEPT_TILE)
+        there = lane < kept
+        at = tl.load(position + lane, mask=there, other=0)
+        e = tl.load(residual + at, mask=there, other=0.0)
+        tl.store(residual + at, e - tl.load(value + lane, mask=there, other=0.0), mask=there)
+
+
+@triton.jit
+def clear_sent(position, total, senders, kept, all_kept, peers, KEPT_TILE: tl.constexpr):
+    """Sums of one chunk back to zero, where a peer sent."""
+    for _ in range(peers):
+        for done in range(0, kept, KEPT_TILE):
+            lane = done + tl.arange(0, KEPT_TILE)
+            at = tl.load(position + lane, mask=lane < kept, other=0)
+            tl.store(total + at, 0.0, mask=lane < kept)
+            if senders is not None:
+                tl.store(senders + at, 0.0, mask=lane < kept)
+        position += all_kept
+    tl.debug_barrier()

@@ -1,0 +1,117 @@
+"""`select` in Triton: one program a chunk, which it reads once and holds in registers.
+
+Magnitudes are compared as the integers that their bits are, so a NaN counts as larger than everything. The border is
+found by bisection over those bits. It starts at a number that at least k of a chunk reach: the smallest of the maxima
+of at least k groups.
+
+Bytes a value: slow 4, fast 4 (2 in bfloat16), residual 4 (1 in 8 bits), read once; 8 k / L written. Nothing dense is
+written.
+N values, C chunks, L chunk length, M kept in all.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from outerloop.kernels.rows import Rows
+from outerloop.kernels.select import select
+from outerloop.kernels.triton.blocks import LARGEST_CHUNK, block_of, load_float, spans, stored, warps_of
+from outerloop.kernels.triton.eight_bit import load_residual
+
+EACH = 8
+"""Values a thread: compiled for an H100 or H200 it takes 64 registers, so that two chunks of 4096 share a processor."""
+
+
+@select.kernel("CUDA")
+def select_triton(
+    slow: Tensor, fast: Tensor | None, residual: Tensor | None, scale: Tensor | None, beta: float, chunk: int, k: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """See `select`."""
+    if chunk > LARGEST_CHUNK:
+        return select.definition(slow, fast, residual, scale, beta, chunk, k)
+    rows = Rows(slow.numel(), chunk, k)
+    position_M = slow.new_empty(rows.kept, dtype=torch.int32)
+    value_M, squares_C = slow.new_empty(rows.kept), slow.new_zeros(rows.chunks, dtype=torch.float64)
+    tensors = [slow, stored(fast), residual, scale, position_M, value_M, squares_C]
+    block = block_of(chunk)
+    with torch.cuda.device_of(slow):
+        for first, last, length, kept in spans(rows):
+            select_chunk[(last - first,)](
+                *tensors,
+                beta,
+                first,
+                length,
+                kept,
+                chunk,
+                k,
+                GROUPS=block_of(kept),
+                BLOCK=block,
+                num_warps=warps_of(block, EACH),
+                enable_fp_fusion=False,
+            )
+    return position_M, value_M, squares_C.sum().view(1)
+
+
+@triton.jit(do_not_specialize=["first"])
+def select_chunk(
+    slow,
+    fast,
+    residual,
+    scale,
+    position,
+    value,
+    squares,
+    beta,
+    first,
+    length,
+    kept,
+    chunk,
+    k,
+    GROUPS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Row first + program: positions and values of what is kept, ascending, and the sum of (slow − fast)²."""
+    row = tl.program_id(0).to(tl.int64) + first
+    lane = tl.arange(0, BLOCK)
+    there = lane < length
+    start = row * chunk
+    x = load_float(slow + start + lane, there)
+    if fast is not None:
+        x = x - load_float(fast + start + lane, there)
+    tl.store(squares + row, tl.sum(x.to(tl.float64) * x.to(tl.float64), 0))
+    if residual is not None:
+        x = x + load_residual(residual, scale, start + lane, there) * beta
+    size = tl.where(there, x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, -1)
+    border, reached = kth_largest(size, kept, GROUPS, BLOCK)
+    keep = size >= border
+    if reached != kept:  # more are equal to the k-th largest than there is room for: the lowest positions
+        equal = size == border
+        room = kept - count_from(size, border + 1)
+        keep = (size > border) | (equal & (tl.cumsum(equal.to(tl.int32), 0) <= room))
+    at = row * k + tl.cumsum(keep.to(tl.int32), 0) - 1
+    tl.store(position + at, lane, mask=keep)
+    tl.store(value + at, x, mask=keep)
+
+
+@triton.jit
+def kth_largest(size, k, GROUPS: tl.constexpr, BLOCK: tl.constexpr):
+    """A number that exactly k reach, or, with ties, the k-th largest itself; and how many reach it. GROUPS ≥ k."""
+    best = tl.max(tl.reshape(size, (GROUPS, BLOCK // GROUPS)), 1)
+    low, high = tl.maximum(tl.min(best, 0), 0), tl.max(size, 0)
+    reached = count_from(size, low)
+    while (low < high) & (reached != k):
+        middle = high - (high - low) // 2
+        count = count_from(size, middle)
+        enough = count >= k
+        low, reached = tl.where(enough, middle, low), tl.where(enough, count, reached)
+        high = tl.where(enough, high, middle - 1)
+    return low, reached
+
+
+@triton.jit
+def count_from(size, border):
+    """How many reach `border`."""
+    return tl.sum((size >= border).to(tl.int32), 0)

@@ -1,0 +1,113 @@
+"""`two_bit_encode` and `two_bit_decode` in Triton.
+
+Encoding takes two kernels, since a byte may hold codes of two groups: means and levels of every group, then bytes.
+Only what was kept comes here, so both together move little beside `select`.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from outerloop.kernels.reference import packed_bytes
+from outerloop.kernels.triton.blocks import block_of, load_float, store_float, stored, warps_of
+from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
+
+LARGEST = tl.constexpr(torch.finfo(torch.bfloat16).max)
+BYTES = 256
+"""Bytes of codes a program."""
+
+
+@two_bit_encode.kernel("CUDA")
+def two_bit_encode_triton(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
+    """See `two_bit_encode`."""
+    x, count = x.contiguous(), x.numel()
+    code = x.new_empty(packed_bytes(count, 2), dtype=torch.uint8)
+    mean_G = x.new_empty(-(-count // group), dtype=torch.float64)
+    level_G2 = x.new_empty(len(mean_G), 2, dtype=torch.bfloat16)
+    block = min(block_of(group), 4096)
+    with torch.cuda.device_of(x):
+        if count:
+            levels_of_group[(len(mean_G),)](
+                x,
+                mean_G,
+                stored(level_G2),
+                count,
+                group,
+                BLOCK=block,
+                num_warps=warps_of(block, 16),
+                enable_fp_fusion=False,
+            )
+            encode_bytes[(triton.cdiv(len(code), BYTES),)](
+                x, mean_G, code, count, group, BLOCK=BYTES, enable_fp_fusion=False
+            )
+    return code, level_G2
+
+
+@two_bit_decode.kernel("CUDA")
+def two_bit_decode_triton(code: list[Tensor], level: list[Tensor], count: int, group: int) -> Tensor:
+    """See `two_bit_decode`."""
+    x_PN = level[0].new_empty(len(level), count, dtype=torch.float32)
+    block = 4 * BYTES
+    with torch.cuda.device_of(x_PN):
+        for sent, size, x in zip(code, level, x_PN if count else [], strict=bool(count)):
+            decode_values[(triton.cdiv(count, block),)](
+                sent.contiguous(), stored(size.contiguous()), x, count, group, BLOCK=block, enable_fp_fusion=False
+            )
+    return x_PN
+
+
+@triton.jit(do_not_specialize=["count"])
+def levels_of_group(x, mean, level, count, group, BLOCK: tl.constexpr):
+    """Program g: the mean of |x| of group g, and the means of what is not above it and of what is."""
+    g = tl.program_id(0).to(tl.int64)
+    n = tl.minimum(count - g * group, group)
+    x += g * group
+    total = tl.zeros([BLOCK], tl.float64)
+    for done in range(0, n, BLOCK):
+        total += size_of(x, done + tl.arange(0, BLOCK), n)
+    whole = tl.sum(total, 0)
+    middle = whole / n.to(tl.float64)
+    total_high, high = tl.zeros([BLOCK], tl.float64), tl.zeros([BLOCK], tl.int32)
+    for done in range(0, n, BLOCK):
+        size = size_of(x, done + tl.arange(0, BLOCK), n)
+        total_high += tl.where(size > middle, size, 0.0)
+        high += (size > middle).to(tl.int32)
+    upper_sum, upper_count = tl.sum(total_high, 0), tl.sum(high, 0)
+    lower = (whole - upper_sum) / (n - upper_count).to(tl.float64)
+    upper = tl.where(upper_count > 0, upper_sum / tl.maximum(upper_count, 1).to(tl.float64), lower)
+    tl.store(mean + g, middle)
+    store_float(level + 2 * g, tl.minimum(lower, LARGEST).to(tl.float32), True)
+    store_float(level + 2 * g + 1, tl.minimum(upper, LARGEST).to(tl.float32), True)
+
+
+@triton.jit
+def size_of(x, lane, n):
+    """|x| in float64, 0 behind the end."""
+    return tl.abs(tl.load(x + lane, mask=lane < n, other=0.0)).to(tl.float64)
+
+
+@triton.jit(do_not_specialize=["count"])
+def encode_bytes(x, mean, code, count, group, BLOCK: tl.constexpr):
+    """BLOCK bytes, each of the codes of four values."""
+    byte = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    place = tl.arange(0, 4)[None, :]
+    at = byte[:, None] * 4 + place
+    there = at < count
+    v = tl.load(x + at, mask=there, other=0.0)
+    high = tl.abs(v).to(tl.float64) > tl.load(mean + at // group, mask=there, other=0.0)
+    both = 2 * (v < 0).to(tl.int32) + high.to(tl.int32)
+    tl.store(code + byte, tl.sum(both << (2 * place), 1).to(tl.uint8), mask=byte * 4 < count)
+
+
+@triton.jit(do_not_specialize=["count"])
+def decode_values(code, level, x, count, group, BLOCK: tl.constexpr):
+    """BLOCK values. The sign comes as a factor: unary minus is 0 − x in Triton, which turns 0 into 0, not into −0."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    there = at < count
+    byte = tl.load(code + at // 4, mask=there, other=0).to(tl.int32)
+    both = (byte >> (2 * (at % 4)).to(tl.int32)) & 3
+    size = load_float(level + at // group * 2 + (both & 1), there)
+    tl.store(x + at, size * tl.where(both >= 2, -1.0, 1.0), mask=there)

@@ -1,0 +1,1 @@
+"""Processes of a run: supervisor, worker processes, torchrun, sweeps."""

@@ -1,0 +1,113 @@
+"""`outerloop train -m`: hydra's multirun, one run for each combination, through any hydra launcher and sweeper."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import hydra
+from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.types import IntervalSweep, Override
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from outerloop.config import load
+from outerloop.config.added_options import is_about_hydra
+from outerloop.launcher.supervisor import WorkerCrashed, train
+from outerloop.report import runs
+from outerloop.report.runs import DIED, Run
+from outerloop.state import checkpoint
+from outerloop.types import UserError
+
+SWEEP_DIR = "hydra.sweep.dir="
+
+
+def multirun(arguments: list[str]) -> int:
+    """Check every combination, then sweep. Exit code 1 if a run died; each that did is named, with the reason.
+
+    Which did is read from the folders of the sweep, since launchers run jobs in processes and on machines of their own.
+    """
+    overrides = [a for a in arguments if not a.startswith("-")]
+    if any(o.startswith("run_dir=") for o in overrides):
+        raise UserError("run_dir= with -m would be one folder for every run: type hydra.sweep.dir=FOLDER")
+    for combination in combinations(overrides):
+        settings = load.load(combination)
+        if settings.workers_as == "ranks" or settings.island.kind != "single":
+            raise UserError("torchrun starts one run: leave out -m, or type exchange=inprocess island=single")
+    folder = sweep_folder(overrides)
+    flags = [a for a in arguments if a not in overrides]
+    sys.argv = ["outerloop", *flags, *overrides, SWEEP_DIR + quoted(folder)]  # as argparse wants them
+    try:
+        hydra.main(version_base="1.3", config_path=str(load.config_dir()), config_name="train")(job)()
+    finally:
+        died = unfinished(folder)
+        for run in died:
+            print(f"outerloop: {run.path} died: {run.why}", file=sys.stderr)
+    return 1 if died else 0
+
+
+def sweep_folder(overrides: list[str]) -> Path:
+    """Return the folder of the sweep, with the time of now in its name where hydra would put it there."""
+    typed = [o for o in overrides if o.startswith(SWEEP_DIR)]
+    with initialize_config_dir(version_base="1.3", config_dir=str(load.config_dir())):
+        return Path(compose("train", overrides=typed, return_hydra_config=True).hydra.sweep.dir)
+
+
+def quoted(folder: Path) -> str:
+    """Return a path as hydra reads it, be there spaces, commas or quotes in it."""
+    return "'" + str(folder).replace("'", "\\'") + "'"
+
+
+def unfinished(folder: Path) -> list[Run]:
+    """Return the runs of a sweep that have no summary, by their numbers."""
+    numbered = [path for path in folder.glob("*/") if path.name.isdigit()]
+    silent = [path for path in numbered if runs.read_results(path) is None]
+    return [runs.read(path) for path in sorted(silent, key=lambda path: int(path.name))]
+
+
+def combinations(overrides: list[str]) -> Iterator[list[str]]:
+    """Every choice of the sweeps among the overrides; of an open interval its start.
+
+    Hydra's own settings are left to hydra, but for the search path, where choices may come from.
+    """
+    read = zip(overrides, load.parsed(overrides), strict=True)
+    options = [choices(text, o) for text, o in read if o.key_or_group == "hydra.searchpath" or not is_about_hydra(o)]
+    return (list(chosen) for chosen in itertools.product(*options))
+
+
+def choices(text: str, override: Override) -> list[str]:
+    """Return one override as it is in each run of the sweep."""
+    name, value = text.partition("=")[0], override.value()
+    if isinstance(value, IntervalSweep):
+        return [f"{name}={value.start}"]
+    return [f"{name}={one}" for one in override.sweep_string_iterator()] if override.is_sweep_override() else [text]
+
+
+def job(settings: DictConfig) -> float:
+    """One run of the sweep, in the folder that hydra numbered for it; its validation loss, infinite if it died.
+
+    A mistake of the user and a worker that crashed end this run alone; any other error travels.
+    """
+    runtime = HydraConfig.get()
+    with open_dict(settings):
+        settings.run_dir = str(Path(runtime.sweep.dir) / str(runtime.job.num))
+    print(f"\n== {settings.run_dir}: {', '.join(runtime.overrides.task)}")
+    OmegaConf.resolve(settings)
+    try:
+        return float(train(settings)["val_loss"])
+    except Exception as error:
+        leave_word(settings, error)
+        if not isinstance(error, UserError | WorkerCrashed):
+            raise
+        return float("inf")
+
+
+def leave_word(settings: DictConfig, error: Exception) -> None:
+    """Write into the run's folder why it died, for the sweep and for `outerloop report`."""
+    folder, why = Path(settings.run_dir), str(error).strip().splitlines() or [type(error).__name__]
+    folder.mkdir(parents=True, exist_ok=True)
+    left = {"why": why[-1], "settings": OmegaConf.to_container(settings)}
+    checkpoint.write_atomically(folder / DIED, json.dumps(left).encode())

@@ -1,0 +1,119 @@
+"""One worker's life: it joins the others, trains, and the first to come to the end hands in the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+from torch import distributed as dist
+from torch.nn import Module
+
+from outerloop.config.build import make, model_of, next_launch, schedule_of, trainer_of
+from outerloop.config.rank_layout import ALONE, RankLayout
+from outerloop.core.memory_usage import estimate
+from outerloop.inner.call_once import only_once
+from outerloop.inner.data.corpus import Corpus
+from outerloop.inner.export import export_hf
+from outerloop.inner.gathered_follower import follow
+from outerloop.inner.trainer import Trainer
+from outerloop.inner.worker import Event, Plan, Worker
+from outerloop.launcher import cpu_share
+from outerloop.protocols import Exchange
+from outerloop.replica.island import here
+from outerloop.replica.sharding import is_cut
+from outerloop.state import checkpoint
+
+
+def join(config: DictConfig, exchange: Exchange, run_dir: Path, resume_step: int | None, index: int) -> None:
+    """Until the other peers are there. Raises UserError when they do not come."""
+
+    def saved_outer() -> dict[str, Any] | None:
+        return None if resume_step is None else checkpoint.load(run_dir, resume_step, index)["trainer"]["outer"]
+
+    exchange.join(next_launch(schedule_of(config, saved_outer), resume_step or 0))
+
+
+def live(
+    config: DictConfig,
+    *,
+    index: int,
+    run_dir: Path,
+    resume_step: int | None,
+    exchange: Exchange,
+    emit: Callable[[Event], None],
+    check_stop: Callable[[], None],
+    seat: RankLayout = ALONE,
+    compute: Callable[..., Any] = here,
+) -> None:
+    """One worker to its last event. The exchange has been joined."""
+    corpus = make(config.data)
+    trainer = trainer_of(config, corpus, exchange, index, seat, compute)
+    if config.threads is None and trainer.device.type == "cpu":
+        params = sum(p.numel() for p in trainer.params)
+        compute(cpu_share.fit, params, config.inner.batch * config.inner.seq_len // seat.ranks.size)
+    windows = corpus.validation(seq_len=config.inner.seq_len, sequences=config.eval.sequences)
+    validation = seat.part_of(windows[index :: config.workers])
+    plan = plan_of(config, index, run_dir, resume_step, ranks=seat.ranks.size)
+    if seat.mesh is not None:
+        emit(told_of_memory(trainer, seat))
+    if seat.follows:
+        follow(trainer, validation, plan)
+        return
+    worker = Worker(plan, trainer=trainer, exchange=exchange, validation=validation, emit=emit, check_stop=check_stop)
+    for doubt in trainer.outer.doubts if index == 0 else ():
+        worker.emit("status", text=f"note: {doubt}")
+    worker.emit("ready", params=sum(p.numel() for p in trainer.params), size=exchange.size)
+    worker.run()
+    trainer.outer.island.call("leave")
+    hand_in(config, corpus, trainer, run_dir)
+    worker.raise_if_diverged()
+
+
+def hand_in(config: DictConfig, corpus: Corpus, trainer: Trainer, run_dir: Path) -> None:
+    """The slow weights as a Hugging Face model, if nobody has done it. All ranks of a sharded island call it."""
+    first = not (dist.is_initialized() and dist.get_rank())  # transformers lets nobody but rank 0 write weights
+    slow = trainer.outer.island.complete(trainer.outer.slow, keep=first)
+    if not first:
+        return
+    with only_once(run_dir / ".model", f"{trainer.outer.slow_hash:016x}") as mine:
+        if mine:
+            export_hf(whole_model(config, corpus, trainer.model), slow, corpus.tokenizer(), run_dir / "hf")
+
+
+def whole_model(config: DictConfig, corpus: Corpus, model: Module) -> Module:
+    """A model that no process holds a shard of, with the buffers of this one."""
+    if not is_cut(model):
+        return model
+    whole, names = model_of(config, corpus), dict(model.named_buffers())
+    whole.load_state_dict({name: x for name, x in model.state_dict().items() if name in names}, strict=False)
+    return whole
+
+
+def told_of_memory(trainer: Trainer, seat: RankLayout) -> Event:
+    """What this rank will hold, before it trains."""
+    memory = estimate(trainer.outer, trainer.optimizer)
+    return {
+        "event": "status",
+        "worker": seat.island,
+        "step": 0,
+        "text": f"island {seat.island} rank {seat.ranks.rank}: {memory}",
+    }
+
+
+def plan_of(config: DictConfig, index: int, run_dir: Path, resume_step: int | None, *, ranks: int) -> Plan:
+    """What one worker of so many ranks is to do: each of them evaluates as many windows at a time as it trains on."""
+    return Plan(
+        index=index,
+        local_workers=config.workers,
+        run_dir=run_dir,
+        rounds=config.rounds,
+        eval_every=config.eval.every,
+        eval_batch=max(1, config.inner.batch // ranks),
+        checkpoint_every=config.checkpoint.every,
+        keep_payload_rounds=config.keep_payload_rounds,
+        log_every=config.log_every,
+        max_failed_rounds=config.max_failed_rounds,
+        resume_step=resume_step,
+    )

@@ -1,0 +1,157 @@
+"""The workers of a run as the processes of torchrun: the team as rank 0 has it, and the life of one of them.
+
+A worker is one process, or the ranks of an island, of which the first is heard (rank_layout.py).
+
+Rank 0's own worker is a thread, so that the process can follow all of them. The events of the others come through the
+store of torchrun's rendezvous: numbered as they are sent, taken out in that order.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+from torch import distributed as dist
+
+from outerloop.config.build import make
+from outerloop.config.rank_layout import RankLayout, taken
+from outerloop.exchange.island_replicated import ReplicatedIsland
+from outerloop.exchange.island_sharded import ShardedIsland
+from outerloop.inner.worker import Event
+from outerloop.launcher import run_worker
+from outerloop.launcher.local_pool import error_event, last_word
+from outerloop.launcher.worker_process import Emit, also_shown, peer_of
+from outerloop.protocols import Exchange
+from outerloop.types import Stopped, UserError
+
+LOOK_S = 0.05
+"""Between two looks for events."""
+
+
+class TorchrunPool:
+    """The team of rank 0.
+
+    Args:
+        config, run_dir, resume_step: as for the other teams.
+        sent: the events of the other ranks.
+    """
+
+    def __init__(self, config: DictConfig, run_dir: Path, resume_step: int | None, *, sent: dist.Store) -> None:
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.sent, self.stopped = sent, threading.Event()
+        self.life = partial(live, config, run_dir, resume_step, emit=self.events.put, check_stop=self.check_stop)
+        self.threads = [threading.Thread(target=work, daemon=True) for work in (self.work, self.read)]
+
+    def start(self) -> None:
+        """Begin."""
+        for thread in self.threads:
+            thread.start()
+
+    def work(self) -> None:
+        """Rank 0's own worker, until it has said its last word."""
+        self.events.put(last_word(0, self.life))
+
+    def read(self) -> None:
+        """Pass the others' events on, until the team stops."""
+        number = 1
+        try:
+            while not self.stopped.is_set():
+                if self.sent.check([f"{number}"]):
+                    self.events.put(json.loads(self.sent.get(f"{number}")))
+                    self.sent.delete_key(f"{number}")
+                    number += 1
+                else:
+                    time.sleep(LOOK_S)
+        except Exception as error:
+            self.events.put(error_event(0, error))
+
+    def check_stop(self) -> None:
+        """Raises Stopped after `stop`."""
+        if self.stopped.is_set():
+            raise Stopped("the run was stopped")
+
+    def stop(self) -> None:
+        """Ask the own worker to leave at its next step. The others are torchrun's to end."""
+        self.stopped.set()
+
+    def join(self) -> None:
+        """Until the own worker has left."""
+        for thread in self.threads:
+            thread.join()
+
+
+def send(sent: dist.Store, event: Event) -> None:
+    """To rank 0."""
+    sent.set(f"{sent.add('count', 1)}", json.dumps(event))
+
+
+def live(
+    config: DictConfig,
+    run_dir: Path,
+    resume_step: int | None,
+    *,
+    emit: Emit,
+    check_stop: Callable[[], None] = lambda: None,
+) -> None:
+    """The life of this rank's worker, or of this rank's part of one."""
+    if not (run_dir / "config.yaml").exists():
+        raise UserError(
+            f"rank {dist.get_rank()} does not see run_dir={run_dir}: type run_dir= with a folder that all machines"
+            " share"
+        )
+    seat = taken(config)
+    join = partial(run_worker.join, config, run_dir=run_dir, resume_step=resume_step, index=seat.island)
+    exchange, tell = meeting(config, seat, run_dir, join, emit)
+    try:
+        run_worker.live(
+            config,
+            index=seat.island,
+            run_dir=run_dir,
+            resume_step=resume_step,
+            exchange=exchange,
+            emit=tell,
+            check_stop=check_stop,
+            seat=seat,
+        )
+        exchange.close()
+    finally:
+        exchange.abort()
+
+
+def meeting(
+    config: DictConfig, seat: RankLayout, run_dir: Path, join: Callable[[Exchange], None], emit: Emit
+) -> tuple[Exchange, Emit]:
+    """What this rank meets other islands through, joined, and where its events go."""
+    of_rank = partial(joined, config, seat, run_dir, join, emit)
+    in_swarm = config.workers_as != "ranks"
+    if seat.kind == "single" or (seat.kind == "sharded" and not in_swarm):
+        return of_rank(), emit
+    spoken_for = ShardedIsland if seat.kind == "sharded" else ReplicatedIsland
+    exchange = spoken_for.joining(of_rank, ranks=seat.ranks)
+    if exchange.exchange and in_swarm:
+        emit = also_shown(exchange.exchange, emit)
+    if seat.kind == "gathered" and exchange.exchange:
+        return exchange.exchange, emit  # followers only learn its facts
+    return exchange, emit
+
+
+def joined(config: DictConfig, seat: RankLayout, run_dir: Path, join: Callable[[Exchange], None], emit: Emit) -> Any:
+    """This rank's own exchange with other islands, the others there. Raises UserError when they do not come."""
+    exchange: Any
+    if config.workers_as == "ranks":
+        exchange = make(config.exchange, group=seat.lane)
+    else:
+        exchange = peer_of(config, run_dir, seat.island, list(config.exchange.initial_peers), emit, lanes=seat.lanes)
+    try:
+        join(exchange)
+    except BaseException:
+        exchange.abort()
+        raise
+    return exchange

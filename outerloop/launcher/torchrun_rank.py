@@ -1,0 +1,142 @@
+"""`outerloop train` as one of the processes that torchrun has started, each of them one worker, or a rank of one.
+
+    torchrun --nproc-per-node 4 -m outerloop train recipe=sparseloco exchange=distributed run_dir=runs/mine
+    torchrun --nproc-per-node 4 -m outerloop train exchange=distributed island=sharded island.ranks=2 run_dir=runs/mine
+
+Rank 0 is the one that is seen: it claims the run directory, follows all workers and hands in the results. The others
+train, and write their checkpoints to the same folder. One that cannot go on tells rank 0 why, which ends the run; then
+torchrun ends the others, as it does when one is lost, and starts all again from the last checkpoint if it is asked to.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+from torch import distributed as dist
+
+from outerloop.config import load
+from outerloop.config.island_checks import ranks_of, refuse_island
+from outerloop.config.peer_check import refuse_different
+from outerloop.config.rank_layout import backend_of, patience_of, place, ranks_here
+from outerloop.config.run_directory import comparable
+from outerloop.exchange.distributed import Distributed
+from outerloop.launcher import cpu_share
+from outerloop.launcher.local_pool import last_word
+from outerloop.launcher.torchrun_pool import TorchrunPool, live, send
+from outerloop.launcher.worker_process import leave
+from outerloop.types import RoundFailed, Stopped, UserError
+
+ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+LEAVE_S = 20
+"""How long a worker that cannot go on waits for rank 0 to say why, and for torchrun to end it."""
+
+
+def train(overrides: Sequence[str]) -> int:
+    """One worker of the run, and in rank 0 all that is to be seen of it. Exit code. Raises UserError, WorkerCrashed."""
+    check_started(overrides)
+    settings = loaded(overrides, processes=int(os.environ["WORLD_SIZE"]))
+    torch.set_num_threads(settings.threads or cpu_share.share(ranks_here()))
+    store, rank, size = next(dist.rendezvous("env://"))
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = dist.PrefixStore(f"attempt {attempt}", store)  # torchrun may keep it, and what was in it, over a restart
+    patience = patience_of(settings)
+    dist.init_process_group(backend_of(settings), store=store, rank=rank, world_size=size, timeout=patience)
+    world = Distributed(timeout_s=settings.round_timeout_s)
+    code = (lead if rank == 0 else serve)(settings, world, dist.PrefixStore("events", store))
+    if code == 0:
+        dist.destroy_process_group()  # its threads may not outlive the interpreter
+    return code
+
+
+def loaded(overrides: Sequence[str], *, processes: int) -> DictConfig:
+    """The settings of a run whose workers are islands of these processes. Raises UserError."""
+    settings = load.load([*overrides, f"workers={processes}"])
+    ranks = ranks_of(settings, processes)
+    refuse_island(settings, ranks)
+    return load.load([*overrides, f"workers={processes // ranks}", f"island.ranks={ranks}"])
+
+
+def check_started(overrides: Sequence[str]) -> None:
+    """Raises UserError for a process that torchrun has not started, and where torchrun is told otherwise."""
+    for override in overrides:
+        if override.startswith("workers="):
+            raise UserError(f"{override}: torchrun says how many workers there are: type torchrun --nproc-per-node")
+    if missing := [name for name in ENVIRONMENT if name not in os.environ]:
+        raise UserError(
+            f"this run is of the processes of torchrun, and {missing[0]} is not set:"
+            f" type torchrun --nproc-per-node 4 -m outerloop train {' '.join(overrides)}"
+        )
+
+
+def lead(settings: DictConfig, world: Distributed, events: dist.Store) -> int:
+    """Rank 0: the run as it is seen, once all have the same settings."""
+    from outerloop.launcher.supervisor import train as run
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    own = told(settings)
+    for rank, theirs in enumerate(meet(settings, world, own)):
+        refuse_different(own, theirs, f"rank {rank}")
+    called: list[Path] = []
+
+    def call(settings: DictConfig, run_dir: Path, resume_step: int | None) -> TorchrunPool:
+        called.append(run_dir)
+        meet(settings, world, [str(run_dir.absolute()), resume_step])
+        return TorchrunPool(settings, run_dir, resume_step, sent=events)
+
+    run(settings, call)
+    if not called:  # the run is finished, nobody has anything to do
+        meet(settings, world, None)
+    world.close()
+    return 0
+
+
+def serve(settings: DictConfig, world: Distributed, events: dist.Store) -> int:
+    """Any other rank: a worker. When it cannot go on it waits to be ended, so that rank 0 is heard first."""
+    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGINT, leave)
+    try:
+        if work(settings, world, events):
+            world.close()
+            return 0
+        time.sleep(LEAVE_S)
+    except Stopped:
+        world.abort()
+    return 1
+
+
+def work(settings: DictConfig, world: Distributed, events: dist.Store) -> bool:
+    """A worker where rank 0 says, from the step that it says; whether it came to its end."""
+    try:
+        meet(settings, world, told(settings))
+        work_at, *_ = meet(settings, world, None)
+    except RoundFailed:  # rank 0 has gone, and has said why
+        return False
+    if work_at is None:
+        return True
+    run_dir, resume_step = work_at
+    life = partial(live, settings, Path(run_dir), resume_step, emit=partial(send, events))
+    island, place_in_it = place(world.rank, size=world.size, workers=settings.workers)
+    event = last_word(island, life)
+    if place_in_it == 0 or event["event"] == "error":
+        send(events, event)
+    return event["event"] == "left"
+
+
+def meet(settings: DictConfig, world: Distributed, own: Any) -> list[Any]:
+    """What each rank says. Raises RoundFailed."""
+    return [json.loads(bytes(one.blob)) for one in world.meet(json.dumps(own).encode(), 0, settings.round_timeout_s)]
+
+
+def told(settings: DictConfig) -> dict[str, Any]:
+    """What must be equal in all processes: everything that says what is trained, but where the text lies."""
+    equal = {key: value for key, value in comparable(settings).items() if key.split(".")[0] != "data"}
+    return equal | {"island.ranks": settings.island.ranks}

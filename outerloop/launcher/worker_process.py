@@ -1,0 +1,146 @@
+"""`outerloop worker RUN_DIR INDEX STEP`: one local worker process, started by `outerloop train`, not by hand.
+
+Standard input: one JSON line {"initial_peers": [...]} (for the first worker only if it shall join others), then
+nothing; its end means: leave. Standard output: one JSON line an event. Standard error goes to the worker's log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from outerloop.config.build import agreed_settings, make
+from outerloop.config.run_directory import identity_file
+from outerloop.config.user_code import find_own_code, names_in
+from outerloop.inner.worker import Event
+from outerloop.launcher import run_worker
+from outerloop.launcher.local_pool import error_event
+from outerloop.sinks.peer_status import PeerStatusSink
+from outerloop.state import checkpoint
+from outerloop.types import Stopped, UserError
+
+Emit = Callable[[Event], None]
+
+
+def main(arguments: list[str]) -> int:
+    """Run one worker until it is done, stopped or broken. Exit code 0, also when stopped; 1 when broken.
+
+    Raises UserError for anything but the three arguments.
+    """
+    if len(arguments) != 3 or not arguments[1].isdigit():
+        raise UserError("outerloop worker RUN_DIR INDEX STEP is started by outerloop train: type outerloop train")
+    events = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever a library prints belongs to the log
+
+    def emit(event: Event) -> None:
+        events.write(json.dumps(event) + "\n")
+
+    run_dir, index = Path(arguments[0]), int(arguments[1])
+    resume_step = None if arguments[2] == "None" else int(arguments[2])
+    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGINT, leave)
+    config = OmegaConf.load(run_dir / "config.yaml")
+    assert isinstance(config, DictConfig)
+    find_own_code(names_in(config))
+    exchange: Any = None
+    try:
+        exchange = joining(config, run_dir, index, emit)
+        resume_step = formed(exchange, run_dir, resume_step, index, emit)
+        run_worker.join(config, exchange, run_dir, resume_step, index)
+        run_worker.live(
+            config,
+            index=index,
+            run_dir=run_dir,
+            resume_step=resume_step,
+            exchange=exchange,
+            emit=also_shown(exchange, emit),
+            check_stop=lambda: None,
+        )
+        exchange.close()
+        emit({"event": "left", "worker": index, "step": 0})
+        return 0
+    except Stopped:
+        emit({"event": "left", "worker": index, "step": 0})
+        return 0
+    except Exception as error:
+        emit(error_event(index, error))
+        return 1
+    finally:
+        if exchange is not None:
+            exchange.abort()
+
+
+def joining(config: DictConfig, run_dir: Path, index: int, emit: Emit) -> Any:
+    """The exchange of this worker, its address told; then the watch over standard input begins."""
+    first = index == 0 and not config.exchange.initial_peers
+    initial_peers = [] if first else peers_from(sys.stdin.readline())
+    threading.Thread(target=watch_parent, daemon=True).start()
+    return peer_of(config, run_dir, index, initial_peers, emit)
+
+
+def formed(exchange: Any, run_dir: Path, resume_step: int | None, index: int, emit: Emit) -> int | None:
+    """Wait for the other peers. Return the inner step that all go on from, told when it is an earlier one than here.
+
+    Raises UserError when they do not come, or hold no checkpoint in common.
+    """
+    step = exchange.form(checkpoint.held(run_dir, index, newest=resume_step))
+    if step != resume_step:
+        emit({"event": "back", "worker": index, "step": step})
+    return step
+
+
+def peer_of(
+    config: DictConfig, run_dir: Path, index: int, initial_peers: list[str], emit: Emit, *, lanes: int = 1
+) -> Any:
+    """The exchange of a worker that is a peer of a swarm, be it of many lanes; its address is told."""
+    exchange = make(
+        config.exchange,
+        run=config.exchange.run or "default",
+        worker=index,
+        initial_peers=initial_peers,
+        identity_path=str(identity_file(run_dir, index)),
+        **agreed_settings(config, lanes=lanes),
+        tell=lambda text: emit({"event": "status", "worker": index, "step": 0, "text": f"worker {index} {text}"}),
+    )
+    emit({"event": "address", "worker": index, "step": 0, "addresses": list(exchange.address)})
+    return exchange
+
+
+def also_shown(exchange: Any, emit: Emit) -> Emit:
+    """Where events go that other machines may see, too."""
+    shown = PeerStatusSink(exchange.show)
+
+    def tell(event: Event) -> None:
+        emit(event)
+        shown.write(event)
+
+    return tell
+
+
+def peers_from(line: str) -> list[str]:
+    """Addresses from the parent's line. Raises Stopped when the parent has gone instead."""
+    if not line:
+        raise Stopped("the parent has gone")
+    return list(json.loads(line)["initial_peers"])
+
+
+def watch_parent() -> None:
+    """The end of standard input means: leave."""
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def leave(number: int, frame: FrameType | None) -> None:
+    """Signal handler: Stopped in the main thread, once."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise Stopped(signal.Signals(number).name)

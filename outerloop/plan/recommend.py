@@ -1,0 +1,57 @@
+"""Which of several methods to recommend: speed by the plan, loss by what was measured here.
+
+Of the methods that come to the last token within 5 % of the fastest, the one with the lowest validation loss in
+scripts/results/recipes: nats a byte after equal tokens, four workers, 1.03M parameters, learning rates tuned alike. A
+small model says little about a large one, so this is an order for ties in time and no forecast of a loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from outerloop.plan.forecast import Outlook
+
+CLOSE = 1.05
+LOSSES = {
+    "muloco": {15: 1.486, 30: 1.541, 100: 1.697},
+    "ddp": {1: 1.621},
+    "outerloop": {15: 1.673, 30: 1.766, 100: 2.489},
+    "demo": {1: 1.806},
+    "sparseloco": {15: 1.821, 30: 1.949, 100: 2.307},
+    "streaming_diloco": {15: 1.872, 30: 1.918, 100: 1.986},
+    "loco": {15: 1.873, 30: 1.915, 100: 1.960},
+    "diloco_int8": {15: 1.879, 30: 1.916, 100: 1.961},
+    "diloco": {15: 1.880, 30: 1.915, 100: 1.961},
+    "localsgd": {15: 1.914, 30: 2.002, 100: 2.112},
+    "noloco": {15: 1.960, 30: 2.051, 100: 2.283},
+    "decoupled_momentum": {15: 2.134, 30: 2.246, 100: 2.625},
+}
+"""Recipe -> H -> loss after 600 steps: the first table of COMMAND.md there. DiLoCo's with momentum .6."""
+
+
+def measured_loss(name: str, sync_every: int, losses: Mapping[str, Mapping[int, float]] = LOSSES) -> float:
+    """At the nearest H that was measured, by ratio; infinite where none was."""
+    known = losses.get(name, {})
+    nearest = min(known, key=lambda h: abs(math.log(h / sync_every)), default=None)
+    return math.inf if nearest is None else known[nearest]
+
+
+def recommended(rows: Sequence[Outlook]) -> tuple[Outlook, str]:
+    """One of the rows, and why in one line."""
+    fastest = min(rows, key=lambda row: 1 / row.tokens_per_s(1.0))
+    close = [row for row in rows if CLOSE * row.tokens_per_s(1.0) >= fastest.tokens_per_s(1.0)]
+    best = min(close, key=lambda row: measured_loss(row.method.name, row.method.sync_every))
+    if len(rows) == 1:
+        return best, "it is the only one"
+    if len(close) == 1:
+        return best, f"it is {lead(rows, best):.3g} times as fast as the next"
+    if measured_loss(best.method.name, best.method.sync_every) == math.inf:
+        return fastest, "it is the fastest, and no loss was measured of those within 5 % of it"
+    others = ", ".join(row.method.name for row in close if row is not best)
+    return best, f"within 5 % of the fastest, and the lowest loss measured (scripts/results/recipes) beside {others}"
+
+
+def lead(rows: Sequence[Outlook], best: Outlook) -> float:
+    """How many times as fast it is as the next."""
+    return best.tokens_per_s(1.0) / max(row.tokens_per_s(1.0) for row in rows if row is not best)

@@ -1,0 +1,1 @@
+"""The weights of one peer, on one process or cut over several."""

@@ -1,0 +1,42 @@
+"""What outer state takes beside the slow weights, found out on a trial tensor: parts say nothing of their size."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outerloop.protocols import Feedback, OuterMethod
+from outerloop.replica.sharding import local_of
+
+SIDE = 64
+"""Values a side of a trial matrix, which is whole blocks of an 8-bit residual."""
+
+
+def residual_share(feedback: Feedback, dtype: torch.dtype) -> float:
+    """Bytes that a feedback holds per byte of slow weights of this dtype."""
+    trial, x = copy.deepcopy(feedback), torch.zeros(SIDE, SIDE, dtype=dtype)
+    trial.keep("trial", x, x)
+    return bytes_of(trial.state_dict()) / x.nbytes
+
+
+def momentum_share(method: OuterMethod, dtype: torch.dtype) -> float:
+    """Bytes that an outer method holds per byte of slow weights of this dtype."""
+    trial, x = copy.deepcopy(method), {"trial": torch.zeros(SIDE, SIDE, dtype=dtype)}
+    trial.init(x)
+    trial.update(x, trial.outgoing(x, {"trial": x["trial"].clone()}), {})
+    return bytes_of(trial.state_dict()) / x["trial"].nbytes
+
+
+def bytes_of(tree: Any) -> int:
+    """Bytes of all tensors in nested dictionaries and iterables; of a sharded one, this rank's part."""
+    if isinstance(tree, Tensor):
+        return local_of(tree.detach()).nbytes
+    if isinstance(tree, dict):
+        return sum(map(bytes_of, tree.values()))
+    if isinstance(tree, str | bytes) or not isinstance(tree, Iterable):
+        return 0
+    return sum(map(bytes_of, tree))

@@ -1,0 +1,65 @@
+"""One replica of a run: fast weights θ in the model, slow weights φ beside them, and hashes that show what φ is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.nn import Module
+
+from outerloop import wire
+from outerloop.replica.island import Island, copied
+from outerloop.types import Tensors
+
+
+class Replica:
+    """φ begins as a copy of θ.
+
+    Args:
+        model: its trainable parameters are θ; updated in place.
+        dtype: of φ, as wide as the model's or wider.
+        island: the door to the model, where it is another one than `Island(model)`.
+    """
+
+    def __init__(self, model: Module, *, dtype: torch.dtype, island: Island | None = None) -> None:
+        self.island = island or Island(model)
+        fast = ((name, self.island.local(name)) for name in self.island.params)
+        self.slow = {name: copied(x, device=x.device, dtype=dtype) for name, x in fast}
+        self.hashes: dict[str, int] = {}
+        self.rehash(self.slow)
+
+    @property
+    def device(self) -> torch.device:
+        """Where φ is."""
+        return next(iter(self.slow.values())).device
+
+    def hash_of(self, names: Iterable[str]) -> int:
+        """64-bit hash of these slow weights."""
+        return wire.joint_hash(self.hashes[name] for name in names)
+
+    def rehash(self, names: Iterable[str]) -> None:
+        """The hashes of slow weights that have moved."""
+        self.hashes |= {name: wire.tensors_hash({name: self.slow[name]}) for name in names}
+
+    @torch.no_grad()
+    def load_slow(self, weights: Tensors) -> None:
+        """φ ← weights."""
+        for name, x in self.slow.items():
+            x.copy_(weights[name])
+        self.rehash(self.slow)
+
+    def settle(self, weights: Tensors) -> None:
+        """φ and θ ← weights."""
+        self.load_slow(weights)
+        self.island.write(self.slow, merge_local=0.0)
+
+    @contextmanager
+    def weights(self, tensors: Tensors) -> Iterator[None]:
+        """Other weights (φ, say) in the model's place for a while: to evaluate or export."""
+        fast = {name: x.clone() for name, x in self.island.pick(self.slow).items()}
+        self.island.write(tensors, merge_local=0.0)
+        try:
+            yield
+        finally:
+            self.island.write(fast, merge_local=0.0)

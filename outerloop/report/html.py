@@ -1,0 +1,114 @@
+"""report.html: one page that holds everything, pictures included, and needs no other file, no network and no script."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from html import escape
+
+import outerloop
+from outerloop.report import style, table
+from outerloop.report.figures import HOW_TO_READ, Picture
+from outerloop.report.groups import Comparison
+from outerloop.report.table import Table
+
+CSS = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 1500px; margin: 2rem auto;
+  padding: 0 1.5rem; }
+h1 { font-size: 1.5rem; margin-bottom: 0; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
+p { max-width: 75ch; margin: .4rem 0; } .quiet { color: #666; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .92rem; }
+th, td { padding: .3rem .8rem; border-bottom: 1px solid #e4e4e4; text-align: right; vertical-align: top;
+  font-variant-numeric: tabular-nums; white-space: nowrap; }
+th { border-bottom: 2px solid #bbb; vertical-align: bottom; }
+th.word, td.word { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 7rem; max-width: 32rem; }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 520px), 1fr)); gap: 1.5rem; }
+figure { margin: 0; } figure img { width: 100%; max-width: 936px; } figcaption { font-size: .9rem; color: #444; }
+figcaption b { color: #222; }
+.swatch { display: inline-block; width: .75em; height: .75em; border-radius: 2px; margin-right: .5em; }
+details { margin: .8rem 0; } summary { cursor: pointer; } pre { white-space: pre-wrap; font-size: .8rem; }
+"""
+
+UNITS = (
+    "val_loss: final validation loss, nats a token. bits/param/round: one worker's payload, every byte of its messages"
+    " counted, over parameters and rounds. sent/worker: payload bytes that left one worker, every copy counted."
+    " tokens: of all workers. wait_s: seconds a worker waited for its rounds. wall_s: seconds of the run."
+    " No ±: one run, or no difference. front: ● where no other group has both less loss and fewer bytes."
+)
+
+
+def page(comparison: Comparison, pictures: Sequence[Picture]) -> str:
+    """The whole page as text."""
+    counts = f"{sum(len(g.finished) for g in comparison.groups)} finished, {len(comparison.unfinished)} unfinished runs"
+    body = [
+        f"<h1>outerloop report</h1><p class=quiet>{counts} in {len(comparison.groups)} groups"
+        f" · outerloop {escape(outerloop.__version__)}</p>",
+        *finished_part(comparison),
+        *unfinished_part(comparison),
+        *(f"<p>Note: {escape(note)}.</p>" for note in comparison.notes()),
+        f'<h2>Figures</h2><p class="quiet">{HOW_TO_READ}</p>',
+        f'<div class="figures">{"".join(figure_html(picture) for picture in pictures)}</div>',
+        *settings_part(comparison),
+    ]
+    head = f'<meta charset="utf-8"><title>outerloop report</title><style>{CSS}</style>'
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{chr(10).join(body)}\n</body></html>\n'
+
+
+def finished_part(comparison: Comparison) -> list[str]:
+    """What the finished runs reached."""
+    if not comparison.finished:
+        return ["<h2>Results</h2><p>No run has finished.</p>"]
+    results = table.results(comparison)
+    runs = f"<details><summary>Every finished run</summary>{table_html(table.runs(comparison), {})}</details>"
+    return [f"<h2>{results.title}</h2>", table_html(results, swatches(comparison)), f"<p class=quiet>{UNITS}</p>", runs]
+
+
+def unfinished_part(comparison: Comparison) -> list[str]:
+    """Which runs died or still run, and of what."""
+    if not comparison.unfinished:
+        return []
+    unfinished = table.unfinished(comparison)
+    traces = [
+        f"<details><summary>What {escape(str(run.path))} said</summary><pre>{escape(run.trace)}</pre></details>"
+        for _, run in comparison.unfinished
+        if "\n" in run.trace.strip()
+    ]
+    return [f"<h2>{unfinished.title}</h2>", table_html(unfinished, {}), *traces]
+
+
+def settings_part(comparison: Comparison) -> list[str]:
+    """What differs between the groups."""
+    if len(comparison.groups) < 2:
+        return ["<h2>Settings that differ</h2><p>There is one group, so none does.</p>"]
+    few, all_of_them = (table_html(table.settings(comparison, everything=x), {}) for x in (False, True))
+    everything = "<summary>All settings that differ, those that a recipe implies too</summary>"
+    return ["<h2>Settings that differ</h2>", few, f"<details>{everything}{all_of_them}</details>"]
+
+
+def swatches(comparison: Comparison) -> dict[str, str]:
+    """The colour of each group by its label."""
+    return {group.label: style.colour(i) for i, group in enumerate(comparison.groups)}
+
+
+def table_html(content: Table, colours: dict[str, str]) -> str:
+    """A table; a first cell that has a colour shows it."""
+    kinds = ["word" if i < content.words else "number" for i in range(len(content.columns))]
+    head = "".join(f'<th class="{k}">{escape(c)}</th>' for k, c in zip(kinds, content.columns, strict=True))
+    rows = []
+    for row in content.rows:
+        cells = [f'<td class="{k}">{escape(cell)}</td>' for k, cell in zip(kinds, row, strict=True)]
+        if colour := colours.get(row[0]):
+            cells[0] = cells[0].replace(">", f'><span class="swatch" style="background:{colour}"></span>', 1)
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+
+
+def figure_html(picture: Picture) -> str:
+    """One picture, inside the page."""
+    data = base64.b64encode(picture.path.read_bytes()).decode()
+    alt, caption = escape(picture.title, quote=True), escape(picture.caption)
+    return (
+        f'<figure><img alt="{alt}" src="data:image/png;base64,{data}">'
+        f"<figcaption><b>{escape(picture.title)}.</b> {caption}</figcaption></figure>"
+    )

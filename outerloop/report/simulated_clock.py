@@ -1,0 +1,83 @@
+"""The simulated clock: when a worker would have been where, at a bandwidth of our choice.
+
+    seconds(t) = t · c + Σ over rounds r landed by step t of max(0, 8 · b_r / B − τ · c)
+
+c: the worker's measured seconds per inner step, waits, evaluations and saves left out; b_r: payload bytes of round r
+times the copies that the worker sent; B: bits a second; τ: inner steps between launch and landing, during which a
+transfer costs nothing (0 for most schedules). Latency, and the downlink where it is the narrower one, are left out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+Row = dict[str, Any]
+
+MODEL = (
+    "Simulated seconds of the slowest worker: its measured seconds per inner step (waits, evaluations and saves left"
+    " out) times its steps, plus, for every round, payload bytes × copies / bandwidth, less the inner steps that the"
+    " schedule lets pass between launch and landing."
+)
+
+
+@dataclass(frozen=True)
+class StepRate:
+    """One worker's speed and traffic.
+
+    `step_s`: seconds of computing per inner step. `landed_steps`, `sent_bytes`: after which inner step each round
+    landed, and what left the worker for it, copies counted. `delay_steps`: inner steps between launch and landing.
+    """
+
+    step_s: float
+    landed_steps: list[int]
+    sent_bytes: list[float]
+    delay_steps: int
+
+    def bytes_at(self, steps: Sequence[int]) -> list[float]:
+        """Bytes sent by these inner steps."""
+        return totals_at(steps, self.landed_steps, self.sent_bytes)
+
+    def seconds_at(self, steps: Sequence[int], bits_per_s: float) -> list[float]:
+        """The simulated clock at these inner steps."""
+        hidden_s = self.delay_steps * self.step_s
+        stalls_s = [max(0.0, 8 * sent / bits_per_s - hidden_s) for sent in self.sent_bytes]
+        stalled_s = totals_at(steps, self.landed_steps, stalls_s)
+        return [step * self.step_s + stall for step, stall in zip(steps, stalled_s, strict=True)]
+
+
+def totals_at(steps: Sequence[int], landed_steps: list[int], amounts: Iterable[float]) -> list[float]:
+    """The sum of the amounts that landed by each of these steps; `landed_steps` ascends."""
+    totals = [0.0, *accumulate(amounts)]
+    return [totals[bisect_right(landed_steps, step)] for step in steps]
+
+
+def paces(rows: list[Row], *, delay_steps: int) -> list[StepRate]:
+    """One pace for each worker that landed a round, in order of worker."""
+    workers = sorted({row["worker"] for row in rows if row["event"] == "round"})
+    return [pace_of([row for row in rows if row.get("worker") == w], delay_steps=delay_steps) for w in workers]
+
+
+def pace_of(rows: list[Row], *, delay_steps: int) -> StepRate:
+    """The pace of one worker from its own rows."""
+    rounds = [row for row in rows if row["event"] == "round"]
+    payload_bytes = sum(row["payload_bytes"] for row in rounds)
+    copies = max(row["bytes_sent"] for row in rounds) / max(1, payload_bytes)
+    sent_bytes = [row["payload_bytes"] * copies for row in rounds]
+    return StepRate(step_seconds(rows), [row["step"] for row in rounds], sent_bytes, delay_steps)
+
+
+def step_seconds(rows: list[Row]) -> float:
+    """Seconds per inner step of one worker: wall time between its rows, less its waits.
+
+    Only what ends in a step or a round counts, so evaluations, saves and time between sittings do not.
+    """
+    steps, seconds = 0, 0.0
+    for before, row in pairwise(rows):
+        if row["event"] in ("step", "round"):
+            steps += row["step"] - before["step"]
+            seconds += row["wall_s"] - before["wall_s"] - row.get("wait_s", 0.0)
+    return max(0.0, seconds) / max(1, steps)

@@ -1,0 +1,1 @@
+"""Bytes on disk: checkpoints, canonical encodings, files that survive a power cut."""

@@ -1,0 +1,196 @@
+"""What lies where in a sharded checkpoint: an index in JSON, written beside that of torch and read in its place.
+
+    index.json   {"format": 1, "entries": {name: {"dtype", "shape", "chunks": [{"offsets", "sizes", <place>}, ...]}
+                                                 or, of a plain value, {<place>}}}
+    <place>      "file": name in the folder, "start": first byte, "bytes": length
+
+torch's index is a pickle, which can execute code when it is read. Folders without index.json (of older versions, or of
+other programs) are read by dcp_pickle.py, which executes nothing. Either way the index is checked against the files
+before any of them is read: it names files of this folder only, places lie within their files and do not overlap, and
+the chunks of a tensor cover each of its values once and are no larger than their bytes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+
+from outerloop.state.checkpoint import write_atomically
+from outerloop.state.dcp_pickle import records
+from outerloop.types import UserError, printable
+
+INDEX, OF_TORCH = "index.json", ".metadata"
+FORMAT = 1
+MOST = 1 << 62
+"""Of a size, an offset or a length; torch counts in int64."""
+Sizes = Mapping[str, int]
+"""Name of a file in the folder -> its bytes."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a chunk or a plain value lies, in torch's words."""
+
+    relative_path: str
+    offset: int
+    length: int
+    transform_descriptors: None = None
+
+
+def write(folder: Path, metadata: Metadata) -> None:
+    """Write index.json of what torch has written into a folder."""
+    write_atomically(folder / INDEX, json.dumps(described(metadata), separators=(",", ":")).encode())
+
+
+def read(folder: Path) -> Metadata:
+    """Return the checked index of a folder, as torch has it. Raises UserError."""
+    own, of_torch = folder / INDEX, folder / OF_TORCH
+    if not own.is_file() and not of_torch.is_file():
+        raise UserError(f"{folder} holds no checkpoint of `resharding.save`")
+    try:
+        index = json.loads(own.read_bytes()) if own.is_file() else described(records(of_torch.read_bytes()))
+        return metadata_of(index, {file.name: file.stat().st_size for file in folder.iterdir() if file.is_file()})
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        said = printable(f"{type(error).__name__} {error}" if isinstance(error, KeyError) else f"{error}")[:200]
+        raise UserError(f"{folder} is not loaded, its index is not one of a checkpoint: {said}") from error
+
+
+def described(metadata: Any) -> dict[str, Any]:
+    """Return the index of torch's metadata, or of the records that stand for it."""
+    places = {(index.fqn, offsets_of(index)): info for index, info in metadata.storage_data.items()}
+    return {
+        "format": FORMAT,
+        "entries": {name: entry_of(name, one, places) for name, one in metadata.state_dict_metadata.items()},
+    }
+
+
+def entry_of(name: str, one: Any, places: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the entry of one tensor, with all its chunks, or of one plain value."""
+    if not hasattr(one, "chunks"):
+        return place_of(places[name, None])
+    chunks = [
+        {"offsets": list(chunk.offsets), "sizes": list(chunk.sizes), **place_of(places[name, tuple(chunk.offsets)])}
+        for chunk in one.chunks
+    ]
+    dtype = str(one.properties.dtype).removeprefix("torch.")
+    return {"dtype": dtype, "shape": list(one.size), "chunks": chunks}
+
+
+def offsets_of(index: Any) -> tuple[int, ...] | None:
+    """Return the first corner of a chunk; None of a plain value."""
+    offset = getattr(index, "offset", None)
+    return None if offset is None else tuple(offset)
+
+
+def place_of(info: Any) -> dict[str, Any]:
+    """Return where something lies. Raises ValueError for what was written through an extension of torch."""
+    if getattr(info, "transform_descriptors", None):
+        raise ValueError("it was written through an extension, such as compression")
+    return {"file": info.relative_path, "start": info.offset, "bytes": info.length}
+
+
+def metadata_of(index: Any, sizes: Sizes) -> Metadata:
+    """Return torch's metadata of an index. Raises ValueError, KeyError, TypeError or AttributeError if it is none."""
+    if index["format"] != FORMAT:
+        raise ValueError(f"its format is {index['format']!r}, and this version reads {FORMAT}")
+    entries: dict[str, Any] = {}
+    places: dict[MetadataIndex, Any] = {}
+    for name, entry in index["entries"].items():
+        if "chunks" not in entry:
+            entries[name] = BytesStorageMetadata()
+            places[MetadataIndex(name)] = checked_place(entry, sizes, least=0)
+            continue
+        dtype, shape = dtype_of(entry["dtype"]), whole_numbers(entry["shape"])
+        chunks = [chunk_of(chunk, shape) for chunk in entry["chunks"]]
+        if sum(math.prod(chunk.sizes) for chunk in chunks) != math.prod(shape):
+            raise ValueError(f"the chunks of {name} do not make up its shape {list(shape)}")
+        if not disjoint(chunks):
+            raise ValueError(f"chunks of {name} overlap, so others of its values are missing")
+        entries[name] = TensorStorageMetadata(TensorProperties(dtype=dtype), shape, chunks)
+        for chunk, told in zip(chunks, entry["chunks"], strict=True):
+            least = math.prod(chunk.sizes) * dtype.itemsize
+            places[MetadataIndex(name, chunk.offsets)] = checked_place(told, sizes, least=least)
+    refuse_overlap(places.values())
+    return Metadata(entries, storage_data=places, storage_meta=StorageMeta())
+
+
+def chunk_of(told: Any, shape: torch.Size) -> ChunkStorageMetadata:
+    """Return a chunk of a tensor. Raises ValueError when it does not lie within it."""
+    offsets, sizes = whole_numbers(told["offsets"]), whole_numbers(told["sizes"])
+    ends = [offset + size for offset, size in zip(offsets, sizes, strict=True)]
+    if any(end > length for end, length in zip(ends, shape, strict=True)):
+        raise ValueError(f"a chunk of {list(sizes)} at {list(offsets)} is outside of its tensor's {list(shape)}")
+    return ChunkStorageMetadata(offsets, sizes)
+
+
+def disjoint(chunks: Iterable[ChunkStorageMetadata]) -> bool:
+    """Return whether no value of the tensor is in two of its chunks.
+
+    A sweep along the axis in which the most chunks begin apart: each is compared with those that have not ended there.
+    """
+    filled = [chunk for chunk in chunks if math.prod(chunk.sizes)]
+    if len(filled) < 2:
+        return True
+    axis = max(range(len(filled[0].sizes)), key=lambda i: len({chunk.offsets[i] for chunk in filled}))
+    reaching: list[ChunkStorageMetadata] = []
+    for chunk in sorted(filled, key=lambda chunk: chunk.offsets[axis]):
+        reaching = [one for one in reaching if one.offsets[axis] + one.sizes[axis] > chunk.offsets[axis]]
+        if any(overlap(one, chunk) for one in reaching):
+            return False
+        reaching.append(chunk)
+    return True
+
+
+def overlap(one: ChunkStorageMetadata, other: ChunkStorageMetadata) -> bool:
+    """Return whether two chunks that hold values have any in common."""
+    sides = zip(one.offsets, one.sizes, other.offsets, other.sizes, strict=True)
+    return all(start < begin + size and begin < start + length for start, length, begin, size in sides)
+
+
+def refuse_overlap(places: Iterable[Place]) -> None:
+    """Raises ValueError where two places of a file have bytes in common: few bytes could ask for any memory."""
+    ordered = sorted(places, key=lambda place: (place.relative_path, place.offset))
+    for one, after in itertools.pairwise(ordered):
+        if one.relative_path == after.relative_path and one.offset + one.length > after.offset:
+            raise ValueError(f"{one.relative_path!r} holds two things from byte {after.offset} on")
+
+
+def checked_place(told: Any, sizes: Sizes, *, least: int) -> Place:
+    """Return where something of at least so many bytes lies. Raises ValueError when it cannot lie there."""
+    start, length = whole_numbers([told["start"], told["bytes"]])
+    if told["file"] not in sizes:
+        raise ValueError(f"{told['file']!r} is no file in this folder")
+    if start + length > sizes[told["file"]] or length < least:
+        raise ValueError(f"{told['file']} has {sizes[told['file']]} bytes, and {least} lie at {start} of it")
+    return Place(told["file"], start, length)
+
+
+def dtype_of(name: Any) -> torch.dtype:
+    """Return the dtype of this name. Raises ValueError when there is none."""
+    dtype = vars(torch).get(name)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"{name!r} is no dtype")
+    return dtype
+
+
+def whole_numbers(values: Any) -> torch.Size:
+    """Return a list of sizes or offsets. Raises ValueError."""
+    if not isinstance(values, list) or not all(type(one) is int and 0 <= one < MOST for one in values):
+        raise ValueError(f"{values!r} are no sizes")
+    return torch.Size(values)

@@ -1,0 +1,85 @@
+"""torch's own index of a sharded checkpoint, the pickle `.metadata`, read without running anything that is in it.
+
+A pickle names functions and classes, and calls them as it is read. Here every class name that torch writes resolves to
+an inert `Record` of its arguments and state; all other names are refused. dcp_index.py converts the records with
+the same checks as JSON.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any, ClassVar
+
+import torch
+
+CLASSES = "torch.distributed.checkpoint.metadata"
+FILES = "torch.distributed.checkpoint.filesystem"
+
+
+class Record:
+    """What stands for an object in the pickle: the arguments of its class, and its attributes."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+
+class Properties(Record):
+    """The properties of a tensor, a tuple that begins with its dtype."""
+
+    def __setstate__(self, state: Any) -> None:
+        self.dtype = state[0]
+
+
+ADMITTED: dict[tuple[str, str], type] = {
+    (CLASSES, "Metadata"): Record,
+    (CLASSES, "MetadataIndex"): Record,
+    (CLASSES, "TensorStorageMetadata"): Record,
+    (CLASSES, "BytesStorageMetadata"): Record,
+    (CLASSES, "ChunkStorageMetadata"): Record,
+    (CLASSES, "TensorProperties"): Properties,
+    (CLASSES, "StorageMeta"): Record,
+    (CLASSES, "_MEM_FORMAT_ENCODING"): Record,
+    (FILES, "_StorageInfo"): Record,
+    ("torch", "Size"): tuple,
+    ("torch.serialization", "_get_layout"): Record,
+    ("builtins", "getattr"): Record,  # members of an enum, in some versions of Python
+    ("pathlib", "PosixPath"): Record,
+    ("pathlib", "WindowsPath"): Record,
+    ("pathlib._local", "PosixPath"): Record,
+    ("pathlib._local", "WindowsPath"): Record,
+}
+"""(module, name) -> what is made in its place. dtypes are admitted besides, as they are."""
+
+ARRAYS = pickle.BYTEARRAY8 + pickle.NEXT_BUFFER + pickle.READONLY_BUFFER
+"""Operations of a pickle that make an array of bytes or take one from outside."""
+
+
+def refuse_array(unpickler: pickle.Unpickler) -> None:
+    """Raises UnpicklingError: memory for an array of bytes is taken as the pickle asks, before its bytes are there."""
+    raise pickle.UnpicklingError("it holds an array of bytes, which no index of torch has")
+
+
+class Inert(pickle._Unpickler):  # the one in C makes room for 2^32 objects when a file of ten bytes says so
+    """An unpickler that knows the names above."""
+
+    dispatch: ClassVar[Any] = pickle._Unpickler.dispatch | dict.fromkeys(ARRAYS, refuse_array)
+
+    def find_class(self, module: str, name: str) -> Any:
+        dtype = vars(torch).get(name) if module == "torch" else None
+        if isinstance(dtype, torch.dtype):
+            return dtype
+        if (module, name) not in ADMITTED:
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which no index of torch does")
+        return ADMITTED[module, name]
+
+
+def records(data: bytes) -> Any:
+    """Return the object of a `.metadata` as records. Raises ValueError for any other bytes."""
+    try:
+        return Inert(io.BytesIO(data)).load()
+    except Exception as error:  # pickle raises whatever its bytes lead to
+        raise ValueError(str(error) or type(error).__name__) from error

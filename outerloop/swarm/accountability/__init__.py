@@ -1,0 +1,1 @@
+"""Evidence against peers that contradict themselves, and their expulsion."""

@@ -1,0 +1,195 @@
+"""Evidence against a peer: two statements that it signed, of which no honest peer makes both.
+
+    accept, accept     after one head, in one view, of two commits; a leader accepts what it proposes, so that two
+                       proposals are this, too
+    accept, promise    after one head: it accepted X in view v, and its promise of a later view tells of nothing, of
+                       what it accepted before view v, or of another commit in view v
+    payload, payload   two that it sealed for one round
+
+An honest peer has on disk what it says before it says it, finds it there after a crash, and has one head of a chain at
+a time, after which it votes once: whatever is lost, repeated or late, it signs no such pair. A third peer cannot make
+one either: a statement holds for its sitting, signer and round alone (signer.py, signed_payload.py), and two signatures
+of one statement are no pair. So evidence needs no trust in who passes it on, and each peer checks it for itself.
+
+A root of the state that most others do not name (state_roots.py) is none: a peer whose weights differ, because of a
+fault of its machine, names one without lying, and heals (verify.py). Nor does a seal say of which chain the state is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+
+from outerloop.swarm.access.signatures import Signatures
+from outerloop.swarm.consensus.statements import Statement
+from outerloop.swarm.validation import (
+    MAX_NUMBER,
+    MAX_VIEW,
+    MalformedMessage,
+    digest,
+    fields,
+    id_of,
+    peer_id,
+    quote,
+    signature,
+    whole,
+)
+
+ACCEPT, PROMISE, PAYLOAD = "accept", "promise", "payload"
+MAX_SITTING = 512
+"""Letters. A run's name and 17 more."""
+MAX_BYTES = 4096
+"""Of one piece of evidence as msgpack, with every field as long as it may be."""
+
+
+@dataclass(frozen=True)
+class Signed:
+    """A statement, its context first (statements.py), and the signature of who made it."""
+
+    statement: Statement
+    signature: bytes
+
+    def to_list(self) -> list[Any]:
+        return [list(self.statement), self.signature]
+
+    @staticmethod
+    def from_list(value: Any) -> Signed:
+        """Raises MalformedMessage."""
+        if type(value) is not list or len(value) != 2:
+            raise MalformedMessage(f"what was signed is [statement, signature]; came {quote(value)}")
+        return Signed(_statement(value[0]), signature(value[1], "a statement's signature"))
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """`peer`: the name of the accused, who has signed both in this sitting. `of` puts the two in order."""
+
+    sitting: str
+    peer: str
+    first: Signed
+    second: Signed
+
+    @staticmethod
+    def of(sitting: str, peer: str, one: Signed, other: Signed) -> Evidence:
+        return Evidence(sitting, peer, *sorted((one, other), key=_order))
+
+    @property
+    def number(self) -> int:
+        """The round that it is about."""
+        return int(self.first.statement[1])
+
+    @property
+    def why(self) -> str:
+        """What the accused did, in a few words; empty when the two agree."""
+        return contradiction(self.first.statement, self.second.statement)
+
+    def to_map(self) -> dict[str, Any]:
+        return {
+            "sitting": self.sitting,
+            "peer": self.peer,
+            "first": self.first.to_list(),
+            "second": self.second.to_list(),
+        }
+
+    @staticmethod
+    def from_map(value: Any) -> Evidence:
+        """Raises MalformedMessage for what is no evidence; whether it is true `guilty` tells."""
+        found = fields(value, "evidence", ("sitting", "peer", "first", "second"))
+        sitting = found["sitting"]
+        if type(sitting) is not str or not 0 < len(sitting) <= MAX_SITTING or not sitting.isprintable():
+            raise MalformedMessage(f"a sitting has 1 to {MAX_SITTING} printable letters; came {quote(sitting)}")
+        first, second = Signed.from_list(found["first"]), Signed.from_list(found["second"])
+        evidence = Evidence(sitting, peer_id(found["peer"], "the accused"), first, second)
+        if _order(first) > _order(second) or not evidence.why:
+            raise MalformedMessage(
+                f"evidence is two statements in order that contradict each other; came {quote(value)}"
+            )
+        return evidence
+
+
+def guilty(evidence: Evidence, signatures: Signatures) -> str:
+    """Return the name of the peer that this proves to have lied; empty when it proves nothing."""
+    proven = evidence.why and all(_is_signed(evidence, one, signatures) for one in (evidence.first, evidence.second))
+    return evidence.peer if proven else ""
+
+
+def contradiction(one: Statement, other: Statement) -> str:
+    """Return what a peer did that made both statements; empty when an honest one may."""
+    one, other = sorted((one, other), key=lambda statement: str(statement[0]))
+    if (one[0], other[0]) == (ACCEPT, ACCEPT):
+        return _two_accepts(one, other)
+    if (one[0], other[0]) == (ACCEPT, PROMISE):
+        return _left_out(one, other)
+    return _two_payloads(one, other) if (one[0], other[0]) == (PAYLOAD, PAYLOAD) else ""
+
+
+def _two_accepts(one: Any, other: Any) -> str:
+    (_, number, *where, accepted), (_, other_number, *other_where, also) = one, other
+    if (number, where) != (other_number, other_where) or accepted == also:
+        return ""
+    return f"accepted two commits in round {number}, view {where[-1]}"
+
+
+def _left_out(accept: Any, promise: Any) -> str:
+    (_, number, head, view, accepted), (_, other_number, other_head, later, told_view, told) = accept, promise
+    if (number, head) != (other_number, other_head) or later <= view:
+        return ""
+    if told_view > view or (told_view, told) == (view, accepted):
+        return ""
+    return f"promised view {later} of round {number} and left out what it had accepted in view {view}"
+
+
+def _two_payloads(one: Any, other: Any) -> str:
+    (_, number, *sealed), (_, other_number, *also) = one, other
+    return f"sealed two payloads for round {number}" if number == other_number and sealed != also else ""
+
+
+def _is_signed(evidence: Evidence, signed: Signed, signatures: Signatures) -> bool:
+    context, number, *said = signed.statement
+    order = (number, evidence.peer, *said) if context == PAYLOAD else (evidence.peer, number, *said)
+    return signatures.right(signed.signature, str(context), evidence.sitting, *order, by=id_of(evidence.peer))
+
+
+def _order(signed: Signed) -> tuple[str, bytes, bytes]:
+    """By context first, so that an accept comes before a promise."""
+    return str(signed.statement[0]), msgpack.packb(signed.statement), signed.signature
+
+
+def _statement(value: Any) -> Statement:
+    """Raises MalformedMessage for what no peer of any version of the agreement signs."""
+    if type(value) is not list or len(value) < 3:
+        raise MalformedMessage(f"a statement is a list that begins with its context; came {quote(value)}")
+    context, number, *said = value
+    whole(number, "a statement's round", most=MAX_NUMBER)
+    if context == ACCEPT and len(said) == 3:
+        digest(said[0], "an accept's head")
+        _view(said[1])
+        digest(said[2], "an accepted commit")
+    elif context == PROMISE and len(said) == 4:
+        _promise(*said)
+    elif context == PAYLOAD and len(said) in (1, 3):
+        digest(said[0], "a payload")
+        _state(*said[1:])
+    else:
+        raise MalformedMessage(f"no statement of accepts, promises and payloads is {quote(value)}")
+    return (context, number, *said)
+
+
+def _promise(head: Any, view: Any, told_view: Any, told: Any) -> None:
+    digest(head, "a promise's head")
+    _view(view)
+    if (told_view, told) != (-1, b"") or type(told_view) is not int:
+        _view(told_view)
+        digest(told, "what a promise tells of")
+
+
+def _state(number: Any = 0, root: Any = bytes(32)) -> None:
+    """What a seal signs beside the payload, if its owner names a state of the run (state_roots.py)."""
+    whole(number, "the number of a sealed state", most=MAX_NUMBER)
+    digest(root, "the root of a sealed state")
+
+
+def _view(value: Any) -> int:
+    return whole(value, "a view", most=MAX_VIEW)

@@ -1,0 +1,177 @@
+"""A commit: what a round came to. Everybody applies exactly its participants, and its roster decides the next round.
+
+    digest of commit r = sha256(DOMAIN | msgpack of its map, keys in the order below)
+    parent of commit r = digest of commit r - 1, so one digest names the whole history
+
+The chain begins with genesis, the commit before its first round: no participants, the first roster, and a parent that
+names the run. A run that was resumed as a whole begins another chain, at the round where it goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import msgpack
+
+from outerloop.swarm.validation import (
+    MAX_AMOUNT,
+    MAX_NUMBER,
+    MAX_VIEW,
+    MalformedMessage,
+    ascending,
+    digest,
+    fields,
+    id_of,
+    items,
+    peer_id,
+    peer_ids,
+    quote,
+    signature,
+    whole,
+)
+
+DOMAIN = b"outerloop/1/commit\n"
+GENESIS = -1
+MOST_LETTERS = 64
+"""Of the name of a peer that names a state: both are in the name of the payload's file (round_store.py), 255 at
+most.
+"""
+State = tuple[int, bytes]
+"""The number of a commit, and the sha256 of the manifest of the run's state as of it."""
+
+
+@dataclass(frozen=True)
+class Participant:
+    """One payload of a round: whose it is, its sha256 and its size; in order of these.
+
+    `state`: the state of the run that its owner has copied, where somebody asked for it (state_roots.py).
+    """
+
+    peer: str
+    digest: bytes
+    size_bytes: int
+    state: State | None = None
+
+    def __lt__(self, other: Participant) -> bool:
+        return self._place < other._place
+
+    @property
+    def _place(self) -> tuple[str, bytes, int, State]:
+        return self.peer, self.digest, self.size_bytes, self.state or (GENESIS - 1, b"")
+
+    def to_list(self) -> list[Any]:
+        return [self.peer, self.digest, self.size_bytes, *(self.state or ())]
+
+    @staticmethod
+    def of(peer: str, content: bytes | memoryview, *, state: State | None = None) -> Participant:
+        """What a payload is called."""
+        return Participant(peer, hashlib.sha256(content).digest(), len(content), state)
+
+    @staticmethod
+    def from_list(value: Any) -> Participant:
+        """Raises MalformedMessage."""
+        if type(value) is not list or len(value) not in (3, 5):
+            raise MalformedMessage(f"a participant is [peer, sha256, bytes] or that with a state; came {quote(value)}")
+        peer, sha256, size_bytes, *state = value
+        if state and type(peer) is str and len(peer) > MOST_LETTERS:
+            raise MalformedMessage(
+                f"who names a state has a name of at most {MOST_LETTERS} letters; came {quote(peer)}"
+            )
+        return Participant(
+            peer_id(peer, "a participant's peer"),
+            digest(sha256, "a participant's payload"),
+            whole(size_bytes, "a payload's size in bytes", most=MAX_AMOUNT),
+            _state(*state) if state else None,
+        )
+
+
+def _state(number: Any, sha256: Any) -> State:
+    named = digest(sha256, "the manifest of a participant's state")
+    return whole(number, "the number of a participant's state", most=MAX_NUMBER), named
+
+
+@dataclass(frozen=True)
+class Commit:
+    """`view`: where it was proposed first. A later view proposes it again unchanged, so that its digest stays.
+
+    `participants` in the order of peers; `roster`: the peers, in order, that decide the next round. `asks`: who takes
+    part without being in the roster that decides this round, in order, each with its signed request to be counted.
+    """
+
+    number: int
+    parent: bytes
+    view: int
+    participants: tuple[Participant, ...]
+    roster: tuple[str, ...]
+    asks: tuple[tuple[str, bytes], ...] = ()
+
+    @cached_property
+    def digest(self) -> bytes:
+        return hashlib.sha256(DOMAIN + msgpack.packb(self.to_map())).digest()
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def to_map(self) -> dict[str, Any]:
+        return {
+            "number": self.number,
+            "parent": self.parent,
+            "view": self.view,
+            "participants": [one.to_list() for one in self.participants],
+            "roster": list(self.roster),
+            "asks": [list(one) for one in self.asks],
+        }
+
+    @staticmethod
+    def from_map(value: Any) -> Commit:
+        """Raises MalformedMessage."""
+        found = fields(value, "a commit", ("number", "parent", "view", "participants", "roster", "asks"))
+        participants = [Participant.from_list(one) for one in items(found["participants"], "participants")]
+        ascending([one.peer for one in participants], "participants")
+        return Commit(
+            whole(found["number"], "a commit's number", least=GENESIS, most=MAX_NUMBER),
+            digest(found["parent"], "a commit's parent"),
+            whole(found["view"], "a commit's view", most=MAX_VIEW),
+            tuple(participants),
+            peer_ids(found["roster"], "a roster's peers", least=1),
+            _asks(found["asks"]),
+        )
+
+
+def _asks(value: Any) -> tuple[tuple[str, bytes], ...]:
+    rows = items(value, "asks")
+    if any(type(row) is not list or len(row) != 2 for row in rows):
+        raise MalformedMessage(f"an ask is [peer, signature]; came {quote(value)}")
+    asks = tuple((peer_id(peer, "an asker"), signature(signed, "an asker's signature")) for peer, signed in rows)
+    ascending([peer for peer, _ in asks], "asks")
+    return asks
+
+
+def genesis(run: str, roster: Iterable[str], *, first: int = 0) -> Commit:
+    """The commit before round `first`, which its roster decides. Raises MalformedMessage for a roster that cannot
+    be.
+    """
+    parent = hashlib.sha256(DOMAIN + run.encode()).digest()
+    names = peer_ids(sorted(set(roster)), "the first roster's peers", least=1)
+    if len({id_of(name) for name in names}) < len(names):
+        raise MalformedMessage(f"the first roster names a peer twice: {', '.join(names)}")
+    return Commit(first - 1, parent, 0, (), names)
+
+
+def majority(roster: tuple[str, ...]) -> int:
+    """The least number of peers that is more than half: any two majorities of a roster share a peer."""
+    return len(roster) // 2 + 1
+
+
+def most_faulty(roster: tuple[str, ...]) -> int:
+    """f = (n - 1) // 3, the faults beside which rounds go on: one of four. Any f + 1 peers include an honest one."""
+    return (len(roster) - 1) // 3
+
+
+def minority(roster: tuple[str, ...]) -> int:
+    """The most peers that are fewer than half: two of five. They may lie and still decide no roster."""
+    return (len(roster) - 1) // 2

@@ -1,0 +1,84 @@
+"""Why a leader may propose this commit: the rule of proposer.py, checked by whoever is shown the proposal.
+
+A proposal carries one link for every view in which its commit was proposed: the leader's signed accept, and from view 1
+on the signed promises of a majority for that view, each with what its peer had accepted.
+
+    first link    the commit's own view; none of its promises tells of a commit: the choice was free
+    next link     the latest that its promises tell of is this commit, in the view of the link before
+
+Where they tell of two commits in the latest view, the leader of that view has proposed both. Its own promise does not
+count then, the others are a majority without it, and what most of them tell of is the one. So one liar of four forks
+nothing: what was decided was accepted by two of the three others, and two of them tell so.
+
+Accountability. Two decided commits X and Y of one round name a peer that lied, whoever and however many did. Let a
+majority accept X in view v and Y in view w. Where v = w, a peer is in both majorities and has accepted two commits in
+one view. Else let v < w, and take the first link of Y of a view after v: a peer that promised there is one that
+accepted X in view v. Either it told of nothing, of less than v, or of another commit in v, which no honest peer does;
+or it told of X in v, and so the link before is of view v: then the leader of v has signed both X and Y there. All
+signatures are in the two certificates, except a leader's of view 0: its acceptors have got that with the proposal. (As
+in the forensics of Sheng et al., "BFT Protocol Forensics", CCS 2021, arXiv 2010.06785; promises are Paxos's, and carry
+their proof as the view changes of PBFT do, Castro and Liskov, OSDI 1999.)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+from outerloop.swarm.consensus.commit import Commit, majority
+from outerloop.swarm.consensus.hard_state import leader
+from outerloop.swarm.consensus.messages import Accepted, ChainLink, Pledge
+from outerloop.swarm.consensus.statements import AcceptSigner, accept, promise
+
+
+def flaw(roster: tuple[str, ...], proposal: Accepted, notary: AcceptSigner) -> str:
+    """Return why nobody may accept this proposal, as far as its signatures tell; empty when there is no reason."""
+    commit, before = proposal.commit, None
+    if not proposal.links or proposal.links[0].view != commit.view:
+        return f"does not show that commit {commit.number} was proposed in view {commit.view}"
+    for link in proposal.links:
+        first = leader(notary.sitting, commit.number, link.view, roster)
+        if not notary.right(first, accept(commit.number, commit.parent, link.view, commit.digest), link.signature):
+            return f"does not show that {first}, which leads view {link.view}, proposed commit {commit.number}"
+        if link.view and (reason := _unjustified(roster, commit, link, before, notary)):
+            return f"commit {commit.number} may not be proposed in view {link.view}: {reason}"
+        before = link
+    return ""
+
+
+def _unjustified(
+    roster: tuple[str, ...], commit: Commit, link: ChainLink, before: ChainLink | None, notary: AcceptSigner
+) -> str:
+    promised = {
+        one.peer
+        for one in link.pledges
+        if one.peer in roster
+        and notary.right(one.peer, promise(commit.number, commit.parent, link.view, one.accepted), one.signature)
+    }
+    pledges = credible(notary.sitting, commit.number, roster, link.pledges)
+    if len(promised) < len(link.pledges) or len(pledges) < majority(roster):
+        return f"{len(promised)} of its {len(link.pledges)} promises are signed by peers of the roster of {len(roster)}"
+    view, commits = binding(pledges)
+    if before is None:
+        return f"the promises tell of another, accepted in view {view}" if commits else ""
+    if view != before.view or commit.digest not in commits:
+        return f"the promises do not tell of it as the last accepted, in view {before.view}"
+    return ""
+
+
+def credible(sitting: str, number: int, roster: tuple[str, ...], pledges: tuple[Pledge, ...]) -> tuple[Pledge, ...]:
+    """Return the promises without that of a leader that has proposed two commits in the latest view told of."""
+    told = {one.accepted for one in pledges if one.accepted}
+    latest = max((view for view, _ in told), default=0)
+    if sum(view == latest for view, _ in told) < 2:
+        return pledges
+    return tuple(one for one in pledges if one.peer != leader(sitting, number, latest, roster))
+
+
+def binding(pledges: Collection[Pledge]) -> tuple[int, set[bytes]]:
+    """Return the latest view that promises tell of, and what most of them have accepted there: one of these commits is
+    to be proposed again. None of them: the choice is free."""
+    told = Counter(one.accepted for one in pledges if one.accepted)
+    latest = max((view for view, _ in told), default=-1)
+    tellers = {digest: count for (view, digest), count in told.items() if view == latest}
+    return latest, {digest for digest, count in tellers.items() if count == max(tellers.values())}

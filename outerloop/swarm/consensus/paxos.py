@@ -1,0 +1,246 @@
+"""One round's decree: single-decree Paxos over the round's roster, with what one peer remembers and knows of it.
+
+    view 0       leader(0) closes the gather (gather_policy.py), accepts its own proposal, and proposes it to all
+    accept       a peer accepts what is proposed in the view that it is in, once it is its own head's next commit, the
+                 roster that it names follows (validity.py), and every payload named is held
+    decided      the leader has accepts of a majority (chain.py goes on from there)
+    view v > 0   begins for a peer when a majority wants it to (view_change.py): it promises v to leader(v). With
+                 promises of a majority the leader proposes what was accepted in the highest view among them, else its
+                 own choice; it holds the payloads and accepts its proposal itself before it proposes. The promises go
+                 with the proposal, and are looked at by all (justification.py); they prove the view as well
+
+A leader proposes once in a view: its own accept is on disk before anybody hears of the proposal, and is found there
+after a crash. That view 0 needs no promises rests on this, and on there being no earlier view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from outerloop.swarm.consensus import statements
+from outerloop.swarm.consensus.commit import Commit, Participant, majority, most_faulty
+from outerloop.swarm.consensus.effects import FetchPayloads, Reject
+from outerloop.swarm.consensus.gather_policy import GatherPolicy
+from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.consensus.justification import flaw
+from outerloop.swarm.consensus.messages import (
+    Accept,
+    Accepted,
+    ChainLink,
+    CommitCertificate,
+    Message,
+    Pledge,
+    Promise,
+    Propose,
+    ViewChange,
+    ViewWishes,
+)
+from outerloop.swarm.consensus.proposer import choice
+from outerloop.swarm.consensus.roster_change import tells
+from outerloop.swarm.consensus.statements import AcceptSigner
+from outerloop.swarm.consensus.validity import objection, reluctance
+from outerloop.swarm.consensus.view_change import Pacemaker
+
+
+class PaxosInstance(Pacemaker):
+    """`held` are payloads by round."""
+
+    def __init__(
+        self,
+        memory: HardState,
+        *,
+        notary: AcceptSigner,
+        closing: GatherPolicy,
+        absent_rounds: int,
+        most_bytes: int,
+        allowed: Callable[[str], bool],
+    ) -> None:
+        super().__init__(memory, notary)
+        self.held: dict[int, frozenset[Participant]] = {}  # replaced, not changed
+        self.closing = closing
+        self._absent_rounds = absent_rounds
+        self._most_bytes = most_bytes
+        self._allowed = allowed
+
+    @property
+    def proposed(self) -> Accepted | None:
+        """What this peer has proposed as the leader of the view at hand: its own accept says so, also after a crash."""
+        accepted = self.memory.accepted
+        return accepted if self.leads and accepted is not None and accepted.view == self.view else None
+
+    @property
+    def payloads(self) -> frozenset[Participant]:
+        """Those of the round that are held."""
+        return self.held.get(self.number, frozenset())
+
+    @property
+    def countable(self) -> frozenset[Participant]:
+        """Those of them that a commit of this peer's choice may count."""
+        return frozenset(one for one in self.payloads if self._allowed(one.peer))
+
+    @property
+    def awaited(self) -> frozenset[str]:
+        """The peers of the roster whose payloads it may count: without those that were expelled."""
+        return frozenset(filter(self._allowed, self.memory.roster))
+
+    def _take(self, sender: str, message: ViewChange | ViewWishes | Promise | Propose | Accept) -> None:
+        """A message about this round, from another peer of its roster. One of a later view moves nobody by itself."""
+        if isinstance(message, ViewChange):
+            self._take_here(sender, message)
+        elif isinstance(message, ViewWishes):
+            self._take_wishes(sender, message.wishes)
+        elif message.view < self.view:
+            shown: Sequence[Message] = self._proof() or [self._here()]
+            self._send([sender], *shown)
+        elif isinstance(message, Propose):
+            self._take_proposal(sender, message.accepted)
+        elif isinstance(message, Promise):
+            self._take_promise(sender, message)
+        elif message.view == self.view:
+            self._take_accept(sender, message)
+
+    # as the leader
+
+    def _take_promise(self, sender: str, promise: Promise) -> None:
+        """Kept for a later view; its sender is asked for the proof of that."""
+        if self.memory.leader(promise.view) != self.memory.peer:
+            self._refuse(sender, f"promises view {promise.view} to a peer that does not lead it")
+            return
+        said = statements.promise(self.number, self.memory.head.digest, promise.view, promise.vote)
+        if not self.notary.right(sender, said, promise.signature):
+            self._refuse(sender, f"promises view {promise.view} without signing that")
+            return
+        if promise.accepted and (reason := self._against(promise.accepted)):
+            self._refuse(sender, f"has accepted what nobody may: {reason}")
+            return
+        if promise.accepted and (reason := self._reluctance(promise.accepted.commit, (), first=False)):
+            self._turn_down(sender, promise.accepted.commit, reason)
+        self.gathering = self.gathering.with_promise(sender, promise)
+        if promise.view > self.view:
+            self._send([sender], self._here())
+
+    def _propose(self) -> bool:
+        """Propose as the leader, if that is possible now."""
+        if not self.leads or self.proposed:
+            return False
+        chosen = choice(
+            self.memory,
+            self.gathering,
+            self.gathering.promises_of(self.view) | {self.memory.peer: self._promised()} if self.view else {},
+            countable=self.countable,
+            awaited=self.awaited,
+            willing=self._willing,
+            closing=self.closing,
+            absent_rounds=self._absent_rounds,
+        )
+        if chosen is None or not self._holds_all(chosen.commit, chosen.holder):
+            return False
+        if chosen.links and not self._willing(chosen.commit, chosen.pledges):
+            return False
+        signature = self.notary.sign(
+            statements.accept(self.number, self.memory.head.digest, self.view, chosen.commit.digest)
+        )
+        proposal = Accepted(chosen.commit, (*chosen.links, ChainLink(self.view, chosen.pledges, signature)))
+        self.memory = replace(self.memory, accepted=proposal)
+        self._tell(self.memory.roster, Propose(proposal))
+        return True
+
+    def _take_accept(self, sender: str, accept: Accept) -> None:
+        """Count one for this peer's proposal. One for another commit is checked too: two of a view are evidence."""
+        said = statements.accept(self.number, accept.head, accept.view, accept.digest)
+        if not self.notary.right(sender, said, accept.signature):
+            self._refuse(sender, f"accepts in view {accept.view} without signing that")
+            return
+        is_own = self.proposed is not None and accept.digest == self.proposed.commit.digest
+        if is_own and sender not in self.gathering.acceptors:
+            accepts = self.gathering.accepts | {(sender, accept.signature)}
+            self.gathering = replace(self.gathering, accepts=accepts)
+
+    def _decided(self) -> CommitCertificate | None:
+        """What this peer proposed, once a majority has accepted it."""
+        proposed, accepts = self.proposed, self.gathering.accepts
+        if proposed is None or 1 + len(accepts) < majority(self.memory.roster):
+            return None
+        own = self.memory.peer, proposed.links[-1].signature
+        return CommitCertificate(
+            proposed.commit, self.view, tuple(sorted(accepts | {own})), proposed.links if self.view else ()
+        )
+
+    # as a follower
+
+    def _take_proposal(self, sender: str, proposal: Accepted) -> None:
+        """Of the view at hand or a later one, which its promises prove."""
+        if reason := self._refusal(sender, proposal):
+            self._turn_down(sender, proposal.commit, reason)
+            return
+        if proposal.view > self.view:
+            self._enter(proposal.view)
+        self.gathering = replace(self.gathering, proposal=proposal)
+
+    def _accept(self) -> bool:
+        """Accept the proposal that waits, if that is possible now."""
+        proposal, leader = self.gathering.proposal, self.memory.leader(self.view)
+        if proposal is None or not self._holds_all(proposal.commit, leader):
+            return False
+        self.memory = replace(self.memory, accepted=proposal)
+        self.gathering = replace(self.gathering, proposal=None)
+        head, digest = proposal.commit.parent, proposal.commit.digest
+        signature = self.notary.sign(statements.accept(self.number, head, self.view, digest))
+        self._tell([leader], Accept(self.number, head, self.view, digest, signature))
+        return True
+
+    # of either
+
+    def _refusal(self, sender: str, proposal: Accepted) -> str:
+        """Why this peer does not vote for a proposal."""
+        if self.memory.leader(proposal.view) != sender:
+            return f"proposes in view {proposal.view}, which it does not lead"
+        known = [one for one in (self.memory.accepted, self.gathering.proposal) if one and one.view == proposal.view]
+        if any(one.commit != proposal.commit for one in known):
+            flaw(self.memory.roster, proposal, self.notary)  # the signatures of both are evidence (equivocation.py)
+            return f"proposes two commits in view {proposal.view}"
+        pledges, first = proposal.links[-1].pledges, len(proposal.links) == 1
+        return self._against(proposal) or self._reluctance(proposal.commit, pledges, first=first)
+
+    def _against(self, proposal: Accepted) -> str:
+        """Why nobody may accept a proposal. The same one need not be looked at twice."""
+        told = [one.accepted for _, one in self.gathering.promises]
+        if proposal in (self.memory.accepted, self.gathering.proposal, *told):
+            return ""
+        return self._objection(proposal.commit) or flaw(self.memory.roster, proposal, self.notary)
+
+    def _objection(self, commit: Commit) -> str:
+        """Why this cannot be what the round came to, whoever says so; the same on every peer."""
+        return objection(
+            self.memory,
+            commit,
+            self.notary,
+            min_peers=self.closing.min_peers,
+            absent_rounds=self._absent_rounds,
+            most_bytes=self._most_bytes,
+        )
+
+    def _reluctance(self, commit: Commit, pledges: tuple[Pledge, ...], *, first: bool) -> str:
+        """Why this peer does not vote for what others may; it does where one that is honest tells of its accept."""
+        tellers = [one for one in pledges if one.accepted and one.accepted[1] == commit.digest]
+        if len(tellers) > most_faulty(self.memory.roster):
+            return ""
+        return reluctance(self.memory, commit, first=first, absent_rounds=self._absent_rounds, allowed=self._allowed)
+
+    def _turn_down(self, sender: str, commit: Commit, reason: str) -> None:
+        """Where the log here is too short to tell who was absent, the sender's log may be longer."""
+        short = not tells(self.memory, commit.view, self._absent_rounds)
+        self._out.append(Reject(sender, reason, parted=short))
+
+    def _willing(self, commit: Commit, pledges: tuple[Pledge, ...]) -> bool:
+        """Whether this peer can propose a commit again."""
+        return set(commit.participants) <= self.payloads and not self._reluctance(commit, pledges, first=False)
+
+    def _holds_all(self, commit: Commit, holder: str) -> bool:
+        """Whether every payload is held; asks once a view for those that are not."""
+        missing = tuple(one for one in commit.participants if one not in self.payloads)
+        if not self.gathering.wanted.issuperset(missing):
+            self.gathering = replace(self.gathering, wanted=self.gathering.wanted.union(missing))
+            self._out.append(FetchPayloads(self.number, missing, holder))
+        return not missing

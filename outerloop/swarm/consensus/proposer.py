@@ -1,0 +1,133 @@
+"""What the leader of a view proposes: what a majority may have accepted already, else its own choice.
+
+may have     in the highest view among the promises of some majority, whichever; those of any will do. So who has
+             accepted a commit whose payloads nobody can get does not hold up a round that a majority can go on with
+
+The promises that it goes by are shown with the proposal, and each acceptor checks them (justification.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from outerloop.swarm.consensus.commit import Commit, Participant, majority
+from outerloop.swarm.consensus.gather_policy import GatherPolicy
+from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.consensus.justification import binding, credible
+from outerloop.swarm.consensus.messages import ChainLink, Pledge, Promise
+from outerloop.swarm.consensus.roster_change import next_roster
+from outerloop.swarm.consensus.soft_state import SoftState
+from outerloop.swarm.validation import MAX_PEERS
+
+Promises = Mapping[str, Promise]
+Willing = Callable[[Commit, tuple[Pledge, ...]], bool]
+
+
+@dataclass(frozen=True)
+class ProposalChoice:
+    """The commit to propose and who holds its payloads; `links` of the views in which it was proposed before, and the
+    promises that justify it now."""
+
+    commit: Commit
+    holder: str
+    links: tuple[ChainLink, ...]
+    pledges: tuple[Pledge, ...]
+
+
+def choice(
+    memory: HardState,
+    gathering: SoftState,
+    promises: Promises,
+    *,
+    countable: Collection[Participant],
+    awaited: Collection[str],
+    willing: Willing,
+    closing: GatherPolicy,
+    absent_rounds: int,
+) -> ProposalChoice | None:
+    """Return what to propose; None: not yet.
+
+    `promises`: of the view at hand, the own one included; none in view 0. `countable`: the round's payloads that are
+    held and may be counted. `awaited`: the peers of the roster whose payloads may be counted. `willing`: whether a
+    commit that these promises tell of can be proposed again.
+    """
+    if memory.promised > 0:
+        if len(promises) < majority(memory.roster):
+            return None
+        promises = _considered(memory, promises, willing)
+    pledges = credible(memory.run, memory.number, memory.roster, _shown(promises))
+    if memory.promised > 0 and len(pledges) < majority(memory.roster):
+        return None
+    view, commits = binding(pledges)
+    for peer, vote, _ in pledges:
+        accepted = promises[peer].accepted
+        if accepted and vote == (view, accepted.commit.digest) and accepted.commit.digest in commits:
+            return ProposalChoice(accepted.commit, peer, accepted.links, pledges)
+    if not closes(memory, gathering, countable, awaited=awaited, closing=closing):
+        return None
+    return ProposalChoice(_own(memory, gathering, countable, absent_rounds), memory.peer, (), pledges)
+
+
+def _own(memory: HardState, gathering: SoftState, countable: Collection[Participant], absent_rounds: int) -> Commit:
+    participants = candidates(memory, countable, gathering.asked)
+    roster = next_roster(
+        [one.commit for one in memory.log],
+        participants,
+        run=memory.run,
+        view=memory.promised,
+        absent_rounds=absent_rounds,
+    )
+    counted = {one.peer for one in participants}
+    asks = tuple(sorted(one for one in gathering.asks if one[0] in counted))
+    return Commit(memory.number, memory.head.digest, memory.promised, participants, roster, asks)
+
+
+def _considered(memory: HardState, promises: Promises, willing: Willing) -> Promises:
+    """Return those of a majority to go by: without what cannot be proposed again, where the others are enough."""
+    holder = _latest(promises)
+    latest = promises[holder].accepted if holder else None
+    if latest is None or willing(latest.commit, _shown(promises)):
+        return promises
+    others = {
+        peer: one for peer, one in promises.items() if one.accepted is None or one.accepted.commit != latest.commit
+    }
+    return promises if len(others) < majority(memory.roster) else _considered(memory, others, willing)
+
+
+def _shown(promises: Promises) -> tuple[Pledge, ...]:
+    return tuple(sorted(Pledge(peer, one.vote, one.signature) for peer, one in promises.items()))
+
+
+def _latest(promises: Promises) -> str:
+    """Return who tells of what was accepted in the highest view; nobody: the choice is free."""
+    told = [(one.accepted.view, peer) for peer, one in promises.items() if one.accepted]
+    return max(told)[1] if told else ""
+
+
+def closes(
+    memory: HardState,
+    gathering: SoftState,
+    held: Collection[Participant],
+    *,
+    awaited: Collection[str],
+    closing: GatherPolicy,
+) -> bool:
+    """Whether the payloads held are enough now: those of the roster count. Learners are waited for in the grace alone.
+
+    A learner slower than the others by less than the grace would never be counted if nobody waited for it.
+    """
+    voters = {one.peer for one in candidates(memory, held)}
+    grace, deadline = gathering.grace, gathering.deadline
+    if gathering.asked - {one.peer for one in held} and not (grace or deadline):
+        return False
+    return closing.closes(len(voters), len(memory.roster), awaited=len(awaited), grace=grace, deadline=deadline)
+
+
+def candidates(
+    memory: HardState, held: Collection[Participant], learners: Collection[str] = ()
+) -> tuple[Participant, ...]:
+    """One payload of each peer of the roster, and of each learner, that has one here, in order; MAX_PEERS at most."""
+    by_peer = {one.peer: one for one in sorted(held)}
+    peers = [peer for peer in dict.fromkeys([*memory.roster, *sorted(learners)]) if peer in by_peer]
+    return tuple(by_peer[peer] for peer in sorted(peers[:MAX_PEERS]))

@@ -1,0 +1,106 @@
+"""Why a peer turns down a commit that it is told of. Empty text: it does not.
+
+    objection    the commit cannot be what the round came to, whoever says so: the same on all peers whose logs reach as
+                 far back. Held against proposals, promises and decided commits
+    reluctance   this peer does not vote for it, and others may, who know more or allow others. What an honest peer
+                 has accepted is voted for all the same (paxos.py), since the round could not end otherwise
+    doubt        it is not known to be decided
+
+Seats are counted by peer id: one key has one, under whatever names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from outerloop.swarm.consensus.commit import Commit, majority
+from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.consensus.justification import flaw
+from outerloop.swarm.consensus.messages import Accepted, CommitCertificate
+from outerloop.swarm.consensus.roster_change import absent, grown, tells
+from outerloop.swarm.consensus.statements import AcceptSigner, accept, ask
+from outerloop.swarm.validation import MAX_AMOUNT, id_of
+
+
+def objection(
+    memory: HardState,
+    commit: Commit,
+    notary: AcceptSigner,
+    *,
+    min_peers: int,
+    absent_rounds: int,
+    most_bytes: int = MAX_AMOUNT,
+) -> str:
+    """Return why a commit cannot be the one of the round at hand, decided or not. `most_bytes`: of one payload."""
+    present = {one.peer for one in commit.participants}
+    if commit.parent != memory.head.digest:
+        return f"commit {commit.number} follows another head: its history is not this one"
+    if (voters := len(present.intersection(memory.roster))) < min_peers:  # as gather_policy.py counts
+        return f"commit {commit.number} has {voters} participants, fewer than min_peers={min_peers}"
+    if large := [one for one in commit.participants if one.size_bytes > most_bytes]:
+        sizes = ", ".join(f"{one.size_bytes} bytes of {one.peer}" for one in large)
+        return f"commit {commit.number} has too large a payload: {sizes}, where {most_bytes} are allowed"
+    return _wrong_asks(memory, commit, present, notary) or _wrong_roster(memory, commit, present, absent_rounds)
+
+
+def reluctance(
+    memory: HardState, commit: Commit, *, first: bool, absent_rounds: int, allowed: Callable[[str], bool]
+) -> str:
+    """Return why this peer does not vote for a commit. `first`: it is proposed for the first time."""
+    counted = {one.peer for one in commit.participants} if first else set()
+    if outside := [
+        peer for peer in sorted(counted.union(set(commit.roster).difference(memory.roster))) if not allowed(peer)
+    ]:
+        return f"commit {commit.number} counts {outside[0]}, which may not take part"
+    leaving = set(memory.roster).difference(commit.roster)
+    if leaving and not tells(memory, commit.view, absent_rounds):
+        return f"commit {commit.number} drops {min(leaving)}, and the log here does not tell whether it was absent"
+    return ""
+
+
+def doubt(roster: tuple[str, ...], decided: CommitCertificate, notary: AcceptSigner) -> str:
+    """Return why a commit is not known to be decided: too few of the roster that decides its round have signed that."""
+    signed = {peer: signature for peer, signature in decided.accepts if peer in roster}
+    said = accept(decided.commit.number, decided.commit.parent, decided.view, decided.commit.digest)
+    acceptors = {id_of(peer) for peer, signature in signed.items() if notary.right(peer, said, signature)}
+    if len(acceptors) < majority(roster):
+        return f"commit {decided.commit.number} has accepts of {len(acceptors)} of {len(roster)} peers, no majority"
+    return flaw(roster, Accepted(decided.commit, decided.links), notary) if decided.view else ""
+
+
+def _wrong_asks(memory: HardState, commit: Commit, present: set[str], notary: AcceptSigner) -> str:
+    """Learners are counted on their own request alone, each under one name that is of no peer of the roster."""
+    learners, said = present.difference(memory.roster), ask(commit.number, commit.parent)
+    if twin := _twin(learners.union(memory.roster)):
+        return f"commit {commit.number} counts {twin} under another name as well"
+    if learners != {peer for peer, _ in commit.asks}:
+        unasked = ", ".join(sorted(learners.symmetric_difference(peer for peer, _ in commit.asks)))
+        return f"commit {commit.number} counts others than those that ask to be: {unasked}"
+    if forged := next((peer for peer, signature in commit.asks if not notary.right(peer, said, signature)), ""):
+        return f"commit {commit.number} counts {forged}, which has not asked to be"
+    return ""
+
+
+def _wrong_roster(memory: HardState, commit: Commit, present: set[str], absent_rounds: int) -> str:
+    """Who leaves was absent, and who enters is whom the rule lets in beside those that stay (roster_change.py)."""
+    stay = set(memory.roster).intersection(commit.roster)
+    leaving = set(memory.roster) - stay
+    if leaving & present:
+        return f"commit {commit.number} drops peers that take part in it from the next roster"
+    history = [one.commit for one in memory.log]
+    missing, _ = absent(history, run=memory.run, view=commit.view, absent_rounds=absent_rounds)
+    if tells(memory, commit.view, absent_rounds) and (early := leaving - missing):
+        return f"commit {commit.number} drops {min(early)}, which was not absent {absent_rounds} times"
+    if strange := set(commit.roster).difference(memory.roster, present):
+        return f"commit {commit.number} lets in {min(strange)}, whose payload it does not count"
+    if commit.roster != (expected := grown(memory.roster, stay, present)):
+        return (
+            f"commit {commit.number} names a next roster of {len(commit.roster)} where {len(expected)} follow from it"
+        )
+    return ""
+
+
+def _twin(names: Iterable[str]) -> str:
+    """A name whose peer id another one has as well."""
+    seen: dict[str, str] = {}
+    return next((name for name in sorted(names) if seen.setdefault(id_of(name), name) != name), "")

@@ -1,0 +1,240 @@
+"""The DHT of a swarm as its peers answer it: hivemind's protocol, with a check before all work and a bound on each.
+
+    listed      with an allow-list a stranger's request is refused before anything of it is looked at
+    one node    a peer's node id is the hash of its peer id, whatever it calls itself; it is in the routing table once
+    bounded     one key a find, one record a store, one roster an answer, and requests and bytes a second
+    (rate_limits.py) validated   a value is made of the records in an answer that are right, and expires when the last
+    of them does
+
+hivemind's own protocol answers every key of a request however often it is named, lets anybody be any number of nodes,
+and takes the word of whoever answers for how long a value is the latest. What peers of a run do not need is left out:
+values of another kind than signed records by owner, copies in the caches of others, and handing records to new nodes.
+Owners write their records again every few seconds.
+
+On the wire it is hivemind's, under hivemind's names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any, TypeVar
+
+from hivemind.dht.protocol import DHTProtocol
+from hivemind.dht.routing import DHTID
+from hivemind.dht.storage import DictionaryDHTValue
+from hivemind.dht.validation import DHTRecord
+from hivemind.p2p import P2PContext, P2PHandlerError, PeerID
+from hivemind.proto import dht_pb2
+from hivemind.utils.timed_storage import ValueWithExpiration, get_dht_time
+
+from outerloop.swarm.access.rate_limits import Budget, Rate
+from outerloop.swarm.access.signatures import is_peer_id
+from outerloop.swarm.dht.records import SignedRecords
+from outerloop.swarm.dht.storage import MOST_BYTES, BoundedDhtStorage, size_of
+from outerloop.swarm.dht.values import items_of
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+REQUESTS = Rate(burst=64, per_s=16)
+"""Of one remote. While a run forms a peer reads the roster 5 times in the first second and once a second from then on,
+and each read asks a node once or twice; it writes its record every 5 s at most. That is a quarter of this."""
+REQUESTS_OF_STRANGERS = Rate(burst=1024, per_s=256)
+"""Of all of an open run that this peer does not count on: some hundred that form a run at once. One takes 0.1 ms,
+refused or not, so 3 % of a core."""
+BYTES = Rate(burst=8 * MOST_BYTES, per_s=2 * MOST_BYTES)
+"""To and from one remote: two rosters a second, the largest there are; a peer reads it once a second at most."""
+BYTES_OF_STRANGERS = Rate(burst=32 * MOST_BYTES, per_s=8 * MOST_BYTES)
+"""To and from all of them: a hundred that each read a roster of 100 records of 1 KiB once a second; 84 Mbit/s, 3 % of a
+core."""
+
+
+class RequestRefused(Exception):
+    """A request that is not answered; the text reaches whoever asked."""
+
+
+class NotListed(RequestRefused):
+    """Whoever asked is not on the allow-list."""
+
+
+def node_id_of(peer_id: PeerID) -> DHTID:
+    """The one node id that a peer can have."""
+    return DHTID.generate(source=peer_id.to_bytes())
+
+
+class GuardedProtocol(DHTProtocol):
+    """One node's side of the DHT. `records` validates, and says who is on the list; node.py makes one."""
+
+    _rpc_handlers = None  # of its own: hivemind's class may have collected its handlers already
+    _stub_type = None
+    records: SignedRecords
+    storage: BoundedDhtStorage
+
+    @classmethod
+    def _get_handle_name(cls, namespace: str | None, method_name: str) -> str:
+        return DHTProtocol._get_handle_name(namespace, method_name)
+
+    def guard(self, records: SignedRecords, is_member: Callable[[str], bool]) -> None:
+        """Set what requests are checked against; nobody can ask before that."""
+        self.records = records
+        self.storage = BoundedDhtStorage(is_member)
+        self._requests = Budget(REQUESTS, REQUESTS_OF_STRANGERS, is_member=is_member)
+        self._bytes = Budget(BYTES, BYTES_OF_STRANGERS, is_member=is_member)
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def admitted_by(self, peer: PeerID) -> bool:
+        """Return whether a peer has this one on its list, or none; True also when it does not answer."""
+        try:
+            await self.get_stub(peer).rpc_ping(dht_pb2.PingRequest(), timeout=self.wait_timeout)
+        except P2PHandlerError as error:
+            return not str(error).startswith(NotListed.__name__)
+        except Exception as error:
+            logger.debug("%s does not answer: %s", peer, error)
+        return True
+
+    async def call_ping(self, peer: PeerID, validate: bool = False, strict: bool = True) -> DHTID | None:
+        """Ask a peer for its node id. None: no answer, or a wrong one. Raises hivemind's ValidationError if strict."""
+        try:
+            return await super().call_ping(peer, validate, strict)
+        except AssertionError as error:
+            logger.debug("%s answers a ping with no node id: %s", peer, error)
+            return None
+
+    async def rpc_ping(self, request: dht_pb2.PingRequest, context: P2PContext) -> dht_pb2.PingResponse:
+        self._admit(request, context)
+        response = dht_pb2.PingResponse(peer=self.node_info, dht_time=get_dht_time(), available=False)
+        if request.peer.node_id:
+            if request.validate:
+                response.available = await self.call_ping(context.remote_id) is not None
+            if response.available or not request.validate:
+                await self.update_routing_table(None, context.remote_id)
+        return response
+
+    async def rpc_store(self, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
+        remote = self._admit(request, context)
+        record = request.keys, request.subkeys, request.values, request.expiration_time
+        if any(len(column) != 1 for column in record):
+            raise self._refused(remote, f"one record in a store, and whole; came {len(request.keys)}")
+        if request.peer.node_id:
+            await self.update_routing_table(None, context.remote_id)
+        taken = not any(request.in_cache) and self._take(*(column[0] for column in record), remote=remote)
+        return dht_pb2.StoreResponse(store_ok=[taken], peer=self.node_info)
+
+    async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
+        remote = self._admit(request, context)
+        if len(request.keys) != 1 or not _is_node_id(request.keys[0]):
+            raise self._refused(remote, f"one key in a find; came {len(request.keys)}")
+        if request.peer.node_id:
+            await self.update_routing_table(None, context.remote_id)
+        key, exclude = DHTID.from_bytes(request.keys[0]), node_id_of(context.remote_id)
+        result = self._result(key, remote)
+        for node_id, peer_id in self.routing_table.get_nearest_neighbors(key, k=self.bucket_size, exclude=exclude):
+            result.nearest_node_ids.append(node_id.to_bytes())
+            result.nearest_peer_ids.append(peer_id.to_bytes())
+        return dht_pb2.FindResponse(results=[result], peer=self.node_info)
+
+    async def call_find(
+        self, peer: PeerID, keys: Collection[DHTID]
+    ) -> dict[DHTID, tuple[ValueWithExpiration[Any] | None, dict[DHTID, PeerID]]] | None:
+        """Ask a peer for what it holds of these keys, and which nodes are near them. None: no answer."""
+        keys = list(keys)
+        request = dht_pb2.FindRequest(keys=[key.to_bytes() for key in keys], peer=self.node_info)
+        try:
+            async with self.rpc_semaphore:
+                response = await self.get_stub(peer).rpc_find(request, timeout=self.wait_timeout)
+            found = {
+                key: (self._value(key, result, peer), self._nearest(result))
+                for key, result in zip(keys, response.results, strict=True)
+            }
+        except Exception as error:  # whatever another node's bytes make of protobuf and libp2p
+            logger.debug("%s does not answer a find: %r", peer, error)
+            await self.update_routing_table(None, peer, responded=False)
+            return None
+        if response.peer.node_id:
+            await self.update_routing_table(None, peer)
+        return found
+
+    async def update_routing_table(self, node_id: DHTID | None, peer_id: PeerID, responded: bool = True) -> None:
+        """Keep a peer under its one node id, whatever it says that is; a stranger of a listed run, never."""
+        node_id, table = node_id_of(peer_id), self.routing_table
+        if responded and self._is_listed(peer_id):
+            bucket = table.buckets[table.get_bucket_index(node_id)]
+            if node_id in table or len(bucket.replacement_nodes) < bucket.size:
+                oldest = table.add_or_update_node(node_id, peer_id)
+                if oldest is not None:
+                    self.spawn(self.call_ping(oldest[1]))
+        elif node_id in table:
+            del table[node_id]
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start what nobody waits for; what it raises is noted for who debugs."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.debug("the DHT: %r", error)
+
+    def _admit(self, request: Any, context: P2PContext) -> str:
+        """The peer id of whoever asks, if it may. Raises RequestRefused."""
+        remote, asked = context.remote_id.to_base58(), type(request).__name__
+        if not self.records.trust.admits(remote, f"the DHT ({asked})", lambda peer_id: True):
+            raise NotListed("this peer answers those in its exchange.allow")
+        if lacking := self._requests.spend(remote):
+            raise self._refused(lacking, f"more than {self._requests.per_s(lacking):.0f} requests a second")
+        self._spend(remote, request.ByteSize())
+        return remote
+
+    def _spend(self, remote: str, size: int) -> None:
+        """Count bytes to or from a peer. Raises RequestRefused."""
+        if lacking := self._bytes.spend(remote, size):
+            raise self._refused(lacking, f"more than {self._bytes.per_s(lacking):.0f} bytes a second")
+
+    def _refused(self, who: str, why: str) -> RequestRefused:
+        """Note what a peer, or all strangers together, are refused for, and return what whoever asked is told."""
+        self.records.trust.refusals.note("requests", who, f"the DHT: {why}")
+        return RequestRefused(f"{who}: {why}")
+
+    def _take(self, key: bytes, subkey: bytes, value: bytes, expires: float, *, remote: str) -> bool:
+        """Hold a record, if it is right and newer than the one held. False: it is not."""
+        record = DHTRecord(key, subkey, value, expires)
+        if not _is_node_id(key) or not self.records.accepts(record, by=remote):
+            return False
+        return self.storage.store_subkey(DHTID.from_bytes(key), self.serializer.loads(subkey), value, expires)
+
+    def _result(self, key: DHTID, remote: str) -> dht_pb2.FindResult:
+        """What is held of a key, MOST_BYTES at most. Raises RequestRefused."""
+        held = self.storage.get(key)
+        if held is None or not held.value:
+            return dht_pb2.FindResult(type=dht_pb2.NOT_FOUND)
+        self._spend(remote, size_of(held.value))
+        value, expires = self.serializer.dumps(held.value), held.expiration_time
+        return dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=value, expiration_time=expires)
+
+    def _value(self, key: DHTID, result: dht_pb2.FindResult, peer: PeerID) -> ValueWithExpiration[Any] | None:
+        """The records of an answer that are right. None where none is: an empty value is none."""
+        if result.type != dht_pb2.FOUND_DICTIONARY:
+            return None
+        packed, value, latest = self.serializer.dumps, DictionaryDHTValue(), 0.0
+        told = [DHTRecord(key.to_bytes(), packed(owner), *rest) for owner, *rest in items_of(result.value)]
+        for record in self.records.right_of(told, by=peer.to_base58()):
+            if value.store(self.serializer.loads(record.subkey), record.value, record.expiration_time):
+                latest = max(latest, record.expiration_time)
+        return ValueWithExpiration(value, latest) if value else None
+
+    def _nearest(self, result: dht_pb2.FindResult) -> dict[DHTID, PeerID]:
+        """The nodes that an answer names: no more than a bucket, and nobody who could not be one."""
+        ids = [PeerID(raw) for raw in result.nearest_peer_ids[: self.bucket_size] if is_peer_id(raw)]
+        return {node_id_of(peer_id): peer_id for peer_id in ids if self._is_listed(peer_id)}
+
+    def _is_listed(self, peer_id: PeerID) -> bool:
+        return peer_id.to_base58() in self.records.trust.allow
+
+
+def _is_node_id(raw: bytes) -> bool:
+    return len(raw) == DHTID.HASH_NBYTES

@@ -1,0 +1,1 @@
+"""Rounds that all peers of the roster take part in."""

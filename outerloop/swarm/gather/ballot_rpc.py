@@ -1,0 +1,76 @@
+"""Ballots of the agreement on their way: one stream each, at most once, none waiting for another.
+
+{incarnation} | one message of messages.py ->   <- the end of the stream, or as incarnations.py has it
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+import msgpack
+
+from outerloop.swarm.consensus.messages import MAX_MESSAGE_BYTES, Message, from_map, to_map
+from outerloop.swarm.membership.incarnations import Incarnations
+from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
+from outerloop.swarm.p2p.transport import Request, Transport, Unreachable
+from outerloop.swarm.timeouts import SEND_S, limit
+from outerloop.swarm.validation import MalformedMessage, id_of
+
+logger = logging.getLogger(__name__)
+
+
+class BallotRpc:
+    """Sends ballots, and hands those that come to `receive` with the name of who sent them."""
+
+    def __init__(
+        self, transport: Transport, *, run: str, names: Callable[[], Mapping[str, str]],
+        receive: Callable[[str, Message, int], None], incarnations: Incarnations | None = None,
+    ) -> None:  # fmt: skip
+        self._transport = transport
+        self._protocol = f"outerloop/1/{run}/ballot"
+        self._names = names
+        self._receive = receive
+        self._incarnations = incarnations
+        self._sending: set[asyncio.Task[None]] = set()
+
+    async def serve(self) -> None:
+        await self._transport.serve(self._protocol, allowed=lambda peer: peer in self._names(), handler=self._take)
+
+    def send(self, to: str, message: Message) -> None:
+        """On its way at once; what becomes of it nobody hears."""
+        task = asyncio.create_task(self._send(to, message))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _send(self, to: str, message: Message) -> None:
+        own = self._incarnations
+        if own is not None and own.stopped:
+            return
+        try:
+            async with limit(SEND_S), self._transport.open_stream(id_of(to), self._protocol) as stream:
+                await stream.send_object({} if own is None else {"incarnation": own.own})
+                await send_message(stream, message)
+                await (stream.ended() if own is None else own.heed(stream))
+        except (BrokenStream, Unreachable, TimeoutError) as error:
+            logger.debug("%s to %s was lost: %s", type(message).__name__, to, error)
+
+    async def _take(self, remote: str, request: Request, stream: Stream) -> None:
+        message, known = await receive_message(stream), self._incarnations
+        if known is None or await known.accepts(remote, request.get("incarnation"), stream):
+            self._receive(self._names()[remote], message, stream.moved_bytes)
+
+
+async def send_message(stream: Stream, message: Message) -> None:
+    await stream.send(msgpack.packb(to_map(message)))
+
+
+async def receive_message(stream: Stream) -> Message:
+    """Raises BrokenStream; Unreadable for what is no message."""
+    try:
+        return from_map(msgpack.unpackb(await stream.receive(at_most=MAX_MESSAGE_BYTES)))
+    except MalformedMessage as error:
+        raise Unreadable(str(error)) from error
+    except ValueError as error:  # every way in which msgpack refuses bytes is one
+        raise Unreadable(f"unreadable ballot: {error}") from error

@@ -1,0 +1,172 @@
+"""The commits that a peer missed, from the logs of others.
+
+{after} ->   <- {commits: how many}, then each as a message of messages.py
+{after: nil} asks for all that the log holds; so does a number that the log does not reach back to
+
+Any of the others may be silent, so several are asked beside each other. Who tells nonsense is refused by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from outerloop.swarm.consensus.commit import Commit
+from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT
+from outerloop.swarm.consensus.messages import CommitCertificate
+from outerloop.swarm.consensus.statements import AcceptSigner
+from outerloop.swarm.gather.ballot_rpc import receive_message, send_message
+from outerloop.swarm.gather.proof import unproven
+from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
+from outerloop.swarm.p2p.transport import Request, Transport, Unreachable
+from outerloop.swarm.timeouts import HEDGE_S, HISTORY_S, limit
+from outerloop.swarm.validation import id_of
+
+logger = logging.getLogger(__name__)
+Since = Callable[[int | None], Sequence[CommitCertificate]]
+Answer = tuple[str, list[CommitCertificate] | None]
+"""Who was asked, and the commits that it tells; None: it does not answer, or tells nonsense."""
+
+
+@dataclass
+class LogAnswer:
+    """What peers (names) tell of the commits after one that is known here.
+
+    by, proven   the first log that begins with the next commit and proves it, and whose it is; empty: there is none
+    later        logs that do not reach back to the next commit
+    level        know of none
+    parted       tell a next commit that follows another one: they are on another chain, or lie
+    """
+
+    by: str = ""
+    proven: Sequence[CommitCertificate] = ()
+    later: dict[str, Sequence[CommitCertificate]] = field(default_factory=dict)
+    level: set[str] = field(default_factory=set)
+    parted: set[str] = field(default_factory=set)
+
+    def add(self, peer: str, log: Sequence[CommitCertificate], head: Commit, notary: AcceptSigner) -> str:
+        """Take what a peer tells of the commits after `head`. Return why it is refused; empty when it is not."""
+        if not log:
+            self.level.add(peer)
+        elif log[0].commit.number > head.number + 1:
+            self.later[peer] = log
+        elif why := unproven(head, log[0], notary):
+            if log[0].commit.parent != head.digest:
+                self.parted.add(peer)
+            return why
+        else:
+            self.by, self.proven = peer, log
+        return ""
+
+
+class LogRpc:
+    """Asks others, and answers with what `since` says of this peer's log."""
+
+    def __init__(self, transport: Transport, *, run: str, allowed: Callable[[str], bool], since: Since) -> None:
+        self._transport = transport
+        self._protocol = f"outerloop/1/{run}/commits"
+        self._allowed = allowed
+        self._since = since
+
+    async def serve(self) -> None:
+        await self._transport.serve(self._protocol, allowed=self._allowed, handler=self._tell)
+
+    async def ask(self, peer: str, after: int | None) -> list[CommitCertificate]:
+        """Return the commits after this number, each following the one before; all that the log holds for None.
+
+        Where the log does not reach back that far, the first of them is a later one than the next. Raises BrokenStream,
+        Unreachable, TimeoutError.
+        """
+        async with limit(HISTORY_S), self._transport.open_stream(id_of(peer), self._protocol) as stream:
+            await stream.send_object({"after": after})
+            count = (await stream.receive_object()).get("commits")
+            if type(count) is not int or not 0 <= count <= ROUNDS_KEPT:
+                raise Unreadable(f"a log of {count!r} commits")
+            log: list[CommitCertificate] = []
+            for _ in range(count):
+                log.append(_decided(await receive_message(stream), after, log))
+            return log
+
+    async def after(self, head: Commit, peers: Sequence[str], notary: AcceptSigner) -> LogAnswer:
+        """Return what these peers (names) tell of the commits after `head`, as soon as one log proves the next one.
+
+        The first of them is asked alone for HEDGE_S, and waited for to the end: it may be the only one that knows more.
+        The others are waited for until most have answered, and a little longer.
+        """
+        told, heard = LogAnswer(), set[str]()
+        answers = self.answers(
+            peers, head.number, enough=lambda: peers[0] in heard and 2 * len(heard) > len(peers), pause_s=HEDGE_S
+        )
+        async with aclosing(answers):
+            async for peer, log in answers:
+                heard.add(peer)
+                if log is not None and (why := told.add(peer, log, head, notary)):
+                    self._refuse(peer, why)
+                if told.proven:
+                    break
+        return told
+
+    async def answers(
+        self, peers: Sequence[str], after: int | None, *, enough: Callable[[], bool], pause_s: float = 0.0
+    ) -> AsyncGenerator[Answer, None]:
+        """Yield what each of these tells of the commits after a number, as it comes; the caller closes it.
+
+        One is asked, and after each `pause_s` as many as before. Who has not answered 2 * HEDGE_S after it was `enough`
+        is left out.
+        """
+        clock, until_s = asyncio.get_running_loop().time, None
+        asking = [
+            asyncio.create_task(self._answer(peer, after, wait_s=pause_s * turn.bit_length()))
+            for turn, peer in enumerate(peers)
+        ]
+        try:
+            while asking:
+                patience_s = None if until_s is None else until_s - clock()
+                done, _ = await asyncio.wait(asking, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    return
+                for task in [task for task in asking if task in done]:
+                    asking.remove(task)
+                    yield task.result()
+                if until_s is None and enough():
+                    until_s = clock() + 2 * HEDGE_S
+        finally:
+            for task in asking:
+                task.cancel()
+
+    async def _answer(self, peer: str, after: int | None, *, wait_s: float) -> Answer:
+        await asyncio.sleep(wait_s)
+        try:
+            return peer, await self.ask(peer, after)
+        except (BrokenStream, Unreachable, TimeoutError) as error:
+            if isinstance(error, Unreadable):
+                self._refuse(peer, str(error))
+            logger.debug("%s does not tell the commits after %s: %s", peer, after, error)
+            return peer, None
+
+    def _refuse(self, peer: str, why: str) -> None:
+        self._transport.trust.refusals.note("ballots", peer, why)
+
+    async def _tell(self, remote: str, request: Request, stream: Stream) -> None:
+        after = request.get("after")
+        if not isinstance(after, int | None):
+            raise Unreadable("a request without a number")
+        found = self._since(after)
+        await stream.send_object({"commits": len(found)})
+        for decided in found:
+            await send_message(stream, decided)
+        await stream.ended()
+
+
+def _decided(message: object, after: int | None, log: Sequence[CommitCertificate]) -> CommitCertificate:
+    """Return a message that is the next one of a log. Raises Unreadable: it is not."""
+    if not isinstance(message, CommitCertificate):
+        raise Unreadable("a log of something else than commits")
+    if after is not None and message.commit.number <= after:
+        raise Unreadable(f"commit {message.commit.number} where those after {after} were asked for")
+    if log and (message.commit.number, message.commit.parent) != (log[-1].commit.number + 1, log[-1].commit.digest):
+        raise Unreadable(f"a log in which commit {message.commit.number} does not follow the one before it")
+    return message

@@ -1,0 +1,56 @@
+"""How rounds are closed, as the user says it, checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from outerloop.swarm.consensus.gather_policy import GatherPolicy
+from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT
+from outerloop.types import UserError
+
+Quorum = Literal["majority", "all", "min_peers"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatherSettings:
+    """See gather_policy.py and round_timers.py. `peers` of the run; `grace_s`, `deadline_s` in seconds, this peer's
+    own.
+
+    `min_peers` None: two, or one in a run of one. `absent_rounds`: commits missed in a row, then a peer is not counted
+    on any more, until it comes back.
+    """
+
+    peers: int
+    quorum: Quorum
+    min_peers: int | None
+    min_fraction: float
+    grace_s: float
+    deadline_s: float
+    absent_rounds: int
+
+    def __post_init__(self) -> None:
+        if self.quorum not in get_args(Quorum):
+            raise _error("quorum", self.quorum, f"is one of {', '.join(get_args(Quorum))}", "majority")
+        if self.min_peers is not None and not 1 <= self.min_peers <= self.peers:
+            raise _error("min_peers", self.min_peers, f"must be 1 .. peers={self.peers}", min(2, self.peers))
+        if not 0 <= self.min_fraction <= 1:
+            raise _error("min_fraction", self.min_fraction, "must be 0 .. 1", 0.5)
+        if self.min_fraction and self.quorum == "all":
+            raise _error("min_fraction", self.min_fraction, "means nothing with quorum=all, which waits for all", 0.0)
+        if self.grace_s < 0:
+            raise _error("grace_s", self.grace_s, "must be 0 or more", 3.0)
+        if self.deadline_s < self.grace_s:
+            raise _error("deadline_s", self.deadline_s, f"must be at least grace_s={self.grace_s:g}", self.grace_s)
+        if not 1 <= self.absent_rounds <= ROUNDS_KEPT:
+            raise _error("absent_rounds", self.absent_rounds, f"must be 1 .. {ROUNDS_KEPT}", 2)
+
+    @property
+    def closing(self) -> GatherPolicy:
+        """What the agreement goes by."""
+        least = min(2, self.peers) if self.min_peers is None else self.min_peers
+        return GatherPolicy(min_peers=least, min_fraction=self.min_fraction, quorum=self.quorum)
+
+
+def _error(option: str, came: Any, allowed: str, instead: Any) -> UserError:
+    return UserError(f"exchange.{option}={came} {allowed}: type exchange.{option}={instead}")

@@ -1,0 +1,217 @@
+"""An assembly at the end of a run: each member fetches the signed share of every other member itself.
+
+    {number, share, settled, held: [share, ...], missing: [peer id, ...]} ->
+                                  <- {share, settled, held: [share, ...]}, {} before it has come
+    {number, done: true} ->       <- {}
+
+    collect    until every other member has stated its share, or does not answer any more, or `wait_s` is over: members
+               come at times of their own, and some never do
+    fetch      what was stated, from its owner, for `wait_s` at most
+    settled    shares that are still missing may be held by others, who fetched them before their owner died: they are
+               asked for until everybody reachable has settled, for `wait_s` at most. Where nothing is missing, what
+               others hold is compared for COMPARE_S at most
+    done       nobody needs to stay for this member
+
+What is returned are the shares that this peer has fetched and whose owners signed them (signed_shares.py). A liar can
+hand in a bad share of its own, but nobody else's. One that signs different shares for different members is left out by
+all who hear of it before they end (share_collection.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from outerloop.swarm.gossip.share_collection import ShareCollection, members_in
+from outerloop.swarm.gossip.signed_shares import SignedShare, is_signed, signed
+from outerloop.swarm.membership.formation import Formation
+from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
+from outerloop.swarm.p2p.transport import PeerUnreachable, Request, Transport, Unreachable, persist
+from outerloop.swarm.timeouts import PROBE_S, STALL_S, VIEW_S, limit
+from outerloop.swarm.transfer.bulk import Bulk
+from outerloop.swarm.transfer.content_store import ContentStore
+from outerloop.swarm.transfer.signed_payload import beside
+from outerloop.swarm.transfer.sources import ContentUnavailable
+from outerloop.swarm.validation import MAX_NUMBER, MalformedMessage, whole
+from outerloop.types import Contribution, Round
+
+logger = logging.getLogger(__name__)
+SLOWEST_PROBE_S = 5.0
+"""Longest pause between two polls of a member (1,000 members: 200 polls a second)."""
+COMPARE_S = 2 * SLOWEST_PROBE_S
+"""Longest wait for others to tell what they hold where nothing is missing here."""
+WAITS = 3
+"""A meeting takes up to so many times `wait_s`: to state a share, to fetch it, and to ask others for it."""
+
+
+class FinalGather:
+    """One peer's part in the assemblies of a run, which have rising numbers.
+
+    wait_s           how long this peer waits for the others once it has come
+    max_blob_bytes   largest share that is taken from another
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        membership: Formation,
+        store: ContentStore,
+        bulk: Bulk,
+        *,
+        run: str,
+        wait_s: float,
+        max_blob_bytes: int,
+    ) -> None:
+        self._transport = transport
+        self._members = membership
+        self._store = store
+        self._bulk = bulk
+        self._protocol = f"outerloop/1/{run}/assembly"
+        self._wait_s = wait_s
+        self._most_bytes = max_blob_bytes
+        self._collections: dict[int, ShareCollection] = {}  # of assemblies that this peer has come to
+        self._fetches: set[asyncio.Task[None]] = set()
+
+    async def serve(self) -> None:
+        """Answer members, from now on."""
+        await self._transport.serve(self._protocol, allowed=self._members.__contains__, handler=self._answer)
+
+    async def meet(self, number: int, blob: bytes) -> list[Contribution]:
+        """Return the shares of all members that could be fetched, the own one included, in the order of names."""
+        names, own = self._members.names, self._transport.peer_id
+        others = [peer for peer in names if peer != own and peer in self._transport.trust.allow]
+        share = await self._sign(number, blob)
+        here = ShareCollection(share, blob, others, doubt=partial(self._doubt, number), refuse=self._refuse)
+        self._collections[number] = here
+        watching = [asyncio.create_task(self._watch(number, here, peer)) for peer in others]
+        try:
+            await self._collect(here)
+        finally:
+            blobs = here.close()
+            for task in (*watching, *self._fetches):
+                task.cancel()
+        await asyncio.gather(*(self._say_done(number, peer) for peer in here.others - here.gone))
+        return [Contribution(names[peer], Round(number), blobs[peer]) for peer in names if peer in blobs]
+
+    async def linger(self) -> None:
+        """Stay for those that are still fetching; no longer than `wait_s`, nor for one that has fallen silent."""
+        with suppress(TimeoutError):
+            async with limit(self._wait_s):
+                while self._still_asking():
+                    await asyncio.sleep(PROBE_S / 10)
+
+    def _still_asking(self) -> bool:
+        now_s = asyncio.get_running_loop().time()
+        return any(now_s - asked_s < STALL_S for one in self._collections.values() for asked_s in one.asked_s.values())
+
+    async def _collect(self, here: ShareCollection) -> None:
+        await self._within(self._wait_s, here, lambda: here.answered)
+        await self._within(self._wait_s, here, lambda: here.idle)
+        here.settle()
+        self._fetch_wanted(here)
+        compare_s = min(COMPARE_S, self._wait_s)
+        await self._within(compare_s, here, lambda: here.ended)
+        await self._within(self._wait_s - compare_s, here, lambda: here.ended or not here.missing)
+        if missing := here.missing:
+            known = ", ".join(self._members.names[peer] for peer in missing)
+            logger.warning("an assembly without the shares of %s: gone, too late, or not to be had", known)
+
+    async def _within(self, most_s: float, here: ShareCollection, condition: Callable[[], bool]) -> None:
+        """Until a condition holds, or for so long."""
+        with suppress(TimeoutError):
+            async with limit(most_s):
+                await here.until(condition)
+
+    async def _watch(self, number: int, here: ShareCollection, peer: str) -> None:
+        """Ask a member again and again what it holds, also one that seems to be gone; at once when settled."""
+        pause_s = PROBE_S
+        while True:
+            settled = here.settled.is_set()
+            try:
+                async with limit(STALL_S):
+                    await persist(lambda: self._ask(number, here, peer), peer=self._members.names[peer])
+            except (PeerUnreachable, TimeoutError):
+                here.lose(peer)
+            if settled:
+                await asyncio.sleep(pause_s)
+            else:
+                with suppress(TimeoutError):
+                    async with limit(pause_s):
+                        await here.settled.wait()
+            pause_s = min(1.5 * pause_s, SLOWEST_PROBE_S) if here.settled.is_set() == settled else PROBE_S
+
+    async def _ask(self, number: int, here: ShareCollection, peer: str) -> None:
+        asked = here.to_ask(peer)
+        request = {"number": number, **here.to_map([]), "missing": asked}
+        if told := await self._exchange(peer, request):
+            here.hear(peer, told, compared=request["settled"])
+            self._fetch_wanted(here)
+
+    async def _say_done(self, number: int, peer: str) -> None:
+        with suppress(BrokenStream, Unreachable, TimeoutError):
+            await self._exchange(peer, {"number": number, "done": True})
+
+    async def _exchange(self, peer: str, request: Request) -> Request:
+        async with limit(VIEW_S), self._transport.open_stream(peer, self._protocol) as stream:
+            await stream.send_object(request)
+            return await stream.receive_object()
+
+    async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
+        """Tell a member what this peer holds. Nothing is kept of assemblies that this peer has not come to."""
+        here, told = self._collections.get(_number_of(request)), {}
+        if here is not None and request.get("done") is True:
+            here.left_by(remote)
+        elif here is not None:
+            asked = members_in(request.get("missing", []))
+            here.asked_by(remote, asyncio.get_running_loop().time())
+            if remote in here.others and "share" in request:
+                here.hear(remote, request)
+                self._fetch_wanted(here)
+            told = here.to_map(asked)
+        await stream.send_object(told)
+        await stream.ended()
+
+    def _fetch_wanted(self, here: ShareCollection) -> None:
+        for share, holders in here.start():
+            task = asyncio.create_task(self._fetch(here, share, holders))
+            self._fetches.add(task)
+            task.add_done_callback(self._fetches.discard)
+
+    async def _fetch(self, here: ShareCollection, share: SignedShare, holders: list[str]) -> None:
+        """One share from whoever claims to hold it, for as long as the assembly takes."""
+        blob, most_s = None, WAITS * self._wait_s
+        try:
+            blob = await self._bulk.get(share.sha, share.length, holders, at_most=self._most_bytes, timeout_s=most_s)
+            await beside(len(blob), partial(self._store.put, blob))
+        except ContentUnavailable as error:
+            logger.info("the share of %s did not come: %s", self._members.names[share.owner], error)
+        finally:
+            here.fetched(share.owner, blob)
+            self._fetch_wanted(here)
+
+    async def _sign(self, number: int, blob: bytes) -> SignedShare:
+        """This peer's share, which others can fetch from now on."""
+        sha = await beside(len(blob), partial(self._store.put, blob))
+        own, signatures = self._transport.peer_id, self._transport.trust.signatures
+        return signed(own, number, sha, len(blob), members=self._members, signatures=signatures)
+
+    def _doubt(self, number: int, share: SignedShare) -> str:
+        """Why this cannot be its owner's share, in one line; empty when it can."""
+        if share.length > self._most_bytes:
+            return f"a share of {share.length} bytes, up to {self._most_bytes} are allowed"
+        if not is_signed(share, number, members=self._members, signatures=self._transport.trust.signatures):
+            return f"its share of {self._members.names[share.owner]} is not signed by that one for assembly {number}"
+        return ""
+
+    def _refuse(self, peer: str, why: str) -> None:
+        self._transport.trust.refusals.note("payloads", self._members.names[peer], why)
+
+
+def _number_of(request: Request) -> int:
+    try:
+        return whole(request.get("number"), "number", most=MAX_NUMBER)
+    except MalformedMessage as bad:
+        raise Unreadable(str(bad)) from bad

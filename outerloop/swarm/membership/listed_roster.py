@@ -1,0 +1,177 @@
+"""The roster of a listed run: every listed peer is asked directly for its record, so no lookup passes through others.
+
+    outerloop/1/<run>/roster   {}                 ->   <- {records: [own]}
+                               {record}           ->   <- {}                       the asker's own: it withdraws
+                               {after: peer id}   ->   <- {records, more}          all that are held, in pages
+
+A record is what the DHT would hold, [owner, value with its signature, when it expires] (records.py), and one that
+expires later replaces an earlier one. Pages are for whoever looks on through one peer: that peer asks the others first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from hivemind.dht.routing import DHTID
+from hivemind.dht.validation import DHTRecord
+from hivemind.utils import MSGPackSerializer
+
+from outerloop.swarm.access.access_control import ROSTER
+from outerloop.swarm.dht.records import SignedRecords
+from outerloop.swarm.dht.storage import BESIDE_BYTES
+from outerloop.swarm.dht.values import is_item
+from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
+from outerloop.swarm.p2p.transport import Request, Transport, Unreachable, anybody
+from outerloop.swarm.timeouts import LISTED_S, VIEW_S, limit
+from outerloop.swarm.validation import MAX_PEERS
+
+PAGE_BYTES = 48 * 1024
+"""Of the records of a page before the last: with that one, 8 KiB, it fits into a control message of 64 KiB."""
+Found = list[tuple[Any, Any, float]]
+"""(peer id, what it tells of itself, when that expires)."""
+
+
+def roster_key(run: str) -> str:
+    """The key of a run's roster in the DHT, which its records are signed for."""
+    return f"outerloop/{run}/roster"
+
+
+class ListedRoster:
+    """This peer's record and those of the listed peers that it has heard. `records` signs and checks them."""
+
+    def __init__(self, transport: Transport, records: SignedRecords, *, run: str) -> None:
+        self._transport = transport
+        self._records = records
+        self._protocol = f"outerloop/1/{run}{ROSTER}"
+        self._key = DHTID.generate(source=roster_key(run)).to_bytes()
+        self._held: dict[str, DHTRecord] = {}  # by owner
+        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._read_s = float("-inf")
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether the run has a list, so that this is its roster."""
+        return self._transport.trust.allow.closed
+
+    async def serve(self) -> None:
+        """Tell whoever may take part what is held."""
+        await self._transport.serve(self._protocol, allowed=anybody, handler=self._answer)
+
+    def show(self, value: Any, *, expires: float) -> None:
+        """Sign this peer's own record and hold it."""
+        own = self._transport.peer_id
+        record = self._record(own, MSGPackSerializer.dumps(value), expires)
+        self._held[own] = self._record(own, self._records.sign_value(record), expires)
+
+    async def withdraw(self, value: Any, *, expires: float) -> None:
+        """Hold this as the own record, and tell those who may hold another one."""
+        self.show(value, expires=expires)
+        if self.is_listed:
+            told = {"record": _packed(self._held[self._transport.peer_id])}
+            asking = [asyncio.create_task(self._ask(peer, told)) for peer in self._others() if peer in self._held]
+            _, late = await asyncio.wait(asking, timeout=LISTED_S) if asking else ((), ())
+            for task in late:
+                task.cancel()
+
+    async def read(self) -> Found:
+        """Return the records of the peers that are there; who does not answer in LISTED_S is heard by the next time."""
+        self._read_s = asyncio.get_running_loop().time()
+        for peer in self._others():
+            if peer not in self._asking:
+                self._asking[peer] = asyncio.create_task(self._hear(peer))
+        if self._asking:
+            await asyncio.wait(list(self._asking.values()), timeout=LISTED_S)
+        return [self._unpacked(record) for record in self._current()]
+
+    async def read_through(self, peer: str) -> Found:
+        """Return the records that another peer holds. Raises Unreachable, BrokenStream and TimeoutError."""
+        found: dict[str, DHTRecord] = {}
+        more = True
+        while more and len(found) < MAX_PEERS:
+            after = max(found, default="")
+            async with limit(2 * VIEW_S), self._transport.open_stream(peer, self._protocol) as stream:
+                await stream.send_object({"after": after})
+                answer = await stream.receive_object()
+            page = self._right(answer.get("records"), by=peer)
+            found |= page
+            more = bool(answer.get("more")) and max(page, default="") > after
+        return [self._unpacked(record) for record in found.values()]
+
+    async def _hear(self, peer: str) -> None:
+        try:
+            await self._ask(peer, {})
+        finally:
+            del self._asking[peer]
+
+    async def _ask(self, peer: str, request: Request) -> None:
+        """Tell or ask one peer something, and hold what it tells of itself, if it answers."""
+        try:
+            async with limit(VIEW_S), self._transport.open_stream(peer, self._protocol) as stream:
+                await stream.send_object(request)
+                answer = await stream.receive_object()
+        except (BrokenStream, TimeoutError, Unreachable):
+            return
+        self._hold(peer, answer.get("records"))
+
+    async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
+        if "record" in request:
+            self._hold(remote, [request["record"]])
+            await stream.send_object({})
+        elif "after" in request:
+            await stream.send_object(await self._page(request["after"]))
+        else:
+            await stream.send_object({"records": [_packed(one) for one in self._current() if self._is_own(one)]})
+        await stream.ended()
+
+    async def _page(self, after: Any) -> dict[str, Any]:
+        """What is held of the owners after one. The first page asks them again, unless that has just been done."""
+        if not isinstance(after, str):
+            raise Unreadable("a page is asked for by the peer id before it")
+        if not after and asyncio.get_running_loop().time() - self._read_s > LISTED_S:
+            await self.read()
+        entries = [entry for entry in map(_packed, self._current()) if entry[0] > after]
+        page: list[list[Any]] = []
+        while len(page) < len(entries) and sum(len(value) + BESIDE_BYTES for _, value, _ in page) < PAGE_BYTES:
+            page.append(entries[len(page)])
+        return {"records": page, "more": len(page) < len(entries)}
+
+    def _hold(self, peer: str, entries: Any) -> None:
+        """Hold a listed peer's own record among those that it told, if it is right and newer than the one held."""
+        record = self._right(entries, by=peer).get(peer) if self.is_listed else None
+        held = self._held.get(peer)
+        if record is not None and (held is None or record.expiration_time > held.expiration_time):
+            self._held[peer] = record
+
+    def _right(self, entries: Any, *, by: str) -> dict[str, DHTRecord]:
+        """The records that are right among those that a peer told, by owner."""
+        well_formed = [entry for entry in entries if is_item(entry)] if isinstance(entries, list) else []
+        records = [self._record(*entry) for entry in well_formed[:MAX_PEERS]]
+        return {_owner(record): record for record in self._records.right_of(records, by=by)}
+
+    def _current(self) -> list[DHTRecord]:
+        """The records that are held and have not expired, by owner."""
+        allow, now = self._transport.trust.allow, time.time()
+        self._held = {owner: one for owner, one in self._held.items() if owner in allow and one.expiration_time > now}
+        return [self._held[owner] for owner in sorted(self._held)]
+
+    def _others(self) -> list[str]:
+        return sorted(self._transport.trust.allow.listed - {self._transport.peer_id})
+
+    def _record(self, owner: str, value: bytes, expires: float) -> DHTRecord:
+        return DHTRecord(self._key, MSGPackSerializer.dumps(owner), value, expires)
+
+    def _is_own(self, record: DHTRecord) -> bool:
+        return _owner(record) == self._transport.peer_id
+
+    def _unpacked(self, record: DHTRecord) -> tuple[Any, Any, float]:
+        return _owner(record), MSGPackSerializer.loads(self._records.strip_value(record)), record.expiration_time
+
+
+def _owner(record: DHTRecord) -> Any:
+    return MSGPackSerializer.loads(record.subkey)
+
+
+def _packed(record: DHTRecord) -> list[Any]:
+    return [_owner(record), record.value, record.expiration_time]

@@ -1,0 +1,134 @@
+"""Peers of a run's name that have other settings: they are left out by name, and what differs is asked of them.
+
+    outerloop/1/<run>/setting    {key: hash of a key} ->   <- {key, value} | {}
+
+A peer with other settings is a mistake at one of the two, or an attack; neither may end a run that is forming. A peer
+whose initial peers all run other settings assumes that the mistake is its own and stops with a message that names it,
+unless as many other machines run its settings as theirs (each machine has one worker 0). It stops only where a peer has
+told a setting that differs: one that tells none, or something else than was asked for, proves nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from outerloop.swarm.membership.roster import Record
+from outerloop.swarm.membership.run_settings import HASH_BYTES, RunSettings, difference, told
+from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
+from outerloop.swarm.p2p.transport import Request, Transport, Unreachable, anybody
+from outerloop.swarm.timeouts import VIEW_S, limit
+
+SHOWN = 4
+"""Settings that are named of one peer; the others are counted."""
+MOST_NAMED = 16
+"""Peers that are asked and named: anybody can make many identities."""
+FINGERPRINT_LETTERS = 16
+"""Of a fingerprint that a message shows."""
+
+
+class MismatchedPeer(NamedTuple):
+    """What differs at a peer, what to type here to be with it, and whether the peer told any of that."""
+
+    differs: str
+    typed: str
+    told: bool
+
+
+class MismatchedPeers:
+    """Finds and names them. `joined`: ids of the peers by whose addresses this one joined."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        run: str,
+        own: Record,
+        settings: RunSettings,
+        joined: Sequence[str],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._transport = transport
+        self._protocol = f"outerloop/1/{run}/setting"
+        self._own, self._settings, self._tell = own, settings, tell
+        self._joined = frozenset(joined)
+        self._named: dict[str, MismatchedPeer] = {}
+        self._there: list[Record] = []
+
+    async def serve(self) -> None:
+        """Tell whoever may take part one setting at a time."""
+        await self._transport.serve(self._protocol, allowed=anybody, handler=self._answer)
+
+    async def leave_out(self, records: Iterable[Record]) -> list[Record]:
+        """Return those with the settings of this peer; the others are named, each once."""
+        alike = [record for record in records if record.fingerprint == self._own.fingerprint]
+        self._there = [record for record in records if record.fingerprint != self._own.fingerprint]
+        new = [one for one in self._there if one.name not in self._named][: MOST_NAMED - len(self._named)]
+        for one, found in zip(new, await asyncio.gather(*map(self._differences, new)), strict=True):
+            self._named[one.name] = found
+            self._tell(f"left out, with other settings: {found.differs}")
+        return alike
+
+    def odd(self, alike: Sequence[Record]) -> str:
+        """Return why this peer is the one with other settings, and what to type; empty when it is not."""
+        found = [
+            self._named[one.name] for one in self._there if one.peer_id in self._joined and one.name in self._named
+        ]
+        met = [one for one in found if one.told]
+        if not met or any(one.peer_id in self._joined for one in alike):
+            return ""
+        machines = Counter(one.fingerprint for one in self._there if _first_worker(one))
+        if max(machines.values(), default=1) < max(1, sum(map(_first_worker, alike))):
+            return ""
+        return f"{met[0].differs}: {_advice(met[0])}"
+
+    def line(self) -> str:
+        """Return who is left out at the moment, and what to type to be with them; empty when nobody is."""
+        named = [one.name for one in self._there if one.name in self._named]
+        if not named:
+            return ""
+        first, others = self._named[named[0]], f"; {', '.join(named[1:])} too" if named[1:] else ""
+        return f"left out, with other settings: {first.differs}{others}; {_advice(first)}"
+
+    async def _differences(self, other: Record) -> MismatchedPeer:
+        """Ask a peer for the settings that differ, all at a time: one that takes its time holds this up once."""
+        hashes = self._settings.differing(other.settings)
+        asked = hashes[:SHOWN]
+        theirs = await asyncio.gather(*(self._ask(other, hashed) for hashed in asked))
+        if not asked:
+            shown = [one.fingerprint[:FINGERPRINT_LETTERS] for one in (other, self._own)]
+            return MismatchedPeer(f"{other.name} (fingerprint {shown[0]}, here {shown[1]})", "", told=False)
+        pairs = [
+            difference(self._settings.tell(hashed), value, other.name)
+            for hashed, value in zip(asked, theirs, strict=True)
+        ]
+        more = f" and {len(hashes) - SHOWN} more" if len(hashes) > SHOWN else ""
+        differs, typed = ", ".join(said for said, _ in pairs) + more, " ".join(typed for _, typed in pairs if typed)
+        return MismatchedPeer(differs, typed, told=any(value is not None for value in theirs))
+
+    async def _ask(self, other: Record, hashed: bytes) -> dict[str, str] | None:
+        """What a peer says of one of its settings; None when it does not say."""
+        try:
+            async with limit(VIEW_S), self._transport.open_stream(other.peer_id, self._protocol) as stream:
+                await stream.send_object({"key": hashed})
+                return told(await stream.receive_object(), hashed)
+        except (BrokenStream, TimeoutError, Unreachable, ValueError):
+            return None
+
+    async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
+        hashed = request.get("key")
+        if not isinstance(hashed, bytes) or len(hashed) != HASH_BYTES:
+            raise Unreadable("a request without the hash of a setting's key")
+        await stream.send_object(self._settings.tell(hashed))
+        await stream.ended()
+
+
+def _advice(found: MismatchedPeer) -> str:
+    return f"type {found.typed or 'the same options everywhere,'} or another exchange.run"
+
+
+def _first_worker(record: Record) -> bool:
+    """Whether this is a machine's first worker, so that a machine counts once."""
+    return record.name.startswith("000-")

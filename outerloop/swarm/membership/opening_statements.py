@@ -1,0 +1,128 @@
+"""What each member of a sitting states at its beginning, so that all members go by the same statements.
+
+    meeting 0    each shows its own statement, signed for this sitting
+    meeting 1    each shows all the statements that it has been shown
+
+A statement counts when another peer than its owner shows it in the second meeting. Two different ones that a peer has
+signed are a lie: neither counts, and it is named. A liar cannot make honest peers count differently by itself: whether
+its statement counts depends on what the others show, and they show the same to all. Two liars can: one shows what the
+other has signed to some peers alone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+
+import msgpack
+
+from outerloop.swarm.membership.common_checkpoint import Generation, Held, common, objection, parsed, told, without
+from outerloop.swarm.membership.rendezvous import Rendezvous
+from outerloop.swarm.p2p.transport import Transport
+from outerloop.swarm.timeouts import MEET_S
+from outerloop.swarm.validation import MAX_PEERS, SIGNATURE_BYTES, id_of
+from outerloop.types import UserError
+
+OPENING = "opening"
+MOST_BYTES = 512
+"""Of one statement."""
+NAME_BYTES = 128
+Said = tuple[bytes, bytes]
+"""A statement and its owner's signature."""
+
+
+class OpeningStatements:
+    """One peer's part. `own` is its name."""
+
+    def __init__(self, transport: Transport, *, run: str, own: str, allowed: Callable[[str], bool]) -> None:
+        most = MAX_PEERS * (NAME_BYTES + MOST_BYTES + SIGNATURE_BYTES)
+        self._meetings = Rendezvous(transport, run=f"{run}/{OPENING}", own=own, allowed=allowed, max_bytes=most)
+        self._trust, self._own = transport.trust, own
+
+    async def serve(self) -> None:
+        await self._meetings.serve()
+
+    async def common_checkpoint(
+        self,
+        own: Held | str,
+        *,
+        sitting: str,
+        members: Collection[str],
+        patience_s: float,
+        tell: Callable[[str], None],
+    ) -> Generation | None:
+        """Return what most members go on from (common_checkpoint.py); `tell` is told who cannot.
+
+        Raises UserError when there is no such checkpoint, or when this peer does not hold it; the others have seen by
+        then what it does hold.
+        """
+        stated = await self.state(told(own), sitting=sitting, members=members, patience_s=patience_s)
+        held = {peer: one for peer, content in stated.items() if (one := parsed(content)) is not None}
+        try:
+            chosen = common(held, members=len(members))
+            if why := objection(own, chosen):
+                raise UserError(why)
+        except UserError:
+            await self._meetings.linger()
+            raise
+        for line in without(held, chosen):
+            tell(line)
+        return chosen
+
+    async def state(
+        self, statement: bytes, *, sitting: str, members: Collection[str], patience_s: float
+    ) -> dict[str, bytes]:
+        """Return the statements that count, by the name of the member, this peer's own among them.
+
+        `patience_s`: how long a member that is alive may take to come; who does not is left out.
+        """
+        assert len(statement) <= MOST_BYTES
+        if len(members) == 1:
+            return {self._own: statement}
+        signature = self._trust.signatures.sign(OPENING, sitting, self._own, statement)
+        met = await self._meetings.meet(0, msgpack.packb([statement, signature]), members, patience_s=patience_s)
+        right = {peer: said for peer, shown in met.items() if self._is_said(said := _read(shown), peer, sitting)}
+        shown = await self._meetings.meet(1, msgpack.packb(right), right, patience_s=patience_s + MEET_S)
+        return self._counted(shown, members, sitting)
+
+    def _counted(self, shown: Mapping[str, bytes], members: Collection[str], sitting: str) -> dict[str, bytes]:
+        right: dict[str, set[Said]] = defaultdict(set)
+        for teller, content in shown.items():
+            for peer, said in _read_map(content).items():
+                known = said in right[peer]
+                if peer in members and peer != teller and (known or self._is_said(said, peer, sitting)):
+                    right[peer].add(said)
+        statements = {peer: {statement for statement, _ in said} for peer, said in right.items() if said}
+        for peer in [peer for peer, different in statements.items() if len(different) > 1]:
+            self._trust.refusals.note("ballots", peer, "tells some members another thing at the beginning than others")
+            del statements[peer]
+        return {peer: statement for peer, (statement,) in sorted(statements.items())}
+
+    def _is_said(self, said: Said, peer: str, sitting: str) -> bool:
+        statement, signature = said
+        return len(statement) <= MOST_BYTES and self._trust.signatures.right(
+            signature, OPENING, sitting, peer, statement, by=id_of(peer)
+        )
+
+
+def _read(shown: bytes) -> Said:
+    """What a peer shows of itself; nothing signed for what is no statement."""
+    try:
+        return _said(msgpack.unpackb(shown))
+    except ValueError:  # every way in which msgpack refuses bytes is one
+        return b"", b""
+
+
+def _read_map(shown: bytes) -> dict[str, Said]:
+    """What a peer was shown, as it tells it."""
+    try:
+        value = msgpack.unpackb(shown)
+    except ValueError:
+        return {}
+    return {str(peer): _said(said) for peer, said in value.items()} if isinstance(value, dict) else {}
+
+
+def _said(value: object) -> Said:
+    if isinstance(value, list) and list(map(type, value)) == [bytes, bytes]:
+        return value[0], value[1]
+    return b"", b""

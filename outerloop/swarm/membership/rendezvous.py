@@ -1,0 +1,93 @@
+"""Meetings: everybody who is alive shows the others some bytes, at the start and at the end of a run.
+
+    {number} ->   <- {} | the bytes, as soon as the peer has come to that meeting
+
+A meeting is a look at the others, and nothing is decided by it: who is gone is not waited for, and who is alive and
+does not come for MEET_S is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from outerloop.swarm.membership.mailbox import Mailbox
+from outerloop.swarm.p2p.framing import Stream, Unreadable
+from outerloop.swarm.p2p.transport import PeerUnreachable, Request, Transport, persist
+from outerloop.swarm.timeouts import LINGER_S, MEET_S, limit
+from outerloop.swarm.validation import id_of
+
+logger = logging.getLogger(__name__)
+KEPT = 2  # meetings that a late peer may still ask for
+
+
+class Rendezvous:
+    """Shows this peer's bytes and looks at others'. `own` is its name."""
+
+    def __init__(
+        self, transport: Transport, *, run: str, own: str, allowed: Callable[[str], bool], max_bytes: int
+    ) -> None:
+        self._transport = transport
+        self._protocol = f"outerloop/1/{run}/meeting"
+        self._own = own
+        self._allowed = allowed
+        self._max_bytes = max_bytes
+        self._shown: Mailbox[bytes] = Mailbox(keep=KEPT)
+        self._last = -1  # number of what was shown last
+        self._not_seen: set[str] = set()  # peer ids that have not looked at that
+
+    async def serve(self) -> None:
+        await self._transport.serve(self._protocol, allowed=self._allowed, handler=self._show)
+
+    async def meet(
+        self, number: int, content: bytes, peers: Iterable[str], *, patience_s: float = MEET_S
+    ) -> dict[str, bytes]:
+        """What each of these peers showed by name, the own included; without those who are gone or too late.
+
+        `patience_s`: how long one that is alive may take to come.
+        """
+        others = [peer for peer in peers if peer != self._own]
+        self._last, self._not_seen = number, set(map(id_of, others))
+        self._shown.post(number, content)
+        seen = await asyncio.gather(*(self._look_at(peer, number, patience_s) for peer in others))
+        met = {peer: one for peer, one in zip(others, seen, strict=True) if one is not None}
+        return dict(sorted((met | {self._own: content}).items()))
+
+    async def linger(self) -> None:
+        """Stay until those who came have seen what was shown last, LINGER_S at most."""
+        try:
+            async with limit(LINGER_S):
+                while self._not_seen:
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            logger.warning("left although these had not come: %s", ", ".join(sorted(self._not_seen)))
+
+    async def _look_at(self, peer: str, number: int, patience_s: float) -> bytes | None:
+        try:
+            async with limit(patience_s):
+                return await persist(lambda: self._ask(peer, number), peer=peer)
+        except (PeerUnreachable, TimeoutError) as error:
+            logger.warning("met without %s: %s", peer, error)
+            self._not_seen.discard(id_of(peer))
+            return None
+
+    async def _ask(self, peer: str, number: int) -> bytes:
+        async with self._transport.open_stream(id_of(peer), self._protocol) as stream:
+            await stream.send_object({"number": number})
+            if "none" in await stream.receive_object(patience_s=MEET_S):
+                raise PeerUnreachable(f"{peer} is past meeting {number}")
+            return await stream.receive(at_most=self._max_bytes)
+
+    async def _show(self, remote: str, request: Request, stream: Stream) -> None:
+        number = request.get("number")
+        if not isinstance(number, int):
+            raise Unreadable("a request without the number of a meeting")
+        async with limit(MEET_S):
+            content = await self._shown.read(number)
+        await stream.send_object({} if content is not None else {"none": True})
+        if content is not None:
+            await stream.send(content)
+        await stream.ended()
+        if number >= self._last:
+            self._not_seen.discard(remote)

@@ -1,0 +1,204 @@
+"""The roster: one expiring record per peer under one key of the DHT. It tells who is there, not who takes part.
+
+    outerloop/<run>/roster : { peer id : {name, addresses, fingerprint, joined, status, settings, incarnation} }
+
+With an allow-list the peers on it are asked for their records instead (listed_roster.py); they are in the DHT, too, for
+peers without a list.
+
+Always read with latest=True: one node alone may hold a part of it. A record can only be replaced by
+one that expires later, so a withdrawn record is a tombstone that outlives it. Every record, tombstones too, is signed
+by the peer that it is of, and nodes take no others (records.py). What a signer writes of itself is still a stranger's
+word: it is bounded and of one line, since it ends in messages and in tables.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import re
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from hivemind.dht import DHTNode
+
+from outerloop.swarm.membership.incarnation_record import PACKED_BYTES
+from outerloop.swarm.membership.listed_roster import ListedRoster, roster_key
+from outerloop.swarm.membership.run_settings import well_formed as well_formed_settings
+from outerloop.swarm.membership.status import Status
+from outerloop.swarm.timeouts import DHT_S, ROSTER_EXPIRY_S, ROSTER_LEAST_S, ROSTER_REFRESH_S, STOP_S, limit
+from outerloop.swarm.validation import MalformedMessage, id_of
+
+logger = logging.getLogger(__name__)
+WITHDRAWN: dict[str, Any] = {}
+NAME = re.compile(r"\d{3}-\w{1,128}", re.ASCII)
+MAX_ADDRESSES = 16
+MAX_TEXT = 256
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a peer tells about itself. `name` is its local worker index and its peer id; names sort the members.
+
+    `settings`: hashes of what must be equal everywhere (run_settings.py); `fingerprint` is one of all of them.
+    `incarnation`: which process of the peer has written it (incarnation_record.py).
+    """
+
+    name: str
+    addresses: list[str]
+    fingerprint: str
+    joined: float
+    status: Status | None = None
+    settings: bytes = b""
+    incarnation: bytes = b""
+
+    @property
+    def peer_id(self) -> str:
+        return id_of(self.name)
+
+
+def peer_name(worker: int, peer_id: str) -> str:
+    return f"{worker:03d}-{peer_id}"
+
+
+class Roster:
+    """This peer's record in the DHT, kept fresh until `withdraw`, and everybody's records.
+
+    `twin`: told which process has written the record of this peer, when it was not this one.
+    """
+
+    def __init__(
+        self,
+        dht: DHTNode,
+        *,
+        run: str,
+        own: Record,
+        directory: ListedRoster | None = None,
+        twin: Callable[[bytes], None] = lambda incarnation: None,
+    ) -> None:
+        self._dht = dht
+        self._directory = directory
+        self._run = run
+        self._twin = twin
+        self._own = replace(own, addresses=_shown(own.addresses))
+        self._news = asyncio.Event()
+        self._refreshing: asyncio.Task[None] | None = None
+
+    async def publish(self) -> None:
+        if self._directory is not None:
+            await self._directory.serve()
+        await self._store(asdict(self._own))
+        self._refreshing = asyncio.create_task(self._refresh())
+
+    async def withdraw(self) -> None:
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            await self._store(WITHDRAWN, limit_s=STOP_S)
+
+    async def show(self, status: Status) -> None:
+        """Take this into the record; it is written soon."""
+        self._own = replace(self._own, status=status)
+        self._news.set()
+
+    async def read(self) -> list[Record]:
+        """The records of all peers that are there, the own one included."""
+        records = {self._own.peer_id: self._own}
+        listed = self._directory if self._directory is not None and self._directory.is_listed else None
+        found = parsed(await listed.read()) if listed else await read_roster(self._dht, self._run)
+        for record, _ in found:
+            if record.peer_id == self._own.peer_id and record.incarnation != self._own.incarnation:
+                self._twin(record.incarnation)
+            records.setdefault(record.peer_id, record)
+        return list(records.values())
+
+    async def _refresh(self) -> None:
+        """Write the record when there is news, and while there is none often enough for it not to expire."""
+        while True:
+            await asyncio.sleep(ROSTER_LEAST_S)
+            try:
+                async with limit(ROSTER_REFRESH_S - ROSTER_LEAST_S):
+                    await self._news.wait()
+            except TimeoutError:
+                pass
+            self._news.clear()
+            await self._store(asdict(self._own))
+
+    async def _tell(self, value: dict[str, Any], expires: float) -> None:
+        if self._directory is not None and value == WITHDRAWN:
+            await self._directory.withdraw(value, expires=expires)
+        elif self._directory is not None:
+            self._directory.show(value, expires=expires)
+
+    async def _store(self, value: dict[str, Any], *, limit_s: float = DHT_S) -> None:
+        expires = time.time() + ROSTER_EXPIRY_S
+        try:
+            async with limit(limit_s):
+                await self._tell(value, expires)
+                stored = await self._dht.store(
+                    roster_key(self._run), value, expiration_time=expires, subkey=self._own.peer_id
+                )
+        except TimeoutError:
+            stored = False
+        if not stored:
+            logger.warning("the roster record of %s was not stored this time", self._own.name)
+
+
+async def read_roster(dht: DHTNode, run: str) -> list[tuple[Record, float]]:
+    """Who is there: each record, and the age of what it tells in seconds."""
+    try:
+        async with limit(DHT_S):
+            found = await dht.get(roster_key(run), latest=True)
+    except TimeoutError:
+        found = None
+    values = found.value if found is not None and isinstance(found.value, dict) else {}
+    return parsed((peer_id, entry.value, entry.expiration_time) for peer_id, entry in values.items())
+
+
+def parsed(found: Iterable[tuple[Any, Any, float]]) -> list[tuple[Record, float]]:
+    """Return the records among these, each with its age in seconds. The others are withdrawn or malformed."""
+    told, now = [(_parse(peer_id, value), expires) for peer_id, value, expires in found], time.time()
+    return [(record, max(0.0, now + ROSTER_EXPIRY_S - expires)) for record, expires in told if record is not None]
+
+
+def _parse(peer_id: Any, value: Any) -> Record | None:
+    """A stranger's bytes -> a record, or None when it is withdrawn or malformed.
+
+    Malformed status, settings or incarnation are left out.
+    """
+    try:
+        record = Record(**value)
+        well_formed = NAME.fullmatch(record.name) and record.peer_id == peer_id
+        typed = _is_line(record.fingerprint) and _is_time(record.joined) and isinstance(record.addresses, list)
+    except (TypeError, AttributeError):
+        return None
+    if not (well_formed and typed):
+        return None
+    settings = record.settings if well_formed_settings(record.settings) else b""
+    told = record.incarnation
+    incarnation = told if isinstance(told, bytes) and len(told) == PACKED_BYTES else b""
+    shown, status = _shown(record.addresses), _status(record.status)
+    return replace(record, addresses=shown, status=status, settings=settings, incarnation=incarnation)
+
+
+def _shown(addresses: list[Any]) -> list[str]:
+    """As many as a record has room for."""
+    return [address for address in addresses[:MAX_ADDRESSES] if _is_line(address)]
+
+
+def _status(value: Any) -> Status | None:
+    try:
+        return Status.from_map(value)
+    except MalformedMessage:
+        return None
+
+
+def _is_time(value: Any) -> bool:
+    """A time that can be put in order with others, which nan cannot."""
+    return isinstance(value, float) and math.isfinite(value)
+
+
+def _is_line(text: Any) -> bool:
+    """A text that may be shown: short, and nothing in it that moves a cursor."""
+    return isinstance(text, str) and len(text) <= MAX_TEXT and text.isprintable()

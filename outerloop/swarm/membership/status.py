@@ -1,0 +1,53 @@
+"""What a peer shows of itself in its roster record: a few numbers for people who look on. Nobody acts on them."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from outerloop.swarm.validation import MAX_AMOUNT, MAX_NUMBER, MAX_PEERS, MalformedMessage, fields, quote, whole
+
+COMMIT = re.compile(r"[0-9a-f]{0,64}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """round                        the last one that landed or failed here, counted from 1; 0: none yet
+    peers                        how many took part in it; 0: it failed here
+    loss, tokens_per_s           of the last inner step that was logged; None: none yet
+    bytes_sent, bytes_received   payload bytes since this peer started
+    commit                       hash of what was last agreed on, in hex; empty where nothing is
+    """
+
+    round: int = 0
+    peers: int = 0
+    loss: float | None = None
+    tokens_per_s: float | None = None
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    commit: str = ""
+
+    @staticmethod
+    def from_map(value: Any) -> Status:
+        """A stranger's map, checked. Raises MalformedMessage."""
+        found = fields(value, "a status", Status.__dataclass_fields__)
+        if type(found["commit"]) is not str or not COMMIT.fullmatch(found["commit"]):
+            raise MalformedMessage(f"a commit is a hash in hex; came {quote(found['commit'])}")
+        return Status(
+            round=whole(found["round"], "the round", most=MAX_NUMBER),
+            peers=whole(found["peers"], "the peers of a round", most=MAX_PEERS),
+            loss=_number(found["loss"], "the loss"),
+            tokens_per_s=_number(found["tokens_per_s"], "tokens/s"),
+            bytes_sent=whole(found["bytes_sent"], "bytes sent", most=MAX_AMOUNT),
+            bytes_received=whole(found["bytes_received"], "bytes received", most=MAX_AMOUNT),
+            commit=found["commit"],
+        )
+
+
+def _number(value: Any, what: str) -> float | None:
+    """A float, nan and infinity among them: a run that diverges shall show it."""
+    if value is not None and (type(value) is not float or (math.isfinite(value) and abs(value) > MAX_AMOUNT)):
+        raise MalformedMessage(f"{what} is a number; came {quote(value)}")
+    return value

@@ -1,0 +1,50 @@
+"""The network thread: one asyncio loop that lives beside the training thread, and the only bridge between the two."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from outerloop.swarm.resource_exhaustion import EXHAUSTION
+
+T = TypeVar("T")
+
+
+class NetworkThread:
+    """Runs coroutines in the background; `spawn` returns at once, `call` waits."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(EXHAUSTION.quiet)
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def call(self, work: Coroutine[Any, Any, T], *, timeout_s: float) -> T:
+        """The result of `work`, waited for by the calling thread. TimeoutError cancels the work."""
+        future = self.spawn(work)
+        try:
+            return future.result(timeout_s)
+        except BaseException:  # the limit, or Ctrl-C while waiting: nobody wants the result any more
+            future.cancel()
+            raise
+
+    def stop(self, *, timeout_s: float) -> None:
+        """Cancel what still runs, end the loop, end the thread."""
+        self.call(_cancel_all(), timeout_s=timeout_s)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout_s)
+        self._loop.close()
+
+
+async def _cancel_all() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_default_executor()

@@ -1,0 +1,213 @@
+"""One peer of the swarm: its daemon, its place in the DHT and its streams, behind one network thread.
+
+    trainer thread --call/spawn--> network thread --unix sockets--> p2pd --TCP, Noise--> other peers
+
+libp2p proves the id of whoever opens a stream and does no more: anybody who can dial may call every handler. So `serve`
+asks the allow-list, then `allowed`, before it reads a single byte, and bounds what the others may take (admission.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hivemind.dht import DHTNode
+from hivemind.dht.protocol import ValidationError
+from hivemind.p2p import P2P, P2PDaemonError, PeerID
+from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
+from hivemind.utils.multiaddr import Multiaddr
+
+from outerloop.swarm.access.access_control import AccessControl, AllowList
+from outerloop.swarm.access.identity import onlooker_file
+from outerloop.swarm.access.rejection_log import RejectionLog
+from outerloop.swarm.access.signatures import Signatures, public_key_of
+from outerloop.swarm.dht.node import enter_dht
+from outerloop.swarm.dht.records import SignedRecords
+from outerloop.swarm.p2p.admission import Admission
+from outerloop.swarm.p2p.daemon import Daemon, DaemonOptions, launch, unreachable
+from outerloop.swarm.p2p.framing import BrokenStream, Stream
+from outerloop.swarm.p2p.network_thread import NetworkThread
+from outerloop.swarm.p2p.probe import Probes
+from outerloop.swarm.p2p.socket_dir import SocketFolder
+from outerloop.swarm.p2p.transport import Handler, Unreachable
+from outerloop.swarm.resource_exhaustion import EXHAUSTION, raise_file_limit
+from outerloop.swarm.timeouts import DHT_S, OPEN_S, START_S, STOP_S, limit
+from outerloop.swarm.validation import MalformedMessage
+from outerloop.types import UserError, printable
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Node:
+    """A running peer: `peer_id`, `addresses`, `dht`, and streams both ways. Coroutines run in its network thread.
+
+    `allow`: ids of the peers that may take part; none: everybody.
+    """
+
+    peer_id: str
+    addresses: list[str]
+    """Full multiaddrs that others can join with, the ones that other machines can reach first."""
+    dht: DHTNode
+    member: Callable[[str], bool]
+    """Whose records and requests go before strangers', by peer id; set by who knows."""
+
+    def __init__(self, options: DaemonOptions, *, allow: Sequence[str] = ()) -> None:
+        raise_file_limit()
+        self._options = options
+        signatures = Signatures.of(options.identity_path)
+        onlooker = Signatures.of(onlooker_file(options.identity_path)).peer_id if allow else ""
+        self.trust = AccessControl(signatures, AllowList(allow, own=signatures.peer_id), RejectionLog(), onlooker)
+        self.member = self.trust.signatures.peer_id.__eq__
+        self.records = SignedRecords(self.trust, is_member=self._counts_on)
+        self._admission = Admission(self.trust, member=self._counts_on)
+        self._folder = SocketFolder()
+        self._daemon: Daemon | None = None
+        self._p2p: P2P | None = None
+        self._opened = asyncio.Event()  # or given up, with everything tidied away
+        self._thread: NetworkThread | None = NetworkThread("outerloop-swarm")
+        try:
+            self.call(self._open(), timeout_s=START_S + STOP_S + DHT_S)
+        except BaseException:
+            self.close()
+            raise
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine in the network thread."""
+        assert self._thread is not None, "this peer is closed"
+        return self._thread.spawn(work)
+
+    def call(self, work: Coroutine[Any, Any, T], *, timeout_s: float) -> T:
+        """Run a coroutine in the network thread and wait for its result."""
+        assert self._thread is not None, "this peer is closed"
+        return self._thread.call(work, timeout_s=timeout_s)
+
+    @asynccontextmanager
+    async def open_stream(self, peer_id: str, protocol: str) -> AsyncIterator[Stream]:
+        assert self._p2p is not None
+        call, remote = self._p2p.call_binary_stream_handler, _peer(peer_id)
+        try:
+            async with limit(OPEN_S):
+                opened = await EXHAUSTION.wait_out(lambda: call(remote, protocol))
+        except TimeoutError as error:  # slow, not dead
+            raise BrokenStream(f"no stream in {OPEN_S:.0f} s") from error
+        except (P2PDaemonError, OSError, asyncio.IncompleteReadError) as error:
+            raise Unreachable(printable(str(error).splitlines()[-1].lstrip(" *"))) from error
+        with closing(opened[2]):
+            stream = Stream(opened[1], opened[2])
+            try:
+                yield stream
+            except BaseException:
+                stream.abort()  # a peer that takes nothing would keep it open
+                raise
+
+    async def serve(self, protocol: str, *, allowed: Callable[[str], bool], handler: Handler) -> None:
+        async def answer(info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with (
+                closing(writer),
+                suppress(asyncio.CancelledError),
+            ):  # cancelled: this peer is leaving, no error
+                remote, stream = info.peer_id.to_base58(), Stream(reader, writer)
+                await self._admission.answer(remote, protocol, stream, allowed=allowed, handler=handler)
+
+        assert self._p2p is not None
+        await self._p2p.add_binary_stream_handler(protocol, answer)
+
+    def close(self) -> None:
+        """End the streams, the DHT node, the daemon and the thread, and remove the sockets. Idempotent."""
+        if self._thread is None:
+            return
+        thread, self._thread = self._thread, None
+        with ExitStack() as last:
+            last.callback(self._folder.remove)
+            last.callback(thread.stop, timeout_s=STOP_S)
+            thread.call(self._shut(), timeout_s=4 * STOP_S)
+
+    async def _open(self) -> None:
+        try:
+            await self._start()
+        finally:
+            self._opened.set()
+
+    async def _start(self) -> None:
+        self._daemon = await launch(self._options, self._folder.path)
+        self._p2p = await _attach(self._daemon, self._folder.path)
+        self.peer_id = self._p2p.peer_id.to_base58()
+        assert self.peer_id == self.trust.signatures.peer_id
+        visible = [str(address) for address in await self._p2p.get_visible_maddrs()]
+        self.addresses = sorted(visible, key=lambda address: "/127.0.0.1/" in address)
+        self.dht = await self._enter_dht(self._p2p)
+        if not self._options.observer:
+            await Probes(self, seen=self.seen_at).serve()
+
+    async def seen_at(self, peer_id: str) -> str:
+        """The address at the other end of a connection to a peer; empty when there is none any more."""
+        assert self._p2p is not None
+        async with limit(STOP_S):
+            connected = await self._p2p.list_peers()
+        return next((str(one.addrs[0]) for one in connected if one.peer_id.to_base58() == peer_id and one.addrs), "")
+
+    async def _enter_dht(self, p2p: P2P) -> DHTNode:
+        options = self._options
+        try:
+            async with limit(DHT_S):
+                return await enter_dht(
+                    p2p,
+                    initial_peers=options.initial_peers,
+                    records=self.records,
+                    is_member=self._counts_on,
+                    observer=options.observer,
+                    strict=not options.open_internet,  # behind a NAT nobody can call back until a hole is punched
+                )
+        except ValidationError as error:
+            raise UserError(
+                f"an initial peer refuses this one: {error}; set the clock, or type exchange.announce=[...]"
+            ) from error
+        except (RuntimeError, TimeoutError) as error:
+            raise unreachable(options.initial_peers) from error
+
+    def _counts_on(self, peer_id: str) -> bool:
+        allow = self.trust.allow
+        return (allow.closed and peer_id in allow) or self.member(peer_id)
+
+    async def _shut(self) -> None:
+        await _bounded(self._opened.wait())
+        if hasattr(self, "dht"):
+            await _bounded(self.dht.shutdown())
+        if self._p2p is not None:
+            await _bounded(self._p2p.shutdown())
+        if self._daemon is not None:
+            await self._daemon.stop()
+
+
+def _peer(peer_id: str) -> PeerID:
+    """Raises Unreachable: others may name a peer by what is no peer id."""
+    try:
+        public_key_of(peer_id)
+    except MalformedMessage as error:
+        raise Unreachable(str(error)) from error
+    return PeerID.from_base58(peer_id)
+
+
+async def _attach(daemon: Daemon, folder: Path) -> P2P:
+    """hivemind's client of our daemon, with its own socket beside the daemon's instead of in /tmp."""
+
+    class PrivateP2P(P2P):
+        _UNIX_SOCKET_PREFIX = f"/unix{folder}/"
+
+    async with limit(STOP_S):
+        return await PrivateP2P.replicate(Multiaddr(daemon.control))
+
+
+async def _bounded(step: Awaitable[object]) -> None:
+    """One step of a shutdown. Without its daemon hivemind would wait for ever, so the next step is the second plan."""
+    try:
+        async with limit(STOP_S):
+            await step
+    except (TimeoutError, OSError, P2PDaemonError) as error:
+        logger.debug("shutdown step skipped: %r", error)

@@ -1,0 +1,136 @@
+"""A probe: how far away a peer is, in time, in bandwidth and by its clock. Every peer answers whom its allow-list
+admits, so in an open run anybody:
+
+    {bytes}  ->   <- {clock, bytes, seen}           its time, how many bytes it grants, where it sees the asker
+    {}       ->   <- {clock}                        PINGS times
+    bytes granted, end mark ->   <- {}              up
+    {}       ->   <- bytes granted, end mark        down
+
+Who asks (`outerloop doctor`) is not a member yet. It gains nothing by it: 1 MiB each way at most a probe, 8 MiB each
+way a minute for all who ask together (1.1 Mbit/s), nothing kept, nothing passed on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from outerloop.swarm.access.rate_limits import Bucket, Rate, loop_s
+from outerloop.swarm.p2p.framing import END_MARK, PIECE_BYTES, Stream, Unreadable
+from outerloop.swarm.p2p.transport import Request, Transport, anybody
+from outerloop.swarm.timeouts import MEASURE_S, limit
+
+PROTOCOL = "outerloop/1/probe"
+PROBE_BYTES = 1 << 20
+MINUTE_BYTES = 8 << 20
+PINGS = 4
+MAX_SEEN = 256
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a probe found. `clock_ahead_s` of theirs, give or take half of `round_trip_s`; rates in bytes/s, None when
+    the peer granted no transfer; `seen`: the address that the peer sees this one at, empty if it does not say."""
+
+    round_trip_s: float
+    clock_ahead_s: float
+    up: float | None
+    down: float | None
+    seen: str
+
+
+class Probes:
+    """Answers probes. `seen` tells the address that a peer is seen at."""
+
+    def __init__(self, transport: Transport, *, seen: Callable[[str], Awaitable[str]]) -> None:
+        self._transport = transport
+        self._seen = seen
+        self._bucket = Bucket(Rate(MINUTE_BYTES, MINUTE_BYTES / 60), loop_s)
+
+    async def serve(self) -> None:
+        await self._transport.serve(PROTOCOL, allowed=anybody, handler=self._answer)
+
+    async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
+        async with limit(MEASURE_S):
+            wanted = _count(request.get("bytes"))
+            granted = wanted if self._bucket.take(wanted) else 0
+            await stream.send_object({"clock": time.time(), "bytes": granted, "seen": await self._seen(remote)})
+            for _ in range(PINGS):
+                await stream.receive_object()
+                await stream.send_object({"clock": time.time()})
+            if granted:
+                await _take(stream, granted)
+                await stream.send_object({})
+                await stream.receive_object()
+                await _give(stream, granted)
+            await stream.ended()
+
+
+async def measure(transport: Transport, peer_id: str) -> Measured:
+    """Probe a peer. Raises Unreachable, BrokenStream (it does not answer probes as it should) and TimeoutError."""
+    async with limit(MEASURE_S), transport.open_stream(peer_id, PROTOCOL) as stream:
+        await stream.send_object({"bytes": PROBE_BYTES})
+        answer = await stream.receive_object()
+        granted, seen = _count(answer.get("bytes")), answer.get("seen")
+        round_trip_s, ahead_s = min([await _ping(stream) for _ in range(PINGS)])
+        up = down = None
+        if granted:
+            up, down = await _up(stream, granted, round_trip_s), await _down(stream, granted, round_trip_s)
+        return Measured(round_trip_s, ahead_s, up, down, _text(seen))
+
+
+async def _ping(stream: Stream) -> tuple[float, float]:
+    """Round trip, and how far the other clock is ahead if both ways took as long."""
+    began_s, here = _now_s(), time.time()
+    await stream.send_object({})
+    clock = (await stream.receive_object()).get("clock")
+    round_trip_s = _now_s() - began_s
+    if not isinstance(clock, float) or not math.isfinite(clock):
+        raise Unreadable("a probe was answered without a time")
+    return round_trip_s, clock - here - round_trip_s / 2
+
+
+async def _up(stream: Stream, count: int, round_trip_s: float) -> float:
+    began_s = _now_s()
+    await _give(stream, count)
+    await stream.receive_object()
+    return _rate(count, _now_s() - began_s - round_trip_s)
+
+
+async def _down(stream: Stream, count: int, round_trip_s: float) -> float:
+    began_s = _now_s()
+    await stream.send_object({})
+    await _take(stream, count)
+    return _rate(count, _now_s() - began_s - round_trip_s)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _rate(count: int, took_s: float) -> float:
+    return count / max(took_s, 1e-4)
+
+
+async def _give(stream: Stream, count: int) -> None:
+    for start in range(0, count, PIECE_BYTES):
+        await stream.write(bytes(min(PIECE_BYTES, count - start)))
+    await stream.write(END_MARK)
+
+
+async def _take(stream: Stream, count: int) -> None:
+    async for _ in stream.pieces(count):
+        pass
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or not 0 <= value <= PROBE_BYTES:
+        raise Unreadable(f"a probe is of 0 to {PROBE_BYTES} bytes")
+    return value
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) and len(value) <= MAX_SEEN and value.isprintable() else ""

@@ -1,0 +1,83 @@
+"""Out of file descriptors or disk space: temporary conditions of this machine, so operations are retried.
+
+A run of days must not end because a log filled the disk for a minute. What failed is tried again until it succeeds,
+and the user is told once in QUIET_S what to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import resource
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from outerloop.swarm.timeouts import EXHAUSTED_S
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+REMEDIES = {
+    errno.EMFILE: "raise the limit of this process: ulimit -n 65536",
+    errno.ENFILE: "end other programs, or raise the limit of this machine: sysctl fs.file-max",
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space, or have the quota raised",
+}
+QUIET_S = 30.0
+MOST_FILES = 65_536
+"""Open files that a process asks for: as many streams as 1,024 members may hold open here (admission.py)."""
+
+
+class ResourceExhaustion:
+    """What this process has told its user."""
+
+    def __init__(self, *, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._told_s: dict[int, float] = {}
+
+    def note(self, error: BaseException | None, *, where: str = "") -> bool:
+        """Return whether an error is such a condition; if so, tell the user."""
+        if not isinstance(error, OSError) or error.errno not in REMEDIES:
+            return False
+        now_s = self._now_s()
+        if now_s - self._told_s.get(error.errno, -QUIET_S) >= QUIET_S:
+            self._told_s[error.errno] = now_s
+            place = f" at {where}" if where else ""
+            logger.warning("%s%s: waiting until that has passed; %s", _said(error), place, REMEDIES[error.errno])
+        return True
+
+    async def wait_out(self, attempt: Callable[[], Awaitable[T]], *, where: str = "") -> T:
+        """Return the result of `attempt`, repeated as long as it fails of such a condition; the caller limits the time.
+
+        Raises what else it fails of.
+        """
+        while True:
+            try:
+                return await attempt()
+            except OSError as error:
+                if not self.note(error, where=where):
+                    raise
+            await asyncio.sleep(EXHAUSTED_S)
+
+    def quiet(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Handle what no task of a loop caught: asyncio reports each connection that it could not accept."""
+        if not self.note(context.get("exception")):
+            loop.default_exception_handler(context)
+
+
+EXHAUSTION = ResourceExhaustion()
+"""One a process, like the limits that it is about."""
+
+
+def raise_file_limit() -> None:
+    """Let this process open as many files as the hard limit allows, up to MOST_FILES."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _said(error: OSError) -> str:
+    return os.strerror(error.errno or 0).lower()

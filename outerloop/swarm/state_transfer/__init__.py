@@ -1,0 +1,1 @@
+"""The run's state for a peer that joins late or fell behind."""

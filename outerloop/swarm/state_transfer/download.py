@@ -1,0 +1,173 @@
+"""A state on its way here: its manifest, then its chunks from all donors that name it at once.
+
+    more than half of all donors name one state    ->   that one, while it is not certified yet (state_roots.py)
+    else                                           ->   the certified one, once that is known
+
+What arrived is kept on disk until all is here, so a download that was broken off goes on where it was as long as the
+state stays the same one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from outerloop.swarm.p2p.framing import BrokenStream
+from outerloop.swarm.p2p.transport import Transport, Unreachable
+from outerloop.swarm.state_transfer.donor import content_of, protocol_of
+from outerloop.swarm.state_transfer.manifest import CONTEXT, Manifest, cut, most_bytes
+from outerloop.swarm.storage import Buffer, Disk
+from outerloop.swarm.timeouts import CHUNK_S, DONATE_S, PULL_S, limit
+from outerloop.swarm.transfer.bulk import Bulk
+from outerloop.swarm.transfer.download_slots import TRANSFERS_AT_ONCE
+from outerloop.swarm.transfer.sources import ContentUnavailable
+from outerloop.swarm.validation import MalformedMessage, digest, whole
+
+logger = logging.getLogger(__name__)
+Progress = Callable[[int, int], None]
+Named = tuple[bytes, int]
+"""sha256 and bytes of a manifest."""
+
+
+class Download:
+    """Gets states; `disk` is for nothing but their chunks. `sitting`: what donors sign for."""
+
+    def __init__(self, transport: Transport, *, run: str, sitting: Callable[[], str], disk: Disk) -> None:
+        self._transport = transport
+        self._protocol = protocol_of(run)
+        self._sitting = sitting
+        self._disk = disk
+        self.bulk = Bulk(
+            transport,
+            _Nothing(),
+            run=content_of(run),
+            allowed=lambda peer_id: False,
+            of_one=TRANSFERS_AT_ONCE,  # chunks are small, and there may be one donor
+        )
+
+    async def get(
+        self,
+        number: int,
+        donors: Sequence[str],
+        progress: Progress,
+        *,
+        at_most: int,
+        certified: Callable[[], Awaitable[bytes]] | None = None,
+    ) -> tuple[Manifest, bytes]:
+        """The state of at most so many bytes as of this commit from those of `donors` (peer ids) that give it.
+
+        `progress` is told the bytes that are here and the size; `certified` waits for the sha256 of its manifest,
+        which the caller compares. None: nothing certifies it, and more than half of the donors have to name it. Raises
+        ContentUnavailable, MalformedMessage.
+        """
+        answers = await asyncio.gather(*(self._ask(donor, number, most_bytes(at_most)) for donor in donors))
+        offers = _offers(answers)
+        named = _named_by_most(offers, len(donors))
+        if named is None and certified is not None and offers:
+            sha = await certified()
+            named = next((one for one in offers if one[0] == sha), None)
+        if named is None:
+            count = max(map(len, offers.values()), default=0)
+            raise ContentUnavailable(f"{count} of {len(donors)} peers give one state, and more than half have to")
+        (sha, length), holders = named, offers[named]
+        told = await self.bulk.get(sha, length, holders, at_most=most_bytes(at_most), timeout_s=PULL_S)
+        manifest = Manifest.from_bytes(told)
+        if manifest.number != number or manifest.size_bytes > at_most:
+            raise ContentUnavailable(f"a state of {manifest.size_bytes} bytes as of commit {manifest.number} was named")
+        return manifest, await self._chunks(manifest, holders, progress)
+
+    async def _ask(self, donor: str, number: int, at_most: int) -> tuple[Named, str] | None:
+        """What a donor names, and who it is; None: it gives nothing."""
+        try:
+            async with limit(DONATE_S), self._transport.open_stream(donor, self._protocol) as stream:
+                await stream.send_object({"number": number})
+                told = await stream.receive_object(patience_s=DONATE_S)
+            sha, length, signature = told["manifest"]
+            named = digest(sha, "a manifest"), whole(length, "its bytes", most=at_most)
+            return (named, donor) if self._signed(donor, number, named, signature) else None
+        except (BrokenStream, Unreachable, TimeoutError, MalformedMessage, KeyError, TypeError, ValueError) as error:
+            logger.warning("%s gives no state as of commit %d: %r", donor, number, error)
+            return None
+
+    def _signed(self, donor: str, number: int, named: Named, signature: object) -> bool:
+        """Whether a donor stands for what it names."""
+        trust = self._transport.trust
+        right = trust.signatures.right(signature, CONTEXT, self._sitting(), number, *named, by=donor)
+        if not right:
+            trust.refusals.note("manifests", donor, f"a state as of commit {number} whose name it did not sign")
+        return right
+
+    async def _chunks(self, manifest: Manifest, holders: list[str], progress: Progress) -> bytes:
+        """All of them, each come to lie in its place; equal ones (a state may have many zeros) come once."""
+        kept, turns, here = self._keep_only(manifest), asyncio.Semaphore(TRANSFERS_AT_ONCE), 0
+        content = io.BytesIO(bytes(manifest.size_bytes))  # takes memory as it fills, and gives it away without a copy
+        chunks = cut(content.getbuffer())
+
+        async def one(sha: bytes, places: list[int]) -> None:
+            nonlocal here
+            chunk, first = chunks[places[0]], places[0] % len(holders)  # every chunk asks another holder first
+            async with turns:  # so many run, and none is cut short because others wait
+                if sha.hex() not in kept or not self._read(sha, chunk):
+                    await self._fetch(sha, chunk, holders[first:] + holders[:first])
+            for place in places[1:]:
+                chunks[place][:] = chunk
+            here += len(chunk) * len(places)
+            progress(here, manifest.size_bytes)
+
+        tasks = [asyncio.create_task(one(sha, places)) for sha, places in manifest.places().items()]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+        for name in self._disk.names():
+            self._disk.remove(name)
+        for chunk in chunks:
+            chunk.release()  # nobody writes there any more
+        return content.getvalue()
+
+    def _read(self, sha: bytes, chunk: memoryview) -> bool:
+        """Whether it came before and is not damaged: then it is in its place."""
+        found = bytes(self._disk.read(sha.hex()))
+        if right := len(found) == len(chunk) and hashlib.sha256(found).digest() == sha:
+            chunk[:] = found
+        return right
+
+    async def _fetch(self, sha: bytes, chunk: memoryview, holders: list[str]) -> None:
+        await self.bulk.fill(chunk, sha, holders, timeout_s=CHUNK_S)
+        await self._disk.write(sha.hex(), chunk)
+
+    def _keep_only(self, manifest: Manifest) -> set[str]:
+        """What is on disk of this state; chunks of an older one that never was complete go."""
+        here = set(self._disk.names())
+        needed = {sha.hex() for sha in manifest.chunks}
+        for name in here - needed:
+            self._disk.remove(name)
+        return here & needed
+
+
+class _Nothing:
+    """This side gives nothing."""
+
+    def get(self, sha: bytes) -> Buffer | None:
+        return None
+
+
+def _offers(answers: Sequence[tuple[Named, str] | None]) -> dict[Named, list[str]]:
+    """Which donors name what."""
+    donors: defaultdict[Named, list[str]] = defaultdict(list)
+    for answer in answers:
+        if answer is not None:
+            donors[answer[0]].append(answer[1])
+    if len(donors) > 1:
+        logger.warning("donors name different states: %s", sorted(donors.values(), key=len))
+    return dict(donors)
+
+
+def _named_by_most(offers: Mapping[Named, Sequence[str]], donors: int) -> Named | None:
+    """What more than half of so many donors name."""
+    return next((named for named, holders in offers.items() if 2 * len(holders) > donors), None)

@@ -1,0 +1,269 @@
+"""The state of a run from those who have it to one that comes late, or was away for too long.
+
+the newest commit h that is proven        ->   its roster is asked for the state as of commit n = h + 1 (donor.py)
+commit n is decided, as the chain signs   ->   the newcomer follows the chain from there, and keeps what comes
+donors name their states in the chain     ->   the state that a majority of them names is the run's (state_roots.py)
+just that state is here (download.py)     ->   its trainer goes on from it, and lands what has come meanwhile
+
+Where commit n passed without a state, the next n is one that every donor copies. Before the first round, the state that
+the run begins with goes the same way to those that hold another one; there more than half of the givers name it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import aclosing
+from functools import partial
+from itertools import count
+
+from outerloop.swarm.consensus.commit import GENESIS, Commit
+from outerloop.swarm.consensus.messages import CommitCertificate
+from outerloop.swarm.gather.proof import Voters, anchor, newest, objections, voters_of
+from outerloop.swarm.gather.runner import GatherRunner
+from outerloop.swarm.gather.signer import KeySigner
+from outerloop.swarm.p2p.framing import BrokenStream
+from outerloop.swarm.p2p.transport import Transport, Unreachable
+from outerloop.swarm.state_transfer.donor import Donor, next_common
+from outerloop.swarm.state_transfer.download import Download, Progress
+from outerloop.swarm.state_transfer.manifest import Manifest
+from outerloop.swarm.storage import Disk
+from outerloop.swarm.timeouts import CERTIFY_S, RETRY_S, VIEW_S, limit
+from outerloop.swarm.transfer.rate_limiter import RateLimiter
+from outerloop.swarm.transfer.sources import ContentUnavailable
+from outerloop.swarm.validation import MAX_NUMBER, MalformedMessage, id_of
+
+logger = logging.getLogger(__name__)
+START = MAX_NUMBER
+"""The number of a commit that never is: the state that a run begins with goes by it."""
+
+
+class StateTransfer:
+    """Both sides of it. `own`: this peer's name; `sitting`: what donors sign for; `disk`: for chunks alone; `pace`: how
+    fast state may leave.
+
+    `given` and `taken` carry and count it.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        rounds: GatherRunner,
+        *,
+        run: str,
+        own: str,
+        sitting: Callable[[], str],
+        allowed: Callable[[str], bool],
+        disk: Disk,
+        pace: RateLimiter | None = None,
+    ) -> None:
+        self._trust = transport.trust
+        self._rounds = rounds
+        self._own = own
+        self._donor = Donor(transport, run=run, sitting=sitting, allowed=allowed, pace=pace)
+        self._download = Download(transport, run=run, sitting=sitting, disk=disk)
+        self.given, self.taken = self._donor.bulk, self._download.bulk
+        self._heard_s, self._moved = time.monotonic(), 0
+        self._turns = count()
+        self._warned = ""
+
+    async def serve(self) -> None:
+        await self._donor.serve()
+
+    def wants(self, number: int) -> bool:
+        """Whether somebody waits for the state as of this commit; for the trainer's thread."""
+        return self._donor.wants(number)
+
+    async def give_start(self, content: bytes) -> None:
+        """Give this state, which is as of no commit but the start of the run, to who asks for it."""
+        self._donor.hold(content, await asyncio.to_thread(Manifest.of, content, number=START, head=bytes(32)))
+
+    async def take_start(self, givers: Iterable[str], *, at_most: int, progress: Progress) -> bytes:
+        """The state of at most so many bytes that these peers (names) begin with.
+
+        Tries until it succeeds: the caller limits the time.
+        """
+        ids = [id_of(giver) for giver in givers]
+        while True:
+            try:
+                return (await self._download.get(START, ids, progress, at_most=at_most))[1]
+            except (ContentUnavailable, MalformedMessage) as error:
+                logger.warning("no state to begin with: %s; asking again", error)
+            await asyncio.sleep(RETRY_S[1])
+
+    async def end_start(self) -> None:
+        """All have it: the copy may go."""
+        self._donor.release(START)
+
+    async def landed(self, number: int, content: bytes | None) -> None:
+        """The trainer has landed a commit, and copied its state if that was wanted.
+
+        This peer's next payload names that state.
+        """
+        head = self._rounds.head_of(number)
+        self._donor.landed(number, copied=content is not None and head is not None)
+        if content is not None and head is not None:
+            with self._rounds.roots.hashing():
+                manifest = await asyncio.to_thread(Manifest.of, content, number=number, head=head)
+                self._rounds.roots.name(number, manifest.sha)
+            self._donor.hold(content, manifest)
+
+    def silent_s(self) -> float:
+        """Seconds since a peer last told this one something of the run, or state came from one or went to one."""
+        moved = self.taken.bytes_received + self.given.bytes_sent
+        if moved > self._moved:
+            self._heard_s, self._moved = time.monotonic(), moved
+        return time.monotonic() - self._heard_s
+
+    def listen(self) -> None:
+        """Silence counts from now on."""
+        self._heard_s = time.monotonic()
+
+    async def take_over(
+        self, peers: Callable[[], Iterable[str]], *, sitting: str, at_most: int, progress: Progress
+    ) -> tuple[int, bytes]:
+        """The commit that counts as landed from now on, and the state of at most so many bytes as of it.
+
+        `peers` returns the names of those who may know of the run; it is called before each attempt, since more may be
+        known by then. Tries until it succeeds: the caller limits the time.
+        """
+        notary = KeySigner(self._trust.signatures, sitting=sitting, own=self._own)
+        number = None
+        while True:
+            head = await self._newest(peers, notary)
+            if number is None or number <= head.number:
+                number = head.number + 1 if number is None else next_common(head.number + 1)
+            donors = [peer for peer in head.roster if peer != self._own]
+            root = asyncio.create_task(self._certified(number, head, donors, notary, sitting))
+            getting = asyncio.create_task(
+                self._download.get(
+                    number, list(map(id_of, donors)), progress, at_most=at_most, certified=partial(asyncio.shield, root)
+                )
+            )
+            try:
+                sha, (manifest, content) = await asyncio.gather(root, getting)
+                if manifest.sha == sha:
+                    self._rounds.arrived()
+                    return number, content
+                self._warn("the state that most donors gave is not the one that most have named; asking again")
+            except (ContentUnavailable, MalformedMessage) as error:
+                self._warn(f"no state as of commit {number}: {error}; asking again, or for a later one")
+            finally:
+                getting.cancel()
+                root.cancel()
+            await asyncio.sleep(RETRY_S[1])
+
+    async def _newest(self, peers: Callable[[], Iterable[str]], notary: KeySigner) -> Commit:
+        """The newest commit that is proven (proof.py), as soon as there is one; who tells another is refused.
+
+        Where neither a memory nor a list tells whose word counts, it rests on most of those that are asked, or else on
+        most of those that answer.
+        """
+        while True:
+            others = {id_of(peer): peer for peer in peers() if peer != self._own and id_of(peer) in self._trust.allow}
+            known = self._rounds.known
+            later = GENESIS - 1 if known is None else known.number
+            voters = voters_of(id_of(self._own), known.roster if known else (), self._trust.allow.listed)
+            counted = voters or [frozenset(others)]
+            logs = await self._logs(list(others.values()), counted)
+            if not voters and anchor(logs, counted) is None:
+                counted = [frozenset(logs)]
+            if any(log[-1].commit.number > later for log in logs.values()):
+                self._heard_s = time.monotonic()
+            if head := newest(logs, notary, voters=counted, known=None if self._rounds.outrun else known):
+                for peer, why in objections(logs, head).items():
+                    self._trust.refusals.note("ballots", others[peer], why)
+                rests_on = _told(voters) or f"the {len(logs)} peers that answered, for there is no exchange.allow"
+                logger.info("commit %d is held by more than half of %s, or follows it", head.number, rests_on)
+                return head
+            if logs:
+                whom = _told(voters) or f"the {len(logs)} peers that answer"
+                self._warn(
+                    f"{len(logs)} peers tell their commits, but more than half of {whom} have to hold one: waiting"
+                )
+            await asyncio.sleep(RETRY_S[1])
+
+    async def _logs(self, peers: Sequence[str], voters: Voters) -> dict[str, Sequence[CommitCertificate]]:
+        """Return the logs of these, by peer id; who is still silent when most voters hold one commit is left out."""
+        logs: dict[str, Sequence[CommitCertificate]] = {}
+        answers = self._rounds.history.answers(peers, None, enough=lambda: anchor(logs, voters) is not None)
+        async with aclosing(answers):
+            async for peer, log in answers:
+                if log:
+                    logs[id_of(peer)] = log
+        return logs
+
+    async def _certified(
+        self, number: int, head: Commit, donors: Sequence[str], notary: KeySigner, sitting: str
+    ) -> bytes:
+        """Follow the chain from `head`: the sha256 of the manifest that the run's state as of this commit has.
+
+        Raises ContentUnavailable when it is not certified, UserError when this peer may not follow.
+        """
+        decided = await self._decided(head, donors, notary)
+        while decided.commit.number < number:
+            decided = await self._decided(decided.commit, donors, notary)
+        await self._rounds.go_on_from(decided, run=sitting)
+        certified = asyncio.create_task(self._rounds.roots.certified(number))
+        try:
+            await self._follow(number, donors, certified)
+            return await certified
+        finally:
+            certified.cancel()
+
+    async def _follow(self, number: int, peers: Sequence[str], certified: asyncio.Task[bytes]) -> None:
+        """Look how far these are until the state is certified, and say so when that takes long."""
+        clock = asyncio.get_running_loop().time
+        began_s, said_s, turn = clock(), CERTIFY_S, 0
+        while not certified.done():
+            if self._rounds.outrun:
+                raise ContentUnavailable(f"the others are too far past commit {number} already")
+            await self._look_at(peers[turn % len(peers)])
+            turn += 1
+            if clock() - began_s > said_s:
+                said_s *= 2
+                self._warn(
+                    f"the state as of commit {number} waits for the rounds after it: {self._rounds.roots.told(number)}."
+                    " A run that ends before that hands nothing over"
+                )
+            await asyncio.wait([certified], timeout=RETRY_S[1])
+
+    async def _decided(self, head: Commit, peers: Sequence[str], notary: KeySigner) -> CommitCertificate:
+        """The commit after `head`, as soon as one of them proves it.
+
+        Raises ContentUnavailable when most of those that answer do not have it and will not: their logs begin after it,
+        or they are on another chain.
+        """
+        while True:
+            first = next(self._turns) % max(1, len(peers))  # a silent one is not the first again
+            told = await self._rounds.history.after(head, [*peers[first:], *peers[:first]], notary)
+            if told.proven:
+                self._heard_s = time.monotonic()
+                return told.proven[0]
+            if len(told.later) + len(told.parted) > len(told.level):
+                raise ContentUnavailable(f"the others do not tell what follows commit {head.number} any more")
+            if told.level:
+                self._heard_s = time.monotonic()
+            await asyncio.sleep(RETRY_S[1])
+
+    def _warn(self, line: str) -> None:
+        """Once, however often it is so."""
+        if line != self._warned:
+            logger.warning("%s", line)
+        self._warned = line
+
+    async def _look_at(self, peer: str) -> None:
+        """Follow a peer where it is ahead."""
+        try:
+            async with limit(VIEW_S):
+                await self._rounds.look_at(peer)
+            self._heard_s = time.monotonic()
+        except (BrokenStream, Unreachable, TimeoutError) as error:
+            logger.debug("%s does not answer: %s", peer, error)
+
+
+def _told(voters: Sequence[frozenset[str]]) -> str:
+    """Whose word counts, for people; empty where nothing tells."""
+    return " or ".join(f"{len(group)} peers" for group in voters)

@@ -1,0 +1,1 @@
+"""Content by its hash, from whichever peers hold it."""

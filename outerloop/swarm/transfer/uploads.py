@@ -1,0 +1,91 @@
+"""What a peer gives of its contents to whoever asks: so many at once, each no faster than the user's limit lets it.
+
+Who has to queue is told so every BUSY_S: silence would mean that this peer is frozen. The protocol is bulk.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from outerloop.swarm.p2p.framing import END_MARK, PIECE_BYTES, Stream, Unreadable
+from outerloop.swarm.p2p.transport import Request
+from outerloop.swarm.storage import Buffer
+from outerloop.swarm.timeouts import BUSY_S
+from outerloop.swarm.transfer.busy_timer import BusyTimer
+from outerloop.swarm.transfer.download_slots import TRANSFERS_AT_ONCE
+from outerloop.swarm.transfer.rate_limiter import LEAST_BYTES_PER_S, RateLimiter
+
+SHA_BYTES = 32
+
+
+class ContentSource(Protocol):
+    """What is given."""
+
+    def get(self, sha: bytes) -> Buffer | None:
+        """The content with this sha256, if it is held."""
+        ...
+
+
+class Uploads:
+    """Answers requests for content. `busy`: that one is under way; `bytes_sent` counts content, every copy."""
+
+    def __init__(self, source: ContentSource, pace: RateLimiter, busy: BusyTimer) -> None:
+        self.source = source
+        self.bytes_sent = 0
+        self.turns = asyncio.Semaphore(_gifts_at_once(pace))
+        self._pace = pace
+        self._busy = busy
+
+    async def give(self, remote: str, request: Request, stream: Stream) -> None:
+        """Answer one request."""
+        sha, offset = _wanted(request)
+        content = self.source.get(sha)
+        if content is None or offset > len(content):
+            await stream.send_object({})
+            await stream.ended()
+            return
+        async with self._turn(stream):
+            with self._busy.during():
+                await self._give_now(memoryview(content)[offset:], stream, length=len(content))
+
+    async def _give_now(self, content: memoryview, stream: Stream, *, length: int) -> None:
+        await stream.send_object({"length": length})
+        await self._send(content, stream)
+        await stream.ended()
+
+    async def _send(self, content: memoryview, stream: Stream) -> None:
+        for start in range(0, len(content), PIECE_BYTES):
+            piece = content[start : start + PIECE_BYTES]
+            await self._pace.take(len(piece))
+            self.bytes_sent += len(piece)  # before it can arrive: both counts agree as soon as a round has landed
+            await stream.write(piece)
+        await stream.write(END_MARK)
+
+    @asynccontextmanager
+    async def _turn(self, stream: Stream) -> AsyncIterator[None]:
+        """One of the gifts at once."""
+        turn = asyncio.create_task(self.turns.acquire())
+        try:
+            while not (await asyncio.wait([turn], timeout=BUSY_S))[0]:
+                await stream.send_object({"wait": True})
+            yield
+        finally:
+            if not turn.cancel():
+                self.turns.release()
+
+
+def _wanted(request: Request) -> tuple[bytes, int]:
+    sha, offset = request.get("sha"), request.get("offset")
+    if not isinstance(sha, bytes) or len(sha) != SHA_BYTES or not isinstance(offset, int) or offset < 0:
+        raise Unreadable("a request without a sha256 and an offset")
+    return sha, offset
+
+
+def _gifts_at_once(pace: RateLimiter) -> int:
+    """As many as get a piece each through in half of a stall, one at least."""
+    if pace.bytes_per_s is None:
+        return TRANSFERS_AT_ONCE
+    return max(1, min(TRANSFERS_AT_ONCE, int(pace.bytes_per_s / LEAST_BYTES_PER_S)))

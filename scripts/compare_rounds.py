@@ -1,0 +1,97 @@
+"""Whether two checkouts train the same, bit for bit: every recipe, codec, aggregate and feedback, a few rounds each.
+
+    .venv/bin/python scripts/compare_rounds.py --before CHECKOUT [--after CHECKOUT] --runs FOLDER [CASE ...]
+
+Each case is an `outerloop train` of two workers on the nano model in both checkouts, by this interpreter. Compared are
+the hash of the slow weights after every round of every worker, and the bytes of every payload. A case that one checkout
+refuses must be refused by the other. A line a case; exit code 1: some differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent.parent
+SMALL = [
+    "model=nano",
+    "workers=2",
+    "threads=1",
+    "rounds=4",
+    "inner.seq_len=16",
+    "inner.batch=2",
+    "inner.warmup_steps=2",
+]
+SMALL += ["eval.sequences=4", "eval.every=0", "checkpoint.every=0", "keep_payload_rounds=9", "log_every=1000000"]
+STEPS_ITSELF = ("ddp", "demo", "sparta")
+"""Recipes whose rounds are inner steps."""
+FRAGMENTS = 4
+"""Of the streaming recipe on the nano model: one round an inner step."""
+
+
+def cases() -> dict[str, list[str]]:
+    """Name -> options: every recipe, and SparseLoCo with every other choice of its axes."""
+    found = {}
+    for recipe in names("recipe"):
+        steps = [] if recipe in STEPS_ITSELF else [f"schedule.sync_every={FRAGMENTS if 'streaming' in recipe else 2}"]
+        exchange = [] if recipe == "noloco" else ["exchange=inprocess"]
+        found[recipe] = [f"recipe={recipe}", *steps, *exchange]
+    for axis in ("compress", "feedback", "aggregate", "method"):
+        for choice in names(axis):
+            found[f"{axis}={choice}"] = [*found["sparseloco"], f"{axis}={choice}"]
+    return found
+
+
+def names(group: str) -> list[str]:
+    """Return the choices of a group of options."""
+    return sorted(file.stem for file in (HERE / "configs" / group).glob("*.yaml"))
+
+
+def trained(checkout: Path, folder: Path, options: list[str]) -> dict[str, str]:
+    """Return what a run leaves: hashes by round and worker, payloads by name; one entry where it is refused."""
+    command = [sys.executable, "-m", "outerloop", "train", *SMALL, *options, f"run_dir={folder}"]
+    env = os.environ | {"PYTHONPATH": str(checkout)}
+    done = subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True)
+    if done.returncode:
+        return {"refused": f"exit code {done.returncode}"}
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    found = {
+        f"{row['event']} {row.get('round')} of worker {row.get('worker')}": row["slow_hash"]
+        for row in rows
+        if "slow_hash" in row
+    }
+    for payload in sorted(folder.glob("workers/*/payloads/*")):
+        found[str(payload.relative_to(folder))] = hashlib.sha256(payload.read_bytes()).hexdigest()
+    return found
+
+
+def main() -> int:
+    """Compare all cases, or those that are named."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--before", type=Path, required=True, metavar="CHECKOUT")
+    parser.add_argument("--after", type=Path, default=HERE, metavar="CHECKOUT")
+    parser.add_argument("--runs", type=Path, required=True, metavar="FOLDER", help="for the run directories")
+    parser.add_argument("cases", nargs="*", metavar="CASE")
+    args = parser.parse_args()
+    differ = 0
+    for name, options in cases().items():
+        if args.cases and name not in args.cases:
+            continue
+        before, after = (
+            trained(checkout.resolve(), args.runs.resolve() / side / name.replace("=", "-"), options)
+            for side, checkout in (("before", args.before), ("after", args.after))
+        )
+        unequal = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+        differ += bool(unequal)
+        outcome = f"DIFFERS: {', '.join(unequal[:3])}" if unequal else before.get("refused", f"{len(before)} equal")
+        print(f"{name:24} {outcome}", flush=True)
+    return int(differ > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
