@@ -121,9 +121,33 @@ def test_no_roster_but_the_one_that_follows_is_voted_for(
     said = statements.promise(memory.number, memory.head.digest, view, accepted.vote)
     promise = Promise(memory.number, memory.head.digest, view, accepted, toy_signature(FOUR[-1], said))
     for message in (Propose(accepted), promise, decided_by(FOUR, commit)):
-        (refused,) = machine.receive(FOUR[-1], message)
+        refused, *wishes = machine.receive(FOUR[-1], message)
         assert isinstance(refused, Reject) and why in refused.reason, message
+        assert bool(wishes) == isinstance(message, Propose), "the leader has used up its view"
     assert machine.memory == memory
+
+
+def test_a_leader_that_proposes_what_nobody_may_accept_is_left_at_once() -> None:
+    """Without a timer: a majority wants the next view as soon as each of it has seen that proposal."""
+    machine = four()
+    memory, wrong = machine.memory, commit_of(machine.memory, FOUR, [*FOUR, "004-e"])
+    hold_all(machine, *FOUR)
+    refused, *told = machine.receive(FOUR[-1], Propose(proposal(wrong, roster=FOUR)))
+    assert isinstance(refused, Reject)
+    assert told == [Send(peer, here_of(FOUR[0], memory, 1)) for peer in FOUR[1:]]
+    again = machine.receive(FOUR[-1], Propose(proposal(wrong, roster=FOUR)))
+    assert again == [refused], "told once, however often it is proposed"
+    wants(machine, 1, FOUR[1])
+    assert machine.view == 0, "two of four are no majority"
+    wants(machine, 1, FOUR[2])
+    assert machine.view == 1
+
+
+def test_a_leader_is_not_left_for_what_others_may_accept() -> None:
+    machine = four(allowed=lambda name: name != "001-b")
+    hold_all(machine, *FOUR)
+    (refused,) = machine.receive(FOUR[-1], Propose(proposal(commit_of(machine.memory, FOUR, FOUR), roster=FOUR)))
+    assert isinstance(refused, Reject) and "may not take part" in refused.reason
 
 
 def test_a_newcomer_counts_by_its_own_request_for_this_round_alone() -> None:
@@ -135,7 +159,7 @@ def test_a_newcomer_counts_by_its_own_request_for_this_round_alone() -> None:
     forged = [ask_of("003-d", memory)[1], toy_signature("004-e", older), toy_signature("004-e", elsewhere)]
     for signature in forged:
         commit = commit_of(memory, counted, counted, asks=(("004-e", signature),))
-        (refused,) = machine.receive(FOUR[-1], Propose(proposal(commit, roster=FOUR)))
+        refused, *_ = machine.receive(FOUR[-1], Propose(proposal(commit, roster=FOUR)))
         assert isinstance(refused, Reject) and "004-e, which has not asked" in refused.reason
     commit = commit_of(memory, counted, counted, asks=(ask_of("004-e", memory),))
     machine.receive(FOUR[-1], Propose(proposal(commit, roster=FOUR)))
@@ -216,7 +240,7 @@ def test_fewer_than_half_that_lead_one_after_the_other_drop_nobody(roster: tuple
     hold_all(machine, *roster)
     usurped = commit_of(machine.memory, counted, counted)
     for message in (Propose(proposal(usurped, roster=roster)), decided_by(roster, usurped)):
-        (refused,) = machine.receive(machine.memory.leader(0), message)
+        refused, *_ = machine.receive(machine.memory.leader(0), message)
         assert isinstance(refused, Reject) and "which was not absent 2 times" in refused.reason
     stays = commit_of(machine.memory, counted, roster)
     machine.receive(machine.memory.leader(0), Propose(proposal(stays, roster=roster)))

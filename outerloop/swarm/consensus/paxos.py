@@ -170,10 +170,24 @@ class PaxosInstance(Pacemaker):
     # as a follower
 
     def _take_proposal(self, sender: str, proposal: Accepted) -> None:
-        """Of the view at hand or a later one, which its promises prove."""
-        if reason := self._refusal(sender, proposal):
+        """Of the view at hand or a later one, which its promises prove.
+
+        A leader that proposes what no peer may accept has used up its view: this peer wants the next one at once.
+        """
+        pledges, first = proposal.links[-1].pledges, len(proposal.links) == 1
+        if reason := self._not_its_turn(sender, proposal):
             self._turn_down(sender, proposal.commit, reason)
-            return
+        elif reason := self._against(proposal):
+            self._turn_down(sender, proposal.commit, reason)
+            if proposal.view == self.view and not self.wishes_to_leave:
+                self._wish()
+        elif reason := self._reluctance(proposal.commit, pledges, first=first):
+            self._turn_down(sender, proposal.commit, reason)
+        else:
+            self._wait_for_payloads(proposal)
+
+    def _wait_for_payloads(self, proposal: Accepted) -> None:
+        """Accept a proposal as soon as all is held that it counts."""
         if proposal.view > self.view:
             self._enter(proposal.view)
         self.gathering = replace(self.gathering, proposal=proposal)
@@ -192,16 +206,15 @@ class PaxosInstance(Pacemaker):
 
     # of either
 
-    def _refusal(self, sender: str, proposal: Accepted) -> str:
-        """Why this peer does not vote for a proposal."""
+    def _not_its_turn(self, sender: str, proposal: Accepted) -> str:
+        """Why a peer may not propose in this view, or not any more."""
         if self.memory.leader(proposal.view) != sender:
             return f"proposes in view {proposal.view}, which it does not lead"
         known = [one for one in (self.memory.accepted, self.gathering.proposal) if one and one.view == proposal.view]
-        if any(one.commit != proposal.commit for one in known):
-            flaw(self.memory.roster, proposal, self.notary)  # the signatures of both are evidence (equivocation.py)
-            return f"proposes two commits in view {proposal.view}"
-        pledges, first = proposal.links[-1].pledges, len(proposal.links) == 1
-        return self._against(proposal) or self._reluctance(proposal.commit, pledges, first=first)
+        if all(one.commit == proposal.commit for one in known):
+            return ""
+        flaw(self.memory.roster, proposal, self.notary)  # the signatures of both are evidence (equivocation.py)
+        return f"proposes two commits in view {proposal.view}"
 
     def _against(self, proposal: Accepted) -> str:
         """Why nobody may accept a proposal. The same one need not be looked at twice."""

@@ -1,6 +1,7 @@
 """When a peer goes on to a later view of a round: when a majority of its roster has signed that it wants to.
 
-    wish           whose patience with a leader is over wants the view after the one it is in, and tells all
+    wish           whose patience with a leader is over, or who is shown what that leader may not propose, wants the
+                   view after the one it is in, and tells all
     certificate    wishes of a majority for this view or later ones: who sees it enters the view, and promises
     overdue        so many want a later view that one of them is honest: a peer's own patience begins to run
 
@@ -54,6 +55,11 @@ class Pacemaker:
     @property
     def leads(self) -> bool:
         return self.memory.leader(self.view) == self.memory.peer
+
+    @property
+    def wishes_to_leave(self) -> bool:
+        """Whether this peer has told that it wants a later view than the one at hand."""
+        return any(one.peer == self.memory.peer and one.view > self.view for one in self.gathering.wishes)
 
     @property
     def overdue(self) -> bool:
