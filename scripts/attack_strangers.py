@@ -4,16 +4,18 @@
         [option=value ...]
 
 Five `outerloop train workers=1` on loopback (attack_swarm.py). In a run of kind "attacked" a process that is not on the
-list does from the first round on what attack_stranger.py says. In one of kind "aside" it attacks a second, unmeasured
-run on the same machine, to show what the traffic alone costs on few cores. --out gets one JSON record a run, also of
-one that the stranger has stopped, and a run that has its record is not run again. The ratios of the medians are printed
-at the end. Exit code 1: a run stopped, or one under attack costs more time or memory than MOST.
+list does from the first round on what attack_stranger.py says. It has the machine's last core to itself, and the five
+have the others, in calm runs too: what the stranger computes is not what it costs the run. --out gets one JSON record
+a run, also of one that the stranger has stopped, and a run that has its record is not run again. The ratios of the
+medians are printed at the end, and the CPU time that the five spend a second. Exit code 1: a run stopped, or one under
+attack costs more time or memory than MOST.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -22,11 +24,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from attack_swarm import Listed, round_times, running
+from attack_swarm import Listed, cpu_s, round_times, running
 from faults_machine import Row
 
 HERE = Path(__file__).parent
-KINDS = ("calm", "attacked", "aside")
+KINDS = ("calm", "attacked")
+CORES = sorted(os.sched_getaffinity(0))
 WARM_S = 10.0
 """After the first round: until it is over memory and rounds are those of a start."""
 MOST = {"attacked round_s_median": 1.05, "attacked rss_growth_mib": 95.0}
@@ -37,19 +40,17 @@ def measured(kind: str, folder: Path, args: argparse.Namespace) -> Row:
     """One run's record."""
     with ExitStack() as stack:
         swarm = stack.enter_context(running(Listed(folder / "run", workers=args.workers, options=args.options)))
-        target = swarm
-        if kind == "aside":
-            target = stack.enter_context(running(Listed(folder / "aside", workers=2, options=args.options)))
         swarm.follow(WARM_S)
-        attack = stack.enter_context(attacking(target, args)) if kind != "calm" else None
+        attack = stack.enter_context(attacking(swarm, args)) if kind == "attacked" else None
         swarm.look()
-        began, stopped = time.monotonic(), ""
+        began, used_s, stopped = time.monotonic(), cpu_s(swarm.machines), ""
         try:
             swarm.follow(60 * args.minutes)
         except TimeoutError as error:
             stopped = str(error)
         record = swarm.report(swarm.machines) | {"kind": kind, "minutes": args.minutes, "options": args.options}
         record |= {"rounds_measured": len(swarm.seconds(began)), "stopped": stopped}
+        record["cpu_s_per_s"] = round((cpu_s(swarm.machines) - used_s) / (time.monotonic() - began), 3)
         record |= round_times(swarm.seconds(began))
         if attack and stopped:
             attack.terminate()
@@ -60,13 +61,15 @@ def measured(kind: str, folder: Path, args: argparse.Namespace) -> Row:
 def attacking(target: Listed, args: argparse.Namespace) -> Iterator[subprocess.Popen[str]]:
     """The stranger, that knows where all peers are, once it is connected to them; it ends with the block."""
     addresses = [machine.address for machine in target.machines if machine.address]
-    command = [sys.executable, str(HERE / "attack_stranger.py"), "--seconds", str(60 * args.minutes)]
-    command += ["--mbit", str(args.mbit), *addresses]
+    command = ["taskset", "--cpu-list", str(CORES[-1]), sys.executable, str(HERE / "attack_stranger.py")]
+    command += ["--seconds", str(60 * args.minutes), "--mbit", str(args.mbit), *addresses]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as attack:
         try:
             assert attack.stdout
             if attack.stdout.readline() != "connected\n":
-                raise RuntimeError(f"{command[1]} ended before it was connected to {addresses}: nothing was attacked")
+                raise RuntimeError(
+                    f"attack_stranger.py ended before it was connected to {addresses}: nothing was attacked"
+                )
             yield attack
         finally:
             attack.terminate()
@@ -96,6 +99,8 @@ def ratios(records: list[Row]) -> Row:
     for kind in KINDS:
         grown = [max(one["rss_growth_mib"].values()) for one in records if one["kind"] == kind]
         found |= {f"{kind} rss_growth_mib": max(grown)} if grown else {}
+        spent = [one["cpu_s_per_s"] for one in records if one["kind"] == kind]
+        found |= {f"{kind} cpu_s_per_s": statistics.median(spent)} if spent else {}
     return found
 
 
@@ -112,13 +117,22 @@ def main() -> int:
     parser.add_argument("options", nargs="*")
     args = parser.parse_intermixed_args()
     args.out.mkdir(parents=True, exist_ok=True)
+    os.sched_setaffinity(0, CORES[:-1] or CORES)  # what is started here inherits it
     for pair in range(args.pairs):
         for kind in args.kinds.split(","):
             path = args.out / f"{kind}-{pair}.json"
             if not path.exists():
                 record = measured(kind, args.runs.absolute() / f"{kind}-{pair}", args)
                 path.write_text(json.dumps(record, indent=1) + "\n")
-                shown = ("rounds_measured", "stopped", "round_s_median", "round_s_mean", "rss_growth_mib", "stranger")
+                shown = (
+                    "rounds_measured",
+                    "stopped",
+                    "round_s_median",
+                    "round_s_mean",
+                    "cpu_s_per_s",
+                    "rss_growth_mib",
+                    "stranger",
+                )
                 print(path.name, *(f"{key} {record[key]}" for key in shown), flush=True)
     records = [json.loads(path.read_text()) for path in sorted(args.out.glob("*-*.json"))]
     for name, value in ratios(records).items():

@@ -140,6 +140,16 @@ class Memory:
         }
 
 
+def cpu_s(machines: list[Machine]) -> float:
+    """Return the CPU seconds that all processes of these machines have used so far; those that ended are left out."""
+    ticks = 0
+    for pid in {pid for machine in machines for pid in machine.processes()}:
+        with suppress(OSError):  # it has ended
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])  # utime and stime
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def role(pid: int) -> str:
     """What a process of a machine is. Raises OSError."""
     words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")

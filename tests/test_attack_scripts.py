@@ -135,7 +135,8 @@ def test_the_pace_after_is_that_of_rounds_over_time():
 
 def test_ratios_are_of_medians_over_runs_and_memory_is_the_most():
     def record(kind, median, mean, grew):
-        return {"kind": kind, "round_s_median": median, "round_s_mean": mean, "rss_growth_mib": grew}
+        times = {"round_s_median": median, "round_s_mean": mean, "cpu_s_per_s": mean / 4}
+        return {"kind": kind, **times, "rss_growth_mib": grew}
 
     records = [
         record("calm", 1.0, 2.0, {"worker": 3}),
@@ -147,12 +148,18 @@ def test_ratios_are_of_medians_over_runs_and_memory_is_the_most():
         "attacked round_s_mean": 1.5,
         "calm rss_growth_mib": 4,
         "attacked rss_growth_mib": 70,
+        "calm cpu_s_per_s": 0.5,
+        "attacked cpu_s_per_s": 0.75,
     }
 
 
 def of_strangers(kind="attacked", **changes):
     record = {"kind": kind, "stopped": "", "rounds_measured": 9, "rounds_whose_hashes_differ": []}
-    return record | {"round_s_median": 1.0, "round_s_mean": 1.0, "rss_growth_mib": {"worker": 5}} | changes
+    return (
+        record
+        | {"round_s_median": 1.0, "round_s_mean": 1.0, "cpu_s_per_s": 0.5, "rss_growth_mib": {"worker": 5}}
+        | changes
+    )
 
 
 @pytest.mark.parametrize(
