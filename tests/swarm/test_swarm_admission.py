@@ -30,6 +30,8 @@ from outerloop.swarm.p2p.admission import (
     RECEIVING_BYTES,
     REQUEST_BYTES,
     STRANGER_STREAMS,
+    TURNED_AWAY,
+    TURNED_AWAY_IN_ALL,
 )
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, TurnedAway
 from outerloop.swarm.p2p.observer import visit
@@ -123,6 +125,41 @@ def test_all_strangers_hold_so_many_together_and_a_member_is_answered_all_the_sa
             assert not await door.ask("o") and await door.ask("m") and await door.ask("m", "run")
             await asyncio.sleep(FIRST_FRAME_S)
             assert door.held == 0 and await door.ask("o"), "nobody keeps a stream by saying nothing"
+
+    run(scene())
+
+
+def test_a_stranger_of_a_listed_run_that_asks_again_and_again_is_hung_up_on() -> None:
+    """Once its streams would cost more than a connection; a peer on the list never, whatever it may not ask."""
+
+    async def scene() -> None:
+        door = Door()
+        door.link = MemoryTransport(door.network, "b", allow=["m"])
+        door.link.member = "m".__eq__
+        await door.link.serve("run", allowed=lambda peer: False, handler=door._answer)
+        for _ in range(2 * int(TURNED_AWAY.burst)):
+            assert not await door.ask("m", "run")
+        assert door.link.hung_up == []
+        for _ in range(int(TURNED_AWAY.burst)):
+            assert not await door.ask("s", "run")
+        assert door.link.hung_up == []
+        for _ in range(3):
+            assert not await door.ask("s", "run")
+        assert door.link.hung_up == ["s"] * 3 and door.asked == []
+        await asyncio.sleep(2 / TURNED_AWAY.per_s)
+        assert not await door.ask("s", "run") and len(door.link.hung_up) == 3
+
+    run(scene())
+
+
+def test_strangers_of_a_listed_run_are_hung_up_on_for_what_they_ask_together() -> None:
+    async def scene() -> None:
+        door = Door()
+        door.link = MemoryTransport(door.network, "b", allow=["m"])
+        await door.link.serve("run", allowed=anybody, handler=door._answer)
+        for number in range(int(TURNED_AWAY_IN_ALL.burst) + 2):
+            assert not await door.ask(f"stranger{number}", "run")
+        assert len(door.link.hung_up) == 2 and await door.ask("m", "run")
 
     run(scene())
 

@@ -5,15 +5,19 @@ import shutil
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hivemind.p2p import P2P, P2PDaemonError, PeerID
+from hivemind.utils.multiaddr import Multiaddr
 from loopback import Make, eventually, runs, together
 
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.swarm.access.identity import ensure_identity
 from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.membership.run_settings import RunSettings
+from outerloop.swarm.p2p.admission import TURNED_AWAY
 from outerloop.swarm.p2p.daemon import DaemonOptions
 from outerloop.swarm.p2p.framing import BrokenStream
 from outerloop.swarm.p2p.node import Node
@@ -229,6 +233,35 @@ def test_who_is_not_on_the_list_is_refused_by_name_and_told_what_to_type(make: M
         make(peers=2, allow=ids[0])
     with pytest.raises(UserError, match="outerloop doctor --run-dir"):
         make(peers=2, allow=["me"])
+
+
+def test_the_connection_of_a_stranger_that_asks_again_and_again_is_closed(make: Make, tmp_path: Path) -> None:
+    one = make(peers=1, allow=[Signatures.of(ensure_identity(tmp_path / "identity0")).peer_id])
+    victim = PeerID.from_base58(one.peer.partition("-")[2])
+
+    def is_connected(stranger: P2P) -> bool:
+        return bool(one._node.call(one._node.seen_at(stranger.peer_id.to_base58()), timeout_s=30))
+
+    async def scene() -> None:
+        stranger = await P2P.create(
+            initial_peers=[Multiaddr(address) for address in one.address],
+            dht_mode="client",
+            auto_nat=False,
+            nat_port_map=False,
+            use_relay=False,
+        )
+        try:
+            assert await asyncio.to_thread(is_connected, stranger)
+            for _ in range(2 * int(TURNED_AWAY.burst)):
+                with suppress(P2PDaemonError, ConnectionError, asyncio.IncompleteReadError):
+                    await stranger.call_binary_stream_handler(victim, "outerloop/1/probe")
+                if not await asyncio.to_thread(is_connected, stranger):
+                    return
+            raise AssertionError("the stranger is connected still")
+        finally:
+            await stranger.shutdown()
+
+    asyncio.run(scene())
 
 
 def test_other_runs_do_not_meet(make: Make) -> None:

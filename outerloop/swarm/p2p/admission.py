@@ -1,6 +1,7 @@
 """Which streams of other peers are answered, and what one peer, or all that are not members, may cost this one.
 
     not on the allow-list, or not entitled to this protocol: told so, TURNED_AWAY_AT_ONCE at a time; nothing is read
+    not on the allow-list, and asks again and again          its connection is closed, with all streams on it
     too many streams at a time, or asked too often           closed; nothing is read
     a first frame that is late or long, too much at a time   closed
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -40,6 +41,9 @@ OUTSIDE_STREAMS = 128
 """Of all that are not members: with those of the members well below 1,024 open files, the usual limit."""
 TURNED_AWAY_AT_ONCE = 16
 """Peers that are told that they are not answered, at a time; the others' streams are closed without a word."""
+TURNED_AWAY, TURNED_AWAY_IN_ALL = Rate(burst=16, per_s=1), Rate(burst=256, per_s=16)
+"""Streams of one peer that is not on the allow-list, and of all of them, that are refused one by one. Each costs about
+1 ms, so past that the connection is closed: a new one costs its owner as much as this peer."""
 REQUEST_BYTES = 1024
 """Of what anybody may ask, from one that is not a member: a map with a name, the hash of a key or a number of bytes."""
 RECEIVING_BYTES = 8 << 20
@@ -55,17 +59,27 @@ each peer where a round takes a second, and more while it catches up."""
 
 
 class Admission:
-    """Answers streams of others. `member`: whether a peer id is a member's, of those whom `trust` admits."""
+    """Answers streams of others.
 
-    def __init__(self, trust: AccessControl, *, member: Callable[[str], bool]) -> None:
+    Args:
+        member: whether a peer id is a member's, of those whom `trust` admits.
+        hang_up: close the connection to a peer.
+    """
+
+    def __init__(
+        self, trust: AccessControl, *, member: Callable[[str], bool], hang_up: Callable[[str], Awaitable[None]]
+    ) -> None:
         self._trust = trust
         self._member = member
+        self._hang_up = hang_up
+        self._hanging_up: set[str] = set()
         self._open: Counter[tuple[str, bool]] = Counter()  # by peer, and whether it is what anybody may ask
         self._open_outside = 0
         self._turning_away = 0
         self._receiving: Counter[str] = Counter()  # bytes announced on streams that are open
         self._requests = Budget(REQUESTS, REQUESTS_OF_STRANGERS, is_member=member, now_s=loop_s)
         self._bytes = Budget(BYTES, BYTES_OF_STRANGERS, is_member=member, now_s=loop_s)
+        self._turned_away = Budget(TURNED_AWAY, TURNED_AWAY_IN_ALL, is_member=trust.allow.__contains__, now_s=loop_s)
         self._of_newcomers = Budget(REQUESTS_OF_NEWCOMER, REQUESTS_OF_NEWCOMERS, is_member=member, now_s=loop_s)
 
     async def answer(
@@ -77,7 +91,7 @@ class Admission:
         """
         try:
             if not self._trust.admits(remote, protocol, allowed):
-                await self._turn_away(stream)
+                await self._turn_away(remote, stream)
             elif excess := self._excess(remote, public=allowed is anybody):
                 self._trust.refusals.note("requests", *excess)
                 stream.abort()
@@ -149,16 +163,29 @@ class Admission:
             if not self._receiving[remote]:
                 del self._receiving[remote]
 
-    async def _turn_away(self, stream: Stream) -> None:
-        """Tell a peer that it is not answered, if there are not too many of them."""
-        if self._turning_away >= TURNED_AWAY_AT_ONCE:
+    async def _turn_away(self, remote: str, stream: Stream) -> None:
+        """Tell a peer that it is not answered, if there are not too many of them; hang up on who asks too often."""
+        if remote not in self._trust.allow and self._turned_away.spend(remote):
             stream.abort()
+            await self._hang_up_once(remote)
+        elif self._turning_away >= TURNED_AWAY_AT_ONCE:
+            stream.abort()
+        else:
+            self._turning_away += 1
+            try:
+                await stream.turn_away()
+            finally:
+                self._turning_away -= 1
+
+    async def _hang_up_once(self, remote: str) -> None:
+        """Close the connection to a peer, unless that is under way."""
+        if remote in self._hanging_up:
             return
-        self._turning_away += 1
+        self._hanging_up.add(remote)
         try:
-            await stream.turn_away()
+            await self._hang_up(remote)
         finally:
-            self._turning_away -= 1
+            self._hanging_up.discard(remote)
 
 
 async def _first_frame(stream: Stream, *, public: bool, outside: bool) -> Request:
