@@ -234,7 +234,7 @@ def test_who_is_not_on_the_list_is_refused_by_name_and_told_what_to_type(make: M
 def test_other_runs_do_not_meet(make: Make) -> None:
     pair = [make(run="r", peers=2, join_timeout_s=1.5), make(run="other", peers=2, join_timeout_s=1.5)]
     for peer, error in zip(pair, together(pair, SwarmGather.join), strict=True):
-        assert isinstance(error, UserError) and f"1 of 2 peers are there ({peer.peer}), 1 missing" in str(error)
+        assert isinstance(error, UserError) and f"1 of 2 peers are present ({peer.peer}), 1 missing" in str(error)
 
 
 def test_other_settings_are_left_out_and_named_and_the_others_form(make: Make) -> None:
