@@ -245,16 +245,16 @@ def test_other_settings_are_left_out_and_named_and_the_others_form(make: Make) -
     odd = make(peers=2, fingerprint="bbb", settings=rates[1])
     with ThreadPoolExecutor(1) as pool:
         joined = pool.submit(first.join)
-        with pytest.raises(UserError, match=r"inner\.lr is 0\.01 here and 0\.002 at 000-.*: type inner\.lr=0\.002 or"):
+        with pytest.raises(UserError, match=r"inner\.lr is 0\.01 here and 0\.002 at 000-.*: set inner\.lr=0\.002 or"):
             odd.join()
         assert eventually(lambda: bool(said), limit_s=20)
         second = make(peers=2, fingerprint="aaa", settings=rates[0])
         second.join()
         joined.result(30)
-    assert said == [f"left out, with other settings: inner.lr is 0.002 here and 0.01 at {odd.peer}"]
+    assert said == [f"left out for different settings: inner.lr is 0.002 here and 0.01 at {odd.peer}"]
     assert first.size == second.size == 2 and odd.peer not in first._members.names.values()
     late = make(peers=2, fingerprint="ccc", settings=RunSettings({"inner.lr": "0.002", "rounds": "9"}))
-    with pytest.raises(UserError, match=r"rounds is 9 here and 5 at 000-.*: type rounds=5 or another exchange\.run"):
+    with pytest.raises(UserError, match=r"rounds is 9 here and 5 at 000-.*: set rounds=5 or another exchange\.run"):
         late.join()
 
 

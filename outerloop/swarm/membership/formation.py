@@ -254,7 +254,7 @@ class Formation:
             tellers = _list([record for record in self._records if record.name in self._formed_lists])
             if not self._most_told():
                 return f"run {self._run} has started, but most of these do not report the same members: {tellers}"
-            return f"run {self._run} has started, report {tellers}; more than half of the peers must report it"
+            return f"run {self._run} has started according to {tellers}; more than half of the peers must report it"
         there = (
             f"after {waited_s:.0f} s {len(self._records)} of {self._peers} peers are present ({_list(self._records)})"
         )
