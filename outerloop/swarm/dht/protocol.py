@@ -117,7 +117,7 @@ class GuardedProtocol(DHTProtocol):
         remote = self._admit(request, context)
         record = request.keys, request.subkeys, request.values, request.expiration_time
         if any(len(column) != 1 for column in record):
-            raise self._refused(remote, f"one record in a store, and whole; came {len(request.keys)}")
+            raise self._refused(remote, f"a store must hold one complete record; received {len(request.keys)}")
         if request.peer.node_id:
             await self.update_routing_table(None, context.remote_id)
         taken = not any(request.in_cache) and self._take(*(column[0] for column in record), remote=remote)
@@ -126,7 +126,7 @@ class GuardedProtocol(DHTProtocol):
     async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
         remote = self._admit(request, context)
         if len(request.keys) != 1 or not _is_node_id(request.keys[0]):
-            raise self._refused(remote, f"one key in a find; came {len(request.keys)}")
+            raise self._refused(remote, f"a find must hold one valid key; received {len(request.keys)}")
         if request.peer.node_id:
             await self.update_routing_table(None, context.remote_id)
         key, exclude = DHTID.from_bytes(request.keys[0]), node_id_of(context.remote_id)
@@ -185,7 +185,7 @@ class GuardedProtocol(DHTProtocol):
         """Return the id of the peer that asks. Raises RequestRefused if it may not, or asks too often or too much."""
         remote, asked = context.remote_id.to_base58(), type(request).__name__
         if not self.records.trust.admits(remote, f"the DHT ({asked})", lambda peer_id: True):
-            raise NotListed("this peer answers those in its exchange.allow")
+            raise NotListed("this peer answers only the peers in its exchange.allow")
         if lacking := self._requests.spend(remote):
             raise self._refused(lacking, f"more than {self._requests.per_s(lacking):.0f} requests a second")
         self._spend(remote, request.ByteSize())

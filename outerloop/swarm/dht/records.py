@@ -61,7 +61,7 @@ class SignedRecords(RecordValidatorBase):
         return self.accepts(record)
 
     def accepts(self, record: DHTRecord, *, by: str = "") -> bool:
-        """Return whether a record is valid; log it if not. `by`: the peer that sent it; empty: its owner."""
+        """Return whether a record is valid; log the refusal if not. `by`: the peer that sent it; empty: its owner."""
         owner = _owner(record.subkey)
         teller = by or owner or "unknown peer"
         reason = self._at_first_sight(record, owner)

@@ -22,9 +22,9 @@ MOST_BYTES = 5 << 18
 """Size limit of one key: records of 1 KiB from 1024 peers, with their overhead."""
 BESIDE_BYTES = 128  # overhead of a record in a message: its owner, expiration time and length
 MOST_KEYS = 16
-"""Runs that share a DHT, each with one key; 20 MiB in all."""
+"""Limit of keys on one node: one key for each run that shares the DHT; 20 MiB in all."""
 MOST_KEYS_OF_ONE = 4
-"""Runs that one peer takes part in at the same time."""
+"""Limit of keys with records of one peer: the runs that it takes part in at the same time."""
 
 
 class BoundedDhtStorage(DHTLocalStorage):
@@ -35,7 +35,7 @@ class BoundedDhtStorage(DHTLocalStorage):
         self._member = member
 
     def get(self, key: DHTID) -> Any:
-        """As hivemind's, cut down to the limits first, because hivemind's searches write into stored values."""
+        """As hivemind's, but first drop what exceeds the size limit: hivemind's searches write into stored values."""
         held = super().get(key)
         if held is not None and isinstance(held.value, DictionaryDHTValue):
             self._make_room(held.value)

@@ -40,7 +40,7 @@ def parsed(content: bytes) -> Held | str | None:
     """Return the content of another peer's statement; None if it is malformed."""
     try:
         value = msgpack.unpackb(content)
-    except ValueError:  # the base class of msgpack's unpacking errors
+    except ValueError:  # the class of all errors that unpackb raises for malformed bytes
         return None
     if value == ANY:
         return ANY
@@ -52,10 +52,10 @@ def parsed(content: bytes) -> Held | str | None:
 
 
 def common(held: Mapping[str, Held | str], *, members: int) -> Generation | None:
-    """Return the generation that more than half of `members` resume from; None: they start from scratch.
+    """Return the generation that more than half of the members resume from; None: they start from scratch.
 
-    `held`: the statements of the members that have sent one, by name. Raises UserError, naming what each peer holds, if
-    no generation is held by more than half of the members.
+    `held`: the statements of the members that have sent one, by name. `members`: the number of members. Raises
+    UserError, naming what each peer holds, if there is no such majority.
     """
     maps = {peer: one for peer, one in held.items() if isinstance(one, Mapping)}
     anything = len(held) - len(maps)

@@ -114,8 +114,8 @@ class Formation:
     async def form(self, *, timeout_s: float) -> None:
         """Wait until `peers` members see the same list.
 
-        Raises UserError if that takes longer than `timeout_s`, saying which peers are present; if this peer's settings
-        are the odd ones; or if all other peers reject it.
+        Raises UserError if that takes longer than `timeout_s`, naming the peers present; if this peer's own settings
+        are the wrong ones; or if all other peers reject it.
         """
         pause_s = FORM_POLL_S[0]
         try:
@@ -165,7 +165,7 @@ class Formation:
         return self._formed
 
     async def _hear(self, other: Record) -> None:
-        """Ask a peer for its list. One that is slow, starting, or dead but not expired is given up after VIEW_S."""
+        """Ask a peer for its list. Give up after VIEW_S: it may be slow, starting, or dead but not yet expired."""
         try:
             async with limit(VIEW_S), self._transport.open_stream(other.peer_id, self._protocol) as stream:
                 await stream.send_object({"name": self._own.name})
@@ -195,7 +195,7 @@ class Formation:
         most = [one for one in lists.values() if 2 * sum(one == other for other in lists.values()) > len(lists)]
         for name in [name for name, one in lists.items() if most and one != most[0]]:
             self._transport.trust.refusals.note(
-                "ballots", name, "reports other members than most of the peers that have formed"
+                "ballots", name, "reports a different member list than most peers that have formed"
             )
         return most[0] if most else []
 
@@ -243,7 +243,7 @@ class Formation:
         if self._silent and not has_formed and now_s < self._majority[1] + FORM_GRACE_S:
             return False
         for name in sorted(self._silent):
-            logger.warning("%s reports other members than the others, or does not answer: formed without it", name)
+            logger.warning("%s reports a different member list, or does not answer: formed without it", name)
         return True
 
     def _what_is_missing(self, waited_s: float) -> str:
@@ -253,7 +253,7 @@ class Formation:
         if self._formed_lists:
             tellers = _list([record for record in self._records if record.name in self._formed_lists])
             if not self._most_told():
-                return f"run {self._run} has started, but most of these do not report the same members: {tellers}"
+                return f"run {self._run} has started, but these peers do not agree on its members: {tellers}"
             return f"run {self._run} has started according to {tellers}; more than half of the peers must report it"
         there = (
             f"after {waited_s:.0f} s {len(self._records)} of {self._peers} peers are present ({_list(self._records)})"

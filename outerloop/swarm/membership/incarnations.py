@@ -16,11 +16,11 @@ count distinguishes a restart from a copy:
 A file that was restored to a moment after the last start looks like a restart; rollback.py checks its memory. A process
 that objects to a copy records the copy's count in its own file, so that its next start has a higher count.
 
-A peer that notices two processes notifies each of them when it next sends something. The notification is signed by the
-peer that the two belong to. A process that receives an objection against itself is the younger one and stops. A process
-that others have accepted, and that is shown a higher count, is the elder: it objects and continues. Peers that took the
-younger one for a restart then believe the elder. No clocks are compared. A liar cannot stop a peer whose key was not
-copied: it would need that peer's signature over a count that the peer never had.
+A peer that notices two processes notifies each of them when that process next sends something. What it passes on is
+signed with the key that the two share. A process that receives an objection against itself is the younger one and
+stops. A process that others have accepted, and that is shown a higher count, is the elder: it objects and continues.
+Peers that took the younger one for a restart then believe the elder. No clocks are compared. A liar cannot stop a peer
+whose key was not copied: it would need that peer's signature over a count that the peer never had.
 
 If different peers first met different processes with the same count, both stop. A machine that is frozen with its
 memory and resumed twice (a live snapshot) has one nonce: only messages signed by both processes can reveal that.
@@ -84,7 +84,7 @@ class Incarnations:
         self.own = self._me.packed
         self.stopped: UserError | None = None
         self._told, self._noticed = asyncio.Event(), asyncio.Event()
-        self._taken = False  # another peer has accepted this process
+        self._taken = False  # another peer has accepted this process as this peer
         self._seen: set[bytes] = set()
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._asking: dict[str, asyncio.Lock] = {}
@@ -232,7 +232,7 @@ class Incarnations:
         return known
 
     async def _ask(self, remote: str, elder: Incarnation, other: Incarnation) -> bytes:
-        """Return the elder process's objection to another one; empty if it does not answer validly: it has gone."""
+        """Ask the elder process for its objection to another one. Empty: it gives no valid answer, so it has gone."""
         try:
             async with limit(VIEW_S), self._transport.open_stream(remote, self._protocol) as stream:
                 await stream.send_object({"incarnation": self.own, "other": other.packed})
@@ -270,6 +270,6 @@ class Incarnations:
         await stream.ended()
 
     def _objection_to(self, other: Incarnation) -> bytes:
-        """Return this process's objection to another one with its id; empty if that one is not younger."""
+        """Return this process's objection to another process of its peer; empty if that process is not younger."""
         younger = other.count > self.life.count and self.stopped is None and self._is_twin(other)
         return self._objection(other) if younger else b""

@@ -17,7 +17,8 @@ from outerloop.swarm.timeouts import ROSTER_EXPIRY_S
 from outerloop.swarm.validation import MAX_PEERS, id_of
 
 GONE_LOOKS = 3
-"""A peer has gone if N roster reads in a row, ROSTER_EXPIRY_S apart, lack its record: one read may miss records."""
+"""A peer has gone if this many roster reads in a row, ROSTER_EXPIRY_S apart, lack its record. A single read may miss
+some records."""
 
 
 class LateJoiners:

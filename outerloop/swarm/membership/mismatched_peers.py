@@ -4,9 +4,9 @@
 
 Different settings are a mistake at one of the two peers, or an attack. Neither may end a run that is forming. A peer
 whose initial peers all run other settings assumes that the mistake is its own, and stops with a message that names the
-setting. It does not stop if at least as many other machines run its settings as run theirs (each machine has one worker
-0). It stops only if a peer has reported a setting that differs: one that reports none, or another one than it was asked
-for, proves nothing.
+setting. It does not stop if its own settings run on at least as many other machines as theirs (each machine has one
+worker 0). It stops only if a peer has reported a setting that differs: a peer that reports none, or another one than it
+was asked for, proves nothing.
 """
 
 from __future__ import annotations

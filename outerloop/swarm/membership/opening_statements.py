@@ -109,7 +109,7 @@ def _read(shown: bytes) -> Said:
     """Return a peer's own statement and signature; both empty if the content is malformed."""
     try:
         return _said(msgpack.unpackb(shown))
-    except ValueError:  # the base class of msgpack's unpacking errors
+    except ValueError:  # the class of all errors that unpackb raises for malformed bytes
         return b"", b""
 
 

@@ -1,6 +1,6 @@
 """Meetings: all live peers show each other some bytes, at the start and at the end of a run.
 
-    {number} ->   <- {} | the bytes, as soon as the peer has reached that meeting
+    {number} ->   <- {} | the bytes, as soon as the peer has reached that meeting; {none} if it is past that meeting
 
 A meeting only reads what the others show; it decides nothing. A peer that is gone is not waited for. A peer that is
 alive but does not come within MEET_S is left out.
@@ -55,7 +55,7 @@ class Rendezvous:
         return dict(sorted((met | {self._own: content}).items()))
 
     async def linger(self) -> None:
-        """Wait until all peers of the latest meeting have read this peer's bytes, LINGER_S at most."""
+        """Wait until the peers that came to the latest meeting have read this peer's bytes, LINGER_S at most."""
         try:
             async with limit(LINGER_S):
                 while self._not_seen:

@@ -24,7 +24,7 @@ INTRODUCTIONS_S = 4 * VIEW_S
 
 
 class PeerSession:
-    """A running peer. Constructing it starts it; others see it after `appear`, and it knows the members after `form`.
+    """A running peer. The constructor starts it. Others see it after `appear`; it knows the members after `form`.
 
     Takes the options of the swarm's exchanges, with the same meaning; `remembers` is that of Formation.
     """
@@ -90,7 +90,8 @@ class PeerSession:
     def form(self, *, timeout_s: float) -> None:
         """Wait until all peers are present and see the same members.
 
-        Raises UserError, naming what is missing, or if another machine uses this peer's identity.
+        Raises UserError if they do not come in time, naming what is missing; if this peer's own settings are the wrong
+        ones; if all other peers reject it; or if another machine uses its identity.
         """
         forming = self.incarnations.unless_stopped(self._form(timeout_s))
         self.node.call(forming, timeout_s=timeout_s + DHT_S + INTRODUCTIONS_S)
