@@ -189,12 +189,12 @@ class Incarnations:
     def _count_past(self, copy: Incarnation) -> None:
         try:
             self.life.leave_out(copy.count)
-        except (OSError, UserError) as error:  # the next start may be taken for the copy, and is notified
+        except (OSError, UserError) as error:  # peers may then take the next start for the copy, and notify it
             logger.warning("the start count of a copy could not be recorded in %s: %s", self.life.path, error)
 
     def _stop(self, why: str) -> None:
         self.stopped = UserError(
-            f"another machine runs with the identity of {self._transport.peer_id}, and {why}: this one stops. Delete"
+            f"another machine runs with the identity of {self._transport.peer_id}, and {why}: this process stops. Delete"
             f" the copied key: on the machine with the copy run rm {self.life.path}, and it gets its own key"
         )
         self._told.set()

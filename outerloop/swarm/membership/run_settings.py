@@ -38,8 +38,8 @@ class RunSettings:
     def differing(self, packed: bytes) -> list[bytes]:
         """Return the hashes of the keys whose values differ from a peer's, or that only one of the two has.
 
-        If the recipe differs, return only its hash, because the others follow from it. An axis comes before the options in
-        it, and keys that only the other peer has come last. An option that follows from an earlier one is left out
+        If the recipe differs, return only its hash, because the others follow from it. An axis comes before the options
+        in it, and keys that only the other peer has come last. An option that follows from an earlier one is left out
         (inner.optimizer.lr from inner.lr: the last part of the key and both values are the same).
         """
         ours, theirs = entries_of(self.packed), entries_of(packed)
