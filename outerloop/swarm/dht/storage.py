@@ -69,7 +69,7 @@ class BoundedDhtStorage(DHTLocalStorage):
         return True
 
     def _owners(self, key: DHTID) -> DictionaryDHTValue:
-        """Return the records of a key by owner."""
+        """Return the records of a key by owner; empty if this node holds none."""
         held = super().get(key)
         return held.value if held is not None and isinstance(held.value, DictionaryDHTValue) else DictionaryDHTValue()
 

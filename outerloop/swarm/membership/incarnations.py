@@ -194,8 +194,8 @@ class Incarnations:
 
     def _stop(self, why: str) -> None:
         self.stopped = UserError(
-            f"another machine runs with the identity of {self._transport.peer_id}, and {why}: this process stops. Delete"
-            f" the copied key: on the machine with the copy run rm {self.life.path}, and it gets its own key"
+            f"another machine runs with the identity of {self._transport.peer_id}, and {why}: this process stops."
+            f" Delete the copied key: on the machine with the copy run rm {self.life.path}, and it gets its own key"
         )
         self._told.set()
 
