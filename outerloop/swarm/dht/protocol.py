@@ -1,4 +1,4 @@
-"""The DHT protocol of a swarm: hivemind's, with every request checked before any work and bounded.
+"""The DHT protocol of a swarm: hivemind's, with requests checked before any work and bounded.
 
     listed       with an allow-list, a request from an unlisted peer is refused before its content is read
     one node     a peer's node id is the hash of its peer id, whatever id it claims; the routing table holds it once

@@ -1,4 +1,4 @@
-"""The records that the DHT of a swarm accepts: small, signed by the peer they describe, and soon expiring.
+"""The DHT's records: small, signed by the peer that they describe, and soon expiring.
 
     key | subkey: the peer's id | value | expiration  ->  value | signature over (key, subkey, value, expiration)
 

@@ -1,4 +1,4 @@
-"""The records that one DHT node holds, with limits on the size of each key and on the number of keys.
+"""The records that one DHT node holds, with limits on the size and number of its keys.
 
     key full     the newest records of non-members are dropped first, so a new one is dropped at once; members' records
                  are dropped only if members alone fill the key

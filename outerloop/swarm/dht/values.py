@@ -1,4 +1,4 @@
-"""Decode a DHT value from the network: hivemind's dictionary of records, without hivemind's decoder.
+"""Decode a DHT value: hivemind's dictionary of records, without hivemind's decoder.
 
     extension 0x50 | [largest size, expiration of the last record, [[owner, content, expiration time], ...]]
 

@@ -1,4 +1,4 @@
-"""Form a run: agree with the other peers on one sorted list of members, so that all agree on ranks.
+"""Form a run: agree with the other peers on one sorted list of members, and so on the ranks.
 
 The members are the first `peers` roster entries in the order of joining, counting only peers with the same settings
 (mismatched_peers.py handles the others). A roster is only what one peer currently sees, so each peer asks every other

@@ -1,4 +1,4 @@
-"""Signed statements of a process: which incarnation of its peer it is, and that it objects to another one.
+"""Signed statements of a process: which incarnation of its peer it is, or an objection.
 
     incarnation   count | nonce | signature over (run, count | nonce)
     objection     nonce | the other's nonce | signature over (run, both nonces): "I am alive, the other is younger"

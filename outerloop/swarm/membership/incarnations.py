@@ -1,4 +1,4 @@
-"""Detect two machines that run with one key: all peers accept one of the two processes and refuse the other.
+"""Detect two machines that run with one key: all peers accept one of them and refuse the other.
 
     outerloop/1/<run>/incarnation    {incarnation} ->                 <- {taken} | {known, objection}, as below
                                      {incarnation, other} ->          <- {objection}
@@ -9,7 +9,7 @@ count distinguishes a restart from a copy:
 
     higher than the known one    a restart, or a copy that was started while the known process is alive. The known
                                  process is asked on a new stream. If it answers, it is alive and objects. If another
-                                 process answers, or none, it has gone: a killed process can return at once
+                                 process answers, or none, it has gone. So a killed process can return at once
     the same, another nonce      the same file was started twice, so it was copied. The second process is refused
     lower                        a file from before the last start: a backup or an older snapshot. It is refused
 

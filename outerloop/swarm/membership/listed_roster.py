@@ -1,10 +1,10 @@
-"""The roster of a run with an allow-list: each peer asks every listed peer for its record, without DHT lookups.
+"""The roster of a run with an allow-list: each listed peer is asked directly for its record.
 
     outerloop/1/<run>/roster   {}                 ->   <- {records: [own]}
                                {record}           ->   <- {}                       the asker's own record: it withdraws
                                {after: peer id}   ->   <- {records, more}          all held records, in pages
 
-This way no lookup passes through other peers. A record has the form in which the DHT would store it: [owner, value with
+No lookup passes through other peers. A record has the form in which the DHT would store it: [owner, value with
 its signature, expiration time] (records.py). A record that expires later replaces an earlier one. Pages are for an
 observer that reads the roster through one peer; that peer asks the others first.
 """

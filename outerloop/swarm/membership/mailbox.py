@@ -1,4 +1,4 @@
-"""A board with one value per number: a reader that comes too early waits, one that comes too late gets None."""
+"""A board with one value per number: early readers wait, late readers get None."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leave out peers that use this run's name with other settings, and ask them which settings differ.
+"""Leave out peers that use this run's name with other settings, and ask what differs.
 
     outerloop/1/<run>/setting    {key: hash of a key} ->   <- {key, value} | {}
 

@@ -1,4 +1,4 @@
-"""Exchange the members' statements at the start of a session, so that all members use the same statements.
+"""Exchange statements at the start of a session, so that all members use the same ones.
 
     meeting 0    each member shows its own statement, signed for this session
     meeting 1    each member shows all the statements that it received

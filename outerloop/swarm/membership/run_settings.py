@@ -1,4 +1,4 @@
-"""The settings that must be equal on all peers of a run, packed as hashes that peers can compare.
+"""The settings that must be equal on all peers of a run, packed as comparable hashes.
 
     packed    for each setting 4 bytes of sha256(key) and 4 of sha256(value), sorted by the former
 

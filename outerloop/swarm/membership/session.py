@@ -1,4 +1,4 @@
-"""A peer's presence in a run: its daemon and network thread, its roster record, and the members that it sees."""
+"""A peer's presence in a run: daemon, network thread, roster record, and known members."""
 
 from __future__ import annotations
 

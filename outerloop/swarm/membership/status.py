@@ -1,4 +1,4 @@
-"""A peer's status in its roster record: a few numbers for human observers; no peer acts on them."""
+"""A peer's status in its roster record: a few numbers for human observers. No peer acts on them."""
 
 from __future__ import annotations
 
