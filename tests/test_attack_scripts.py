@@ -249,7 +249,7 @@ def test_requests_of_both_kinds_are_sent_however_they_are_refused_and_p2pd_passe
     class P2P:
         async def call_protobuf_handler(self, victim, name, request, answer):
             sent.append((name, request.ByteSize()))
-            raise P2PHandlerError("NotListed('this peer answers those in its exchange.allow')")
+            raise P2PHandlerError("NotListed('this peer answers only the peers in its exchange.allow')")
 
     victim = PeerID.from_base58(Signatures(Ed25519PrivateKey.generate()).peer_id)
     stranger = attack_stranger.Stranger(P2P(), [victim], mbit=1e6)

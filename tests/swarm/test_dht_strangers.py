@@ -100,7 +100,7 @@ def test_a_run_forms_and_lands_rounds_beside_a_stranger_at_the_key_of_its_roster
     if listed:
         assert len(refused) == NODES + 1 and all(why.startswith("NotListed") for why in refused), refused
     else:
-        assert refused[:-1] == [""] * NODES and "one key in a find" in refused[-1], refused
+        assert refused[:-1] == [""] * NODES and "one valid key" in refused[-1], refused
     nodes = first._node.dht.protocol.routing_table.uid_to_peer_id
     assert len(nodes) == (0 if listed else 1)
     pair = [first, make(**options)]

@@ -102,7 +102,7 @@ async def three(machines: Machines) -> list[Process]:
 
 def stops(process: Process, why: str) -> bool:
     error = process.own.stopped
-    assert error is None or ("type rm " in str(error) and "\n" not in str(error))
+    assert error is None or ("run rm " in str(error) and "\n" not in str(error))
     return error is not None and why in str(error)
 
 
@@ -183,7 +183,7 @@ def test_a_copy_that_is_started_while_the_peer_lives_stops_and_is_refused_by_all
             await machines.speak(elder)
             assert heard(others) == 3, "the elder is the one, once it has spoken"
             await machines.speak(copy)
-        assert stops(copy, "was there before, and is still there") and elder.own.stopped is None
+        assert stops(copy, "started earlier and is still running") and elder.own.stopped is None
         assert len(elder.said) == 1 and "another machine has started with a copy" in elder.said[0]
         copy.own.stopped = None  # were it to go on, nobody would hear it
         heard(others)
@@ -305,7 +305,7 @@ def test_what_never_votes_is_noticed_within_two_refreshes(tmp_path: Path) -> Non
         assert copy.own.stopped is None and elder.said == []
         going = [asyncio.create_task(one.own.keep_introducing(lambda: "abcp")) for one in (elder, copy)]
         await asyncio.sleep(2 * ROSTER_REFRESH_S + VIEW_S)
-        assert stops(copy, "was there before") and elder.own.stopped is None and len(elder.said) == 1
+        assert stops(copy, "started earlier") and elder.own.stopped is None and len(elder.said) == 1
         assert going[1].done() and not going[0].done()
 
     scene(play, tmp_path)

@@ -48,19 +48,19 @@ def test_who_holds_something_else_than_more_than_half_does_not_stop_them(lie: An
 def test_one_that_cannot_go_on_with_most_is_told_why() -> None:
     assert objection(ANY, (30, "w")) == objection({30: "w"}, (30, "w")) == objection({}, None) == ""
     for own in ({40: "x"}, {30: "v"}, {}):
-        assert "start it again once they have trained" in objection(own, (30, "w"))
-    assert "most peers hold no checkpoint and begin anew" in objection({30: "w"}, None)
+        assert "restart it once they have trained" in objection(own, (30, "w"))
+    assert "most peers hold no checkpoint and start from scratch" in objection({30: "w"}, None)
 
 
 def test_none_in_common_names_who_holds_what_and_what_to_type() -> None:
     with pytest.raises(UserError) as error:
         chosen({40: "x", 30: "w"}, {30: "w"}, {}, {5: "u"})
     assert str(error.value).startswith(
-        "no checkpoint is held by more than half of the 4 peers: a holds step 30, 40; b holds step 30; c holds none; "
-        "d holds step 5. Step 30 is held by a, b: there type exchange.reform=true exchange.peers=2, and start the "
-        "others once these train"
+        "no checkpoint is held by more than half of the 4 peers: a holds step 30, 40; b holds step 30; c holds no "
+        "checkpoint; d holds step 5. Step 30 is held by a, b: there set exchange.reform=true exchange.peers=2, and "
+        "start the others once these train"
     )
-    with pytest.raises(UserError, match="1 of 2 peers have told which checkpoints they hold, too few to begin"):
+    with pytest.raises(UserError, match="1 of 2 peers have stated which checkpoints they hold, too few to start"):
         common({"a": {}}, members=2)
 
 
@@ -79,8 +79,8 @@ def test_two_of_three_go_on_with_what_they_hold_and_the_third_is_told_so(make: M
     said: list[str] = []
     trio = [make(peers=3, tell=said.append) for _ in range(3)]
     ends = together(trio, lambda one: one.form(held[trio.index(one)]))
-    assert ends[:2] == [10, 10] and "most peers go on from step 10" in str(ends[2])
-    assert sum("goes on from step 10 without 002-" in line for line in said) == 2
+    assert ends[:2] == [10, 10] and "most peers resume from step 10" in str(ends[2])
+    assert sum("resumes from step 10 without 002-" in line for line in said) == 2
 
 
 def test_a_worker_holds_its_last_two_whole_generations(tmp_path: Path) -> None:

@@ -223,7 +223,7 @@ def test_a_stranger_may_not_pull(make: Make, tmp_path: Path) -> None:
 def test_who_is_not_on_the_list_is_refused_by_name_and_told_what_to_type(make: Make, tmp_path: Path) -> None:
     ids = [Signatures.of(ensure_identity(tmp_path / f"identity{index}")).peer_id for index in range(3)]
     listed = [make(peers=2, allow=ids[:2]), make(peers=2, allow=ids[:2])]
-    with pytest.raises(UserError, match=rf"turns this peer away: there, type exchange.allow=\[...,{ids[2]}\]$"):
+    with pytest.raises(UserError, match=rf"rejects this peer: there, set exchange.allow=\[...,{ids[2]}\]$"):
         make(peers=2, worker=2, allow=ids, identity_path=str(tmp_path / "identity2"))
     assert together(listed, lambda peer: peer.join()) == [None, None]
     landed = together(listed, lambda peer: peer.start(b"x", Round(0)).wait(30))
@@ -267,7 +267,7 @@ def test_the_connection_of_a_stranger_that_asks_again_and_again_is_closed(make: 
 def test_other_runs_do_not_meet(make: Make) -> None:
     pair = [make(run="r", peers=2, join_timeout_s=1.5), make(run="other", peers=2, join_timeout_s=1.5)]
     for peer, error in zip(pair, together(pair, SwarmGather.join), strict=True):
-        assert isinstance(error, UserError) and f"1 of 2 peers are there ({peer.peer}), 1 missing" in str(error)
+        assert isinstance(error, UserError) and f"1 of 2 peers are present ({peer.peer}), 1 missing" in str(error)
 
 
 def test_other_settings_are_left_out_and_named_and_the_others_form(make: Make) -> None:
@@ -278,16 +278,16 @@ def test_other_settings_are_left_out_and_named_and_the_others_form(make: Make) -
     odd = make(peers=2, fingerprint="bbb", settings=rates[1])
     with ThreadPoolExecutor(1) as pool:
         joined = pool.submit(first.join)
-        with pytest.raises(UserError, match=r"inner\.lr is 0\.01 here and 0\.002 at 000-.*: type inner\.lr=0\.002 or"):
+        with pytest.raises(UserError, match=r"inner\.lr is 0\.01 here and 0\.002 at 000-.*: set inner\.lr=0\.002 or"):
             odd.join()
         assert eventually(lambda: bool(said), limit_s=20)
         second = make(peers=2, fingerprint="aaa", settings=rates[0])
         second.join()
         joined.result(30)
-    assert said == [f"left out, with other settings: inner.lr is 0.002 here and 0.01 at {odd.peer}"]
+    assert said == [f"left out for different settings: inner.lr is 0.002 here and 0.01 at {odd.peer}"]
     assert first.size == second.size == 2 and odd.peer not in first._members.names.values()
     late = make(peers=2, fingerprint="ccc", settings=RunSettings({"inner.lr": "0.002", "rounds": "9"}))
-    with pytest.raises(UserError, match=r"rounds is 9 here and 5 at 000-.*: type rounds=5 or another exchange\.run"):
+    with pytest.raises(UserError, match=r"rounds is 9 here and 5 at 000-.*: set rounds=5 or another exchange\.run"):
         late.join()
 
 

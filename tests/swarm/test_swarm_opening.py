@@ -172,6 +172,6 @@ def test_two_that_hold_nothing_in_common_are_both_told_what_each_holds_and_leave
             network.kill(name[4:])
 
         await asyncio.gather(*map(begin, held))
-        assert len(ends) == 2 and ends[0] == ends[1] and "000-a holds step 20; 001-b holds none" in ends[0]
+        assert len(ends) == 2 and ends[0] == ends[1] and "000-a holds step 20; 001-b holds no checkpoint" in ends[0]
 
     run(scene())

@@ -133,8 +133,8 @@ ODD = settings(inner__lr="0.002")
 def test_a_stranger_does_not_end_the_first_peer_and_the_others_form_without_it() -> None:
     ends, said = formed(("a", settings(), "", 0), ("x", ODD, "a", 0), ("b", settings(), "a", 0), size=2)
     assert ends["a"] == ends["b"] == "ab"
-    assert ends["x"] == "inner.lr is 0.002 here and 0.01 at 000-a: type inner.lr=0.01 or another exchange.run"
-    assert said["a"] == ["left out, with other settings: inner.lr is 0.01 here and 0.002 at 000-x"], "once"
+    assert ends["x"] == "inner.lr is 0.002 here and 0.01 at 000-a: set inner.lr=0.01 or another exchange.run"
+    assert said["a"] == ["left out for different settings: inner.lr is 0.01 here and 0.002 at 000-x"], "once"
 
 
 def test_many_strangers_do_not_either_and_not_all_are_asked() -> None:
@@ -145,8 +145,8 @@ def test_many_strangers_do_not_either_and_not_all_are_asked() -> None:
 
 def test_nobody_with_the_same_settings_is_waited_for_until_the_time_is_over() -> None:
     ends, _ = formed(("a", settings(), "", 0), ("x", settings(seed="7"), "", 0), size=2)
-    assert "after 30 s 1 of 2 peers are there (000-a), 1 missing" in ends["a"]
-    assert ends["a"].endswith("seed is 0 here and 7 at 000-x; type seed=7 or another exchange.run")
+    assert "after 30 s 1 of 2 peers are present (000-a), 1 missing" in ends["a"]
+    assert ends["a"].endswith("seed is 0 here and 7 at 000-x; set seed=7 or another exchange.run")
 
 
 def test_a_machine_of_many_workers_with_a_mistake_is_the_odd_one() -> None:
@@ -157,7 +157,7 @@ def test_a_machine_of_many_workers_with_a_mistake_is_the_odd_one() -> None:
 
 def test_who_joined_by_the_address_of_the_odd_one_forms_with_the_others() -> None:
     ends, _ = formed(("a", ODD, "", 0), ("b", settings(), "a", 0), ("c", settings(), "a", 0), size=2)
-    assert ends["b"] == ends["c"] == "bc" and "after 30 s 1 of 2 peers are there (000-a)" in ends["a"]
+    assert ends["b"] == ends["c"] == "bc" and "after 30 s 1 of 2 peers are present (000-a)" in ends["a"]
 
 
 def test_a_peer_that_does_not_tell_is_named_all_the_same() -> None:
@@ -169,7 +169,7 @@ def test_a_peer_that_does_not_tell_is_named_all_the_same() -> None:
         return await world.form("a", timeout_s=10)
 
     assert run(scene()).endswith(
-        "inner.lr is 0.01 here and another value at 000-x; type the same options everywhere, or another exchange.run"
+        "inner.lr is 0.01 here and another value at 000-x; set the same options on all peers, or another exchange.run"
     )
 
 
@@ -210,6 +210,6 @@ def test_who_answers_nonsense_ends_nobody_even_where_it_was_joined(said: Any) ->
         await asyncio.sleep(8)
         await world.start("b", settings(), peers=2, joins="x")
         assert await world.form("b") == await forming == "ab"
-        assert world.said["a"] == ["left out, with other settings: inner.lr is 0.01 here and another value at 000-x"]
+        assert world.said["a"] == ["left out for different settings: inner.lr is 0.01 here and another value at 000-x"]
 
     run(scene())

@@ -45,7 +45,7 @@ def test_a_copy_of_a_running_peer_stops_and_the_run_goes_on(make: Make, tmp_path
     assert isinstance(outcome, UserError) and f"another machine runs with the identity of {twin.peer[4:]}" in str(
         outcome
     )
-    assert f"type rm {tmp_path / 'copy' / 'identity'}" in str(outcome)
+    assert f"run rm {tmp_path / 'copy' / 'identity'}" in str(outcome)
     rounds = landed(trio, 2)
     assert rounds[0] == rounds[1] == rounds[2] and [c.blob for c in rounds[0]] == [one.peer.encode() for one in trio]
     assert len(told) == 1 and "another machine has started with a copy" in told[0]

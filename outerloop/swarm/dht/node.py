@@ -1,4 +1,4 @@
-"""A peer's node in the DHT: made, and taken in by the initial peers."""
+"""A peer's DHT node: create it and join the DHT through the initial peers."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from outerloop.swarm.dht.records import SignedRecords
 from outerloop.swarm.timeouts import limit
 from outerloop.types import UserError
 
-READ_S = 4.0  # of one search: nodes that do not answer are given up after 3 s
+READ_S = 4.0  # time limit of one search; a single node that does not answer is given up after 3 s
 WORKERS = 20
-"""Nodes that are asked at a time: as many as a search begins with, so that none of those that this peer knows waits for
-a node that another one has only named."""
+"""Nodes asked at the same time: as many as a search starts with. So the nodes that this peer knows never wait behind
+nodes that other peers have only named."""
 
 
 class DhtNode(DHTNode):
-    """hivemind's, with bounded reads and writes: a malicious node could keep naming nearer nodes that never answer."""
+    """hivemind's node with time limits: a malicious node could keep naming nearer nodes that never answer."""
 
     async def get(self, key: Any, latest: bool = False, **options: Any) -> ValueWithExpiration[Any] | None:
-        """Return what READ_S finds of a key; `latest`: from all the nodes that are near it."""
+        """Return the value of a key that is found in READ_S. `latest`: search all the nodes near it."""
         enough = {"sufficient_expiration_time": float("inf")} if latest else {}
         [search] = (await self.get_many([key], **enough, **options, return_futures=True)).values()
         try:
             _, late = await asyncio.wait([search], timeout=READ_S)
             for pending in list(self.pending_get_requests[DHTID.generate(source=key)]) if late else ():
-                pending.finish_search()  # with what it has
+                pending.finish_search()  # with what it has found so far
             return await search
         except asyncio.CancelledError:
             search.cancel()
             raise
 
     async def store(self, key: Any, value: Any, expiration_time: float, subkey: Any = None, **options: Any) -> bool:
-        """Write a record here and to the nearest nodes that this one knows; nearer ones are searched if it knows many.
+        """Write a record here and to the nearest known nodes; if WORKERS of them are known, also search nearer ones.
 
-        False: no other node has taken it, and there are others.
+        Return whether one of the known nodes has accepted it; if none is known, whether this node has.
         """
         protocol, key_id = self.protocol, DHTID.generate(source=key)
         packed = protocol.serializer.dumps
@@ -64,7 +64,7 @@ class DhtNode(DHTNode):
 
 
 class NotAllowed(UserError):
-    """The initial peers have an allow-list, and this peer is not on it."""
+    """An initial peer has an allow-list, and this peer is not on it."""
 
 
 async def enter_dht(
@@ -76,13 +76,13 @@ async def enter_dht(
     observer: bool,
     strict: bool,
 ) -> DhtNode:
-    """Return a node that answers, unless it is an observer's, and that knows the nodes near its own.
+    """Return a node that has joined the DHT. It answers requests, unless it is an observer's.
 
-    hivemind's `create` makes the protocol itself, so it makes a client's, which asks and answers nobody, and gives it
-    up for the guarded one. Nothing is cached: what is read here is read to be the latest.
+    hivemind's `create` always makes its own protocol. Here it makes one in client mode, which answers no requests and
+    is then replaced by the guarded one. Nothing is cached, because every read must return the latest records.
 
     Raises:
-        NotAllowed: no initial peer takes it in, for it is on none of their lists.
+        NotAllowed: no initial peer accepts this node, and one of them rejects it because of its allow-list.
         RuntimeError: no initial peer answers.
         ValidationError: `strict`, and an initial peer's clock is too far off, or it cannot call back.
     """
@@ -102,12 +102,12 @@ async def enter_dht(
     if peers := {PeerID.from_base58(Multiaddr(address)["p2p"]) for address in initial_peers}:
         await _greet(protocol, peers, strict=strict)
         looking = protocol.spawn(node.find_nearest_nodes([node.node_id]))
-        await asyncio.wait([looking], timeout=protocol.wait_timeout)  # the rest of the search goes on by itself
+        await asyncio.wait([looking], timeout=protocol.wait_timeout)  # the search then continues in the background
     return node
 
 
 async def _greet(protocol: GuardedProtocol, peers: Collection[PeerID], *, strict: bool) -> None:
-    """Make this node known to these peers, and them to it; one that answers as it should is enough."""
+    """Ping these peers, so that they and this node know each other. One valid answer is enough."""
     pings = [protocol.call_ping(peer, validate=True, strict=strict) for peer in peers]
     answers = await asyncio.gather(*pings, return_exceptions=True)
     if any(isinstance(answer, DHTID) for answer in answers):
@@ -117,12 +117,12 @@ async def _greet(protocol: GuardedProtocol, peers: Collection[PeerID], *, strict
             raise answer
     for peer, admits in zip(peers, await asyncio.gather(*map(protocol.admitted_by, peers)), strict=True):
         if not admits:
-            raise NotAllowed(f"{peer} turns this peer away: there, type exchange.allow=[...,{protocol.p2p.peer_id}]")
+            raise NotAllowed(f"{peer} rejects this peer: there, set exchange.allow=[...,{protocol.p2p.peer_id}]")
     raise RuntimeError("no initial peer answers")
 
 
 async def guarded(plain: DHTProtocol, records: SignedRecords, *, is_member: Callable[[str], bool]) -> GuardedProtocol:
-    """A protocol like a client's of hivemind, guarded; it answers nobody until `answer`."""
+    """Return a guarded copy of hivemind's client-mode protocol; it answers no requests until `answer`."""
     table = plain.routing_table
     sizes = table.bucket_size, table.depth_modulo, plain.num_replicas, plain.wait_timeout
     protocol = await GuardedProtocol.create(
@@ -133,7 +133,7 @@ async def guarded(plain: DHTProtocol, records: SignedRecords, *, is_member: Call
 
 
 async def answer(protocol: GuardedProtocol, p2p: P2P) -> None:
-    """Let others ask, and take this peer into their routing tables."""
+    """Start to answer requests, so that others can add this peer to their routing tables."""
     protocol.client_mode = False
     protocol.node_info = dht_pb2.NodeInfo(node_id=protocol.node_id.to_bytes())
     await protocol.add_p2p_handlers(p2p)

@@ -1,17 +1,17 @@
-"""The DHT of a swarm as its peers answer it: hivemind's protocol, with a check before all work and a bound on each.
+"""The DHT protocol of a swarm: hivemind's, with requests checked before any work and bounded.
 
-    listed      with an allow-list a stranger's request is refused before anything of it is looked at
-    one node    a peer's node id is the hash of its peer id, whatever it calls itself; it is in the routing table once
-    bounded     one key a find, one record a store, one roster an answer, and requests and bytes a second
-    (rate_limits.py) validated   a value is made of the records in an answer that are right, and expires when the last
-    of them does
+    listed       with an allow-list, a request from an unlisted peer is refused before its content is read
+    one node     a peer's node id is the hash of its peer id, whatever id it claims; the routing table holds it once
+    bounded      one key per find, one record per store, one roster per answer, and requests and bytes per second
+                 (rate_limits.py)
+    validated    a value consists of the valid records in an answer, and expires when the last of them does
 
-hivemind's own protocol answers every key of a request however often it is named, lets anybody be any number of nodes,
-and takes the word of whoever answers for how long a value is the latest. What peers of a run do not need is left out:
-values of another kind than signed records by owner, copies in the caches of others, and handing records to new nodes.
+hivemind's own protocol answers every key of a request, even repeated ones. It lets one machine be any number of nodes,
+and believes any answering node about how long a value is the latest. Features that the peers of a run do not need are
+left out: values other than signed records by owner, copies in the caches of others, and handing records to new nodes.
 Owners write their records again every few seconds.
 
-On the wire it is hivemind's, under hivemind's names.
+The wire format and the method names are hivemind's.
 """
 
 from __future__ import annotations
@@ -39,35 +39,36 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 REQUESTS = Rate(burst=64, per_s=16)
-"""Of one remote. While a run forms a peer reads the roster 5 times in the first second and once a second from then on,
-and each read asks a node once or twice; it writes its record every 5 s at most. That is a quarter of this."""
+"""Requests of one remote peer. While a run forms, a peer reads the roster 5 times in the first second and once a second
+after that. Each read asks a node once or twice. A peer writes its record every 5 s at most. This is a quarter of the
+limit."""
 REQUESTS_OF_STRANGERS = Rate(burst=1024, per_s=256)
-"""Of all of an open run that this peer does not count on: some hundred that form a run at once. One takes 0.1 ms,
-refused or not, so 3 % of a core."""
+"""Requests of all non-members together: enough for some hundred peers that form an open run at once. A request takes
+0.1 ms, refused or not, so 3 % of a core."""
 BYTES = Rate(burst=8 * MOST_BYTES, per_s=2 * MOST_BYTES)
-"""To and from one remote: two rosters a second, the largest there are; a peer reads it once a second at most."""
+"""Bytes to and from one remote peer: two rosters of the largest size a second; a peer reads one a second at most."""
 BYTES_OF_STRANGERS = Rate(burst=32 * MOST_BYTES, per_s=8 * MOST_BYTES)
-"""To and from all of them: a hundred that each read a roster of 100 records of 1 KiB once a second; 84 Mbit/s, 3 % of a
-core."""
+"""Bytes to and from all non-members together: a hundred peers that each read a roster of 100 records of 1 KiB once a
+second; 84 Mbit/s, 3 % of a core."""
 
 
 class RequestRefused(Exception):
-    """A request that is not answered; the text reaches whoever asked."""
+    """A request that is refused; the text is sent to the peer that asked."""
 
 
 class NotListed(RequestRefused):
-    """Whoever asked is not on the allow-list."""
+    """The peer that asked is not on the allow-list."""
 
 
 def node_id_of(peer_id: PeerID) -> DHTID:
-    """The one node id that a peer can have."""
+    """Return the only node id that a peer can have."""
     return DHTID.generate(source=peer_id.to_bytes())
 
 
 class GuardedProtocol(DHTProtocol):
-    """One node's side of the DHT. `records` validates, and says who is on the list; node.py makes one."""
+    """The DHT protocol of one node, made in node.py. `records` validates records and holds the allow-list."""
 
-    _rpc_handlers = None  # of its own: hivemind's class may have collected its handlers already
+    _rpc_handlers = None  # separate from hivemind's class, which may have collected its handlers already
     _stub_type = None
     records: SignedRecords
     storage: BoundedDhtStorage
@@ -77,7 +78,7 @@ class GuardedProtocol(DHTProtocol):
         return DHTProtocol._get_handle_name(namespace, method_name)
 
     def guard(self, records: SignedRecords, is_member: Callable[[str], bool]) -> None:
-        """Set what requests are checked against; nobody can ask before that."""
+        """Set what requests are checked against, before the node answers any."""
         self.records = records
         self.storage = BoundedDhtStorage(is_member)
         self._requests = Budget(REQUESTS, REQUESTS_OF_STRANGERS, is_member=is_member)
@@ -85,7 +86,7 @@ class GuardedProtocol(DHTProtocol):
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def admitted_by(self, peer: PeerID) -> bool:
-        """Return whether a peer has this one on its list, or none; True also when it does not answer."""
+        """Return whether a peer admits this one: false if its allow-list lacks it, true also if it does not answer."""
         try:
             await self.get_stub(peer).rpc_ping(dht_pb2.PingRequest(), timeout=self.wait_timeout)
         except P2PHandlerError as error:
@@ -95,7 +96,7 @@ class GuardedProtocol(DHTProtocol):
         return True
 
     async def call_ping(self, peer: PeerID, validate: bool = False, strict: bool = True) -> DHTID | None:
-        """Ask a peer for its node id. None: no answer, or a wrong one. Raises hivemind's ValidationError if strict."""
+        """Ask a peer for its node id. None: no or a malformed answer. Raises hivemind's ValidationError if strict."""
         try:
             return await super().call_ping(peer, validate, strict)
         except AssertionError as error:
@@ -116,7 +117,7 @@ class GuardedProtocol(DHTProtocol):
         remote = self._admit(request, context)
         record = request.keys, request.subkeys, request.values, request.expiration_time
         if any(len(column) != 1 for column in record):
-            raise self._refused(remote, f"one record in a store, and whole; came {len(request.keys)}")
+            raise self._refused(remote, f"a store must hold one complete record; received {len(request.keys)}")
         if request.peer.node_id:
             await self.update_routing_table(None, context.remote_id)
         taken = not any(request.in_cache) and self._take(*(column[0] for column in record), remote=remote)
@@ -125,7 +126,7 @@ class GuardedProtocol(DHTProtocol):
     async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
         remote = self._admit(request, context)
         if len(request.keys) != 1 or not _is_node_id(request.keys[0]):
-            raise self._refused(remote, f"one key in a find; came {len(request.keys)}")
+            raise self._refused(remote, f"a find must hold one valid key; received {len(request.keys)}")
         if request.peer.node_id:
             await self.update_routing_table(None, context.remote_id)
         key, exclude = DHTID.from_bytes(request.keys[0]), node_id_of(context.remote_id)
@@ -138,7 +139,7 @@ class GuardedProtocol(DHTProtocol):
     async def call_find(
         self, peer: PeerID, keys: Collection[DHTID]
     ) -> dict[DHTID, tuple[ValueWithExpiration[Any] | None, dict[DHTID, PeerID]]] | None:
-        """Ask a peer for what it holds of these keys, and which nodes are near them. None: no answer."""
+        """Ask a peer for its records of these keys and for the nodes near them. None: no valid answer."""
         keys = list(keys)
         request = dht_pb2.FindRequest(keys=[key.to_bytes() for key in keys], peer=self.node_info)
         try:
@@ -148,7 +149,7 @@ class GuardedProtocol(DHTProtocol):
                 key: (self._value(key, result, peer), self._nearest(result))
                 for key, result in zip(keys, response.results, strict=True)
             }
-        except Exception as error:  # whatever another node's bytes make of protobuf and libp2p
+        except Exception as error:  # anything that protobuf and libp2p raise for untrusted bytes
             logger.debug("%s does not answer a find: %r", peer, error)
             await self.update_routing_table(None, peer, responded=False)
             return None
@@ -157,7 +158,7 @@ class GuardedProtocol(DHTProtocol):
         return found
 
     async def update_routing_table(self, node_id: DHTID | None, peer_id: PeerID, responded: bool = True) -> None:
-        """Keep a peer under its one node id, whatever it says that is; a stranger of a listed run, never."""
+        """Keep a peer under its only node id, whatever id it claims; never keep one that the allow-list lacks."""
         node_id, table = node_id_of(peer_id), self.routing_table
         if responded and self._is_listed(peer_id):
             bucket = table.buckets[table.get_bucket_index(node_id)]
@@ -169,7 +170,7 @@ class GuardedProtocol(DHTProtocol):
             del table[node_id]
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start what nobody waits for; what it raises is noted for who debugs."""
+        """Start a task that is not awaited; its errors are logged at debug level."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -181,34 +182,34 @@ class GuardedProtocol(DHTProtocol):
             logger.debug("the DHT: %r", error)
 
     def _admit(self, request: Any, context: P2PContext) -> str:
-        """The peer id of whoever asks, if it may. Raises RequestRefused."""
+        """Return the id of the peer that asks. Raises RequestRefused if it may not, or asks too often or too much."""
         remote, asked = context.remote_id.to_base58(), type(request).__name__
         if not self.records.trust.admits(remote, f"the DHT ({asked})", lambda peer_id: True):
-            raise NotListed("this peer answers those in its exchange.allow")
+            raise NotListed("this peer answers only the peers in its exchange.allow")
         if lacking := self._requests.spend(remote):
             raise self._refused(lacking, f"more than {self._requests.per_s(lacking):.0f} requests a second")
         self._spend(remote, request.ByteSize())
         return remote
 
     def _spend(self, remote: str, size: int) -> None:
-        """Count bytes to or from a peer. Raises RequestRefused."""
+        """Count bytes to or from a peer. Raises RequestRefused if they are too many."""
         if lacking := self._bytes.spend(remote, size):
             raise self._refused(lacking, f"more than {self._bytes.per_s(lacking):.0f} bytes a second")
 
     def _refused(self, who: str, why: str) -> RequestRefused:
-        """Note what a peer, or all strangers together, are refused for, and return what whoever asked is told."""
+        """Log a refusal of one peer, or of all non-members together, and return the error for the peer that asked."""
         self.records.trust.refusals.note("requests", who, f"the DHT: {why}")
         return RequestRefused(f"{who}: {why}")
 
     def _take(self, key: bytes, subkey: bytes, value: bytes, expires: float, *, remote: str) -> bool:
-        """Hold a record, if it is right and newer than the one held. False: it is not."""
+        """Hold a record, if it is valid, newer than the one held, and there is room. Return whether it is held."""
         record = DHTRecord(key, subkey, value, expires)
         if not _is_node_id(key) or not self.records.accepts(record, by=remote):
             return False
         return self.storage.store_subkey(DHTID.from_bytes(key), self.serializer.loads(subkey), value, expires)
 
     def _result(self, key: DHTID, remote: str) -> dht_pb2.FindResult:
-        """What is held of a key, MOST_BYTES at most. Raises RequestRefused."""
+        """Return the held records of a key, MOST_BYTES at most. Raises RequestRefused if the byte limit is exceeded."""
         held = self.storage.get(key)
         if held is None or not held.value:
             return dht_pb2.FindResult(type=dht_pb2.NOT_FOUND)
@@ -217,7 +218,7 @@ class GuardedProtocol(DHTProtocol):
         return dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=value, expiration_time=expires)
 
     def _value(self, key: DHTID, result: dht_pb2.FindResult, peer: PeerID) -> ValueWithExpiration[Any] | None:
-        """The records of an answer that are right. None where none is: an empty value is none."""
+        """Return the valid records of an answer; None if there are none, because an empty value is no value."""
         if result.type != dht_pb2.FOUND_DICTIONARY:
             return None
         packed, value, latest = self.serializer.dumps, DictionaryDHTValue(), 0.0
@@ -228,7 +229,7 @@ class GuardedProtocol(DHTProtocol):
         return ValueWithExpiration(value, latest) if value else None
 
     def _nearest(self, result: dht_pb2.FindResult) -> dict[DHTID, PeerID]:
-        """The nodes that an answer names: no more than a bucket, and nobody who could not be one."""
+        """Return the nodes that an answer names: one bucket at most, without invalid and unlisted peer ids."""
         ids = [PeerID(raw) for raw in result.nearest_peer_ids[: self.bucket_size] if is_peer_id(raw)]
         return {node_id_of(peer_id): peer_id for peer_id in ids if self._is_listed(peer_id)}
 

@@ -1,15 +1,15 @@
-"""What may be stored in the DHT of a swarm: small records of one peer each, which it signed and which soon expire.
+"""The DHT's records: small, signed by the peer that they describe, and soon expiring.
 
     key | subkey: the peer's id | value | expiration  ->  value | signature over (key, subkey, value, expiration)
 
-A node checks a record when another one wants it stored, and a reader when it is told one, so what is refused here lies
-on no honest node and reaches no reader. The key's hash is the run of the signature: a record is of one run, and any
-node can check those of any. A later record of the same peer replaces an earlier one, never the other way round, so an
-old one cannot be shown again after a withdrawal.
+Nodes check a record before they store it, and readers check it when they receive it. So a record that is refused here
+is stored on no honest node and reaches no reader. The key's hash is the run in the signature: a record belongs to one
+run, and any node can check the records of any run. A later record of a peer replaces an earlier one, never the reverse,
+so an old record cannot be shown again after a withdrawal.
 
-A signature is checked last, once for the same record, and so many a second of one peer: it is what costs.
-In an open run anybody can make many identities; a key never holds more of them than can be read (storage.py), and an
-allow-list keeps them out.
+The signature is the expensive check. It comes last, once for each record, and at a limited rate for each peer.
+In an open run one machine can make many identities; a key never holds more of them than can be read (storage.py), and
+an allow-list keeps them out.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from outerloop.swarm.validation import MAX_PEERS, MalformedMessage
 CONTEXT = "record"
 MAX_RECORD_BYTES = 8 * 1024
 MAX_OWNER_BYTES = 64
-"""Of a subkey: a peer id of 52 letters, packed."""
+"""Size limit of a subkey, which is a packed peer id of 52 letters."""
 CHECKED = 4 * MAX_PEERS
-"""Records that are known to be right or wrong: of all peers of a run, from several nodes, old and new."""
+"""Records whose check results are remembered: those of all peers of a run, from several nodes, old and new."""
 SIGNATURES = Rate(burst=2 * MAX_PEERS, per_s=MAX_PEERS / ROSTER_LEAST_S)
-"""That one remote may have checked: whoever tells a roster tells the records of all peers, each new every 5 s at most.
-One takes 0.1 ms: 2 % of a core."""
+"""Signatures checked for one remote peer: a peer that sends a roster sends the records of all peers, and each changes
+every 5 s at most. A check takes 0.1 ms: 2 % of a core."""
 SIGNATURES_OF_STRANGERS = Rate(burst=4 * MAX_PEERS, per_s=2 * MAX_PEERS / ROSTER_LEAST_S)
 
 
 class SignedRecords(RecordValidatorBase):
-    """The validator of one peer's DHT node. `is_member`: whose budget is its own, by peer id."""
+    """The record validator of one peer's DHT node. `is_member`: the peer ids that draw only on their own budget."""
 
     def __init__(self, trust: AccessControl, *, is_member: Callable[[str], bool] = lambda peer_id: False) -> None:
         self.trust = trust
         self._budget = Budget(SIGNATURES, SIGNATURES_OF_STRANGERS, is_member=is_member)
-        self._checked: OrderedDict[bytes, bool] = OrderedDict()  # whether it is signed, by what identifies a record
+        self._checked: OrderedDict[bytes, bool] = OrderedDict()  # by digest of a record: whether its signature is valid
 
     def sign_value(self, record: DHTRecord) -> bytes:
         value = record.value + self.trust.signatures.sign(CONTEXT, record.key, *_fields(record, record.value))
@@ -61,9 +61,9 @@ class SignedRecords(RecordValidatorBase):
         return self.accepts(record)
 
     def accepts(self, record: DHTRecord, *, by: str = "") -> bool:
-        """Return whether a record is right; else it is refused. `by`: the peer that shows it, if not its owner."""
+        """Return whether a record is valid; log the refusal if not. `by`: the peer that sent it; empty: its owner."""
         owner = _owner(record.subkey)
-        teller = by or owner or "somebody"
+        teller = by or owner or "unknown peer"
         reason = self._at_first_sight(record, owner)
         if not reason and (lacking := self._unchecked(record, teller)):
             teller, reason = lacking, f"more than {self._budget.per_s(lacking):.0f} signatures a second to be checked"
@@ -73,7 +73,7 @@ class SignedRecords(RecordValidatorBase):
         return not reason
 
     def right_of(self, records: Iterable[DHTRecord], *, by: str) -> Iterator[DHTRecord]:
-        """Yield the right ones of the records that a peer tells, up to the first forged one: honest peers hold none."""
+        """Yield the valid records among those that a peer sent, up to the first forged one: honest peers hold none."""
         for record in records:
             if self.accepts(record, by=by):
                 yield record
@@ -81,24 +81,24 @@ class SignedRecords(RecordValidatorBase):
                 return
 
     def _at_first_sight(self, record: DHTRecord, owner: str) -> str:
-        """Why it is refused before its signature is looked at, or nothing."""
+        """Return why a record is refused before its signature is checked; empty if it is not."""
         life_s = record.expiration_time - time.time()
         if not owner:
             return "a record that names no peer"
         if owner not in self.trust.allow:
             return f"a record of a peer that {self.trust.allow.why_not(owner)}"
         if not SIGNATURE_BYTES < len(record.value) <= MAX_RECORD_BYTES:
-            return f"a record of {len(record.value)} bytes, up to {MAX_RECORD_BYTES} are allowed"
+            return f"a record of {len(record.value)} bytes, at most {MAX_RECORD_BYTES} are allowed"
         if not life_s <= ROSTER_EXPIRY_S + ROSTER_CLOCKS_S:
-            return f"a record that lives for {life_s:.0f} s, up to {ROSTER_EXPIRY_S:.0f} are allowed"
+            return f"a record that expires in {life_s:.0f} s, at most {ROSTER_EXPIRY_S:.0f} are allowed"
         return ""
 
     def _unchecked(self, record: DHTRecord, teller: str) -> str:
-        """Whose budget is too small to have its signature checked; empty when it can be, or has been."""
+        """Return whose budget is too small for a signature check; empty if it suffices, or the check was done."""
         return "" if _digest(record, record.value) in self._checked else self._budget.spend(teller)
 
     def _on_inspection(self, record: DHTRecord, owner: str) -> str:
-        """Why it is refused after its signature was looked at, or nothing."""
+        """Return why a record is refused by its signature or content; empty if it is not."""
         digest = _digest(record, record.value)
         if digest not in self._checked:
             self._remember(digest, self._is_signed(record, owner))
@@ -121,12 +121,12 @@ def _fields(record: DHTRecord, value: bytes) -> tuple[bytes, bytes, float]:
 
 
 def _digest(record: DHTRecord, value: bytes) -> bytes:
-    """What no other record has. `value` with the signature."""
+    """Return a hash that identifies a record. `value` includes the signature."""
     return hashlib.sha256(msgpack.packb([record.key, *_fields(record, value)])).digest()
 
 
 def _owner(subkey: bytes) -> str:
-    """The peer id that a subkey is, packed as readers will pack it; empty for any other."""
+    """Return the peer id in a subkey; empty if it is none, or not packed as readers pack it."""
     if len(subkey) > MAX_OWNER_BYTES:
         return ""
     try:
@@ -138,13 +138,13 @@ def _owner(subkey: bytes) -> str:
 
 
 def _readable(value: bytes) -> bool:
-    """Whether it unpacks, to plain values: what hivemind's extensions nest, its decoder follows as deep as they go."""
+    """Return whether it unpacks to plain values. hivemind's decoder follows its nested extensions to any depth."""
     try:
         msgpack.unpackb(value, ext_hook=_refuse)
-    except ValueError:  # whatever msgpack makes of other bytes
+    except ValueError:  # what msgpack raises for other bytes
         return False
     return True
 
 
 def _refuse(code: int, data: bytes) -> None:
-    raise ValueError("a record is of plain values")
+    raise ValueError("a record must consist of plain values")

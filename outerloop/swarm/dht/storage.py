@@ -1,13 +1,13 @@
-"""What one DHT node holds: never more of a key than others can read, nor more keys than there are runs.
+"""The records that one DHT node holds, with limits on the size and number of its keys.
 
-    key full     the newest records of non-members go first, so that a new one is dropped at once; members' records go
-                 only when members alone fill the key
-    too many     of one peer, its new key is refused; of all, a non-member's is, and a member's takes the place of the
-    keys         newest one that holds no member's record
+    key full     the newest records of non-members are dropped first, so a new one is dropped at once; members' records
+                 are dropped only if members alone fill the key
+    too many     of one peer: its new key is refused. Of all peers: a non-member's new key is refused; a member's
+    keys         replaces the newest key that holds no member's record
 
-hivemind's nodes hold any number of records, and whoever asks for a key gets all of them in one message, which cannot
-be read beyond 4 MiB. In an open run anybody can make identities and sign records: they can keep other newcomers off the
-roster while they last, and can neither hide the peers that have formed from each other nor end a read.
+hivemind's nodes hold any number of records and send all records of a key in one message, which cannot be read beyond
+4 MiB. In an open run one machine can make many identities and sign records. With these limits such records can keep
+newcomers off the roster until they expire, but can neither hide the formed peers from each other nor make a read fail.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from hivemind.dht.routing import DHTID, Subkey
 from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
 
 MOST_BYTES = 5 << 18
-"""Of one key: records of 1 KiB of 1024 peers, with what is beside them."""
-BESIDE_BYTES = 128  # of a record in a message: its owner, when it expires, how long it is
+"""Size limit of one key: records of 1 KiB from 1024 peers, with their overhead."""
+BESIDE_BYTES = 128  # overhead of a record in a message: its owner, expiration time and length
 MOST_KEYS = 16
-"""Runs that share a DHT, each with one key; 20 MiB in all."""
+"""Limit of keys on one node: one key for each run that shares the DHT; 20 MiB in all."""
 MOST_KEYS_OF_ONE = 4
-"""Runs that one peer takes part in at the same time."""
+"""Limit of keys with records of one peer: the runs that it takes part in at the same time."""
 
 
 class BoundedDhtStorage(DHTLocalStorage):
-    """`member`: whether a peer id is of one that this run counts on."""
+    """hivemind's storage with limits. `member`: returns whether a peer id is that of a member of this run."""
 
     def __init__(self, member: Callable[[Any], bool]) -> None:
         super().__init__()
         self._member = member
 
     def get(self, key: DHTID) -> Any:
-        """As hivemind's, with no more than there is room for: its searches write into what lies here."""
+        """As hivemind's, but first drop what exceeds the size limit: hivemind's searches write into stored values."""
         held = super().get(key)
         if held is not None and isinstance(held.value, DictionaryDHTValue):
             self._make_room(held.value)
         return held
 
     def store_subkey(self, key: DHTID, subkey: Subkey, value: bytes, expiration_time: float) -> bool:
-        """As hivemind's, unless there is no room for it or it is not newer."""
+        """As hivemind's, but refuse a record that is not newer or has no room. Return whether it is held."""
         if not self._is_newer(key, subkey, expiration_time) or not self._has_room(key, subkey):
             return False
         stored = super().store_subkey(key, subkey, value, expiration_time)
@@ -50,12 +50,12 @@ class BoundedDhtStorage(DHTLocalStorage):
         return bool(stored and held is not None and subkey in held.value)
 
     def _is_newer(self, key: DHTID, subkey: Subkey, expiration_time: float) -> bool:
-        """hivemind's storage keeps a note of everything that it is asked to store, also of what it has."""
+        """Return whether a record is newer than the one held. hivemind's storage keeps a note of repeated ones too."""
         held = self._owners(key).get(subkey)
         return held is None or expiration_time > held.expiration_time
 
     def _has_room(self, key: DHTID, subkey: Subkey) -> bool:
-        """Whether a record may lie under a key; the key of a stranger may go for one of a member."""
+        """Return whether a record may be stored under a key; drop a key without members for a member's new one."""
         if subkey in self._owners(key):
             return True
         if sum(subkey in self._owners(other) for other in list(self.data)) >= MOST_KEYS_OF_ONE:
@@ -69,7 +69,7 @@ class BoundedDhtStorage(DHTLocalStorage):
         return True
 
     def _owners(self, key: DHTID) -> DictionaryDHTValue:
-        """The records of a key by owner; none where it holds none."""
+        """Return the records of a key by owner; empty if this node holds none."""
         held = super().get(key)
         return held.value if held is not None and isinstance(held.value, DictionaryDHTValue) else DictionaryDHTValue()
 
@@ -82,7 +82,7 @@ class BoundedDhtStorage(DHTLocalStorage):
 
 
 def size_of(records: DictionaryDHTValue) -> int:
-    """An upper bound of the bytes that these records take in a message."""
+    """Return an upper bound of the bytes that these records take in a message."""
     return sum(_size(record.value) for _, record in records.items())
 
 

@@ -1,9 +1,9 @@
-"""A value of the DHT as it travels: hivemind's dictionary of records, read without hivemind's decoder.
+"""Decode a DHT value: hivemind's dictionary of records, without hivemind's decoder.
 
-    extension 0x50 | [largest size, when the last expires, [[owner, content, when it expires], ...]]
+    extension 0x50 | [largest size, expiration of the last record, [[owner, content, expiration time], ...]]
 
-hivemind's decoder follows whatever extensions are in there, as deep as they go, and believes the first two. Here the
-records are all that counts, and anything else than a flat list of them is nothing.
+hivemind's decoder follows nested extensions to any depth, and believes the first two entries. Here only the records
+count, and anything but a flat list of them gives no records.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import msgpack
 from outerloop.swarm.validation import MAX_PEERS
 
 DICTIONARY = 0x50  # hivemind's number for it
-MOST_ITEMS = 2 * MAX_PEERS  # strangers' beside those of a run
+MOST_ITEMS = 2 * MAX_PEERS  # records of non-members in addition to those of a run
 Item = tuple[str, bytes, float]
-"""(owner, content with its signature, when it expires)."""
+"""(owner, content with its signature, expiration time)."""
 
 
 def items_of(packed: bytes) -> list[Item]:
-    """The records in a value that another node told; none where it is no such value."""
+    """Return the records in a value from another node; none if it is malformed."""
     try:
         outer = msgpack.unpackb(packed, max_array_len=0, max_map_len=0)
         if not isinstance(outer, msgpack.ExtType) or outer.code != DICTIONARY:
             return []
         _, _, items = msgpack.unpackb(outer.data, max_array_len=MOST_ITEMS, max_map_len=0)
-    except (ValueError, TypeError):  # whatever msgpack makes of other bytes
+    except (ValueError, TypeError):  # what msgpack raises for other bytes
         return []
     if not isinstance(items, list):
         return []
@@ -33,5 +33,5 @@ def items_of(packed: bytes) -> list[Item]:
 
 
 def is_item(item: object) -> bool:
-    """Return whether this is what a record is told as."""
+    """Return whether this has the form in which a record is sent."""
     return isinstance(item, list) and list(map(type, item)) == [str, bytes, float]

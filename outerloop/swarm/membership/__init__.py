@@ -1,3 +1,3 @@
-"""Who takes part in a run: records, roster, forming, sessions."""
+"""Membership of a run: roster records, forming the member list, sessions, incarnations."""
 
 import outerloop.swarm.hivemind_import  # noqa: F401  before anything that imports hivemind

@@ -1,15 +1,16 @@
-"""The checkpoint from which the peers of a resumed run go on: the newest of those that most members hold.
+"""Choose the checkpoint from which a resumed run continues: the one that the most members hold.
 
-    held      inner step -> hash of the slow weights, of each generation that a peer can go on from
-    common    the step and hash that the most members hold, of several the newest; more than half have to hold it
+    held      inner step -> hash of the slow weights, for each checkpoint generation that a peer can resume from
+    common    the step and hash that the most members hold, the newest on a tie; more than half must hold it
 
-Peers that were killed at different moments hold different newest generations; each keeps the last two or more, and all
-go back to one that they share. A member that lies can hide its own generations or invent others, and neither stops the
-others: a member that does not hold the common one is left out by name. What it can do is choose among the generations
-that all the others hold, and make the run go back to the older one.
+Peers that were killed at different moments hold different newest generations. Each peer keeps the last two or more, and
+all peers go back to one that they share. A dishonest member can hide its own generations or invent others. Neither
+stops the others: a member that does not hold the common generation is left out by name. It can only choose among the
+generations that all the others hold, and make the run go back to the older one.
 
-What counts are the statements of opening_statements.py, equal for all, so that all come to the same. ANY is told by who
-goes on from what it was given, and can go back to nothing else: it counts as holding whatever the others hold.
+The choice is made from the statements of opening_statements.py. They are the same on all peers, so all peers choose
+the same generation. A peer states ANY if it starts from a state that it was given and cannot go back to another. ANY
+counts as holding whatever the others hold.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ HASH_LETTERS = 16
 
 
 def told(held: Held | str) -> bytes:
-    """Return what others are told of it."""
+    """Return `held` packed as this peer's statement to the others."""
     return msgpack.packb([[step, shown] for step, shown in sorted(held.items())] if isinstance(held, Mapping) else held)
 
 
 def parsed(content: bytes) -> Held | str | None:
-    """Return what another peer told; None for nonsense."""
+    """Return the content of another peer's statement; None if it is malformed."""
     try:
         value = msgpack.unpackb(content)
-    except ValueError:  # every way in which msgpack refuses bytes is one
+    except ValueError:  # the class of all errors that unpackb raises for malformed bytes
         return None
     if value == ANY:
         return ANY
@@ -51,10 +52,10 @@ def parsed(content: bytes) -> Held | str | None:
 
 
 def common(held: Mapping[str, Held | str], *, members: int) -> Generation | None:
-    """Return the generation with which more than half of so many members go on; None: they begin anew.
+    """Return the generation that more than half of the members resume from; None: they start from scratch.
 
-    `held`: by name, of the members that have told it. Raises UserError, saying who holds what, when no more than half
-    of the members hold the same.
+    `held`: the statements of the members that have sent one, by name. `members`: the number of members. Raises
+    UserError, naming what each peer holds, if there is no such majority.
     """
     maps = {peer: one for peer, one in held.items() if isinstance(one, Mapping)}
     anything = len(held) - len(maps)
@@ -68,30 +69,30 @@ def common(held: Mapping[str, Held | str], *, members: int) -> Generation | None
 
 
 def objection(own: Held | str, chosen: Generation | None) -> str:
-    """Return why this peer cannot go on with most of the others, and what to type; empty when it can."""
+    """Return why this peer cannot continue with the majority, and what to do about it; empty if it can."""
     if not isinstance(own, Mapping) or (chosen in own.items() if chosen else not own):
         return ""
     if chosen is None:
         return (
-            f"most peers hold no checkpoint and begin anew, and this machine holds {shown(own)}: type another run_dir="
-            " here, or end the others and bring back their checkpoints"
+            f"most peers hold no checkpoint and start from scratch, but this machine holds {shown(own)}: set another"
+            " run_dir= here, or stop the other peers and restore their checkpoints"
         )
     return (
-        f"most peers go on from step {chosen[0]} with slow weights {chosen[1]}, and this machine holds {shown(own)}:"
-        " start it again once they have trained for a few rounds, and it takes over their state"
+        f"most peers resume from step {chosen[0]} with slow weights {chosen[1]}, but this machine holds {shown(own)}:"
+        " restart it once they have trained for a few rounds, and it takes over their state"
     )
 
 
 def without(held: Mapping[str, Held | str], chosen: Generation | None) -> list[str]:
-    """Return one line for each of these peers that does not hold what most go on with."""
+    """Return one line for each of these peers that does not hold the chosen generation."""
     lacking = [(peer, one) for peer, one in sorted(held.items()) if isinstance(one, Mapping) and objection(one, chosen)]
-    begins = f"goes on from step {chosen[0]}" if chosen else "begins anew"
+    begins = f"the run resumes from step {chosen[0]}" if chosen else "the run starts from scratch"
     return [f"{begins} without {peer}, which holds {shown(one)}" for peer, one in lacking if isinstance(one, Mapping)]
 
 
 def shown(held: Held) -> str:
-    """The steps of it, for people."""
-    return f"step {', '.join(map(str, sorted(held)))}" if held else "none"
+    """Return the held steps as text for messages."""
+    return f"step {', '.join(map(str, sorted(held)))}" if held else "no checkpoint"
 
 
 def _entries(maps: Mapping[str, Held]) -> set[Generation]:
@@ -101,10 +102,10 @@ def _entries(maps: Mapping[str, Held]) -> set[Generation]:
 def _nothing_common(maps: Mapping[str, Held], best: Generation | None, told: int, members: int) -> str:
     each = "; ".join(f"{peer} holds {shown(one)}" for peer, one in sorted(maps.items()))
     if best is None:
-        return f"{told} of {members} peers have told which checkpoints they hold, too few to begin: start all again"
+        return f"only {told} of {members} peers have stated which checkpoints they hold, too few to start: restart all"
     who = sorted(peer for peer, one in maps.items() if best in one.items())
     return (
         f"no checkpoint is held by more than half of the {members} peers: {each}. Step {best[0]} is held by"
-        f" {', '.join(who)}: there type exchange.reform=true exchange.peers={len(who)}, and start the others once these"
-        " train, or type another run_dir= everywhere to begin anew"
+        f" {', '.join(who)}: there set exchange.reform=true exchange.peers={len(who)}, and start the others once these"
+        " train; or set another run_dir= on all peers to start from scratch"
     )

@@ -1,22 +1,28 @@
-"""Membership of a run: which peers take part, and the same sorted list of them everywhere, so that all agree on ranks.
+"""Form a run: agree with the other peers on one sorted list of members, and so on the ranks.
 
-The members are the first `peers` of the roster in the order of joining, of those with the same settings
-(mismatched_peers.py has the others). A roster is only what a peer happens to see, so each one asks every other for the
-list that *it* sees:
+The members are the first `peers` roster entries in the order of joining, counting only peers with the same settings
+(mismatched_peers.py handles the others). A roster is only what one peer currently sees, so each peer asks every other
+for the list that *it* sees:
 
-    all of the list tell the same        the swarm has formed
-    more than half of it do              it forms after FORM_GRACE_S without the others, and names them
-    others have formed, by a list        it goes before what this peer sees itself: a surplus machine that shows up a
-    with this peer in it                 moment later cannot separate it from the members that have already formed
+    all listed peers report the same list    the swarm has formed
+    more than half of them do                it forms after FORM_GRACE_S without the others, and logs their names
+    others have already formed with a list   their list overrides what this peer sees: a surplus machine that appears
+    that contains this peer                  a moment later cannot separate it from the members that have formed
 
-The list, with the times of joining, names the sitting: what is agreed on holds in it alone. A run that is resumed as a
-whole forms anew; who is restarted while others go on, and remembers their sitting, is back in it. Who comes late is no
-member: the others know its name, and the agreement counts on it once it has the state.
+The list, including the times of joining, names the session. Agreements are valid in their session only. A run that is
+resumed as a whole forms a new session. A peer that restarts while the others continue, and remembers their session,
+rejoins it. A late joiner is not a member: the others know its name, and the agreement counts on it once it has the
+state.
 
-That a list has formed is believed when more than half of these tell it (proof.py says what fewer can): of the members
-in it, this peer included, if it is one; else of the others on exchange.allow, as for the commits after it; in an open
-run, and in gossip, of those that it would form with, or else of all that have formed. A sitting that this peer
-remembers needs no proof.
+A peer believes that a list has formed if more than half of the voters report it (proof.py lists what a minority can
+do). The voters are:
+
+    this peer is in the list              the members in the list, including this peer
+    it is not; run with exchange.allow    the other listed peers, as for the commits that follow
+    it is not; open run, or gossip        the peers that it would form with, if there are enough; else all that report
+                                          a list that has formed
+
+A session that this peer remembers needs no proof.
 """
 
 from __future__ import annotations
@@ -48,10 +54,11 @@ logger = logging.getLogger(__name__)
 
 
 class Formation:
-    """`names`: peer id -> name of every member, in the order of names; final once `form` has returned.
+    """This peer's part in forming the run, and the members that it knows.
 
-    `sitting` is final then, too, and `came_late`: whether it was under way. `remembers` says whether this peer has been
-    in a sitting before; None: nothing is remembered, as in gossip.
+    `names`: peer id -> name of every member, sorted by name. `sitting`: name of the session. `came_late`: whether the
+    session had already started without this peer. All three are final once `form` has returned. `remembers` returns
+    whether this peer was in a session before; None: nothing is remembered, as in gossip.
     """
 
     def __init__(
@@ -73,16 +80,16 @@ class Formation:
         self._peers = peers
         self._own = own
         self._mismatched = mismatched
-        self._silent: set[str] = set()  # of the members here, those that do not tell the same
+        self._silent: set[str] = set()  # members in this peer's list that do not report the same list
         self._turned_away_by: set[str] = set()
         self._records: list[Record] = []
         self._members: Members = [[own.name, own.joined]]
-        self._formed_lists: dict[str, Members] = {}  # of those who have formed, by who tells it
-        self._late_told: dict[str, dict[str, str]] = {}  # by who tells it: peer id -> name
+        self._formed_lists: dict[str, Members] = {}  # lists of the peers that have formed, by peer name
+        self._late_told: dict[str, dict[str, str]] = {}  # late joiners (peer id -> name) that each of them reports
         self._formed = False
         self._late = LateJoiners(self._there)
         self.came_late = False
-        self._majority: tuple[Members, float] = [], math.inf  # a list that more than half tell, and since when
+        self._majority: tuple[Members, float] = [], math.inf  # list that more than half report, since when
 
     def __contains__(self, peer_id: str) -> bool:
         return peer_id in self.known
@@ -93,7 +100,7 @@ class Formation:
 
     @property
     def known(self) -> dict[str, str]:
-        """Members, and who came late."""
+        """Members and late joiners: peer id -> name."""
         return self._late.names | self.names
 
     @property
@@ -101,11 +108,15 @@ class Formation:
         return sitting_of(self._run, self._members)
 
     async def serve(self) -> None:
-        """Tell whom this run is open to which members this peer sees: the roster is public already."""
+        """Answer any peer that may take part with the members that this peer sees; the roster is public already."""
         await self._transport.serve(self._protocol, allowed=anybody, handler=self._tell)
 
     async def form(self, *, timeout_s: float) -> None:
-        """Wait until `peers` members see the same list. Raises UserError, telling who is there."""
+        """Wait until `peers` members see the same list.
+
+        Raises UserError if that takes longer than `timeout_s`, naming the peers present; if this peer's own settings
+        are the wrong ones; or if all other peers reject it.
+        """
         pause_s = FORM_POLL_S[0]
         try:
             async with limit(timeout_s):
@@ -126,12 +137,12 @@ class Formation:
         await self._late.forget_gone()
 
     def _welcome(self, peer_id: str, name: str) -> None:
-        """Know one that asks by its name. Raises Unreadable when it had another one before."""
+        """Remember the name of a peer that asks. Raises Unreadable if it had another name before."""
         known = self.known.get(peer_id, name)
         if known != name:
-            raise Unreadable(f"it names itself {name}, and is {known}")
+            raise Unreadable(f"it calls itself {name}, but is known as {known}")
         if not self._late.add(name):
-            self._transport.trust.refusals.note("outsiders", peer_id, f"{MAX_PEERS} came late before it")
+            self._transport.trust.refusals.note("outsiders", peer_id, f"there are {MAX_PEERS} late joiners already")
 
     async def _there(self) -> Iterable[str]:
         return [record.peer_id for record in await self._roster.read()]
@@ -154,7 +165,7 @@ class Formation:
         return self._formed
 
     async def _hear(self, other: Record) -> None:
-        """What another one sees; nobody who is slow, still starting, or dead and not yet expired is waited for."""
+        """Ask a peer for its list. Give up after VIEW_S: it may be slow, starting, or dead but not yet expired."""
         try:
             async with limit(VIEW_S), self._transport.open_stream(other.peer_id, self._protocol) as stream:
                 await stream.send_object({"name": self._own.name})
@@ -170,7 +181,7 @@ class Formation:
             self._take_list(other.name, answer)
 
     def _take_list(self, teller: str, answer: Request) -> None:
-        """Take the lists of one that has formed, if they can be right."""
+        """Keep the lists of a peer that has formed, if they are valid."""
         allow = self._transport.trust.allow
         if why := objection(answer["members"], allow):
             self._transport.trust.refusals.note("requests", teller, f"{self._protocol}: {why}")
@@ -179,17 +190,17 @@ class Formation:
         self._late_told[teller] = names_in(answer["late"], allow)
 
     def _most_told(self) -> Members:
-        """The list that more than half of those tell who have formed, if any; who tells another is refused by name."""
+        """Return the list that more than half of the formed peers report, else []; log those that report another."""
         lists = self._formed_lists
         most = [one for one in lists.values() if 2 * sum(one == other for other in lists.values()) > len(lists)]
         for name in [name for name, one in lists.items() if most and one != most[0]]:
             self._transport.trust.refusals.note(
-                "ballots", name, "tells other members than most of those who have formed"
+                "ballots", name, "reports a different member list than most peers that have formed"
             )
         return most[0] if most else []
 
     def _conclude(self, formed: Members) -> None:
-        """Set whether the swarm has formed. `formed`: the list that most of those tell who have formed; empty: none."""
+        """Set whether the swarm has formed. `formed`: the list that most formed peers report; empty: no such list."""
         is_member = [self._own.name, self._own.joined] in formed and not self._remembers_that(formed)
         if formed and self._is_backed(formed, is_member):
             self.came_late = not is_member
@@ -201,7 +212,7 @@ class Formation:
         return self._remembers is not None and self._remembers(sitting_of(self._run, members))
 
     def _is_backed(self, formed: Members, is_member: bool) -> bool:
-        """Whether enough peers tell that this list has formed."""
+        """Return whether enough peers report that this list has formed, or this peer remembers its session."""
         tellers = {id_of(name) for name, one in self._formed_lists.items() if one == formed}
         if is_member:
             voters = {id_of(name) for name, _ in formed}
@@ -211,14 +222,17 @@ class Formation:
         return 2 * len(tellers & voters) > len(voters) or self._remembers_that(formed)
 
     def _voters(self) -> set[str]:
-        """Ids of those whose word on who has formed counts for a peer that is no member."""
+        """Return the ids of the peers whose reports of a formed list count for a peer that is not in that list."""
         listed = self._transport.trust.allow.listed if self._remembers else frozenset[str]()
         would_form = len(self._members) == self._peers and self._own.peer_id in self.names
         known = listed or frozenset(self.names if would_form else ())
         return set(known - {self._own.peer_id}) or set(map(id_of, self._formed_lists))
 
     def _enough_see_the_same(self) -> bool:
-        """Whether all members tell the list that this peer sees, or more than half of them, long enough."""
+        """Return whether enough members report the list that this peer sees.
+
+        All of them are enough, or more than half of them once FORM_GRACE_S has passed or a peer has formed with it.
+        """
         now_s = asyncio.get_running_loop().time()
         if 2 * len(self._silent) >= len(self._members):
             self._majority = [], math.inf
@@ -229,7 +243,7 @@ class Formation:
         if self._silent and not has_formed and now_s < self._majority[1] + FORM_GRACE_S:
             return False
         for name in sorted(self._silent):
-            logger.warning("%s does not tell the same members as the others, or nothing: formed without its word", name)
+            logger.warning("%s reports a different member list, or does not answer: formed without it", name)
         return True
 
     def _what_is_missing(self, waited_s: float) -> str:
@@ -239,16 +253,16 @@ class Formation:
         if self._formed_lists:
             tellers = _list([record for record in self._records if record.name in self._formed_lists])
             if not self._most_told():
-                return f"run {self._run} is under way, and most of these do not tell the same members: {tellers}"
-            return (
-                f"run {self._run} is under way, as these tell: {tellers}. More than half of the peers have to tell it"
-            )
-        there = f"after {waited_s:.0f} s {len(self._records)} of {self._peers} peers are there ({_list(self._records)})"
+                return f"run {self._run} has started, but these peers do not agree on its members: {tellers}"
+            return f"run {self._run} has started according to {tellers}; more than half of the peers must report it"
+        there = (
+            f"after {waited_s:.0f} s {len(self._records)} of {self._peers} peers are present ({_list(self._records)})"
+        )
         if len(self._records) < self._peers:
             missing, join = self._peers - len(self._records), f"exchange.initial_peers=[{self._own.addresses[0]}]"
-            return f"{there}, {missing} missing; start them with {join}, or type exchange.peers={len(self._records)}"
+            return f"{there}, {missing} missing; start them with {join}, or set exchange.peers={len(self._records)}"
         if len(self._records) > self._peers:
-            return f"{there}, too many; the run has as many as it began with. Type exchange.peers={len(self._records)}"
+            return f"{there}, too many; a run keeps its number of peers. Set exchange.peers={len(self._records)}"
         if self._turned_away_by:
             return self._outside()
         others = ", ".join(sorted(self._silent))
@@ -256,8 +270,8 @@ class Formation:
 
     def _outside(self) -> str:
         return (
-            f"{', '.join(sorted(self._turned_away_by))} of run {self._run} turn this peer away: there, "
-            f"type exchange.allow=[...,{self._own.peer_id}]"
+            f"{', '.join(sorted(self._turned_away_by))} of run {self._run} reject this peer: there, "
+            f"set exchange.allow=[...,{self._own.peer_id}]"
         )
 
 

@@ -1,10 +1,10 @@
-"""What a process says of itself: which one of its peer's it is, and that it has seen another one.
+"""Signed statements of a process: which incarnation of its peer it is, or an objection.
 
     incarnation   count | nonce | signature over (run, count | nonce)
-    objection     nonce | the other's nonce | signature over (run, both nonces): "I live, and this one is younger"
+    objection     nonce | the other's nonce | signature over (run, both nonces): "I am alive, the other is younger"
 
-Both are signed by the key of the peer, since others pass them on. Only a process that lives can object to a nonce that
-was drawn after its own.
+Both are signed with the peer's key, because other peers relay them. Only a process that is alive can object to a nonce
+that was drawn after its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PACKED_BYTES = COUNT_BYTES + NONCE_BYTES + SIGNATURE_BYTES
 
 @dataclass(frozen=True)
 class Incarnation:
-    """One process of a peer, `packed` as it is told. What comes from others is not checked yet."""
+    """One process of a peer. `packed`: as sent to others. One that came from others is not verified yet."""
 
     count: int
     nonce: bytes
@@ -30,36 +30,36 @@ class Incarnation:
 
     @staticmethod
     def read(packed: object) -> Incarnation | None:
-        """Return what was told; None where it is none."""
+        """Return the incarnation in these bytes, its signature unchecked; None if they hold none."""
         if type(packed) is not bytes or len(packed) != PACKED_BYTES:
             return None
         return Incarnation(int.from_bytes(packed[:COUNT_BYTES], "big"), packed[COUNT_BYTES:][:NONCE_BYTES], packed)
 
 
 class IncarnationStatements:
-    """Makes them as this peer, and checks those of all. `run`: they are of this one alone."""
+    """Signs this peer's statements and checks those of all peers. They are valid for this `run` only."""
 
     def __init__(self, signatures: Signatures, *, run: str) -> None:
         self._signatures = signatures
         self._run = run
 
     def incarnation(self, life: Life) -> Incarnation:
-        """Return what this process is."""
+        """Return the signed incarnation of this process."""
         said = life.count.to_bytes(COUNT_BYTES, "big") + life.nonce
         return Incarnation(life.count, life.nonce, said + self._signatures.sign(INCARNATION, self._run, said))
 
     def objection(self, own: Incarnation, younger: Incarnation) -> bytes:
-        """Return what this process says against another one of its peer."""
+        """Return the signed objection of this process to a younger one of its peer."""
         nonces = own.nonce + younger.nonce
         return nonces + self._signatures.sign(OBJECTION, self._run, nonces)
 
     def is_of(self, peer: str, one: Incarnation) -> bool:
-        """Return whether this peer, by id, has signed that it is so."""
+        """Return whether the peer with this id has signed this incarnation."""
         said, signature = one.packed[:-SIGNATURE_BYTES], one.packed[-SIGNATURE_BYTES:]
         return self._signatures.right(signature, INCARNATION, self._run, said, by=peer)
 
     def objects(self, peer: str, elder: Incarnation, younger: Incarnation, objection: object) -> bool:
-        """Return whether this is what one process of a peer says against another one."""
+        """Return whether `objection` is the elder's valid objection to the younger process of this peer."""
         nonces = elder.nonce + younger.nonce
         if type(objection) is not bytes or not objection.startswith(nonces):
             return False

@@ -1,29 +1,29 @@
-"""Which process of a peer is taken for it, so that two machines with one key are noticed, and one is refused by all.
+"""Detect two machines that run with one key: all peers accept one of them and refuse the other.
 
     outerloop/1/<run>/incarnation    {incarnation} ->                 <- {taken} | {known, objection}, as below
                                      {incarnation, other} ->          <- {objection}
     with each ballot                 {incarnation} | the ballot ->    <- nothing | {known, objection}    {objection} ->
 
-A process is a count, raised in the key's own file before it says anything, and a nonce. The count tells a restart from
-a copy:
+A process is identified by a count, which it increases in the key's file before it sends anything, and by a nonce. The
+count distinguishes a restart from a copy:
 
-    higher than the known one    a restart, or a copy that was started while the known one lives. The known one is asked
-                                 on a stream that is opened now: if it answers, it lives, and objects. If another one
-                                 answers, or nobody, it has gone: a process that was killed is back at once
-    the same, another nonce      one file was started twice: it was copied. Who came second is refused
-    lower                        a file from before the last start: a backup, an older snapshot. It is refused
+    higher than the known one    a restart, or a copy that was started while the known process is alive. The known
+                                 process is asked on a new stream. If it answers, it is alive and objects. If another
+                                 process answers, or none, it has gone. So a killed process can return at once
+    the same, another nonce      the same file was started twice, so it was copied. The second process is refused
+    lower                        a file from before the last start: a backup or an older snapshot. It is refused
 
-A file that is set back to a moment after the last start looks like a restart: rollback.py is for its memory. A process
-that objects to a copy notes that count in its own file, so that its next start has a higher one than the copy.
+A file that was restored to a moment after the last start looks like a restart; rollback.py checks its memory. A process
+that objects to a copy records the copy's count in its own file, so that its next start has a higher count.
 
-Whoever notices two tells each when it next speaks; what it tells is signed by the peer itself. A process that is shown
-an objection against itself is the younger one and stops. A process that others already accepted and that is shown a
-higher count is the elder: it objects and carries on, and is believed by those as well that had taken the younger one
-for a restart. No clocks are compared. A liar can stop nobody whose key was not copied: it would need a signature of
-that peer over a count that it never had.
+A peer that notices two processes notifies each of them when that process next sends something. What it passes on is
+signed with the key that the two share. A process that receives an objection against itself is the younger one and
+stops. A process that others have accepted, and that is shown a higher count, is the elder: it objects and continues.
+Peers that took the younger one for a restart then believe the elder. No clocks are compared. A liar cannot stop a peer
+whose key was not copied: it would need that peer's signature over a count that the peer never had.
 
-Where different peers have met two processes of one count first, both stop. A machine that is frozen with its memory and
-goes on twice (a live snapshot) has one nonce: only what the two sign can show it.
+If different peers first met different processes with the same count, both stop. A machine that is frozen with its
+memory and resumed twice (a live snapshot) has one nonce: only messages signed by both processes can reveal that.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ from outerloop.types import UserError
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 MOST_PEERS = 4096
-"""Peers whose process is known here, four times as many as may be members. Who was silent for longest goes first."""
+"""Peers whose process is remembered, four times as many as may be members. The longest silent one is dropped first."""
 MOST_REFUSED = 4
-"""Refused processes that are remembered of each peer; the elder is asked again about one that was forgotten."""
+"""Refused processes remembered for each peer; the elder is asked again about a forgotten one."""
 MOST_INTRODUCED = 64
-"""Peers that are told at once which process this is: in an open run anybody can be many."""
+"""Peers that this process introduces itself to at once: in an open run one machine can have many identities."""
 
 
 @dataclass
 class _Known:
-    """Of one peer: the process that is taken for it, and the refused ones by nonce, with the objection to each."""
+    """The accepted process of one peer, and the objection to each refused one by nonce, empty if there is none."""
 
     one: Incarnation
     refused: OrderedDict[bytes, bytes] = field(default_factory=OrderedDict)
@@ -66,10 +66,12 @@ class _Known:
 
 
 class Incarnations:
-    """Those of all peers, and the own one: `own` as it is told, `stopped` once it must not go on.
+    """The accepted processes of all peers, and this process.
 
-    life    this process
-    tell    told, in one line, that another machine uses this peer's key
+    own        this process's incarnation, as sent to others
+    stopped    why this process must stop; None while it may continue
+    life       this process
+    tell       called with one line for the user when another machine uses this peer's key
     """
 
     def __init__(self, transport: Transport, *, run: str, life: Life, tell: Callable[[str], None]) -> None:
@@ -82,17 +84,17 @@ class Incarnations:
         self.own = self._me.packed
         self.stopped: UserError | None = None
         self._told, self._noticed = asyncio.Event(), asyncio.Event()
-        self._taken = False  # for this peer, by another one that knew of no other process
+        self._taken = False  # another peer has accepted this process as this peer
         self._seen: set[bytes] = set()
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._asking: dict[str, asyncio.Lock] = {}
 
     async def serve(self) -> None:
-        """Answer from now on."""
+        """Start to answer requests."""
         await self._transport.serve(self._protocol, allowed=anybody, handler=self._answer)
 
     async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what `work` comes to. Raises UserError as soon as this process must not go on."""
+        """Return the result of `work`. Raises UserError as soon as this process must stop."""
         working, told = asyncio.ensure_future(work), asyncio.ensure_future(self._told.wait())
         try:
             await asyncio.wait((working, told), return_when=asyncio.FIRST_COMPLETED)
@@ -103,16 +105,16 @@ class Incarnations:
             working.cancel()
             told.cancel()
 
-    # this process speaks
+    # messages that this process sends
 
     async def introduce(self, peers: Iterable[str]) -> None:
-        """Tell these peers, by id, which process this is; the first of them, if they are many."""
+        """Introduce this process to these peers, given by id; to the first MOST_INTRODUCED of them at most."""
         others = [peer for peer in peers if peer != self._transport.peer_id][:MOST_INTRODUCED]
         taken = await asyncio.gather(*map(self._introduce, others))
         self._taken |= any(taken) and self.stopped is None
 
     async def keep_introducing(self, peers: Callable[[], Iterable[str]]) -> None:
-        """Tell one of them after the other, as long as this process lives, and all when a younger one is noticed."""
+        """Introduce this process to one peer after the other until it stops; to all when a younger one is noticed."""
         turn = 0
         while self.stopped is None:
             try:
@@ -127,21 +129,21 @@ class Incarnations:
             await self.introduce(now)
 
     async def heed(self, stream: Stream) -> None:
-        """Take what a peer answers to a ballot, if it answers at all; then the stream has ended."""
+        """Process a peer's answer to a ballot. No answer, only the end of the stream, means the ballot was accepted."""
         try:
             answer = await stream.receive_object()
         except BrokenStream:
-            return  # nothing: the ballot was taken
+            return  # no answer: the ballot was accepted
         await self._heed(answer, stream)
 
     def seen(self, packed: object) -> None:
-        """Tell the user of a record of this peer that another process has written, unless it is one from before."""
+        """Warn the user if another process wrote this peer's roster record, unless it is an earlier process."""
         one = Incarnation.read(packed)
         if one is not None and one.count >= self.life.count and self._is_twin(one):
             self._tell_of(one)
 
     async def _introduce(self, peer: str) -> bool:
-        """Whether it takes this process for its peer."""
+        """Introduce this process to a peer. Return whether the peer accepts it."""
         try:
             async with limit(2 * VIEW_S), self._transport.open_stream(peer, self._protocol) as stream:
                 await stream.send_object({"incarnation": self.own})
@@ -149,16 +151,16 @@ class Incarnations:
                 await self._heed(answer, stream)
                 return answer.get("taken") is True
         except (BrokenStream, Unreachable, TimeoutError) as error:
-            logger.debug("%s was not told which process this is: %s", peer, error)
+            logger.debug("this process was not introduced to %s: %s", peer, error)
             return False
 
     async def _heed(self, answer: Request, stream: Stream) -> None:
-        """What another peer knows of this one is told here."""
+        """Process what a peer knows of another process with this one's key: stop, or object to a younger one."""
         known = Incarnation.read(answer.get("known"))
         if known is None or not self._is_twin(known):
             return
         if self._statements.objects(self._transport.peer_id, known, self._me, answer.get("objection")):
-            self._stop("it was there before, and is still there")
+            self._stop("it started earlier and is still running")
         elif known.count > self.life.count and self._taken:
             await stream.send_object({"objection": self._objection(known)})
             await stream.ended()
@@ -180,29 +182,30 @@ class Incarnations:
             self._noticed.set()
             self._count_past(twin)
             self._tell(
-                f"another machine has started with a copy of this peer's identity {self.life.path}, and is refused:"
-                " remove that file there, and it gets an identity of its own"
+                f"another machine has started with a copy of this peer's identity {self.life.path} and is refused:"
+                " delete that file there, and the machine gets its own identity"
             )
 
     def _count_past(self, copy: Incarnation) -> None:
         try:
             self.life.leave_out(copy.count)
-        except (OSError, UserError) as error:  # the next start may be taken for the copy, and is told so
-            logger.warning("the count of a copy could not be noted in %s: %s", self.life.path, error)
+        except (OSError, UserError) as error:  # peers may then take the next start for the copy, and notify it
+            logger.warning("the start count of a copy could not be recorded in %s: %s", self.life.path, error)
 
     def _stop(self, why: str) -> None:
         self.stopped = UserError(
-            f"another machine runs with the identity of {self._transport.peer_id}, and {why}: this one stops. Delete"
-            f" the copied key: on the machine with the copy type rm {self.life.path}, and it gets a key of its own"
+            f"another machine runs with the identity of {self._transport.peer_id}, and {why}: this process stops."
+            f" Delete the copied key: on the machine with the copy run rm {self.life.path}, and it gets its own key"
         )
         self._told.set()
 
-    # others speak
+    # messages from other peers
 
     async def accepts(self, remote: str, told: object, stream: Stream) -> bool:
-        """Return whether the process that has opened this stream is taken for its peer; if not, tell it why.
+        """Return whether the process that opened this stream is accepted as its peer; if not, send it the reason.
 
-        Who does not say which one it is has nothing to be told from. Raises Unreadable for what is no incarnation.
+        `told`: the incarnation that it sent; None, if it sent none, is accepted. Raises Unreadable if it is malformed,
+        or not signed by the peer.
         """
         if told is None:
             return True
@@ -214,7 +217,7 @@ class Incarnations:
         return known.one.nonce == one.nonce or await self._gives_way(remote, known, one, stream)
 
     async def _look_up(self, remote: str, one: Incarnation) -> _Known:
-        """What is known of a peer, now that this process of it has spoken."""
+        """Return what is known of a peer, updated with this process of it."""
         known = self._known.setdefault(remote, _Known(one))
         self._known.move_to_end(remote)
         while len(self._known) > MOST_PEERS:
@@ -229,13 +232,13 @@ class Incarnations:
         return known
 
     async def _ask(self, remote: str, elder: Incarnation, other: Incarnation) -> bytes:
-        """The objection of a process to another one; empty when it does not answer, since it has gone."""
+        """Ask the elder process for its objection to another one. Empty: it gives no valid answer, so it has gone."""
         try:
             async with limit(VIEW_S), self._transport.open_stream(remote, self._protocol) as stream:
                 await stream.send_object({"incarnation": self.own, "other": other.packed})
                 answer = await stream.receive_object()
         except (BrokenStream, Unreachable, TimeoutError) as error:
-            logger.info("%s has started again, its process of before does not answer: %s", remote, error)
+            logger.info("%s has restarted: its previous process does not answer: %s", remote, error)
             return b""
         objection = answer.get("objection")
         if not isinstance(objection, bytes) or not self._statements.objects(remote, elder, other, objection):
@@ -243,8 +246,8 @@ class Incarnations:
         return objection
 
     async def _gives_way(self, remote: str, known: _Known, one: Incarnation, stream: Stream) -> bool:
-        """Tell a process that another one is taken for its peer. Whether that one has to give way, as it objects."""
-        self._transport.trust.refusals.note("outsiders", remote, "another machine uses the identity of this peer, too")
+        """Notify a process that another one is accepted for its peer. Return whether it objects and replaces it."""
+        self._transport.trust.refusals.note("outsiders", remote, "another machine also uses the identity of this peer")
         younger = known.one
         await stream.send_object({"known": younger.packed, "objection": known.refused.get(one.nonce, b"")})
         try:
@@ -267,6 +270,6 @@ class Incarnations:
         await stream.ended()
 
     def _objection_to(self, other: Incarnation) -> bytes:
-        """What is told of another process with this one's id."""
+        """Return this process's objection to another process of its peer; empty if that process is not younger."""
         younger = other.count > self.life.count and self.stopped is None and self._is_twin(other)
         return self._objection(other) if younger else b""

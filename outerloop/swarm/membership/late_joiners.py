@@ -1,9 +1,9 @@
-"""Peers that came when the sitting was under way, by name, until they have gone.
+"""Late joiners: peers that joined after the session had started, by name, until they have gone.
 
-Each peer id keeps one name: the first it used here, or the one that most formed peers report. Seats and votes are
-counted by name, so a second name would be a second vote. Anybody can come late to an open run, so at most MAX_PEERS are
-held; a peer whose record has left the roster makes room. Those that this peer takes for members while they ask are held
-too: the swarm may form without one of them.
+Each peer id keeps one name: the first that it used with this peer, or the one that most formed peers report. Members
+and votes are counted by name, so a second name would give a second vote. In an open run any peer can join late, so at
+most MAX_PEERS are kept; a peer whose record has left the roster makes room. A peer that this one takes for a member
+when it asks is kept too, because the swarm may form without it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,15 @@ from outerloop.swarm.timeouts import ROSTER_EXPIRY_S
 from outerloop.swarm.validation import MAX_PEERS, id_of
 
 GONE_LOOKS = 3
-"""A peer has gone when so many looks in a row, ROSTER_EXPIRY_S apart, show no record of it: one read may miss some."""
+"""A peer has gone if this many roster reads in a row, ROSTER_EXPIRY_S apart, lack its record. A single read may miss
+some records."""
 
 
 class LateJoiners:
-    """`names`: peer id -> name. `there`: reads the ids of all that have a record, this peer's own included."""
+    """The late joiners that this peer knows. `names`: peer id -> name.
+
+    `there`: reads the ids of all peers that have a roster record, this peer's own included.
+    """
 
     def __init__(self, there: Callable[[], Awaitable[Iterable[str]]]) -> None:
         self.names: dict[str, str] = {}
@@ -30,7 +34,7 @@ class LateJoiners:
         self._look_at_s = -math.inf
 
     def add(self, name: str) -> bool:
-        """Add one. Return whether its id goes by this name: not if it had another, or if there is no room."""
+        """Add a peer. Return whether its id is now known by this name: false if it has another, or there is no room."""
         peer_id = id_of(name)
         if peer_id not in self.names and len(self.names) < MAX_PEERS:
             self.names[peer_id] = name
@@ -38,14 +42,14 @@ class LateJoiners:
         return self.names.get(peer_id) == name
 
     def add_told(self, told: Iterable[Mapping[str, str]]) -> None:
-        """Add those of whom more than half tell one name. `told`: peer id -> name, of each peer that has formed."""
+        """Add each name that more than half of the lists hold. `told`: peer id -> name, from each formed peer."""
         lists = list(told)
         counts = Counter(name for one in lists for name in one.values())
         for name in [name for name, count in counts.items() if 2 * count > len(lists)]:
             self.add(name)
 
     async def forget_gone(self) -> None:
-        """Look who is still there, once in ROSTER_EXPIRY_S at most."""
+        """Remove the peers that have gone; read the roster once per ROSTER_EXPIRY_S at most."""
         now_s = asyncio.get_running_loop().time()
         if not self.names or now_s < self._look_at_s:
             return

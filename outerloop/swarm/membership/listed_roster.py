@@ -1,11 +1,12 @@
-"""The roster of a listed run: every listed peer is asked directly for its record, so no lookup passes through others.
+"""The roster of a run with an allow-list: each listed peer is asked directly for its record.
 
     outerloop/1/<run>/roster   {}                 ->   <- {records: [own]}
-                               {record}           ->   <- {}                       the asker's own: it withdraws
-                               {after: peer id}   ->   <- {records, more}          all that are held, in pages
+                               {record}           ->   <- {}                       the asker's own record: it withdraws
+                               {after: peer id}   ->   <- {records, more}          all held records, in pages
 
-A record is what the DHT would hold, [owner, value with its signature, when it expires] (records.py), and one that
-expires later replaces an earlier one. Pages are for whoever looks on through one peer: that peer asks the others first.
+No lookup passes through other peers. A record has the form in which the DHT would store it: [owner, value with
+its signature, expiration time] (records.py). A record that expires later replaces an earlier one. Pages are for an
+observer that reads the roster through one peer; that peer asks the others first.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ from outerloop.swarm.timeouts import LISTED_S, VIEW_S, limit
 from outerloop.swarm.validation import MAX_PEERS
 
 PAGE_BYTES = 48 * 1024
-"""Of the records of a page before the last: with that one, 8 KiB, it fits into a control message of 64 KiB."""
+"""A page takes no more records at this size. With the last record, 8 KiB, it fits a control message of 64 KiB."""
 Found = list[tuple[Any, Any, float]]
-"""(peer id, what it tells of itself, when that expires)."""
+"""(peer id, content of its record, expiration time)."""
 
 
 def roster_key(run: str) -> str:
-    """The key of a run's roster in the DHT, which its records are signed for."""
+    """Return the DHT key of a run's roster. The records are signed for it."""
     return f"outerloop/{run}/roster"
 
 
 class ListedRoster:
-    """This peer's record and those of the listed peers that it has heard. `records` signs and checks them."""
+    """This peer's record and those received from the listed peers. `records` signs and checks them."""
 
     def __init__(self, transport: Transport, records: SignedRecords, *, run: str) -> None:
         self._transport = transport
@@ -52,11 +53,11 @@ class ListedRoster:
 
     @property
     def is_listed(self) -> bool:
-        """Whether the run has a list, so that this is its roster."""
+        """Whether the run has an allow-list, so that this roster is used."""
         return self._transport.trust.allow.closed
 
     async def serve(self) -> None:
-        """Tell whoever may take part what is held."""
+        """Answer any peer that may take part with the held records."""
         await self._transport.serve(self._protocol, allowed=anybody, handler=self._answer)
 
     def show(self, value: Any, *, expires: float) -> None:
@@ -66,7 +67,7 @@ class ListedRoster:
         self._held[own] = self._record(own, self._records.sign_value(record), expires)
 
     async def withdraw(self, value: Any, *, expires: float) -> None:
-        """Hold this as the own record, and tell those who may hold another one."""
+        """Hold this as this peer's own record, and send it to the peers that may hold an earlier one."""
         self.show(value, expires=expires)
         if self.is_listed:
             told = {"record": _packed(self._held[self._transport.peer_id])}
@@ -76,7 +77,7 @@ class ListedRoster:
                 task.cancel()
 
     async def read(self) -> Found:
-        """Return the records of the peers that are there; who does not answer in LISTED_S is heard by the next time."""
+        """Return the records of the peers present. An answer later than LISTED_S is counted in a later read."""
         self._read_s = asyncio.get_running_loop().time()
         for peer in self._others():
             if peer not in self._asking:
@@ -106,7 +107,7 @@ class ListedRoster:
             del self._asking[peer]
 
     async def _ask(self, peer: str, request: Request) -> None:
-        """Tell or ask one peer something, and hold what it tells of itself, if it answers."""
+        """Send a request to one peer, and hold that peer's own record if the answer has it."""
         try:
             async with limit(VIEW_S), self._transport.open_stream(peer, self._protocol) as stream:
                 await stream.send_object(request)
@@ -126,9 +127,12 @@ class ListedRoster:
         await stream.ended()
 
     async def _page(self, after: Any) -> dict[str, Any]:
-        """What is held of the owners after one. The first page asks them again, unless that has just been done."""
+        """Return a page of the records whose owner's id is greater than `after`.
+
+        For the first page the peers are asked again, unless that happened in the last LISTED_S.
+        """
         if not isinstance(after, str):
-            raise Unreadable("a page is asked for by the peer id before it")
+            raise Unreadable("a request for a page must name the peer id before it")
         if not after and asyncio.get_running_loop().time() - self._read_s > LISTED_S:
             await self.read()
         entries = [entry for entry in map(_packed, self._current()) if entry[0] > after]
@@ -138,20 +142,20 @@ class ListedRoster:
         return {"records": page, "more": len(page) < len(entries)}
 
     def _hold(self, peer: str, entries: Any) -> None:
-        """Hold a listed peer's own record among those that it told, if it is right and newer than the one held."""
+        """Hold a listed peer's own record from the entries that it sent, if valid and newer than the one held."""
         record = self._right(entries, by=peer).get(peer) if self.is_listed else None
         held = self._held.get(peer)
         if record is not None and (held is None or record.expiration_time > held.expiration_time):
             self._held[peer] = record
 
     def _right(self, entries: Any, *, by: str) -> dict[str, DHTRecord]:
-        """The records that are right among those that a peer told, by owner."""
+        """Return the valid records among the entries that a peer sent, by owner."""
         well_formed = [entry for entry in entries if is_item(entry)] if isinstance(entries, list) else []
         records = [self._record(*entry) for entry in well_formed[:MAX_PEERS]]
         return {_owner(record): record for record in self._records.right_of(records, by=by)}
 
     def _current(self) -> list[DHTRecord]:
-        """The records that are held and have not expired, by owner."""
+        """Drop expired and no longer allowed records. Return the others, sorted by owner."""
         allow, now = self._transport.trust.allow, time.time()
         self._held = {owner: one for owner, one in self._held.items() if owner in allow and one.expiration_time > now}
         return [self._held[owner] for owner in sorted(self._held)]

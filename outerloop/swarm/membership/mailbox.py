@@ -1,4 +1,4 @@
-"""A notice board: what this peer says about each number. Who asks too early waits; who asks too late is told so."""
+"""A board with one value per number: early readers wait, late readers get None."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ T = TypeVar("T")
 
 
 class Mailbox(Generic[T]):
-    """Number -> value, awaitable; only the last `keep` values stay."""
+    """Awaitable values by number. Only the `keep` highest numbers are kept."""
 
     def __init__(self, *, keep: int) -> None:
         self._keep = keep
         self._said: dict[int, T] = {}
-        self._over = -1  # nothing more will be said about numbers up to this one
+        self._over = -1  # no value will be posted for numbers up to this one
         self._news = asyncio.Event()
 
     def post(self, number: int, value: T) -> None:
-        """Say it; nothing will be said any more about earlier numbers."""
+        """Post the value of a number; no value will be posted any more for earlier numbers."""
         self._said[number] = value
         for old in sorted(self._said)[: -self._keep]:
             del self._said[old]
         self.over(number - 1)
 
     def over(self, number: int) -> None:
-        """Nothing more will be said about this number and earlier ones."""
+        """Declare that no value will be posted any more for this number and earlier ones."""
         self._over = max(self._over, number)
         self._news.set()
         self._news = asyncio.Event()
@@ -34,12 +34,12 @@ class Mailbox(Generic[T]):
         return self._said.get(number)
 
     def take_back(self, number: int) -> None:
-        """As if nothing had been said about this number and later ones: it may be said anew."""
+        """Remove the values of this number and later ones, so that they can be posted again."""
         self._said = {known: value for known, value in self._said.items() if known < number}
         self._over = min(self._over, number - 1)
 
     async def read(self, number: int) -> T | None:
-        """The value, as soon as there is one; None: there never will be. The caller sets the limit in time."""
+        """Wait for a value and return it; None if it will never be posted. The caller sets the time limit."""
         while (value := self.get(number)) is None and number > self._over:
             await self._news.wait()
         return value

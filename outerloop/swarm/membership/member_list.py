@@ -1,9 +1,9 @@
-"""The members of a run as peers tell them to each other, in as many frames as it takes.
+"""Send and receive the members of a run, in as many frames as needed.
 
     <- {pages, ..., members: [[name, time of joining], ...], late: [name, ...]}    then the other pages: {members, late}
 
-A frame holds 64 KiB, and 1,024 members do not fit one. What a peer tells is a stranger's word: names are of the form
-that a roster record has, since they end in messages and logs, and every peer id is there once.
+A frame holds 64 KiB, too little for 1,024 members. A received list is untrusted: its names must have the form of names
+in roster records, because they appear in messages and logs, and each peer id must occur once.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from outerloop.swarm.p2p.transport import Request
 from outerloop.swarm.validation import MAX_PEERS, quote
 
 Members = list[list[Any]]
-"""[name, time of joining] of each, in the order of names."""
+"""[name, time of joining] of each member, sorted by name."""
 PAGE_NAMES = 192
-"""Members, and as many latecomers, in a frame: 54 KB with the longest names."""
+"""Members in one frame, and as many late joiners: 54 KB with the longest names."""
 MAX_PAGES = math.ceil(MAX_PEERS / PAGE_NAMES)
 
 
 def sitting_of(run: str, members: Members) -> str:
-    """Return the name that this sitting of the run alone has."""
-    alike = [[name, joined + 0.0] for name, joined in members]  # -0.0 equals 0.0, and would have another hash
+    """Return the unique name of the session of this run with these members."""
+    alike = [[name, joined + 0.0] for name, joined in members]  # -0.0 equals 0.0 but would hash differently
     return f"{run}/{hashlib.sha256(msgpack.packb([run, alike])).hexdigest()}"
 
 
@@ -45,33 +45,33 @@ async def send_pages(stream: Stream, answer: Request, members: Members, late: Se
 
 
 async def receive_pages(stream: Stream) -> Request:
-    """Return an answer with both lists put together, not looked at yet. Raises BrokenStream."""
+    """Receive all pages and return the answer with both lists joined but not yet checked. Raises BrokenStream."""
     answer = await stream.receive_object()
     count = answer.get("pages", 1)
     if type(count) is not int or not 1 <= count <= MAX_PAGES:
-        raise Unreadable(f"a list of members has 1 to {MAX_PAGES} pages; came {quote(count)}")
+        raise Unreadable(f"a list of members has 1 to {MAX_PAGES} pages; received {quote(count)}")
     pages = [answer, *[await stream.receive_object() for _ in range(count - 1)]]
     return answer | {key: _joined([page.get(key) for page in pages], key) for key in ("members", "late")}
 
 
 def objection(members: Any, allow: AllowList) -> str:
-    """Return why this cannot be the members of a run; empty when it can."""
+    """Return why this is not a valid list of the members of a run; empty if it is."""
     if not isinstance(members, list) or not 1 <= len(members) <= MAX_PEERS:
-        return f"members are a list of 1 to {MAX_PEERS}; came {quote(members)}"
+        return f"members must be a list of 1 to {MAX_PEERS}; received {quote(members)}"
     for one in members:
         if not isinstance(one, list) or list(map(type, one)) != [str, float]:
-            return f"a member is told by name and time of joining; came {quote(one)}"
+            return f"a member must have a name and a time of joining; received {quote(one)}"
         if not NAME.fullmatch(one[0]) or not math.isfinite(one[1]):
-            return f"no name or no time: {quote(one[0])}, {one[1]}"
+            return f"invalid name or time of joining: {quote(one[0])}, {one[1]}"
     names = [name for name, _ in members]
     if any(left >= right for left, right in pairwise(names)) or len(set(map(id_of, names))) < len(names):
-        return "members come in the order of names, each peer id once"
+        return "members must be sorted by name, each peer id once"
     outside = [name for name in names if not allow.lists(id_of(name))]
     return f"{outside[0]} is not in exchange.allow" if outside else ""
 
 
 def names_in(late: Any, allow: AllowList) -> dict[str, str]:
-    """Return peer id -> name of the latecomers that a peer told, of those that may take part; one name an id."""
+    """Return peer id -> name of the reported late joiners that may take part; one name for each id."""
     names = [one for one in late if is_name(one)][:MAX_PEERS] if isinstance(late, list) else []
     return {id_of(name): name for name in names if id_of(name) in allow}
 
@@ -82,5 +82,5 @@ def is_name(value: object) -> TypeGuard[str]:
 
 def _joined(lists: Sequence[Any], key: str) -> list[Any]:
     if not all(isinstance(one, list) for one in lists):
-        raise Unreadable(f"{key} are a list")
+        raise Unreadable(f"{key} must be a list")
     return [entry for one in lists for entry in one]

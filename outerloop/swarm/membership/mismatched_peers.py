@@ -1,11 +1,12 @@
-"""Peers of a run's name that have other settings: they are left out by name, and what differs is asked of them.
+"""Leave out peers that use this run's name with other settings, and ask what differs.
 
     outerloop/1/<run>/setting    {key: hash of a key} ->   <- {key, value} | {}
 
-A peer with other settings is a mistake at one of the two, or an attack; neither may end a run that is forming. A peer
-whose initial peers all run other settings assumes that the mistake is its own and stops with a message that names it,
-unless as many other machines run its settings as theirs (each machine has one worker 0). It stops only where a peer has
-told a setting that differs: one that tells none, or something else than was asked for, proves nothing.
+Different settings are a mistake at one of the two peers, or an attack. Neither may end a run that is forming. A peer
+whose initial peers all run other settings assumes that the mistake is its own, and stops with a message that names the
+setting. It does not stop if its own settings run on at least as many other machines as theirs (each machine has one
+worker 0). It stops only if a peer has reported a setting that differs: a peer that reports none, or another one than it
+was asked for, proves nothing.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from outerloop.swarm.p2p.transport import Request, Transport, Unreachable, anybo
 from outerloop.swarm.timeouts import VIEW_S, limit
 
 SHOWN = 4
-"""Settings that are named of one peer; the others are counted."""
+"""Differing settings that are named for one peer; the others are only counted."""
 MOST_NAMED = 16
-"""Peers that are asked and named: anybody can make many identities."""
+"""Peers that are asked and named at most, because one machine can make many identities."""
 FINGERPRINT_LETTERS = 16
-"""Of a fingerprint that a message shows."""
+"""Characters of a fingerprint shown in a message."""
 
 
 class MismatchedPeer(NamedTuple):
-    """What differs at a peer, what to type here to be with it, and whether the peer told any of that."""
+    """The settings that differ at a peer, what to set here to match it, and whether the peer reported any of them."""
 
     differs: str
     typed: str
@@ -38,7 +39,7 @@ class MismatchedPeer(NamedTuple):
 
 
 class MismatchedPeers:
-    """Finds and names them. `joined`: ids of the peers by whose addresses this one joined."""
+    """Finds and names the peers with other settings. `joined`: ids of the initial peers that this peer joined by."""
 
     def __init__(
         self,
@@ -58,21 +59,21 @@ class MismatchedPeers:
         self._there: list[Record] = []
 
     async def serve(self) -> None:
-        """Tell whoever may take part one setting at a time."""
+        """Answer any peer that may take part with single settings."""
         await self._transport.serve(self._protocol, allowed=anybody, handler=self._answer)
 
     async def leave_out(self, records: Iterable[Record]) -> list[Record]:
-        """Return those with the settings of this peer; the others are named, each once."""
+        """Return the records with this peer's settings; report each of the other peers once."""
         alike = [record for record in records if record.fingerprint == self._own.fingerprint]
         self._there = [record for record in records if record.fingerprint != self._own.fingerprint]
         new = [one for one in self._there if one.name not in self._named][: MOST_NAMED - len(self._named)]
         for one, found in zip(new, await asyncio.gather(*map(self._differences, new)), strict=True):
             self._named[one.name] = found
-            self._tell(f"left out, with other settings: {found.differs}")
+            self._tell(f"left out for different settings: {found.differs}")
         return alike
 
     def odd(self, alike: Sequence[Record]) -> str:
-        """Return why this peer is the one with other settings, and what to type; empty when it is not."""
+        """Return why this peer's own settings are the wrong ones, and what to set; empty if they are not."""
         found = [
             self._named[one.name] for one in self._there if one.peer_id in self._joined and one.name in self._named
         ]
@@ -85,15 +86,15 @@ class MismatchedPeers:
         return f"{met[0].differs}: {_advice(met[0])}"
 
     def line(self) -> str:
-        """Return who is left out at the moment, and what to type to be with them; empty when nobody is."""
+        """Return which peers are left out at present, and what to set to match them; empty if there are none."""
         named = [one.name for one in self._there if one.name in self._named]
         if not named:
             return ""
-        first, others = self._named[named[0]], f"; {', '.join(named[1:])} too" if named[1:] else ""
-        return f"left out, with other settings: {first.differs}{others}; {_advice(first)}"
+        first, others = self._named[named[0]], f"; also {', '.join(named[1:])}" if named[1:] else ""
+        return f"left out for different settings: {first.differs}{others}; {_advice(first)}"
 
     async def _differences(self, other: Record) -> MismatchedPeer:
-        """Ask a peer for the settings that differ, all at a time: one that takes its time holds this up once."""
+        """Ask a peer for the settings that differ, all at once, so that a slow peer causes only one delay."""
         hashes = self._settings.differing(other.settings)
         asked = hashes[:SHOWN]
         theirs = await asyncio.gather(*(self._ask(other, hashed) for hashed in asked))
@@ -109,7 +110,7 @@ class MismatchedPeers:
         return MismatchedPeer(differs, typed, told=any(value is not None for value in theirs))
 
     async def _ask(self, other: Record, hashed: bytes) -> dict[str, str] | None:
-        """What a peer says of one of its settings; None when it does not say."""
+        """Ask a peer for one of its settings and return the answer; None if there is no valid one."""
         try:
             async with limit(VIEW_S), self._transport.open_stream(other.peer_id, self._protocol) as stream:
                 await stream.send_object({"key": hashed})
@@ -126,9 +127,9 @@ class MismatchedPeers:
 
 
 def _advice(found: MismatchedPeer) -> str:
-    return f"type {found.typed or 'the same options everywhere,'} or another exchange.run"
+    return f"set {found.typed or 'the same options on all peers,'} or another exchange.run"
 
 
 def _first_worker(record: Record) -> bool:
-    """Whether this is a machine's first worker, so that a machine counts once."""
+    """Return whether this is a machine's first worker, so that each machine counts once."""
     return record.name.startswith("000-")

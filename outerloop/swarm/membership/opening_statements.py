@@ -1,12 +1,12 @@
-"""What each member of a sitting states at its beginning, so that all members go by the same statements.
+"""Exchange statements at the start of a session, so that all members use the same ones.
 
-    meeting 0    each shows its own statement, signed for this sitting
-    meeting 1    each shows all the statements that it has been shown
+    meeting 0    each member shows its own statement, signed for this session
+    meeting 1    each member shows all the statements that it received
 
-A statement counts when another peer than its owner shows it in the second meeting. Two different ones that a peer has
-signed are a lie: neither counts, and it is named. A liar cannot make honest peers count differently by itself: whether
-its statement counts depends on what the others show, and they show the same to all. Two liars can: one shows what the
-other has signed to some peers alone.
+A statement counts if a peer other than its owner shows it in the second meeting. Two different statements signed by one
+peer prove a lie: neither counts, and the peer is named in the log. One liar cannot make honest peers count differently:
+whether its statement counts depends on what the others show, and they show the same to all peers. Two liars can: one of
+them can show the other's signed statement to only some peers.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from outerloop.types import UserError
 
 OPENING = "opening"
 MOST_BYTES = 512
-"""Of one statement."""
+"""Size limit of one statement."""
 NAME_BYTES = 128
 Said = tuple[bytes, bytes]
 """A statement and its owner's signature."""
 
 
 class OpeningStatements:
-    """One peer's part. `own` is its name."""
+    """One peer's part in the exchange of statements. `own` is its name."""
 
     def __init__(self, transport: Transport, *, run: str, own: str, allowed: Callable[[str], bool]) -> None:
         most = MAX_PEERS * (NAME_BYTES + MOST_BYTES + SIGNATURE_BYTES)
@@ -51,10 +51,10 @@ class OpeningStatements:
         patience_s: float,
         tell: Callable[[str], None],
     ) -> Generation | None:
-        """Return what most members go on from (common_checkpoint.py); `tell` is told who cannot.
+        """Return the generation that most members resume from (common_checkpoint.py).
 
-        Raises UserError when there is no such checkpoint, or when this peer does not hold it; the others have seen by
-        then what it does hold.
+        `tell` is called with one line for each member that does not hold it. Raises UserError if there is no such
+        generation, or if this peer does not hold it, after waiting until the others have read what this peer holds.
         """
         stated = await self.state(told(own), sitting=sitting, members=members, patience_s=patience_s)
         held = {peer: one for peer, content in stated.items() if (one := parsed(content)) is not None}
@@ -72,9 +72,9 @@ class OpeningStatements:
     async def state(
         self, statement: bytes, *, sitting: str, members: Collection[str], patience_s: float
     ) -> dict[str, bytes]:
-        """Return the statements that count, by the name of the member, this peer's own among them.
+        """Return the statements that count, by member name, this peer's own included if it counts.
 
-        `patience_s`: how long a member that is alive may take to come; who does not is left out.
+        `patience_s`: how long a live member may take to reach the first meeting before it is left out.
         """
         assert len(statement) <= MOST_BYTES
         if len(members) == 1:
@@ -94,7 +94,7 @@ class OpeningStatements:
                     right[peer].add(said)
         statements = {peer: {statement for statement, _ in said} for peer, said in right.items() if said}
         for peer in [peer for peer, different in statements.items() if len(different) > 1]:
-            self._trust.refusals.note("ballots", peer, "tells some members another thing at the beginning than others")
+            self._trust.refusals.note("ballots", peer, "states different things to different members at the start")
             del statements[peer]
         return {peer: statement for peer, (statement,) in sorted(statements.items())}
 
@@ -106,15 +106,15 @@ class OpeningStatements:
 
 
 def _read(shown: bytes) -> Said:
-    """What a peer shows of itself; nothing signed for what is no statement."""
+    """Return a peer's own statement and signature; both empty if the content is malformed."""
     try:
         return _said(msgpack.unpackb(shown))
-    except ValueError:  # every way in which msgpack refuses bytes is one
+    except ValueError:  # the class of all errors that unpackb raises for malformed bytes
         return b"", b""
 
 
 def _read_map(shown: bytes) -> dict[str, Said]:
-    """What a peer was shown, as it tells it."""
+    """Return the statements that a peer reports to have received, by owner."""
     try:
         value = msgpack.unpackb(shown)
     except ValueError:

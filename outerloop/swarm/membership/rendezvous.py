@@ -1,9 +1,9 @@
-"""Meetings: everybody who is alive shows the others some bytes, at the start and at the end of a run.
+"""Meetings: all live peers show each other some bytes, at the start and at the end of a run.
 
-    {number} ->   <- {} | the bytes, as soon as the peer has come to that meeting
+    {number} ->   <- {} | the bytes, as soon as the peer has reached that meeting; {none} if it is past that meeting
 
-A meeting is a look at the others, and nothing is decided by it: who is gone is not waited for, and who is alive and
-does not come for MEET_S is left out.
+A meeting only reads what the others show; it decides nothing. A peer that is gone is not waited for. A peer that is
+alive but does not come within MEET_S is left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KEPT = 2  # meetings that a late peer may still ask for
 
 
 class Rendezvous:
-    """Shows this peer's bytes and looks at others'. `own` is its name."""
+    """Shows this peer's bytes to the others and reads theirs. `own` is its name."""
 
     def __init__(
         self, transport: Transport, *, run: str, own: str, allowed: Callable[[str], bool], max_bytes: int
@@ -34,8 +34,8 @@ class Rendezvous:
         self._allowed = allowed
         self._max_bytes = max_bytes
         self._shown: Mailbox[bytes] = Mailbox(keep=KEPT)
-        self._last = -1  # number of what was shown last
-        self._not_seen: set[str] = set()  # peer ids that have not looked at that
+        self._last = -1  # number of the latest meeting
+        self._not_seen: set[str] = set()  # peer ids that have not read this peer's bytes of that meeting
 
     async def serve(self) -> None:
         await self._transport.serve(self._protocol, allowed=self._allowed, handler=self._show)
@@ -43,9 +43,9 @@ class Rendezvous:
     async def meet(
         self, number: int, content: bytes, peers: Iterable[str], *, patience_s: float = MEET_S
     ) -> dict[str, bytes]:
-        """What each of these peers showed by name, the own included; without those who are gone or too late.
+        """Return the bytes that each of these peers showed, by name, this peer's own included.
 
-        `patience_s`: how long one that is alive may take to come.
+        Peers that are gone or too late are left out. `patience_s`: how long a live peer may take to come.
         """
         others = [peer for peer in peers if peer != self._own]
         self._last, self._not_seen = number, set(map(id_of, others))
@@ -55,20 +55,20 @@ class Rendezvous:
         return dict(sorted((met | {self._own: content}).items()))
 
     async def linger(self) -> None:
-        """Stay until those who came have seen what was shown last, LINGER_S at most."""
+        """Wait until the peers that came to the latest meeting have read this peer's bytes, LINGER_S at most."""
         try:
             async with limit(LINGER_S):
                 while self._not_seen:
                     await asyncio.sleep(0.1)
         except TimeoutError:
-            logger.warning("left although these had not come: %s", ", ".join(sorted(self._not_seen)))
+            logger.warning("left before these peers had read its bytes: %s", ", ".join(sorted(self._not_seen)))
 
     async def _look_at(self, peer: str, number: int, patience_s: float) -> bytes | None:
         try:
             async with limit(patience_s):
                 return await persist(lambda: self._ask(peer, number), peer=peer)
         except (PeerUnreachable, TimeoutError) as error:
-            logger.warning("met without %s: %s", peer, error)
+            logger.warning("meeting without %s: %s", peer, error)
             self._not_seen.discard(id_of(peer))
             return None
 

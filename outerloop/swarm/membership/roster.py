@@ -1,14 +1,14 @@
-"""The roster: one expiring record per peer under one key of the DHT. It tells who is there, not who takes part.
+"""The roster: one expiring record per peer under one DHT key. It lists the peers present, members or not.
 
     outerloop/<run>/roster : { peer id : {name, addresses, fingerprint, joined, status, settings, incarnation} }
 
-With an allow-list the peers on it are asked for their records instead (listed_roster.py); they are in the DHT, too, for
-peers without a list.
+With an allow-list, the listed peers are asked for their records instead (listed_roster.py). Their records are also in
+the DHT, for peers without a list.
 
-Always read with latest=True: one node alone may hold a part of it. A record can only be replaced by
-one that expires later, so a withdrawn record is a tombstone that outlives it. Every record, tombstones too, is signed
-by the peer that it is of, and nodes take no others (records.py). What a signer writes of itself is still a stranger's
-word: it is bounded and of one line, since it ends in messages and in tables.
+The roster is always read with latest=True, because a single node may hold only a part of it. A record can only be
+replaced by one that expires later, so a withdrawal is a tombstone record that outlives the record. Every record,
+tombstones included, is signed by the peer it describes, and nodes accept no others (records.py). The content is still
+untrusted: its texts must be short and of one line, because they appear in messages and tables.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ MAX_TEXT = 256
 
 @dataclass(frozen=True)
 class Record:
-    """What a peer tells about itself. `name` is its local worker index and its peer id; names sort the members.
+    """What a peer publishes about itself. `name`: its local worker index and its peer id; members are sorted by it.
 
-    `settings`: hashes of what must be equal everywhere (run_settings.py); `fingerprint` is one of all of them.
-    `incarnation`: which process of the peer has written it (incarnation_record.py).
+    `settings`: hashes of the settings that must be equal on all peers (run_settings.py). `fingerprint`: one hash of all
+    of them. `incarnation`: the process of the peer that wrote the record (incarnation_record.py).
     """
 
     name: str
@@ -64,9 +64,9 @@ def peer_name(worker: int, peer_id: str) -> str:
 
 
 class Roster:
-    """This peer's record in the DHT, kept fresh until `withdraw`, and everybody's records.
+    """This peer's record in the DHT, refreshed until `withdraw`, and access to the records of all peers.
 
-    `twin`: told which process has written the record of this peer, when it was not this one.
+    `twin`: called with the incarnation that wrote this peer's record, if it is not this process.
     """
 
     def __init__(
@@ -98,12 +98,12 @@ class Roster:
             await self._store(WITHDRAWN, limit_s=STOP_S)
 
     async def show(self, status: Status) -> None:
-        """Take this into the record; it is written soon."""
+        """Put a status into this peer's record; the record is written soon."""
         self._own = replace(self._own, status=status)
         self._news.set()
 
     async def read(self) -> list[Record]:
-        """The records of all peers that are there, the own one included."""
+        """Return the records of all peers present, this peer's own included."""
         records = {self._own.peer_id: self._own}
         listed = self._directory if self._directory is not None and self._directory.is_listed else None
         found = parsed(await listed.read()) if listed else await read_roster(self._dht, self._run)
@@ -114,7 +114,7 @@ class Roster:
         return list(records.values())
 
     async def _refresh(self) -> None:
-        """Write the record when there is news, and while there is none often enough for it not to expire."""
+        """Write the record when it has changed, and otherwise often enough that it does not expire."""
         while True:
             await asyncio.sleep(ROSTER_LEAST_S)
             try:
@@ -142,11 +142,11 @@ class Roster:
         except TimeoutError:
             stored = False
         if not stored:
-            logger.warning("the roster record of %s was not stored this time", self._own.name)
+            logger.warning("the roster record of %s could not be stored", self._own.name)
 
 
 async def read_roster(dht: DHTNode, run: str) -> list[tuple[Record, float]]:
-    """Who is there: each record, and the age of what it tells in seconds."""
+    """Return the record of each peer present, and the age of that record in seconds."""
     try:
         async with limit(DHT_S):
             found = await dht.get(roster_key(run), latest=True)
@@ -157,15 +157,15 @@ async def read_roster(dht: DHTNode, run: str) -> list[tuple[Record, float]]:
 
 
 def parsed(found: Iterable[tuple[Any, Any, float]]) -> list[tuple[Record, float]]:
-    """Return the records among these, each with its age in seconds. The others are withdrawn or malformed."""
+    """Return the valid records among these, each with its age in seconds; skip withdrawn and malformed ones."""
     told, now = [(_parse(peer_id, value), expires) for peer_id, value, expires in found], time.time()
     return [(record, max(0.0, now + ROSTER_EXPIRY_S - expires)) for record, expires in told if record is not None]
 
 
 def _parse(peer_id: Any, value: Any) -> Record | None:
-    """A stranger's bytes -> a record, or None when it is withdrawn or malformed.
+    """Return the record in an untrusted value; None if it is withdrawn or malformed.
 
-    Malformed status, settings or incarnation are left out.
+    A malformed status, settings or incarnation is left out.
     """
     try:
         record = Record(**value)
@@ -183,7 +183,7 @@ def _parse(peer_id: Any, value: Any) -> Record | None:
 
 
 def _shown(addresses: list[Any]) -> list[str]:
-    """As many as a record has room for."""
+    """Return the addresses that a record may show: displayable ones among the first MAX_ADDRESSES."""
     return [address for address in addresses[:MAX_ADDRESSES] if _is_line(address)]
 
 
@@ -195,10 +195,10 @@ def _status(value: Any) -> Status | None:
 
 
 def _is_time(value: Any) -> bool:
-    """A time that can be put in order with others, which nan cannot."""
+    """Return whether this is a time that can be ordered with others; nan cannot."""
     return isinstance(value, float) and math.isfinite(value)
 
 
 def _is_line(text: Any) -> bool:
-    """A text that may be shown: short, and nothing in it that moves a cursor."""
+    """Return whether this is a text that may be displayed: short, and without control characters."""
     return isinstance(text, str) and len(text) <= MAX_TEXT and text.isprintable()

@@ -1,10 +1,10 @@
-"""The settings that must be equal on every peer of a run, as others can compare them without being told them all.
+"""The settings that must be equal on all peers of a run, packed as comparable hashes.
 
-    packed    for each setting 4 bytes of sha256(key) and 4 of sha256(value), in the order of the former
+    packed    for each setting 4 bytes of sha256(key) and 4 of sha256(value), sorted by the former
 
-It travels in the roster record (8 bytes a setting). Whoever finds a difference asks the other peer what stands behind
-it by the hash of the key, which also finds settings that only one of the two has. What it tells is a stranger's word:
-short, of one line, and of the key that was asked for.
+The packed settings are part of the roster record (8 bytes a setting). A peer that finds a difference asks the other
+peer for that setting by the hash of its key. This also finds settings that only one of the two has. The answer is
+untrusted: it must be short, of one line, and for the requested key.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ HASH_BYTES = 4
 ENTRY_BYTES = 2 * HASH_BYTES
 MAX_SETTINGS = 512
 MAX_TEXT = 128
-"""Characters of a key or a value that a message shows."""
+"""At most this many characters of a key or a value are sent and shown."""
 NOT_TYPED = ("_target_", "lanes")
-"""Ends of keys that nobody types: they follow from another option."""
+"""Endings of keys that users do not set themselves, because they follow from another option."""
 
 
 class RunSettings:
-    """One peer's, `values`: key -> value as it is typed."""
+    """The settings of one peer. `values`: key -> value as it is typed."""
 
     def __init__(self, values: Mapping[str, str] | None = None) -> None:
         self._values = dict(values or {})
@@ -31,16 +31,16 @@ class RunSettings:
 
     @property
     def packed(self) -> bytes:
-        """What the roster record shows."""
+        """The hashes that the roster record shows."""
         entries = sorted((hashed, short_hash(self._values[key])) for hashed, key in self._keys.items())
         return b"".join(hashed + value for hashed, value in entries[:MAX_SETTINGS])
 
     def differing(self, packed: bytes) -> list[bytes]:
-        """Return the hashes of the keys whose values differ from a peer's, or that one of the two lacks.
+        """Return the hashes of the keys whose values differ from a peer's, or that only one of the two has.
 
-        The recipe alone if that differs, since the others follow from it; an axis before what is in it; what only the
-        other peer has comes last. An option that follows from one before it (inner.optimizer.lr from inner.lr: the last
-        word and both values are the same) is left out.
+        If the recipe differs, return only its hash, because the others follow from it. An axis comes before the options
+        in it, and keys that only the other peer has come last. An option that follows from an earlier one is left out
+        (inner.optimizer.lr from inner.lr: the last part of the key and both values are the same).
         """
         ours, theirs = entries_of(self.packed), entries_of(packed)
         differ = {hashed for hashed in ours.keys() | theirs.keys() if ours.get(hashed) != theirs.get(hashed)}
@@ -53,7 +53,7 @@ class RunSettings:
         return [*known.values(), *sorted(differ - self._keys.keys())]
 
     def tell(self, hashed: bytes) -> dict[str, str]:
-        """Return what another peer is told of a setting by the hash of its key; nothing where there is none."""
+        """Return the setting with this hash of its key, as it is sent to another peer; empty if there is none."""
         key = self._keys.get(hashed)
         return {} if key is None else {"key": key[:MAX_TEXT], "value": self._values[key][:MAX_TEXT]}
 
@@ -63,34 +63,34 @@ def short_hash(text: str) -> bytes:
 
 
 def entries_of(packed: bytes) -> dict[bytes, bytes]:
-    """Hash of a key -> hash of its value."""
+    """Return hash of key -> hash of value."""
     starts = range(0, len(packed), ENTRY_BYTES)
     return {packed[i : i + HASH_BYTES]: packed[i + HASH_BYTES : i + ENTRY_BYTES] for i in starts}
 
 
 def in_order(key: str) -> tuple[bool, int, str]:
-    """The recipe, then an axis before what is in it, then by name."""
+    """Return the sort key of a setting: the recipe first, an axis before the options in it, then by name."""
     return key != "recipe", key.count("."), key
 
 
 def well_formed(packed: Any) -> bool:
-    """Whether a stranger's record may show this as its settings."""
+    """Return whether this is valid as the settings in another peer's record."""
     return isinstance(packed, bytes) and len(packed) % ENTRY_BYTES == 0 and len(packed) <= MAX_SETTINGS * ENTRY_BYTES
 
 
 def told(value: Any, hashed: bytes) -> dict[str, str]:
-    """Check what a stranger told of a setting. Raises ValueError when it is something else than was asked for."""
+    """Check and return a peer's answer about a setting. Raises ValueError if it is not what was asked for."""
     if not isinstance(value, dict) or (value and set(value) != {"key", "value"}):
-        raise ValueError("a setting is told as its key and its value")
+        raise ValueError("a setting must be sent as its key and its value")
     if not all(isinstance(text, str) and len(text) <= MAX_TEXT and text.isprintable() for text in value.values()):
-        raise ValueError("a setting is told in short texts of one line")
+        raise ValueError("a setting must be sent as short texts of one line")
     if value and short_hash(value["key"]) != hashed:
-        raise ValueError("another setting than was asked for")
+        raise ValueError("not the setting that was asked for")
     return value
 
 
 def difference(ours: Mapping[str, str], theirs: Mapping[str, str] | None, peer: str) -> tuple[str, str]:
-    """Return (what differs, what to type here), the second empty where nobody types it or the peer did not tell it."""
+    """Return (what differs, what to set here); the latter is empty if users do not set it or the value is unknown."""
     key = (ours or theirs or {}).get("key", "a setting")
     here = ours["value"] if ours else "not set"
     there = "another value" if theirs is None else theirs["value"] if theirs else "not set"

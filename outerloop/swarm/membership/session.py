@@ -1,4 +1,4 @@
-"""A peer's presence in a run: its daemon and network thread, its record in the roster, and the members it sees."""
+"""A peer's presence in a run: daemon, network thread, roster record, and known members."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from outerloop.swarm.storage import Folder
 from outerloop.swarm.timeouts import DHT_S, VIEW_S
 
 INTRODUCTIONS_S = 4 * VIEW_S
-"""Telling who is there which process this is, and all members once the swarm has formed."""
+"""Time to introduce this process to the peers present, and to all members once the swarm has formed."""
 
 
 class PeerSession:
-    """Construction starts the peer; others see it after `appear`, and it sees them after `form`.
+    """A running peer. The constructor starts it. Others see it after `appear`; it knows the members after `form`.
 
-    Takes the options of the swarm's exchanges, with their meaning; `remembers` as Membership does.
+    Takes the options of the swarm's exchanges, with the same meaning; `remembers` is that of Formation.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class PeerSession:
         remembers: Callable[[str], bool] | None = None,
     ) -> None:
         path = fit_to_vote(ensure_identity(identity_path), Folder, listed=bool(allow), tell=tell)
-        life = Life.begin(path)  # before anything is said in its name
+        life = Life.begin(path)  # before anything is sent in this peer's name
         self.node = Node(
             DaemonOptions(
                 identity_path=path,
@@ -81,16 +81,17 @@ class PeerSession:
         self.node.member = lambda peer_id: peer_id in self.members.names
 
     async def appear(self) -> None:
-        """Be seen. Whatever this peer answers to must be served by now."""
+        """Publish this peer's record. All other protocols that it answers must be served before."""
         await self.members.serve()
         await self.mismatched.serve()
         await self.incarnations.serve()
         await self.roster.publish()
 
     def form(self, *, timeout_s: float) -> None:
-        """Wait until all peers are there and see the same members.
+        """Wait until all peers are present and see the same members.
 
-        Raises UserError, telling who is missing, or that another machine uses this peer's identity.
+        Raises UserError if they do not come in time, naming what is missing; if this peer's own settings are the wrong
+        ones; if all other peers reject it; or if another machine uses its identity.
         """
         forming = self.incarnations.unless_stopped(self._form(timeout_s))
         self.node.call(forming, timeout_s=timeout_s + DHT_S + INTRODUCTIONS_S)
@@ -103,7 +104,7 @@ class PeerSession:
         self._introducing = asyncio.create_task(self.incarnations.keep_introducing(lambda: self.members.names))
 
     def end(self) -> None:
-        """Withdraw the record, end the network thread and the daemon."""
+        """Withdraw the roster record, and stop the network thread and the daemon."""
         try:
             self.node.call(self.roster.withdraw(), timeout_s=DHT_S)
         finally:

@@ -1,4 +1,4 @@
-"""What a peer shows of itself in its roster record: a few numbers for people who look on. Nobody acts on them."""
+"""A peer's status in its roster record: a few numbers for human observers. No peer acts on them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ COMMIT = re.compile(r"[0-9a-f]{0,64}")
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """round                        the last one that landed or failed here, counted from 1; 0: none yet
-    peers                        how many took part in it; 0: it failed here
+    """The published state of one peer.
+
+    round                        the last round that landed or failed at this peer, counted from 1; 0: none yet
+    peers                        number of peers that took part in that round; 0: it failed at this peer
     loss, tokens_per_s           of the last inner step that was logged; None: none yet
     bytes_sent, bytes_received   payload bytes since this peer started
-    commit                       hash of what was last agreed on, in hex; empty where nothing is
+    commit                       hash of the last commit, in hex; empty if there is none
     """
 
     round: int = 0
@@ -31,10 +33,10 @@ class Status:
 
     @staticmethod
     def from_map(value: Any) -> Status:
-        """A stranger's map, checked. Raises MalformedMessage."""
+        """Check a map from another peer and return its status. Raises MalformedMessage if it is not valid."""
         found = fields(value, "a status", Status.__dataclass_fields__)
         if type(found["commit"]) is not str or not COMMIT.fullmatch(found["commit"]):
-            raise MalformedMessage(f"a commit is a hash in hex; came {quote(found['commit'])}")
+            raise MalformedMessage(f"a commit must be a hash in hex; received {quote(found['commit'])}")
         return Status(
             round=whole(found["round"], "the round", most=MAX_NUMBER),
             peers=whole(found["peers"], "the peers of a round", most=MAX_PEERS),
@@ -47,7 +49,7 @@ class Status:
 
 
 def _number(value: Any, what: str) -> float | None:
-    """A float, nan and infinity among them: a run that diverges shall show it."""
+    """Check and return a float or None; nan and infinity are allowed, so that a diverging run shows them."""
     if value is not None and (type(value) is not float or (math.isfinite(value) and abs(value) > MAX_AMOUNT)):
-        raise MalformedMessage(f"{what} is a number; came {quote(value)}")
+        raise MalformedMessage(f"{what} must be a number; received {quote(value)}")
     return value
