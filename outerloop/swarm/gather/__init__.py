@@ -1,1 +1,1 @@
-"""Rounds that all peers of the roster take part in."""
+"""Gather rounds: every peer of the roster contributes a payload, and all agree on which payloads count."""
