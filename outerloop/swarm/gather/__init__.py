@@ -1,1 +1,1 @@
-"""Gather rounds: every peer of the roster contributes a payload, and all agree on which payloads count."""
+"""Gather rounds: all peers of the roster contribute payloads and agree on which of them count."""

@@ -1,4 +1,4 @@
-"""RPC that delivers ballots of the agreement: one stream per ballot, at most once, independently of each other.
+"""RPC that delivers ballots: one stream per ballot, at most once, independently of each other.
 
 {incarnation} | one message of messages.py ->   <- the end of the stream, or an answer defined in incarnations.py
 """

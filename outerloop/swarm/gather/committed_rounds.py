@@ -17,7 +17,7 @@ from outerloop.swarm.timeouts import RETRY_S
 
 
 class LogTruncated(Exception):
-    """The others' logs do not reach back to this peer's last commit: it must download their state."""
+    """Raised if the others' logs do not reach back to this peer's last commit: it must download their state."""
 
 
 class CommittedRounds:
@@ -49,7 +49,7 @@ class CommittedRounds:
         self._tell()
 
     def fail(self, error: Exception) -> None:
-        """Accept no more rounds: raise `error` in whatever waits for one."""
+        """Stop the rounds: raise `error` in every caller that waits for one."""
         self._broken = error
         self._tell()
 
@@ -146,7 +146,7 @@ class CommittedRounds:
         if number not in self._commits:
             return ""
         missing = [one.peer for one in self._missing(self._commits[number])]
-        return f"round {number}: decided, payloads of {', '.join(missing)} are not here yet"
+        return f"round {number}: decided, payloads of {', '.join(missing)} have not arrived yet"
 
     def _holds(self, commit: Commit) -> bool:
         """Return whether this commit is still part of the current chain."""

@@ -1,4 +1,4 @@
-"""Fair queue of events for the agreement: this peer's own first, then one message of each sender in turn.
+"""Fair queue of events for the agreement: this peer's own first, then one per sender in turn.
 
 A sender that floods this peer only fills its own share: its further messages are dropped, and those of others are
 handled as if it had sent one at a time. The bytes queued for all senders together are bounded, too. Beyond that bound,

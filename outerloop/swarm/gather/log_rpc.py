@@ -85,7 +85,7 @@ class LogRpc:
             await stream.send_object({"after": after})
             count = (await stream.receive_object()).get("commits")
             if type(count) is not int or not 0 <= count <= ROUNDS_KEPT:
-                raise Unreadable(f"a log of {count!r} commits")
+                raise Unreadable(f"a log with an invalid number of commits: {count!r}")
             log: list[CommitCertificate] = []
             for _ in range(count):
                 log.append(_decided(await receive_message(stream), after, log))
@@ -154,7 +154,7 @@ class LogRpc:
     async def _tell(self, remote: str, request: Request, stream: Stream) -> None:
         after = request.get("after")
         if not isinstance(after, int | None):
-            raise Unreadable("a request without a number")
+            raise Unreadable("a request whose `after` is not a number")
         found = self._since(after)
         await stream.send_object({"commits": len(found)})
         for decided in found:

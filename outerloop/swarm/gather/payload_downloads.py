@@ -4,8 +4,8 @@ A payload larger than allowed is not requested, and one that its owner did not s
 are rejected, logged with the owner's name and not requested again. An honest owner has one payload per round. If an
 owner signs more, PAYLOADS_KEPT of them are downloaded and stored, and beyond that only one that a commit names.
 
-A leader can propose hashes of contents that no peer has. So a download that only a proposal asked for is dropped when
-its view is over. It continues for one more view first, because that view may propose the same payload again.
+A leader can propose hashes of contents that no peer has. So a download that only a proposal asked for is dropped after
+the view. It continues through the next view first, because that view may propose the same payload again.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from outerloop.swarm.validation import id_of
 logger = logging.getLogger(__name__)
 Key = tuple[int, Participant]
 PAYLOADS_KEPT = 4
-"""Most payloads of one peer stored per round. An honest peer has one, and two dishonest leaders of successive views can
-each attribute another one to it. A payload that a commit names is stored in addition."""
+"""Maximum number of payloads stored per peer and round. An honest peer has one. Two dishonest leaders of successive
+views can each attribute another one to it. A payload that a commit names is stored in addition."""
 
 
 @dataclass
@@ -70,7 +70,7 @@ class PayloadDownloads:
         self._sitting = sitting
         self._max_bytes = max_bytes
         self._held = held
-        self._refused: set[Key] = set()  # each was downloaded, or too large to be requested
+        self._refused: set[Key] = set()  # rejected; each was downloaded, or too large to be requested
         self._running: dict[Key, _Pull] = {}
 
     def start(

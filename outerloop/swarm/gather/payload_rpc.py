@@ -1,4 +1,4 @@
-"""RPC that returns the hash and size of a peer's payload for a round, as soon as the peer has one.
+"""RPC that returns the hash and size of a peer's payload for a round, once the peer has one.
 
     {number} ->   <- {payload: [sha256, bytes, state ...]}, or {} if the owner is past that round without one
 

@@ -1,4 +1,6 @@
-"""Proof that the run is ahead of this peer: others' logs count only if enough voters agree or signatures prove them.
+"""Proof that the run is ahead of this peer, from the logs of others.
+
+What a log holds counts only if enough voters agree on it or signatures prove it.
 
     voters     two groups: the other peers of the last roster that this peer knew, and the other peers on
                exchange.allow. More than half of either group is enough. For a peer without a memory, in a run without
@@ -81,7 +83,7 @@ def objections(logs: Logs, head: Commit) -> dict[str, str]:
 def unproven(head: Commit, decided: CommitCertificate, notary: AcceptSigner) -> str:
     """Return why this is not proven to be the decided commit after `head`; empty if it is."""
     if (decided.commit.number, decided.commit.parent) != (head.number + 1, head.digest):
-        return f"commit {decided.commit.number} does not follow commit {head.number} as it is known here"
+        return f"commit {decided.commit.number} does not follow the local commit {head.number}"
     return doubt(head.roster, decided, notary)
 
 

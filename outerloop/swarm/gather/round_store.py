@@ -1,4 +1,4 @@
-"""Store of the payloads of the last rounds, on disk, for other peers and for this peer's own landing.
+"""Store of the last rounds' payloads on disk, for other peers and for this peer's own landing.
 
     <round>-<sha256>-<peer>.payload        <peer>@<commit>.<sha256> if it names a state of the run (state_roots.py)
 

@@ -1,7 +1,7 @@
 """The timers of one round: grace period, deadline, and a timeout for the leader of each view.
 
-    grace            starts when this peer holds as many payloads as are enough at its end. It gives slow peers and
-                     learners time to be counted. It ends at once if all peers that are missing are unreachable
+    grace            starts when this peer holds enough payloads for the round to close at its end. It gives slow
+                     peers and learners time to be counted. It ends at once if all missing peers are unreachable
     deadline         starts with the first payload
     leader timeout   starts when the leader could have proposed, or when more than a third of the roster has timed out.
                      It is restarted as long as the view lasts, and doubles from view to view. The time in which

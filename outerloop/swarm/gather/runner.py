@@ -1,4 +1,4 @@
-"""Run the gather rounds of one peer: connect the agreement (chain.py) to the network, the disk and the clock.
+"""Run one peer's gather rounds: connect the agreement (chain.py) to network, disk and clock.
 
     1. take the next event: a ballot arrived, a payload was stored, a timer expired, commits were fetched
     2. pass it to the agreement, a state machine, and carry out the effects that it returns, in order
@@ -177,7 +177,7 @@ class GatherRunner:
     # called by the exchange
 
     async def serve(self) -> None:
-        """Start to answer requests. Ballots are queued until the rounds begin."""
+        """Start answering requests. Ballots are queued until the rounds begin."""
         for part in (self.bulk, self._payloads, self.history, self._post, self._accusations):
             await part.serve()
 
@@ -234,7 +234,7 @@ class GatherRunner:
 
     @property
     def outrun(self) -> bool:
-        """Whether this peer is too far behind to replay the missing rounds and must download the state."""
+        """Whether this peer must download the others' state, even if it follows their commits meanwhile."""
         return self._outcomes.too_far
 
     async def look_at(self, peer: str) -> None:
@@ -305,7 +305,7 @@ class GatherRunner:
             self._trust.refusals.note(
                 "ballots",
                 full,
-                f"{MOST_WAITING} of its messages are queued already, or the queue is too large: one message is dropped",
+                f"{MOST_WAITING} of its messages are queued already, or the whole queue is full: one is dropped",
             )
 
     async def _live(self) -> None:

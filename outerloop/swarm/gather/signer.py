@@ -1,4 +1,4 @@
-"""Signatures of statements (statements.py), by the key from which the signer's peer id is derived.
+"""Signatures of statements (statements.py), by the key of the signer's peer id.
 
     signature over (context, sitting, name of the signer, fields of the statement ...)
 

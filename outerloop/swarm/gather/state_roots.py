@@ -1,4 +1,4 @@
-"""Certify states of the run: the valid state is the one that a majority names in the chain of commits.
+"""Certify states of the run: a state is valid if a majority names it in the chain of commits.
 
     donor            copies its state as of commit n (donor.py). Until one of its payloads is counted, it names
                      (n, sha256 of the manifest) in each, covered by the payload's signature
