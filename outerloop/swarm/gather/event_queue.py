@@ -35,7 +35,8 @@ class EventQueue(Generic[E]):
     def put_from(self, sender: str, event: E, size: int = 0) -> list[str]:
         """Add a message of `size` bytes, behind those of the same sender.
 
-        Return the senders of the messages dropped: this message if its sender has too many queued, or others.
+        Return the senders of the messages that were dropped: this message if `sender` has too many queued, else the
+        newest messages of the senders with the most bytes until the rest fits.
         """
         waiting = self._of_senders.setdefault(sender, deque())
         if len(waiting) >= MOST_WAITING:

@@ -1,9 +1,9 @@
 """Exponential back-off for re-admitting a peer whose payloads were rejected.
 
-    payload rejected in round r    one more strike. With k strikes it cannot become a learner before round r + 2^k,
-                                   but at most MOST_ROUNDS later
+    payload rejected in round r    one more strike. With k strikes, the peer cannot become a learner before round
+                                   r + min(2^k, MOST_ROUNDS)
     good payload                   one strike less
-    payload found to be unusable   two strikes more, as one was taken off when the payload was stored
+    payload unusable in landing    two strikes more, because one was taken off when the payload was stored
 
 A peer whose payloads cannot be used counts as absent. It leaves the roster after `absent_rounds` and asks to join
 again. Without a back-off, the others would wait out a grace period for it in every round.

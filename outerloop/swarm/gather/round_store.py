@@ -54,7 +54,7 @@ class RoundStore:
         self._keep(number, one, content)
 
     def take(self, number: int, one: Participant) -> Buffer:
-        """Return a content for landing: `bytes` if it is still in memory, which then drops its reference."""
+        """Return a content for landing: `bytes` if it is in memory, from where it is then removed."""
         found = self._newest.pop((number, one), None)
         return self._disk.read(self._files[number, one]) if found is None else found
 
