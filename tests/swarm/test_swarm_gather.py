@@ -170,7 +170,10 @@ def test_a_newcomer_takes_over_the_state_and_is_counted_on(make: Make) -> None:
 @pytest.mark.parametrize(
     ("rules", "said"),
     [
-        ({"quorum": "most"}, r"quorum=most must be one of majority, all, min_peers: set exchange.quorum=majority"),
+        (
+            {"quorum": "most"},
+            r"exchange.quorum=most must be one of majority, all, min_peers: set exchange.quorum=majority",
+        ),
         ({"min_peers": 3}, r"exchange.min_peers=3 must be 1 .. peers=2: set exchange.min_peers=2"),
         ({"min_fraction": 2.0}, r"min_fraction=2.0 must be 0 .. 1: set exchange.min_fraction=0.5"),
         ({"min_fraction": 0.5, "quorum": "all"}, r"has no effect with quorum=all"),
