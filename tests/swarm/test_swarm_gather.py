@@ -174,14 +174,17 @@ def test_a_newcomer_takes_over_the_state_and_is_counted_on(make: Make) -> None:
 @pytest.mark.parametrize(
     ("rules", "said"),
     [
-        ({"quorum": "most"}, r"exchange.quorum=most is one of majority, all, min_peers: type exchange.quorum=majority"),
-        ({"min_peers": 3}, r"exchange.min_peers=3 must be 1 .. peers=2: type exchange.min_peers=2"),
-        ({"min_fraction": 2.0}, r"min_fraction=2.0 must be 0 .. 1: type exchange.min_fraction=0.5"),
-        ({"min_fraction": 0.5, "quorum": "all"}, r"means nothing with quorum=all"),
+        (
+            {"quorum": "most"},
+            r"exchange.quorum=most must be one of majority, all, min_peers: set exchange.quorum=majority",
+        ),
+        ({"min_peers": 3}, r"exchange.min_peers=3 must be 1 .. peers=2: set exchange.min_peers=2"),
+        ({"min_fraction": 2.0}, r"min_fraction=2.0 must be 0 .. 1: set exchange.min_fraction=0.5"),
+        ({"min_fraction": 0.5, "quorum": "all"}, r"has no effect with quorum=all"),
         ({"grace_s": -1.0}, r"grace_s=-1.0 must be 0 or more"),
         (
             {"grace_s": 5.0, "deadline_s": 2.0},
-            r"deadline_s=2.0 must be at least grace_s=5: type .*=5.0",
+            r"deadline_s=2.0 must be at least grace_s=5: set .*=5.0",
         ),
         ({"absent_rounds": 9}, r"absent_rounds=9 must be 1 .. 8"),
     ],

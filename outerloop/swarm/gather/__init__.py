@@ -1,1 +1,1 @@
-"""Rounds that all peers of the roster take part in."""
+"""Gather rounds: all peers of the roster contribute payloads and agree on which of them count."""

@@ -1,6 +1,6 @@
-"""Ballots of the agreement on their way: one stream each, at most once, none waiting for another.
+"""RPC that delivers ballots: one stream per ballot, at most once, independently of each other.
 
-{incarnation} | one message of messages.py ->   <- the end of the stream, or as incarnations.py has it
+{incarnation} | one message of messages.py ->   <- the end of the stream, or an answer defined in incarnations.py
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class BallotRpc:
-    """Sends ballots, and hands those that come to `receive` with the name of who sent them."""
+    """Sends ballots, and passes each ballot that arrives to `receive` with its sender's name and its size in bytes."""
 
     def __init__(
         self, transport: Transport, *, run: str, names: Callable[[], Mapping[str, str]],
@@ -39,7 +39,7 @@ class BallotRpc:
         await self._transport.serve(self._protocol, allowed=lambda peer: peer in self._names(), handler=self._take)
 
     def send(self, to: str, message: Message) -> None:
-        """On its way at once; what becomes of it nobody hears."""
+        """Send a ballot in the background. Does not report whether it arrives."""
         task = asyncio.create_task(self._send(to, message))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
@@ -67,10 +67,10 @@ async def send_message(stream: Stream, message: Message) -> None:
 
 
 async def receive_message(stream: Stream) -> Message:
-    """Raises BrokenStream; Unreadable for what is no message."""
+    """Receive one message. Raises BrokenStream, or Unreadable if it is malformed."""
     try:
         return from_map(msgpack.unpackb(await stream.receive(at_most=MAX_MESSAGE_BYTES)))
     except MalformedMessage as error:
         raise Unreadable(str(error)) from error
-    except ValueError as error:  # every way in which msgpack refuses bytes is one
+    except ValueError as error:  # every error of unpackb is one
         raise Unreadable(f"unreadable ballot: {error}") from error

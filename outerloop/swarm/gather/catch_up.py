@@ -1,12 +1,13 @@
-"""Catch up with peers that are ahead: fetch the missing commits, and ask to be back in the roster.
+"""Catch up with peers that are ahead: fetch the missing commits, and ask to rejoin the roster.
 
-somebody is ahead          ->   the commits after the last one here, from it or from any other (log_rpc.py)
-most are, no log reaches   ->   this peer is outrun (proof.py): it has to take over the state
-not counted on             ->   it says that it is there, again and again, until it is
-on another chain           ->   their log, to be compared with the one here (forks.py)
+a peer is ahead                    ->   fetch the commits after the local head, from it or from any other (log_rpc.py)
+most are, no log reaches back      ->   this peer is outrun (proof.py): it has to download the state
+this peer is not in the roster     ->   ask to join, repeatedly, until it is in
+a peer is on another chain         ->   fetch its log and compare it with the local one (forks.py)
 
-That a log does not reach back, or commits that do not follow, change nothing unless they are proven: refused by name.
-Anybody can say that it is ahead. A fetch that brings nothing is the last one for RETRY_S that this peer causes.
+A log that does not reach back, and commits that do not follow the local head, have no effect without proof: they are
+rejected and logged with the sender's name. Any peer can claim to be ahead. So after a fetch that brought nothing, the
+same peer cannot cause another one for RETRY_S.
 """
 
 from __future__ import annotations
@@ -29,11 +30,16 @@ logger = logging.getLogger(__name__)
 
 
 class CatchUpTask:
-    """`machine`: the agreement here; `others`: who decides the round at hand, this peer apart.
+    """The fetches that keep one peer up to date with the others.
 
-    `receive` takes a commit and whom it is from, `outrun` the number of a round whose commit nobody tells any more,
-    `parted` a peer and the log of its chain.
-    `away`: the trainer does not have the state yet that the chain here begins with.
+    Args:
+        machine: returns the local agreement.
+        others: returns the peers that decide the current round, except this one.
+        receive: called with a peer and a commit that it sent.
+        outrun: called with the number of a round whose commit no peer can provide any more.
+        parted: called with a peer and the log of its chain.
+
+    `away`: True while the trainer lacks the state that the local chain begins with.
     """
 
     def __init__(
@@ -60,9 +66,10 @@ class CatchUpTask:
         self.away = False
 
     def catch_up(self, peer: str) -> None:
-        """This one is ahead: fetch what it has, unless that is under way or another fetch began in the last HEDGE_S.
+        """Fetch the missing commits from a peer that is ahead.
 
-        A fetch that takes longer, for this peer is silent or its link slow, does not keep others from being asked.
+        Does nothing if a fetch from this peer is running or any fetch began in the last HEDGE_S. A fetch that takes
+        longer, because the peer is silent or its link slow, does not prevent fetches from other peers.
         """
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._free_s and _over(self._fetching, peer):
@@ -70,17 +77,20 @@ class CatchUpTask:
             self._fetching[peer] = asyncio.create_task(self._fetch(peer))
 
     def compare(self, peer: str) -> None:
-        """This one is on another chain: fetch its log, at most once in ASK_S."""
+        """Fetch the log of a peer that is on another chain, at most once in ASK_S."""
         if _over(self._comparing, peer):
             self._comparing[peer] = asyncio.create_task(self._compare(peer))
 
     async def look_at(self, peer: str) -> None:
-        """Whether a peer answers: raises what streams raise. One that is ahead is followed."""
+        """Ask a peer for newer commits, and catch up with it if it has any.
+
+        Raises BrokenStream, Unreachable, TimeoutError if it does not answer.
+        """
         if await self._history.ask(peer, self._machine().number - 1):
             self.catch_up(peer)
 
     async def come_in(self, ask: Callable[[], None]) -> None:
-        """Look where the others are while away, then `ask` to be counted on; the caller ends it."""
+        """Follow the others while away, then `ask` to join the roster, every ASK_S until the caller cancels this."""
         while True:
             if not self.away:
                 ask()
@@ -93,11 +103,11 @@ class CatchUpTask:
             if log := await self._history.ask(peer, None):
                 self._parted(peer, log)
         except (BrokenStream, Unreachable, TimeoutError) as error:
-            logger.debug("%s does not tell its log: %s", peer, error)
+            logger.debug("asking %s for its log failed: %s", peer, error)
         await asyncio.sleep(ASK_S)
 
     async def _fetch(self, peer: str) -> None:
-        """Fetch the commits after the head, from this peer or from any other whose log reaches back to it."""
+        """Fetch the commits after the local head, from this peer or from any other whose log reaches back to it."""
         machine = self._machine()
         head = machine.memory.head
         told = await self._history.after(head, list(dict.fromkeys([peer, *self._others()])), machine.notary)
@@ -113,7 +123,7 @@ class CatchUpTask:
         await asyncio.sleep(RETRY_S[1])
 
     def _check_outrun(self, machine: CommitChain, told: LogAnswer) -> None:
-        """Some logs begin later than the next commit: believe it if it is proven, else refuse it by name."""
+        """Check logs that begin after the next commit: this peer is outrun if they prove it, else reject them."""
         memory, own = machine.memory, id_of(machine.memory.peer)
         voters = voters_of(own, memory.roster, self._trust.allow.listed)
         logs = {id_of(peer): log for peer, log in told.later.items()}
@@ -123,10 +133,10 @@ class CatchUpTask:
             return
         for peer, log in told.later.items():
             first = log[0].commit.number
-            why = f"tells commits from {first} on, where {memory.number} is next: nothing proves them"
+            why = f"sent commits from {first} on, where {memory.number} is next: nothing proves them"
             self._trust.refusals.note("ballots", peer, why)
 
 
 def _over(running: Mapping[str, asyncio.Task[None]], peer: str) -> bool:
-    """Return whether nothing is under way for this peer."""
+    """Return whether no task is running for this peer."""
     return peer not in running or running[peer].done()

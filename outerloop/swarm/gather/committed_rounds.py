@@ -1,7 +1,7 @@
-"""What the rounds came to, for the trainer to take: commits that are decided, and every payload that they name.
+"""Queue of committed rounds for the trainer: decided commits, and every payload that they name.
 
-The agreement may be many rounds ahead of the trainer. A round stays here until the trainer has taken it, and as long as
-others may ask for it.
+The agreement may be many rounds ahead of the trainer. A round is kept until the trainer has taken it and other peers
+can no longer ask for it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from outerloop.swarm.timeouts import RETRY_S
 
 
 class LogTruncated(Exception):
-    """The others' logs do not reach back to where this peer stands: it needs their state."""
+    """Raised if the others' logs do not reach back to this peer's last commit: it must download their state."""
 
 
 class CommittedRounds:
-    """`own` is this peer's name."""
+    """The decided rounds that the trainer has not taken yet, and those that other peers may still ask for.
+
+    `own` is this peer's name.
+    """
 
     def __init__(self, store: RoundStore, pulls: PayloadDownloads, *, own: str) -> None:
         self._store = store
@@ -29,58 +32,68 @@ class CommittedRounds:
         self._own = own
         self._commits: dict[int, Commit] = {}
         self._open = 0  # the round after the last one whose commit is known
-        self._landed: int | None = None  # the last round that the trainer has taken; None: it has not said yet
+        self._landed: int | None = None  # the last round that the trainer has taken; None: not known yet
         self._broken: Exception | None = LogTruncated()  # until it is known where the chain begins
         self._news = asyncio.Event()
 
     def begin(self, memory: HardState) -> None:
-        """From what is remembered; genesis, which nobody accepted, is no round."""
+        """Start from the remembered log. Skips genesis, which is not a round: no peer accepted it."""
         self._commits = {one.commit.number: one.commit for one in memory.log if one.accepts}
         self._open, self._broken = memory.number, None
 
     def add(self, commit: Commit) -> None:
-        """The next round came to this."""
+        """Add the commit of the next round."""
         self._commits[commit.number] = commit
         self._open = commit.number + 1
         self._pulls.drop_all_but(commit.number, commit.participants)
         self._tell()
 
     def fail(self, error: Exception) -> None:
-        """There will be no more rounds here: who waits for one is told why."""
+        """Stop the rounds: raise `error` in every caller that waits for one."""
         self._broken = error
         self._tell()
 
     def leave(self, number: int) -> None:
-        """The chain was left for another one that differs from this commit on: what was landed of it does not hold."""
+        """Drop the commits from `number` on, where this peer left the chain for another one.
+
+        If the trainer has landed one of them, or may have, its state is no longer valid and must be downloaded.
+        """
         self._commits = {known: commit for known, commit in self._commits.items() if known < number}
         self._open = number
         if self._landed is None or self._landed >= number:
             self.fail(LogTruncated())
 
     def outrun(self, number: int) -> None:
-        """No log of the others reaches back to this round, where the chain here ended when they were asked."""
+        """Note that no log of the others reaches back to round `number`, the first that was missing here when asked.
+
+        No effect if the round has arrived since.
+        """
         if number >= self._open:
             self.fail(LogTruncated())
 
     @property
     def too_far(self) -> bool:
-        """Whether this peer needs the others' state: what it knows is old, and nobody should go by it."""
+        """Whether this peer must download the others' state: its own knowledge is outdated and must not be used."""
         return isinstance(self._broken, LogTruncated)
 
     def skip_to(self, number: int) -> None:
-        """The trainer gets the state as of this commit, as if it had landed it; later ones may be known already."""
+        """Continue after commit `number`, whose state the trainer downloads instead of landing it.
+
+        Later commits that are known already are kept.
+        """
         self._commits = {later: commit for later, commit in self._commits.items() if later > number}
         self._open, self._landed, self._broken = max(self._open, number + 1), number, None
         self._tell()
 
     def digest(self, number: int) -> bytes | None:
-        """Of a commit; None when it is forgotten."""
+        """Return the digest of a commit, or None if the commit is not stored."""
         commit = self._commits.get(number)
         return None if commit is None else commit.digest
 
     def decided(self, number: int) -> bool:
-        """Whether a round came to something already. Raises LogTruncated when this peer is too far behind to know
-        what.
+        """Return whether a round is decided.
+
+        Raises LogTruncated if this peer is too far behind to know its commit, or the error passed to `fail`.
         """
         if self._broken is not None:
             raise self._broken
@@ -89,9 +102,9 @@ class CommittedRounds:
         return number < self._open
 
     async def take(self, number: int) -> list[tuple[str, Buffer]]:
-        """Who took part and with what, as it lies here, in the order of names. Raises LogTruncated.
+        """Return (name, content as stored) of each participant of a round, in the order of names.
 
-        Where the chain is left while payloads are fetched, it is what the round comes to on the other chain.
+        If the chain is left for another one meanwhile, return the round's outcome on that chain. Raises LogTruncated.
         """
         while not self.decided(number):
             await self._news.wait()
@@ -107,10 +120,10 @@ class CommittedRounds:
         return contents
 
     async def complete(self, commit: Commit) -> None:
-        """Get what a commit names and is not here: from its owner, or from anybody who may have accepted it.
+        """Download the missing payloads of a commit from their owners or any peer that may have accepted the commit.
 
-        In vain once the others are so far that nobody keeps it any more: then some of it stays missing. Ends when the
-        commit is left or skipped.
+        Gives up once the others are so far ahead that no peer keeps the payloads: then some stay missing. Ends early
+        if the commit is dropped, because its chain was left or its round skipped.
         """
         while self._broken is None and self._holds(commit) and (missing := self._missing(commit)):
             others = [peer for peer in commit.roster if peer != self._own]
@@ -122,21 +135,21 @@ class CommittedRounds:
                 await asyncio.sleep(RETRY_S[1])
 
     def forget(self) -> None:
-        """Rounds that nobody can ask for any more and the trainer has taken."""
+        """Remove rounds that the trainer has taken and no other peer can ask for any more."""
         if self._landed is not None:
             first = min(self._open - ROUNDS_KEPT, self._landed + 1)
             self._store.forget_before(first)
             self._commits = {number: commit for number, commit in self._commits.items() if number >= first}
 
     def lacks(self, number: int) -> str:
-        """Why a decided round cannot be taken yet, in one line; empty for one that is not decided."""
+        """Return in one line why a decided round cannot be taken yet; empty if the round is not decided."""
         if number not in self._commits:
             return ""
         missing = [one.peer for one in self._missing(self._commits[number])]
-        return f"round {number}: decided, payloads of {', '.join(missing)} are not here yet"
+        return f"round {number}: decided, payloads of {', '.join(missing)} have not arrived yet"
 
     def _holds(self, commit: Commit) -> bool:
-        """Whether this commit is of the chain as it is known now."""
+        """Return whether this commit is still part of the current chain."""
         return self._commits.get(commit.number) is commit
 
     def _missing(self, commit: Commit) -> list[Participant]:

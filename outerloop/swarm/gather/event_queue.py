@@ -1,8 +1,8 @@
-"""Events that wait for the agreement: this peer's own first, then one of each sender in turn.
+"""Fair queue of events for the agreement: this peer's own first, then one per sender in turn.
 
-A sender that floods this peer fills its own share alone: its further messages are dropped, and those of others are
-handled as if it had sent one at a time. What all senders together have waiting is bounded, too: beyond that the newest
-message of whoever takes most of it is dropped. The next view makes up for a message that was dropped.
+A sender that floods this peer only fills its own share: its further messages are dropped, and those of others are
+handled as if it had sent one at a time. The bytes queued for all senders together are bounded, too. Beyond that bound,
+the newest message of the sender with the most bytes is dropped. The next view makes up for dropped messages.
 """
 
 from __future__ import annotations
@@ -13,29 +13,30 @@ from typing import Generic, TypeVar
 
 E = TypeVar("E")
 MOST_WAITING = 32
-"""Messages of one sender: a log of 8 commits, and what an honest peer says in several views, many times over."""
+"""Most messages queued per sender: many times a log of 8 commits and an honest peer's messages in several views."""
 MOST_BYTES = 64 << 20
-"""Of all of them: MOST_WAITING of the longest, or 64 KiB of each of 1,024 senders."""
+"""Most bytes queued for all senders: MOST_WAITING of the longest messages, or 64 KiB from each of 1,024 senders."""
 
 
 class EventQueue(Generic[E]):
-    """Of one consumer."""
+    """The event queue of one consumer."""
 
     def __init__(self) -> None:
         self._own: deque[E] = deque()
-        self._of_senders: dict[str, deque[tuple[E, int]]] = {}  # in the order of their turns, none of them empty
+        self._of_senders: dict[str, deque[tuple[E, int]]] = {}  # in the order of their turns; no empty queues
         self._bytes: Counter[str] = Counter()  # by sender
         self._news = asyncio.Event()
 
     def put(self, event: E) -> None:
-        """Add an event of this peer: a timer, a payload that has come."""
+        """Add an event of this peer, e.g. an expired timer or a payload that has arrived."""
         self._own.append(event)
         self._news.set()
 
     def put_from(self, sender: str, event: E, size: int = 0) -> list[str]:
-        """Add a message of so many bytes, behind those of the same sender.
+        """Add a message of `size` bytes, behind those of the same sender.
 
-        Return who sent the messages that are dropped: this one, when too many of its sender's wait, or others.
+        Return the senders of the messages that were dropped: this message if `sender` has too many queued, else the
+        newest messages of the senders with the most bytes until the rest fits.
         """
         waiting = self._of_senders.setdefault(sender, deque())
         if len(waiting) >= MOST_WAITING:
@@ -51,7 +52,7 @@ class EventQueue(Generic[E]):
         return dropped
 
     async def get(self) -> E:
-        """Return the next event, as soon as there is one."""
+        """Wait for the next event and return it."""
         while not (self._own or self._of_senders):
             self._news.clear()
             await self._news.wait()
@@ -61,11 +62,11 @@ class EventQueue(Generic[E]):
         sender = next(iter(self._of_senders))
         event = self._take(sender)
         if sender in self._of_senders:
-            self._of_senders[sender] = self._of_senders.pop(sender)  # its next turn is after all others'
+            self._of_senders[sender] = self._of_senders.pop(sender)  # its next turn comes after all others
         return event
 
     def _take(self, sender: str, *, newest: bool = False) -> E:
-        """Remove the oldest message of a sender, or the newest, and return it."""
+        """Remove and return the oldest message of a sender, or the newest."""
         waiting = self._of_senders[sender]
         event, size = waiting.pop() if newest else waiting.popleft()
         self._bytes[sender] -= size

@@ -1,9 +1,10 @@
-"""The commits that a peer missed, from the logs of others.
+"""RPC that fetches the commits that a peer missed from the logs of others.
 
 {after} ->   <- {commits: how many}, then each as a message of messages.py
-{after: nil} asks for all that the log holds; so does a number that the log does not reach back to
+{after: nil} asks for the whole log; so does a number that the log does not reach back to
 
-Any of the others may be silent, so several are asked beside each other. Who tells nonsense is refused by name.
+Any peer may be silent, so several are asked concurrently. Malformed answers are rejected and logged with the sender's
+name.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from outerloop.swarm.validation import id_of
 logger = logging.getLogger(__name__)
 Since = Callable[[int | None], Sequence[CommitCertificate]]
 Answer = tuple[str, list[CommitCertificate] | None]
-"""Who was asked, and the commits that it tells; None: it does not answer, or tells nonsense."""
+"""The peer that was asked, and the commits that it sent; None: no answer, or a malformed one."""
 
 
 @dataclass
 class LogAnswer:
-    """What peers (names) tell of the commits after one that is known here.
+    """The answers of several peers (names) about the commits after the local head.
 
-    by, proven   the first log that begins with the next commit and proves it, and whose it is; empty: there is none
-    later        logs that do not reach back to the next commit
-    level        know of none
-    parted       tell a next commit that follows another one: they are on another chain, or lie
+    by, proven   the first peer whose log begins with the next commit and proves it, and that log; empty if none does
+    later        peer -> its log, which does not reach back to the next commit
+    level        peers that know of no later commit
+    parted       peers whose next commit does not follow the local head: they are on another chain, or lie
     """
 
     by: str = ""
@@ -48,7 +49,7 @@ class LogAnswer:
     parted: set[str] = field(default_factory=set)
 
     def add(self, peer: str, log: Sequence[CommitCertificate], head: Commit, notary: AcceptSigner) -> str:
-        """Take what a peer tells of the commits after `head`. Return why it is refused; empty when it is not."""
+        """Add a peer's log of the commits after `head`. Return why it is rejected; empty if it is not."""
         if not log:
             self.level.add(peer)
         elif log[0].commit.number > head.number + 1:
@@ -63,7 +64,7 @@ class LogAnswer:
 
 
 class LogRpc:
-    """Asks others, and answers with what `since` says of this peer's log."""
+    """Client and server of the log RPC. `since` returns the commits of this peer's log after a number."""
 
     def __init__(self, transport: Transport, *, run: str, allowed: Callable[[str], bool], since: Since) -> None:
         self._transport = transport
@@ -75,26 +76,26 @@ class LogRpc:
         await self._transport.serve(self._protocol, allowed=self._allowed, handler=self._tell)
 
     async def ask(self, peer: str, after: int | None) -> list[CommitCertificate]:
-        """Return the commits after this number, each following the one before; all that the log holds for None.
+        """Return a peer's commits after this number, each following the one before; its whole log for None.
 
-        Where the log does not reach back that far, the first of them is a later one than the next. Raises BrokenStream,
+        If its log does not reach back that far, the first commit is a later one than the next. Raises BrokenStream,
         Unreachable, TimeoutError.
         """
         async with limit(HISTORY_S), self._transport.open_stream(id_of(peer), self._protocol) as stream:
             await stream.send_object({"after": after})
             count = (await stream.receive_object()).get("commits")
             if type(count) is not int or not 0 <= count <= ROUNDS_KEPT:
-                raise Unreadable(f"a log of {count!r} commits")
+                raise Unreadable(f"a log with an invalid number of commits: {count!r}")
             log: list[CommitCertificate] = []
             for _ in range(count):
                 log.append(_decided(await receive_message(stream), after, log))
             return log
 
     async def after(self, head: Commit, peers: Sequence[str], notary: AcceptSigner) -> LogAnswer:
-        """Return what these peers (names) tell of the commits after `head`, as soon as one log proves the next one.
+        """Ask these peers (names) for the commits after `head`. Return as soon as one log proves the next commit.
 
-        The first of them is asked alone for HEDGE_S, and waited for to the end: it may be the only one that knows more.
-        The others are waited for until most have answered, and a little longer.
+        For HEDGE_S only the first peer is asked. Its answer is awaited until its time limit, because it may be the only
+        peer that knows more. The others' answers are awaited until most have come, and a little longer.
         """
         told, heard = LogAnswer(), set[str]()
         answers = self.answers(
@@ -112,10 +113,10 @@ class LogRpc:
     async def answers(
         self, peers: Sequence[str], after: int | None, *, enough: Callable[[], bool], pause_s: float = 0.0
     ) -> AsyncGenerator[Answer, None]:
-        """Yield what each of these tells of the commits after a number, as it comes; the caller closes it.
+        """Ask these peers for the commits after a number. Yield the answers as they arrive; the caller closes it.
 
-        One is asked, and after each `pause_s` as many as before. Who has not answered 2 * HEDGE_S after it was `enough`
-        is left out.
+        The first peer is asked at once. After each `pause_s` the number of peers asked doubles. Peers that have not
+        answered 2 * HEDGE_S after `enough` returned True are left out.
         """
         clock, until_s = asyncio.get_running_loop().time, None
         asking = [
@@ -144,7 +145,7 @@ class LogRpc:
         except (BrokenStream, Unreachable, TimeoutError) as error:
             if isinstance(error, Unreadable):
                 self._refuse(peer, str(error))
-            logger.debug("%s does not tell the commits after %s: %s", peer, after, error)
+            logger.debug("asking %s for the commits after %s failed: %s", peer, after, error)
             return peer, None
 
     def _refuse(self, peer: str, why: str) -> None:
@@ -153,7 +154,7 @@ class LogRpc:
     async def _tell(self, remote: str, request: Request, stream: Stream) -> None:
         after = request.get("after")
         if not isinstance(after, int | None):
-            raise Unreadable("a request without a number")
+            raise Unreadable("a request whose `after` is not a number")
         found = self._since(after)
         await stream.send_object({"commits": len(found)})
         for decided in found:
@@ -162,11 +163,11 @@ class LogRpc:
 
 
 def _decided(message: object, after: int | None, log: Sequence[CommitCertificate]) -> CommitCertificate:
-    """Return a message that is the next one of a log. Raises Unreadable: it is not."""
+    """Return the message if it is the next commit of a log. Raises Unreadable if it is not."""
     if not isinstance(message, CommitCertificate):
-        raise Unreadable("a log of something else than commits")
+        raise Unreadable("a log with a message that is not a commit")
     if after is not None and message.commit.number <= after:
-        raise Unreadable(f"commit {message.commit.number} where those after {after} were asked for")
+        raise Unreadable(f"commit {message.commit.number}, where only commits after {after} were requested")
     if log and (message.commit.number, message.commit.parent) != (log[-1].commit.number + 1, log[-1].commit.digest):
         raise Unreadable(f"a log in which commit {message.commit.number} does not follow the one before it")
     return message

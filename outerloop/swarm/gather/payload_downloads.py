@@ -1,11 +1,11 @@
-"""Payloads on their way into the store, each of them once, from its owner or whoever else holds it.
+"""Download payloads into the store, each once, from its owner or any other peer that holds it.
 
-What is larger than allowed is not asked for, and what its owner did not sign for the round is not held: it is refused
-by name, and not asked for again. An owner has one payload a round: of one that signs more, PAYLOADS_KEPT are fetched
-and held, and of more only what the round came to.
+A payload larger than allowed is not requested, and one that its owner did not sign for the round is not stored. Both
+are rejected, logged with the owner's name and not requested again. An honest owner has one payload per round. If an
+owner signs more, PAYLOADS_KEPT of them are downloaded and stored, and beyond that only one that a commit names.
 
-A leader can propose hashes of contents that nobody has: what nothing but proposals of left views wanted is not fetched
-any longer. It is kept for one more view, which may propose the same payload again.
+A leader can propose hashes of contents that no peer has. So a download that only a proposal asked for is dropped after
+the view. It continues through the next view first, because that view may propose the same payload again.
 """
 
 from __future__ import annotations
@@ -29,13 +29,16 @@ from outerloop.swarm.validation import id_of
 logger = logging.getLogger(__name__)
 Key = tuple[int, Participant]
 PAYLOADS_KEPT = 4
-"""Different payloads of one peer in one round: an honest one has one, and two liars that lead views one after the other
-can name one each as its. What a majority has chosen is held besides."""
+"""Maximum number of payloads stored per peer and round. An honest peer has one. Two dishonest leaders of successive
+views can each attribute another one to it. A payload that a commit names is stored in addition."""
 
 
 @dataclass
 class _Pull:
-    """A payload on its way. `views_left`: how many views it outlives; None: its owner offers it, or it is decided."""
+    """A running download. `views_left`: how many more views it outlives.
+
+    It is None, for no limit, if the owner itself offers the payload or a commit names it.
+    """
 
     task: asyncio.Task[None]
     holders: list[str]
@@ -43,7 +46,13 @@ class _Pull:
 
 
 class PayloadDownloads:
-    """`held` is told of every payload that has come; `sitting` is what its owner signed it for."""
+    """The running payload downloads of one peer.
+
+    Args:
+        sitting: returns the id of the session for which owners must have signed their payloads.
+        max_bytes: largest payload allowed, with its signature.
+        held: called with round and participant when a payload has been stored.
+    """
 
     def __init__(
         self,
@@ -61,16 +70,16 @@ class PayloadDownloads:
         self._sitting = sitting
         self._max_bytes = max_bytes
         self._held = held
-        self._refused: set[Key] = set()  # each cost its download, or was never asked for
+        self._refused: set[Key] = set()  # rejected; each was downloaded, or too large to be requested
         self._running: dict[Key, _Pull] = {}
 
     def start(
         self, number: int, one: Participant, holders: Iterable[str], *, decided: bool = False, proposed: bool = False
     ) -> asyncio.Task[None]:
-        """Get it from these peers, besides those that are asked already. The task ends when it is here or cannot be.
+        """Download a payload from these peers, in addition to the sources of a download that is already running.
 
-        `decided`: it is part of a commit, and is held however many payloads its owner has offered. `proposed`: it is
-        wanted in the view at hand, and nothing but the proposal is known of it.
+        Return its task, which ends when the payload is stored or cannot be. `decided`: a commit names the payload, so
+        it is stored however many its owner has offered. `proposed`: only a proposal of the current view names it.
         """
         pull = self._running.get((number, one))
         if pull is None:
@@ -83,15 +92,15 @@ class PayloadDownloads:
         return pull.task
 
     def refused(self, number: int, one: Participant) -> bool:
-        """Whether this cannot be taken, whoever gives it."""
+        """Return whether this payload was rejected: the reason holds for any source."""
         return (number, one) in self._refused
 
     def refuse(self, peer: str, reason: str) -> None:
-        """A peer offered what cannot be taken."""
+        """Log and count that a payload offered by a peer is rejected."""
         self._trust.refusals.note("payloads", peer, reason)
 
     def drop_all_but(self, number: int, needed: Iterable[Participant]) -> None:
-        """The round was decided: nobody needs its other payloads any more."""
+        """Drop all downloads of a decided round except the `needed` payloads."""
         self._refused = {key for key in self._refused if key[0] > number - ROUNDS_KEPT}
         for (of, one), pull in list(self._running.items()):
             if of == number and one in needed:
@@ -100,7 +109,7 @@ class PayloadDownloads:
                 self._drop((of, one))
 
     def next_view(self) -> None:
-        """Another view begins: drop what was not proposed in the last one either, and is not wanted otherwise."""
+        """Begin another view. Drop downloads that only a proposal asked for and the last view did not propose again."""
         for key, pull in list(self._running.items()):
             if pull.views_left == 0:
                 self._drop(key)
@@ -108,7 +117,7 @@ class PayloadDownloads:
                 pull.views_left -= 1
 
     def _drop(self, key: Key) -> None:
-        """Stop a pull; who wants it from now on starts another one."""
+        """Stop a download. A later `start` begins a new one."""
         self._running.pop(key).task.cancel()
 
     async def _pull(self, number: int, one: Participant, holders: list[str], decided: bool) -> None:
@@ -116,16 +125,16 @@ class PayloadDownloads:
             if (number, one) not in self._store and not self.refused(number, one):
                 await self._take(number, one, holders, decided)
         except ContentUnavailable as error:
-            logger.warning("round %d: the payload of %s did not come: %s", number, one.peer, error)
+            logger.warning("round %d: the payload of %s could not be downloaded: %s", number, one.peer, error)
         finally:
             pull = self._running.get((number, one))
             if pull and pull.task is asyncio.current_task():
                 del self._running[number, one]
 
     async def _take(self, number: int, one: Participant, holders: list[str], decided: bool) -> None:
-        """Get it, look at it, hold it. Raises ContentUnavailable."""
+        """Download a payload, check it and store it, or reject it. Raises ContentUnavailable."""
         if not decided and self._too_many(number, one):
-            self.refuse(one.peer, f"round {number}: there are {PAYLOADS_KEPT} other payloads of it")
+            self.refuse(one.peer, f"round {number}: {PAYLOADS_KEPT} other payloads of it are stored or downloading")
             return
         content, reason = b"", f"a payload of {one.size_bytes} bytes, up to {self._max_bytes} are allowed"
         if one.size_bytes <= self._max_bytes:
@@ -140,7 +149,7 @@ class PayloadDownloads:
         self._held(number, one)
 
     def _too_many(self, number: int, one: Participant) -> bool:
-        """Whether too many others of its owner are held, or were begun before it; it is taken if it is decided."""
+        """Return whether PAYLOADS_KEPT others of its owner are stored, or their downloads were started before it."""
         begun_before = takewhile(lambda key: key != (number, one), self._running)
         others = {*self._store.since(number), *begun_before}
         return sum(of == number and id_of(known.peer) == id_of(one.peer) for of, known in others) >= PAYLOADS_KEPT

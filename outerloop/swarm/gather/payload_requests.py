@@ -1,12 +1,13 @@
-"""Asking a peer for its payload of a round, until it is here or turned down because nobody can use it.
+"""Ask each peer for its payload of the current round until the payload is stored or rejected.
 
-    asked -> nothing yet, or a broken stream    asked again
-          -> has gone on without                it is ahead: its commits are fetched
-          -> its payload                        pulled; refused when too large, not signed, or other bytes than said
-    landed -> it cannot be decoded, or its norm is far from the others'     refused
+    asked -> no answer, or a broken stream    ask again
+          -> past the round without one       the peer is ahead: fetch its commits
+          -> its payload                      download it; reject it if too large, not signed, or of another hash
+    landed -> cannot be decoded, or its norm is far from the others'     reject it
 
-Who is refused has no payload in this round, and is asked anew in the next; `penalties` remember how it was. `gone` are
-those whom the last attempt of this round found no way to: nobody needs to wait for them.
+A peer whose payload is rejected has none in this round, and is asked again in the next. `penalties` (readmission.py)
+counts the rejections. `gone` holds the peers that the last attempt in this round could not reach: the round does not
+wait for them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,12 @@ NETWORK_ERRORS = (BrokenStream, Unreachable, TimeoutError)
 
 
 class PayloadRequests:
-    """`ahead` is told of a peer that has gone on; `act` gets an event when somebody is out of reach."""
+    """The payload requests of the current round, one task per peer.
+
+    Args:
+        ahead: called with the name of a peer that is past the round.
+        act: called with an event when a peer is unreachable.
+    """
 
     def __init__(
         self,
@@ -48,24 +54,24 @@ class PayloadRequests:
         self._payloads, self._pulls, self._store, self._bulk = payloads, pulls, store, bulk
         self.penalties = ReadmissionBackoff()
         self.gone: set[str] = set()
-        self.running: dict[str, asyncio.Task[None]] = {}  # by peer, of the round at hand; those that are done too
+        self.running: dict[str, asyncio.Task[None]] = {}  # by peer, for the current round; includes finished tasks
         self._ahead, self._act = ahead, act
 
     def ask_all(self, number: int, peers: Iterable[str]) -> None:
-        """Ask each of these that was not asked for its payload of this round yet."""
+        """Ask those of these peers for their payload that were not asked in this round yet."""
         for peer in peers:
             if peer not in self.running:
                 self.running[peer] = asyncio.create_task(self.ask(number, peer))
 
     def end_round(self) -> None:
-        """Stop asking: the next round begins."""
+        """Stop all requests, because the round is over."""
         for task in self.running.values():
             task.cancel()
         self.running = {}
         self.gone.clear()
 
     async def ask(self, number: int, peer: str) -> None:
-        """Until its payload of this round is here or refused; the round's end ends it."""
+        """Ask a peer until its payload of this round is stored or rejected. Cancelled at the end of the round."""
         pause_s = RETRY_S[0]
         while True:
             try:
@@ -77,26 +83,26 @@ class PayloadRequests:
             except NETWORK_ERRORS as error:
                 if isinstance(error, Unreachable):
                     self.gone.add(peer)
-                    self._act(lambda machine: [])  # and then a look at the round
-                logger.debug("round %d: %s does not tell its payload: %s", number, peer, error)
+                    self._act(lambda machine: [])  # any event makes the runner check the round
+                logger.debug("round %d: asking %s for its payload failed: %s", number, peer, error)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_S[1])
 
     async def unusable(self, number: int, reasons: Mapping[str, str]) -> None:
-        """Peer -> why what it signed for a round that has landed does not count."""
+        """Penalize peers whose payloads could not be used when the round landed. `reasons`: peer -> reason."""
         for peer, reason in reasons.items():
             self._pulls.refuse(peer, f"round {number}: {reason}")
             self.penalties.unusable(peer, number)
 
     async def _get(self, number: int, one: Participant) -> bool:
-        """Whether there is nothing more to be had of this peer."""
+        """Download a peer's payload. Return whether it is now stored or rejected; if neither, ask the peer again."""
         await asyncio.wait([self._pulls.start(number, one, [one.peer])])
         if (number, one) in self._store:
             self.penalties.good(one.peer, number)
             return True
         lied = self._bulk.reputation.lied(id_of(one.peer), one.digest)
         if lied:
-            self._pulls.refuse(one.peer, f"round {number}: its payload is not what it says of it")
+            self._pulls.refuse(one.peer, f"round {number}: its payload does not have the sha256 that it stated")
         if lied or self._pulls.refused(number, one):
             self.penalties.refused(one.peer, number)
             return True

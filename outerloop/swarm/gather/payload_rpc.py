@@ -1,10 +1,9 @@
-"""Which payload a peer has for a round: its owner is asked, and answers as soon as it has one.
+"""RPC that returns the hash and size of a peer's payload for a round, once the peer has one.
 
-    {number} ->   <- {payload: [sha256, bytes, state ...]}, or {} when the owner is past that round without one
+    {number} ->   <- {payload: [sha256, bytes, state ...]}, or {} if the owner is past that round without one
 
-Nobody announces, so nothing is lost that would have to be said again: whoever wants to know asks, and asks again when
-the stream broke. The content itself is pulled by its hash (payload_downloads.py), and holds its owner's signature
-(signed_payload.py).
+Pull-based: there are no announcements that could be lost. Peers ask the owner, and ask again if the stream breaks. The
+content itself is downloaded by its hash (payload_downloads.py) and holds its owner's signature (signed_payload.py).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from outerloop.swarm.validation import MalformedMessage, id_of
 
 
 class PayloadRpc:
-    """What this peer has for each round, for others to ask; `own` is the board that says it."""
+    """Client and server of the payload RPC. The server answers from `own`: round -> this peer's payload."""
 
     def __init__(self, transport: Transport, *, run: str, allowed: Callable[[str], bool]) -> None:
         self._transport = transport
@@ -33,9 +32,9 @@ class PayloadRpc:
         await self._transport.serve(self._protocol, allowed=self._allowed, handler=self._tell)
 
     async def ask(self, peer: str, number: int, *, reached: Callable[[], None]) -> Participant | None:
-        """What a peer has for a round; None: it has gone on without. Tells as soon as it is in reach.
+        """Return a peer's payload for a round, or None if the peer is past the round without one.
 
-        Raises BrokenStream, Unreachable, TimeoutError.
+        Calls `reached` as soon as the stream is open. Raises BrokenStream, Unreachable, TimeoutError.
         """
         async with self._transport.open_stream(id_of(peer), self._protocol) as stream:
             reached()

@@ -1,27 +1,32 @@
-"""Proof that the run is further than this peer knows: what others tell counts only where so many of them say the same.
+"""Proof that the run is ahead of this peer, from the logs of others.
 
-    voters     the others of the roster that this peer last knew, and the others on exchange.allow; more than half of
-               either group is enough. A peer without a memory, in a run without a list: those that answer
-    anchor     the highest commit that more than half of the voters hold in their logs, or what this peer remembers
-    newest     from there on as far as the logs lead: each commit is signed by a majority of the roster that the one
-               before it names (signer.py)
-    outrun     this peer needs the others' state: more than half of the voters are shown to be past its round, by their
-               own answer or by their signed accept of a later commit, no log reaches back to its head, and not most of
-               its own roster is at the same round
+What a log holds counts only if enough voters agree on it or signatures prove it.
 
-What is trusted, since no log reaches back to genesis for long (memory.ROUNDS_KEPT): that more than half of the voters
-are honest. Everything after the anchor is proven by signatures. One vote a peer id; this peer itself is no voter.
+    voters     two groups: the other peers of the last roster that this peer knew, and the other peers on
+               exchange.allow. More than half of either group is enough. For a peer without a memory, in a run without
+               an allow-list: the peers that answer
+    anchor     the highest commit that more than half of the voters hold in their logs, or the one that this peer
+               remembers
+    newest     the last commit that the logs lead to from the anchor. Each commit on the way is signed by a majority of
+               the roster that the one before it names (signer.py)
+    outrun     this peer must download the others' state. More than half of the voters are shown to be past its round,
+               by their own answer or by their signed accept of a later commit; no log reaches back to its head; and at
+               most half of its own roster is at the same round
+
+Logs do not reach back to genesis for long (hard_state.ROUNDS_KEPT), so one thing has to be trusted: that more than half
+of the voters are honest. Everything after the anchor is proven by signatures. Each peer id has one vote. This peer
+itself is not a voter.
 
 Fewer than half of the voters
-    cannot    name another roster, another history, or a round that is not decided; nor make a peer that is up to date
-              believe that it is behind. What they forge is refused by name
-    can       hold back their logs, or tell old ones: a newcomer may start at an earlier commit, and follows from there
-    can       keep a newcomer waiting where so many others are silent that no group has more than half left
+    cannot    present another roster, another history, or a round that is not decided; nor convince an up-to-date peer
+              that it is behind. What they forge is rejected and logged with their names
+    can       withhold their logs, or send old ones: a newcomer may start at an earlier commit, and follows from there
+    can       delay a newcomer while so many other voters are silent that at most half of each group answers
 
-The members that name the sitting are believed alike (formation.py).
+The same rule decides which members are believed about the session (formation.py).
 
-In a run without an allow-list a newcomer has nothing to count by but who answers, and anybody can make many identities:
-more than half of those that answer can name any history, and where only one peer answers its word is the anchor.
+In a run without an allow-list a newcomer can only count the peers that answer, and anybody can create many identities.
+More than half of those that answer can present any history. If only one peer answers, its log is the anchor.
 """
 
 from __future__ import annotations
@@ -35,26 +40,27 @@ from outerloop.swarm.consensus.validity import doubt
 from outerloop.swarm.validation import id_of
 
 Logs = Mapping[str, Sequence[CommitCertificate]]
-"""Peer id -> the last commits as it tells them, at least one."""
+"""Peer id -> the last commits of its log as it sent them, at least one."""
 Voters = Sequence[frozenset[str]]
 """Groups of peer ids, none of them empty; more than half of any of them is enough."""
 
 
 def voters_of(own: str, roster: Iterable[str], listed: Iterable[str]) -> Voters:
-    """Return whose word counts for the peer with this id: of the roster (names) that it last knew, and of the list."""
+    """Return the groups of voters for the peer `own` (id): the last roster that it knew (names), and the allow-list."""
     groups = (frozenset(map(id_of, roster)) - {own}, frozenset(listed) - {own})
     return [group for group in groups if group]
 
 
 def most(peers: Collection[str], voters: Voters) -> bool:
-    """Return whether these are more than half of one of the groups."""
+    """Return whether these peers (ids) are more than half of one of the groups."""
     return any(2 * len(group.intersection(peers)) > len(group) for group in voters)
 
 
 def newest(logs: Logs, notary: AcceptSigner, *, voters: Voters = (), known: Commit | None = None) -> Commit | None:
-    """Return the commit to go by, `known` or a later one; None: no commit is held by most voters, and none is known.
+    """Return the newest commit that is proven, `known` or a later one.
 
-    Without voters those that answered are.
+    None if most voters hold no common commit and none is known. Without `voters`, the peers that answered are the
+    voters.
     """
     found = anchor(logs, voters or [frozenset(logs)])
     head = max((one for one in (found, known) if one), key=lambda commit: commit.number, default=None)
@@ -64,9 +70,9 @@ def newest(logs: Logs, notary: AcceptSigner, *, voters: Voters = (), known: Comm
 
 
 def objections(logs: Logs, head: Commit) -> dict[str, str]:
-    """Who tells something else than what was found to be the newest commit, and what: peer -> one line."""
+    """Return peer -> objection in one line, for peers whose logs contradict `head`, the newest commit found."""
     ends = {peer: max((one.commit for one in log), key=lambda commit: commit.number) for peer, log in logs.items()}
-    text = "tells commit {}, which does not follow from what most hold"
+    text = "sent commit {}, which does not follow from what most hold"
     return {
         peer: text.format(end.number)
         for peer, end in ends.items()
@@ -75,17 +81,18 @@ def objections(logs: Logs, head: Commit) -> dict[str, str]:
 
 
 def unproven(head: Commit, decided: CommitCertificate, notary: AcceptSigner) -> str:
-    """Why this is not known to be the decided commit after `head`; empty when it is."""
+    """Return why this is not proven to be the decided commit after `head`; empty if it is."""
     if (decided.commit.number, decided.commit.parent) != (head.number + 1, head.digest):
-        return f"commit {decided.commit.number} does not follow commit {head.number} as it is known here"
+        return f"commit {decided.commit.number} does not follow the local commit {head.number}"
     return doubt(head.roster, decided, notary)
 
 
 def ahead(number: int, logs: Logs, notary: AcceptSigner, *, voters: Voters) -> set[str]:
-    """Return voters (ids) that are past round `number`, until they are most: who tells a later commit, or signed one.
+    """Return voters (ids) that are past round `number`: they sent a later commit, or signed an accept of one.
 
-    An honest peer accepts a commit of round r only once it knows all before it. Of what one peer tells, at most one
-    signature of each voter is checked, so that a liar who makes up more of them causes no more work.
+    Stops checking once the voters found are most. An honest peer accepts a commit of round r only once it knows all
+    before it. From one peer's log, at most one signature of each voter is checked, so that a log with more forged
+    signatures causes no more work.
     """
     told = {peer: [one for one in log if one.commit.number > number] for peer, log in logs.items()}
     counted = frozenset[str]().union(*voters)
@@ -102,7 +109,7 @@ def ahead(number: int, logs: Logs, notary: AcceptSigner, *, voters: Voters) -> s
 
 
 def anchor(logs: Logs, voters: Voters) -> Commit | None:
-    """Return the highest commit that most voters hold in their logs; None: there is none."""
+    """Return the highest commit that most voters hold in their logs, or None if there is none."""
     commits = {one.commit for log in logs.values() for one in log}
     holders: dict[bytes, set[str]] = {commit.digest: set() for commit in commits}
     for peer, log in logs.items():

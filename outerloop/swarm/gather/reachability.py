@@ -1,7 +1,7 @@
-"""Who answers just now: what people are told when a round does not come to an end.
+"""Probe which peers are reachable, to explain to the user why a round does not complete.
 
-Only who has waited for a round for a while asks, and asks all peers that decide it, again and again while it waits.
-What is asked for is the next commit: who finds that others have gone on follows them at once.
+A peer probes only after it has waited for a round for a while. It then asks all peers that decide the round, repeatedly
+while it waits. It asks for the next commit, so if others are ahead, it catches up with them at once.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from outerloop.swarm.timeouts import LOOK_S, VIEW_S, limit
 
 
 class ReachabilityProbe:
-    """`ask` gets a sign of life of a peer, or raises what streams raise. Nobody has been asked before `watch`."""
+    """Which peers answered the last probe; all count as reachable before the first one.
+
+    `ask` contacts a peer. It raises BrokenStream, Unreachable or TimeoutError if the peer does not answer.
+    """
 
     def __init__(self, ask: Callable[[str], Awaitable[None]]) -> None:
         self._ask = ask
         self._answered: dict[str, bool] = {}
 
     async def watch(self, others: Callable[[], Collection[str]]) -> None:
-        """Ask all of these, after a while and then more and more rarely; the caller ends it."""
+        """Ask all these peers at growing intervals (LOOK_S), the first time after a pause. The caller cancels it."""
         self._answered, pause_s = {}, LOOK_S[0]
         while True:
             await asyncio.sleep(pause_s)
@@ -34,7 +37,7 @@ class ReachabilityProbe:
             self._answered = dict(zip(asked, answers, strict=True))
 
     def lacks_majority(self, roster: tuple[str, ...]) -> str:
-        """That too few of the roster answer for anything to be decided, in one line; empty when enough do."""
+        """Return in one line that too few peers of the roster answer for a majority; empty if enough do."""
         silent = [peer for peer in roster if not self._answered.get(peer, True)]
         here, needed = len(roster) - len(silent), majority(roster)
         if here >= needed:

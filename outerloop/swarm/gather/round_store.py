@@ -1,11 +1,11 @@
-"""The payloads of the last rounds, on disk: what this peer holds for others and for its own landing.
+"""Store of the last rounds' payloads on disk, for other peers and for this peer's own landing.
 
-    <round>-<sha256>-<peer>.payload        <peer>@<commit>.<sha256> where it names a state of the run (state_roots.py)
+    <round>-<sha256>-<peer>.payload        <peer>@<commit>.<sha256> if it names a state of the run (state_roots.py)
 
-An accept says "its payloads can be had from me", so a payload is safe before anybody hears that it is held, and is
-found again after a crash. One that is damaged by then is fetched again, and its file stays until then: the name tells
-that its owner has sealed a payload of this round (`sealed_by`). Those of the newest round lie in memory as well until
-they are landed: just the bytes that were checked, and no copy of them.
+An accept promises "its payloads can be downloaded from me". So a payload is synced to disk before any peer is notified
+that it is held, and is found again after a crash. A file found damaged after a crash is kept until its payload has been
+fetched again, because its name records that the owner has signed a payload for this round (`sealed_by`). Payloads of
+the newest round are also kept in memory until they land: the very bytes that were checked, not a copy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Key = tuple[int, Participant]
 
 
 class RoundStore:
-    """Round and participant -> content."""
+    """A persistent map: (round, participant) -> content."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -36,16 +36,16 @@ class RoundStore:
         return key in self._files
 
     def since(self, number: int) -> list[Key]:
-        """What is held of this round and later ones."""
+        """Return the keys of the payloads stored for this round and later ones."""
         return sorted(key for key in self._files if key[0] >= number)
 
     def sealed_by(self, peer: str, number: int) -> bool:
-        """Return whether a payload of this peer for this round has been held here, be it damaged now."""
+        """Return whether a payload of this peer for this round is stored, even a damaged one."""
         held = [(of, one.peer) for of, one in self._files]
         return (number, peer) in [*held, *self._damaged.values()]
 
     async def put(self, number: int, one: Participant, content: bytes) -> None:
-        """Hold a content, which is what `one` says; safe when this returns."""
+        """Store a content, whose hash and size must be those of `one`. It is safe on disk when this returns."""
         named = f"@{one.state[0]}.{one.state[1].hex()}" if one.state else ""
         name = f"{number:012d}-{one.digest.hex()}-{one.peer}{named}.payload"
         await self._disk.write(name, content)
@@ -54,17 +54,17 @@ class RoundStore:
         self._keep(number, one, content)
 
     def take(self, number: int, one: Participant) -> Buffer:
-        """A content to be landed: `bytes` if it still lies in memory, from where it is given away."""
+        """Return a content for landing: `bytes` if it is in memory, from where it is then removed."""
         found = self._newest.pop((number, one), None)
         return self._disk.read(self._files[number, one]) if found is None else found
 
     def get(self, sha: bytes) -> Buffer | None:
-        """The content with this sha256, of whatever round."""
+        """Return the content with this sha256, from any round; None if it is not stored."""
         found = next((name for (_, one), name in self._files.items() if one.digest == sha), None)
         return None if found is None else self._disk.read(found)
 
     def forget_before(self, number: int) -> None:
-        """Remove what is of earlier rounds; a transfer under way still ends."""
+        """Remove the payloads of earlier rounds. Transfers that are running still complete."""
         for key in [key for key in self._files if key[0] < number]:
             self._disk.remove(self._files.pop(key))
             self._newest.pop(key, None)
@@ -73,13 +73,13 @@ class RoundStore:
             del self._damaged[name]
 
     def clear(self) -> None:
-        """Remove everything: it is of another chain."""
+        """Remove all payloads, because they belong to another chain."""
         for name in [*self._files.values(), *self._damaged]:
             self._disk.remove(name)
         self._files, self._newest, self._damaged = {}, {}, {}
 
     def _find(self, name: str) -> None:
-        """Look at a file that lay here when this peer started."""
+        """Index a file found when this peer started, after checking its hash."""
         found = NAME.fullmatch(name)
         if found is None:
             return
@@ -93,7 +93,7 @@ class RoundStore:
             self._damaged[name] = number, peer
 
     def _keep(self, number: int, one: Participant, content: bytes) -> None:
-        """In memory, as long as nothing of a later round is there."""
+        """Keep a content in memory if it is of the newest round there, and drop contents of earlier rounds."""
         newest = max([number, *(of for of, _ in self._newest)])
         held = {**self._newest, (number, one): content}
         self._newest = {key: content for key, content in held.items() if key[0] == newest}

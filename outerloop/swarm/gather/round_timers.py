@@ -1,14 +1,15 @@
-"""The timers of one round: grace, deadline, and the patience with the leader of each view.
+"""The timers of one round: grace period, deadline, and a timeout for the leader of each view.
 
-    grace      begins when as many payloads are here as are enough at its end: who is slower than most is waited for,
-               and so are learners; over at once when all that are missing are out of reach
-    deadline   begins with the first payload
-    patience   begins when a leader could have proposed, or more than a third of the roster has lost its own, and again
-               as long as the view lasts; doubles from view to view; as long again as payloads were on their way to or
-               from here, because they may take longer to the leader, and no longer than the deadline: some never come
+    grace            starts when this peer holds enough payloads for the round to close at its end. It gives slow
+                     peers and learners time to be counted. It ends at once if all missing peers are unreachable
+    deadline         starts with the first payload
+    leader timeout   starts when the leader could have proposed, or when more than a third of the roster has timed out.
+                     It is restarted as long as the view lasts, and doubles from view to view. The time in which
+                     payloads were moving to or from this peer is added, because they may take longer to the leader. At
+                     most `deadline_s` is added, because some payloads never arrive
 
-All are counted from what this peer sees, never from a clock of others. A round in which nobody is ready yet has none:
-inner steps take as long as they take.
+All timers start from what this peer sees, never from another peer's clock. While no payload is ready, no timer runs:
+the duration of inner steps is not limited.
 """
 
 from __future__ import annotations
@@ -23,13 +24,16 @@ from outerloop.swarm.gather.settings import GatherSettings
 from outerloop.swarm.timeouts import LEAD_S
 
 Event = Callable[[CommitChain], list[Output]]
-LAST_DOUBLING = 3  # payloads go on coming from view to view, so that a view need not be as long as they take
+LAST_DOUBLING = 3  # payloads keep arriving from view to view, so a view may be shorter than a transfer
 
 
 class RoundTimers:
-    """`act` gets the event of each timer that is over.
+    """The running timers of the current round.
 
-    `moving_s`: seconds so far that payloads were on their way. `gone`: the peers that are out of reach just now.
+    Args:
+        act: called with the event of each timer that expires.
+        moving_s: returns the seconds so far in which payloads were being transferred.
+        gone: the peers that are unreachable at the moment.
     """
 
     def __init__(
@@ -46,14 +50,14 @@ class RoundTimers:
         self._running: dict[Hashable, asyncio.TimerHandle] = {}
 
     def clear(self) -> None:
-        """The round is over."""
+        """Cancel all timers, because the round is over."""
         for handle in self._running.values():
             handle.cancel()
         self._running = {}
         self._moved_before_s = self._moving_s()
 
     def look(self, machine: CommitChain) -> None:
-        """Start what begins now; what runs already goes on."""
+        """Start the timers that are due to start. Timers that run already continue."""
         number, view, awaited = machine.number, machine.view, machine.awaited
         here, roster = len(candidates(machine.memory, machine.countable)), len(machine.memory.roster)
         if here:
@@ -68,7 +72,7 @@ class RoundTimers:
             self._start(("view", view), patience_s + moved_s, lambda m: m.timeout(number, view), again=True)
 
     def _start(self, key: Hashable, after_s: float, event: Event, *, again: bool = False) -> None:
-        """`again`: what is over may begin once more, since what its event says may get lost."""
+        """Start a timer once per round and key. `again`: allow a restart after it expires, as messages may get lost."""
 
         def over() -> None:
             if again:
@@ -80,7 +84,7 @@ class RoundTimers:
 
 
 def awaits_its_leader(machine: CommitChain) -> bool:
-    """Whether it is the leader's turn: a later view, a proposal under way, payloads enough, or others say so."""
+    """Return whether the leader should have acted: a later view, a proposal, enough payloads, or others timed out."""
     gathering = machine.gathering
     under_way = machine.view > 0 or gathering.proposal is not None or machine.memory.accepted is not None
     if under_way or machine.overdue:

@@ -1,11 +1,11 @@
-"""The rounds of a run as they happen: the agreement (chain.py) with a network, a disk and a clock.
+"""Run one peer's gather rounds: connect the agreement (chain.py) to network, disk and clock.
 
-    an event    a ballot came, a payload lies here, a timer is over, commits were fetched
-    the machine says what follows from it; that is carried out in order, and only then comes the next event
-    then a look at the round: whom to ask for payloads, which timers begin
+    1. take the next event: a ballot arrived, a payload was stored, a timer expired, commits were fetched
+    2. pass it to the agreement, a state machine, and carry out the effects that it returns, in order
+    3. check the current round: ask further peers for payloads, start timers
 
     own payload -> signed -> store -> holds ...  ApplyCommit(commit) -> all its payloads -> store -> the contributions
-    a payload of another one is looked at before it is stored: signed by its owner, for this round
+    a payload from another peer is checked before it is stored: its owner must have signed it for this round
 
 The network side runs ahead of the trainer: it votes and follows the chain while the trainer computes or sleeps, and
 keeps every round until the trainer has taken it.
@@ -69,11 +69,16 @@ logger = logging.getLogger(__name__)
 
 
 class GatherRunner:
-    """One peer's rounds. `names` are peer ids and names of who may take part, `own` is this peer's name.
+    """One peer's gather rounds.
 
-    `bulk` carries and counts payloads; `roots` tell which state is the run's; `asking` hears whose cannot be used;
-    `memory_file` holds what this peer must not forget; `pace`: how fast payloads may leave; none: no limit.
-    `incarnations`: which processes are heard; none: any.
+    Args:
+        own: this peer's name.
+        names: returns peer id -> name of the peers that may take part.
+        pace: rate limit for sending payloads; None: unlimited.
+        incarnations: decides which process of a peer is accepted; None: any.
+
+    `bulk` transfers payloads and counts their bytes. `roots` knows which state a majority has certified. `asking` must
+    be notified of payloads that cannot be used. `memory_file` stores the votes that this peer must not forget.
     """
 
     def __init__(
@@ -144,21 +149,24 @@ class GatherRunner:
 
     @property
     def roster(self) -> tuple[str, ...]:
-        """The names of the peers that decide the round at hand."""
+        """The names of the peers that decide the current round."""
         return self._agreement.memory.roster
 
     @property
     def peers(self) -> tuple[str, ...]:
-        """The same; before the rounds have begun nobody."""
+        """The roster; empty before the rounds have begun."""
         return () if self._machine is None else self.roster
 
     @property
     def head(self) -> str:
-        """The digest of the last commit that is known here, in hex; empty before the rounds have begun."""
+        """The digest of the last commit that this peer knows, in hex; empty before the rounds have begun."""
         return "" if self._machine is None else self._machine.memory.head.digest.hex()
 
     def head_of(self, number: int) -> bytes | None:
-        """The digest of a commit that the trainer has landed; None when it is forgotten, or was left since."""
+        """Return the digest of a commit that the trainer has landed.
+
+        None if the commit is no longer stored, or if this peer has to replace its state first (`outrun`).
+        """
         return None if self._outcomes.too_far else self._outcomes.digest(number)
 
     @property
@@ -166,22 +174,22 @@ class GatherRunner:
         assert self._machine is not None, "the rounds have not begun"
         return self._machine
 
-    # what the exchange asks for
+    # called by the exchange
 
     async def serve(self) -> None:
-        """Answer, from now on; ballots wait until the rounds begin."""
+        """Start answering requests. Ballots are queued until the rounds begin."""
         for part in (self.bulk, self._payloads, self.history, self._post, self._accusations):
             await part.serve()
 
     async def begin(self, *, run: str, roster: Iterable[str], number: int) -> None:
-        """A chain begins, with this round; what is left of another one goes."""
+        """Start a chain whose first round is `number`. Payloads of any other chain are removed."""
         self._store.clear()
         memory = HardState.first(run=run, peer=self._own, roster=roster, number=number)
         await self.memory_file.write(memory)
         self.go_on(memory)
 
     def go_on(self, memory: HardState) -> None:
-        """Take part, from what this peer remembers; it is on disk."""
+        """Take part in the rounds, starting from `memory`, which must be on disk already."""
         assert self._machine is None, "the rounds have begun"
         self._watch = EquivocationWatch(memory.run)
         self._trust.signatures.witness = self._compare
@@ -201,7 +209,10 @@ class GatherRunner:
         self._spawn(self._accusations.ask_around())
 
     async def go_on_from(self, decided: CommitCertificate, *, run: str) -> None:
-        """Follow the chain from a commit whose state is on its way here. Raises UserError: it cannot."""
+        """Follow the chain from a commit whose state is being downloaded.
+
+        Raises UserError if this peer is in that commit's roster but has no memory of its votes.
+        """
         self._following.away = True
         self.roots.take_back(0)
         self._outcomes.skip_to(decided.commit.number)
@@ -218,24 +229,30 @@ class GatherRunner:
 
     @property
     def known(self) -> Commit | None:
-        """The last commit here; None before the rounds have begun."""
+        """The last commit that this peer knows; None before the rounds have begun."""
         return None if self._machine is None else self._machine.memory.head
 
     @property
     def outrun(self) -> bool:
-        """Whether this peer needs the others' state, however far it follows them."""
+        """Whether this peer must download the others' state, even if it follows their commits meanwhile."""
         return self._outcomes.too_far
 
     async def look_at(self, peer: str) -> None:
-        """Ask a peer how far it is, and follow it where it is ahead. Raises what streams raise."""
+        """Ask a peer for its position, and catch up with it if it is ahead.
+
+        Raises BrokenStream, Unreachable, TimeoutError.
+        """
         await self._following.look_at(peer)
 
     def arrived(self) -> None:
-        """The trainer has the state: this peer can be counted on."""
+        """Note that the trainer has the state: this peer may ask to join the roster."""
         self._following.away = False
 
     async def offer(self, number: int, blob: bytes) -> None:
-        """This peer's payload of a round; what it has said about the round in an earlier life stays."""
+        """Sign and store this peer's payload for a round, and offer it to the others.
+
+        Does nothing if the round is over, or if this peer has signed a payload for it before, e.g. before a restart.
+        """
         if not self._has_sealed(number) and number >= self._agreement.number:
             sitting, state = self._agreement.memory.run, await self.roots.named_in(number)
 
@@ -250,15 +267,16 @@ class GatherRunner:
             self._holds(number, one)
 
     def decided(self, number: int) -> bool:
-        """Whether a round came to something already. Raises LogTruncated when this peer is too far behind to know what.
+        """Return whether a round is decided. Raises LogTruncated if this peer is too far behind to know its commit.
 
-        For the trainer's thread as well, which does not wait for the network's.
+        May also be called from the trainer's thread: it does not wait for the network thread.
         """
         return self._outcomes.decided(number)
 
     async def outcome(self, number: int) -> list[tuple[str, bytes | memoryview]]:
-        """Who took part and with which payload, in the order of names, once all of it lies here. Raises
-        LogTruncated.
+        """Return (name, payload) of each participant of a round, in the order of names, once all payloads are stored.
+
+        Raises LogTruncated if this peer is too far behind.
         """
         watching = self._spawn(self._reach.watch(self._others))
         try:
@@ -267,11 +285,11 @@ class GatherRunner:
             watching.cancel()
 
     def waits_for(self, number: int) -> str:
-        """Why a round has no outcome yet, in one line."""
+        """Return in one line why a round has no outcome yet."""
         decided, lacking = self._outcomes.lacks(number), self._reach.lacks_majority(self.roster)
         return decided or (f"round {number}: {lacking}" if lacking else waiting_for(self._agreement))
 
-    # events, one after the other
+    # events, handled one at a time
 
     def _happens(self, event: Event) -> None:
         self._events.put(event)
@@ -287,7 +305,7 @@ class GatherRunner:
             self._trust.refusals.note(
                 "ballots",
                 full,
-                f"{MOST_WAITING} of its messages wait already, or too many bytes of all: one is dropped",
+                f"{MOST_WAITING} of its messages are queued already, or the whole queue is full: one is dropped",
             )
 
     async def _live(self) -> None:
@@ -295,9 +313,9 @@ class GatherRunner:
             event = await self._events.get()
             try:
                 for output in event(self._agreement):
-                    await EXHAUSTION.wait_out(partial(self._carry_out, output))  # Folder waits; other disks may not
+                    await EXHAUSTION.wait_out(partial(self._carry_out, output))  # a Disk may not retry by itself
                 self._look()
-            except Exception as error:  # a disk that fails, say: who waits for a round is told
+            except Exception as error:  # e.g. a disk failure; `outcome` then raises it, too
                 self._outcomes.fail(error)
                 raise
 
@@ -324,21 +342,21 @@ class GatherRunner:
                 self._following.compare(output.sender)
 
     def _go_over(self, number: int) -> None:
-        """From this round on the chain is another one: payloads that lie here may be of use there."""
+        """Follow another chain from this round on. Payloads that are stored here may count in it."""
         self._outcomes.leave(number)
         self._payloads.own.take_back(number)
         self._looked_at = -1
         self._hold_since(number)
 
     def _hold_since(self, number: int) -> None:
-        """Payloads of this round and later ones are on disk; the own ones are told to whoever asks."""
+        """Report the stored payloads from this round on to the agreement, and offer this peer's own to others."""
         for known, one in self._store.since(number):
             self._holds(known, one)
             if one.peer == self._own:
                 self._payloads.own.post(known, one)
 
     def _look(self) -> None:
-        """At the round at hand: it may be another one."""
+        """Start what the current round needs; if it is a new round or view, end what belongs to the last one."""
         machine = self._agreement
         if (machine.number, machine.view) != self._view:
             self._view = machine.number, machine.view
@@ -359,24 +377,27 @@ class GatherRunner:
     def _come_in(self) -> Coroutine[Any, Any, None]:
         return self._following.come_in(lambda: self._happens(lambda machine: machine.ask()))
 
-    # those that lie
+    # peers that sign contradictory statements
 
     def _compare(self, context: str, sitting: str | bytes, fields: tuple[Field, ...], signature: bytes) -> None:
-        """Somebody has signed this; accuse it if it has signed the contrary before.
+        """Accuse the peer that has signed this statement if it has signed a contradictory one before.
 
-        Raises UserError when this peer has, and its memory does not hold it (rollback.py).
+        Raises UserError if the signer is this peer and its memory does not hold the statement (rollback.py).
         """
         self._stop_if_forgotten(forgotten(self._agreement.memory, context, sitting, fields))
         if evidence := self._watch.heard(context, sitting, fields, signature):
             self._spawn(self._accusations.accuse(evidence))
 
     def _stop_if_forgotten(self, vote: str) -> None:
-        """Vote no more where this peer's memory was set back: it might vote twice."""
+        """Stop voting if this peer's memory was rolled back, because it might vote twice.
+
+        `vote`: description of a vote that the memory does not hold; empty if there is none.
+        """
         if not vote:
             return
         error = UserError(
-            f"this peer {vote}: its disk was set back, by a snapshot or a backup, and it might vote twice, so it stops."
-            " Remove the identity file, and join as a new peer; with exchange.allow replace the old id in every list"
+            f"this peer {vote}: its disk was set back to a snapshot or a backup. It stops, because it might vote twice."
+            " Remove the identity file and join as a new peer; with exchange.allow, replace the old id in every list"
         )
         self._outcomes.fail(error)
         self._living.cancel()
@@ -385,25 +406,28 @@ class GatherRunner:
     def _has_lied_itself(self, why: str) -> None:
         self._outcomes.fail(
             UserError(
-                f"the key of this peer {why}, and the others expel it: a copy of it is in use, or its memory was lost."
-                " End the copy, remove the identity file, and join as a new peer"
+                f"the key of this peer {why}, so the other peers expel it. A copy of the key is in use, or this peer's"
+                " memory was lost. Stop the copy, remove the identity file, and join as a new peer"
             )
         )
 
-    # small things
+    # helpers
 
     def _others(self) -> list[str]:
-        """Each peer begins with the one after itself: were the first of the roster asked first by all, they queued."""
+        """Return the allowed peers of the roster except this one, in the order in which to ask them.
+
+        The order starts after this peer's own name. If all peers asked the same one first, they would queue there.
+        """
         ahead = bisect(self.roster, self._own)
         others = [peer for peer in (*self.roster[ahead:], *self.roster[:ahead]) if peer != self._own]
         return [peer for peer in others if id_of(peer) in self._trust.allow]
 
     def _has_sealed(self, number: int) -> bool:
-        """Whether this peer has a payload of this round: it seals no other one, on another chain either."""
+        """Return whether this peer has signed a payload for this round: it never signs a second, on any chain."""
         return self._store.sealed_by(self._own, number)
 
     def _since(self, number: int | None) -> tuple[CommitCertificate, ...]:
-        """The commits after a number; all that the log holds for None, or where it does not reach back that far."""
+        """Return the commits after a number. Return the whole log for None, or if it does not reach back that far."""
         if self._machine is None:
             return ()
         found = None if number is None else self._machine.commits_since(number)

@@ -1,4 +1,4 @@
-"""How rounds are closed, as the user says it, checked."""
+"""The user's settings for closing a gather round, validated."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Quorum = Literal["majority", "all", "min_peers"]
 
 @dataclass(frozen=True, kw_only=True)
 class GatherSettings:
-    """See gather_policy.py and round_timers.py. `peers` of the run; `grace_s`, `deadline_s` in seconds, this peer's
-    own.
+    """Settings of a gather round; gather_policy.py and round_timers.py explain them. Raises UserError if invalid.
 
-    `min_peers` None: two, or one in a run of one. `absent_rounds`: commits missed in a row, then a peer is not counted
-    on any more, until it comes back.
+    `peers`: number of peers in the run. `grace_s`, `deadline_s`: seconds, which may differ between peers. `min_peers`
+    None: 2, or 1 in a run of one peer. `absent_rounds`: commits missed in a row after which a peer leaves the roster,
+    until it joins again.
     """
 
     peers: int
@@ -31,13 +31,13 @@ class GatherSettings:
 
     def __post_init__(self) -> None:
         if self.quorum not in get_args(Quorum):
-            raise _error("quorum", self.quorum, f"is one of {', '.join(get_args(Quorum))}", "majority")
+            raise _error("quorum", self.quorum, f"must be one of {', '.join(get_args(Quorum))}", "majority")
         if self.min_peers is not None and not 1 <= self.min_peers <= self.peers:
             raise _error("min_peers", self.min_peers, f"must be 1 .. peers={self.peers}", min(2, self.peers))
         if not 0 <= self.min_fraction <= 1:
             raise _error("min_fraction", self.min_fraction, "must be 0 .. 1", 0.5)
         if self.min_fraction and self.quorum == "all":
-            raise _error("min_fraction", self.min_fraction, "means nothing with quorum=all, which waits for all", 0.0)
+            raise _error("min_fraction", self.min_fraction, "has no effect with quorum=all", 0.0)
         if self.grace_s < 0:
             raise _error("grace_s", self.grace_s, "must be 0 or more", 3.0)
         if self.deadline_s < self.grace_s:
@@ -47,10 +47,10 @@ class GatherSettings:
 
     @property
     def closing(self) -> GatherPolicy:
-        """What the agreement goes by."""
+        """The policy by which the agreement closes a round."""
         least = min(2, self.peers) if self.min_peers is None else self.min_peers
         return GatherPolicy(min_peers=least, min_fraction=self.min_fraction, quorum=self.quorum)
 
 
 def _error(option: str, came: Any, allowed: str, instead: Any) -> UserError:
-    return UserError(f"exchange.{option}={came} {allowed}: type exchange.{option}={instead}")
+    return UserError(f"exchange.{option}={came} {allowed}: set exchange.{option}={instead}")

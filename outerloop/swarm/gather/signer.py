@@ -1,9 +1,9 @@
-"""Statements (statements.py) that can be shown to others: signed by the key that the signer's peer id is made of.
+"""Signatures of statements (statements.py), by the key of the signer's peer id.
 
-    signature over (context, sitting, name of the signer, what is said ...)
+    signature over (context, sitting, name of the signer, fields of the statement ...)
 
-The name belongs to it, so that one signature counts for one seat. The view belongs to an accept: accepts of one commit
-in two views do not add up to a majority.
+The name is signed, so that one signature counts for one member of the roster. An accept also contains its view, so that
+accepts of one commit in two views do not add up to a majority.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from outerloop.swarm.validation import id_of
 
 
 class KeySigner:
-    """The agreement's notary. `sitting`: the agreement's run; `own`: the name that this peer signs with."""
+    """Signs and verifies statements for the agreement. `sitting`: session id; `own`: name that this peer signs with."""
 
     def __init__(self, signatures: Signatures, *, sitting: str, own: str) -> None:
         self._signatures = signatures

@@ -1,14 +1,14 @@
-"""Which state of the run is the right one: the one that a majority names in the chain of commits.
+"""Certify states of the run: a state is valid if a majority names it in the chain of commits.
 
-    donor            has copied its state as of commit n (donor.py): its payloads name (n, sha256 of the manifest) under
-                     their seals until one is counted
-    commit m > n     has what each of its payloads names (commits.Participant); a majority has accepted it
+    donor            copies its state as of commit n (donor.py). Until one of its payloads is counted, it names
+                     (n, sha256 of the manifest) in each, covered by the payload's signature
+    commit m > n     contains what each of its payloads names (commit.Participant); a majority has accepted it
     certified        the state that more than half of the other peers of commit m's roster have named in the commits
                      n + 1 .. m, each peer counted once
-    left             when the peer goes over to another chain (forks.py), its states as of the commits that it leaves,
-                     and who has named such states, are forgotten
+    left             when this peer moves to another chain (forks.py), it forgets its states as of the commits that it
+                     leaves, and which peers have named such states
 
-Nothing is named where nobody asked for a state, so a calm round has no byte of this.
+States are named only after a peer has asked for one. Other rounds carry no extra bytes.
 """
 
 from __future__ import annotations
@@ -25,27 +25,30 @@ from outerloop.swarm.transfer.sources import ContentUnavailable
 from outerloop.swarm.validation import id_of
 
 CERTIFY_ROUNDS = 8
-"""Commits after a state's in which it may be named: a donor that is left out of some names it again in the next."""
+"""Commits after a state's own in which it may be named. A donor left out of one of them names it again in the next."""
 
 
 class StateRoots:
-    """What the commits say; `own` is this peer's name. All of it belongs to the network's thread."""
+    """The states named and certified by the commits so far. Use it from the network thread only.
+
+    `own` is this peer's name.
+    """
 
     def __init__(self, *, own: str) -> None:
         self._own = own
         self._to_name: State | None = None
-        self._hashing = 0  # states
-        self._left: int | None = None  # the first commit that was left while these are hashed
+        self._hashing = 0  # number of states being hashed
+        self._left: int | None = None  # the first commit that was left while they were being hashed
         self._hashed = asyncio.Event()
         self._hashed.set()
-        self._named: defaultdict[State, set[str]] = defaultdict(set)  # the ids of those that name it
+        self._named: defaultdict[State, set[str]] = defaultdict(set)  # the ids of the peers that name it
         self._certified: dict[int, bytes] = {}
         self._last = -1
         self._news = asyncio.Event()
 
     @contextmanager
     def hashing(self) -> Iterator[None]:
-        """A copied state is being hashed in here: the next payload waits for it, for HASHED_S."""
+        """Mark a block that hashes a copied state. The next payload waits until it ends, for at most HASHED_S."""
         self._hashing += 1
         self._hashed.clear()
         try:
@@ -57,22 +60,22 @@ class StateRoots:
                 self._hashed.set()
 
     def name(self, number: int, sha: bytes) -> None:
-        """This peer's payloads name its state as of this commit from now on, until one of them is counted.
+        """Name this peer's state as of commit `number` in its payloads from now on, until one of them is counted.
 
-        Not if the commit was left while the state was being hashed.
+        Does nothing if the commit was left while the state was being hashed.
         """
         if self._left is None or number < self._left:
             self._to_name = number, sha
 
     def take_back(self, number: int) -> None:
-        """Name no state of this peer as of this commit or a later one: it may be of another chain."""
+        """Stop naming this peer's state if it is as of this commit or a later one: it may belong to another chain."""
         if self._to_name is not None and self._to_name[0] >= number:
             self._to_name = None
         if self._hashing:
             self._left = number if self._left is None else min(number, self._left)
 
     def leave(self, number: int) -> None:
-        """From this commit on the chain is another one."""
+        """Forget states as of this commit and later ones, because the chain was left for another one there."""
         self.take_back(number)
         self._last = min(self._last, number - 1)
         for state in [state for state in self._named if state[0] >= number]:
@@ -80,16 +83,16 @@ class StateRoots:
         self._certified = {known: sha for known, sha in self._certified.items() if known < number}
 
     async def named_in(self, number: int) -> State | None:
-        """Return what this peer's payload of a round names, if anything."""
+        """Return the state that this peer's payload of a round names, if any, after waiting for a running hash."""
         try:
             async with limit(HASHED_S):
                 await self._hashed.wait()
         except TimeoutError:
-            pass  # the payload after it names the state
+            pass  # the next payload will name the state
         return self._to_name if self._to_name and number_fits(self._to_name, number) else None
 
     def add(self, commit: Commit) -> None:
-        """The next commit is known."""
+        """Count the states that the next commit names."""
         self._last = commit.number
         for one in commit.participants:
             if one.state and number_fits(one.state, commit.number):
@@ -105,9 +108,9 @@ class StateRoots:
         self._news = asyncio.Event()
 
     async def certified(self, number: int) -> bytes:
-        """Return the sha256 of the manifest of the state as of this commit, as soon as it is certified.
+        """Wait until the state as of this commit is certified, and return the sha256 of its manifest.
 
-        Raises ContentUnavailable when it was not in CERTIFY_ROUNDS commits.
+        Raises ContentUnavailable if no state was certified within CERTIFY_ROUNDS commits.
         """
         while number not in self._certified:
             if self._last > number + CERTIFY_ROUNDS:
@@ -118,9 +121,9 @@ class StateRoots:
         return self._certified[number]
 
     def told(self, number: int) -> str:
-        """How many name a state as of this commit, in one line."""
+        """Return in one line how many peers have named the same state as of this commit."""
         named = max((len(peers) for (of, _), peers in self._named.items() if of == number), default=0)
-        return f"{named} peers have named it in a commit, and more than half of the roster have to"
+        return f"{named} peers have named it in a commit, and more than half of the roster must"
 
     def _forget(self) -> None:
         oldest = self._last - CERTIFY_ROUNDS
@@ -130,5 +133,5 @@ class StateRoots:
 
 
 def number_fits(state: State, number: int) -> bool:
-    """Whether a commit of this number may count who names a state."""
+    """Return whether a commit of this number may count towards a state."""
     return number - CERTIFY_ROUNDS <= state[0] < number
