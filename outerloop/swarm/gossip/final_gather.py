@@ -99,7 +99,7 @@ class FinalGather:
         return [Contribution(names[peer], Round(number), blobs[peer]) for peer in names if peer in blobs]
 
     async def linger(self) -> None:
-        """Wait for members that are still fetching, for `wait_s` at most. A member silent for STALL_S is not waited for."""
+        """Wait for members that are still fetching, for `wait_s` at most. Ignore members silent for STALL_S."""
         with suppress(TimeoutError):
             async with limit(self._wait_s):
                 while self._still_asking():

@@ -128,14 +128,14 @@ class ShareCollection:
         return [*names[start:], *names[:start]][:NAMED]
 
     def to_map(self, asked: Iterable[str]) -> Request:
-        """Return this peer's report: its share, whether it has settled, contradicting shares, held shares of `asked`."""
+        """Return this peer's report: its share, whether it has settled, contradicting shares, those held of `asked`."""
         lies = [share for owner, second in self._contradicting.items() for share in (self._stated[owner], second)]
         held = [self._stated[owner] for owner in asked if owner in self._held and owner not in self._contradicting]
         told = [share.to_list() for share in (lies + held)[:NAMED] if share.owner != self.own.owner]
         return {"share": self.own.to_list(), "settled": self.settled.is_set(), "held": told}
 
     def hear(self, peer: str, told: Request, *, compared: bool = False) -> None:
-        """Apply a member's report. `compared`: it was asked about all. Raises Unreadable, state unchanged, if malformed."""
+        """Apply a member's report. `compared`: it was asked about all. Raises Unreadable, unchanged, if malformed."""
         own = SignedShare.from_list(told["share"]) if "share" in told else None
         held = [SignedShare.from_list(one) for one in _listed(told.get("held", []))]
         if own is not None and own.owner != peer:
