@@ -55,7 +55,7 @@ class ShardedIsland(LeaderExchange):
         return pending
 
     def landed(self, round: Round, state: Callable[[], bytes]) -> None:
-        """Gather the state from all lanes at the leader if its exchange wants it, as the leader then announces."""
+        """Report a landing to the leader's exchange. If that wants the state, the leader gathers it from all lanes."""
 
         def whole() -> bytes:
             self.together(lambda _: True)
@@ -107,7 +107,7 @@ class ShardedIsland(LeaderExchange):
         contributions = self.dealt(met)
         for one in contributions:
             if blob and not one.blob:
-                raise RoundFailed(f"{one.peer} does not speak for {self.ranks.size} lanes, as this island does")
+                raise RoundFailed(f"{one.peer} did not send a bundle of {self.ranks.size} lanes, as this island does")
         return contributions
 
     def hand_over(self, way: ExecutorHandoff, state: Callable[[], bytes]) -> bytes:

@@ -16,7 +16,7 @@ The result contains the shares that this peer has fetched and whose owners signe
 peer can submit a bad share in its own name, but not in another's. If it signs different shares for different members,
 every member that learns of both before it finishes leaves it out (share_collection.py).
 
-The wire protocol and some messages call the final gather an assembly.
+The wire protocol calls the final gather an assembly.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ WAITS = 3
 
 
 class FinalGather:
-    """One peer's part in the final gathers of a run, which are numbered in rising order.
+    """One peer's part in the final gathers of a run, which have rising numbers.
 
     wait_s           how long each phase waits for the other members (see above)
     max_blob_bytes   largest share that is accepted from another member
@@ -201,11 +201,11 @@ class FinalGather:
         return signed(own, number, sha, len(blob), members=self._members, signatures=signatures)
 
     def _doubt(self, number: int, share: SignedShare) -> str:
-        """Return in one line why this share cannot count, or an empty string if it can."""
+        """Return in one line why this share cannot be its owner's; empty if it can."""
         if share.length > self._most_bytes:
             return f"a share of {share.length} bytes, up to {self._most_bytes} are allowed"
         if not is_signed(share, number, members=self._members, signatures=self._transport.trust.signatures):
-            return f"its share of {self._members.names[share.owner]} is not signed by that peer for assembly {number}"
+            return f"its share of {self._members.names[share.owner]} is not signed by that peer for gather {number}"
         return ""
 
     def _refuse(self, peer: str, why: str) -> None:

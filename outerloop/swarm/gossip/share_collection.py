@@ -193,7 +193,7 @@ class ShareCollection:
         self._contradicting[second.owner] = second
         self._blobs.pop(second.owner, None)
         self._held.discard(second.owner)
-        self._refuse(second.owner, "it signed two different shares of one assembly: neither counts")
+        self._refuse(second.owner, "it signed two different shares for one final gather: neither counts")
 
 
 def members_in(value: Any) -> list[str]:
