@@ -300,7 +300,9 @@ class SwarmGather(SwarmExchange):
         try:
             self._while_heard(meeting)
         except QuorumLost:
-            self._tell("starting without the peers that do not have its weights yet: no data has moved for too long")
+            self._tell(
+                "starting without the peers that have not received the initial weights: no data has moved for too long"
+            )
         self._node.call(self._handover.end_start(), timeout_s=CALL_S)
 
     def counters(self) -> dict[str, float]:

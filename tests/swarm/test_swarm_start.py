@@ -80,4 +80,4 @@ def test_one_that_never_takes_its_weights_does_not_stop_the_others(make: Any) ->
     together(peers, SwarmGather.join)
     giver._patience_s = 2.0
     assert giver.hand_over(ExecutorHandoff(2, [giver.peer], [frozen.peer], 1 << 20), lambda: b"state") == b""
-    assert "starting without the peers that do not have its weights yet" in told[-1]
+    assert "starting without the peers that have not received the initial weights" in told[-1]
