@@ -135,8 +135,9 @@ def test_who_comes_when_all_others_have_left_is_told_so_and_gives_up(
     together(trio, SwarmGather.abort)
     with pytest.raises(StateTransferRequired) as far:
         newcomer.decided(Round(0))
-    silent = r"no peer has sent anything about the run for . s: the others may have finished"
-    with pytest.raises(QuorumLost, match=silent):
+    with pytest.raises(
+        QuorumLost, match=r"no peer has sent anything about the run for . s: the others may have finished"
+    ):
         far.value.state(1 << 20)
     waiting = [line for line in said if line.startswith("waiting: no peer has sent anything about the run")]
     assert 1 <= len(waiting) <= 3
