@@ -92,7 +92,7 @@ def rounds_of(bundled, lane):
     assert told == {"one": own, "two": OTHERS[lane]} | dict.fromkeys(STRANGE, b"")
     with pytest.raises(RoundFailed, match="the link is down"):
         bundled.start(own, Round(6)).wait(1.0)
-    with pytest.raises(RoundFailed, match="two does not speak for 3 lanes"):
+    with pytest.raises(RoundFailed, match="two did not send a bundle of 3 lanes"):
         bundled.meet(own, 1, 1.0)
     if lane == 0:
         assert bundled.exchange.offered[:2] == [bundle([b"ours of %d" % one for one in range(LANES)]), b""]

@@ -1,1 +1,1 @@
-"""AXIS exchange: whose bytes come back. Bytes in, bytes out: no exchange looks inside a message."""
+"""AXIS exchange: which peers' messages a peer receives in a round. Messages are opaque bytes to every exchange."""

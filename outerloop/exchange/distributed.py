@@ -1,10 +1,10 @@
-"""Everybody's bytes through torch.distributed, for a cluster that torchrun has started: no daemon, no DHT, no keys.
+"""All-gather over torch.distributed, for a cluster that torchrun has started: no daemon, no DHT, no keys.
 
-    sizes of all messages   ->   all of them, padded to the largest       two all-gathers over gloo, beside the training
+    sizes of all messages   ->   all messages, padded to the largest     two all-gathers over gloo, alongside training
 
-A collective does not tell moving bytes from waiting for a process that is late: `moving_s` counts all of it.
-A collective that fails has lost a process: the round fails, and so does every later one, so the run ends with its
-checkpoints and is started again.
+A collective cannot separate transfer time from waiting for a late process, so `moving_s` counts both. A collective
+fails when a process is lost. Then this round and every later one fail, so the run ends with its checkpoints and must be
+started again.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ Returned = TypeVar("Returned")
 
 
 class Distributed(StaticMembership):
-    """Gather between the processes of a process group.
+    """An exchange that gathers the messages of all processes of a process group.
 
-    A gloo group of its own carries the bytes, whatever the backend of the one that is given, so that collectives of the
-    inner steps do not get in between. All of them make it at the same point of their program.
+    A separate gloo group carries the bytes, whatever the backend of `group`, so that they do not mix with collectives
+    of the inner steps. All processes must construct it at the same point of their program.
 
     Args:
-        group: whose processes meet; None: all.
-        timeout_s: the longest that one collective waits for a process that does not come.
+        group: the processes that take part; None: all.
+        timeout_s: how long one collective waits for a missing process.
 
     Raises:
-        UserError: when torch.distributed has not been initialized.
+        UserError: if torch.distributed has not been initialized.
     """
 
     agrees = True
@@ -48,14 +48,14 @@ class Distributed(StaticMembership):
     def __init__(self, *, group: dist.ProcessGroup | None = None, timeout_s: float = 600.0) -> None:
         if not dist.is_initialized():
             raise UserError(
-                f"outerloop.{type(self).__name__}() finds no process group: start with torchrun, and call"
-                ' torch.distributed.init_process_group("gloo") before it'
+                f"outerloop.{type(self).__name__}() found no process group: start with torchrun, and call"
+                ' torch.distributed.init_process_group("gloo") first'
             )
         self.group = dist.new_group(
             dist.get_process_group_ranks(group),
             backend="gloo",
             timeout=timedelta(seconds=timeout_s),
-            use_local_synchronization=group is not None,  # who is not of the group takes no part in making it
+            use_local_synchronization=group is not None,  # only the processes of the group create it
         )
         self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
         self.peer = name_of(self.rank)
@@ -65,35 +65,35 @@ class Distributed(StaticMembership):
 
     @property
     def alive(self) -> int:
-        """All: a process that is lost takes the group with it."""
+        """Return the size of the group: when one process is lost, the whole group fails."""
         return self.size
 
     def join(self, first: Round = FIRST) -> None:
-        """All processes are there since the group was made."""
+        """Do nothing: all processes are present since the group was created."""
 
     def partners(self, round: Round) -> list[int]:
-        """Whose messages this process gets in a round, its own included: everybody's."""
+        """Return the ranks whose messages this process gets in a round: all, its own included."""
         return list(range(self.size))
 
     def start(self, blob: bytes, round: Round) -> PendingRound:
-        """Hand the message to the network thread, which carries one round after another."""
+        """Submit the message to the network thread, which runs one round after another."""
         partners = self.partners(round)
         self.bytes_sent += len(blob) * (len(partners) - 1)
         return PendingRound(self, self.network.submit(self.carry, blob, partners), round)
 
     def carry(self, blob: bytes, partners: Sequence[int]) -> dict[int, bytes]:
-        """The same as `swap`, its time counted."""
+        """Run `swap` and count its time in `moving_s`."""
         began_s = time.monotonic()
         messages = self.swap(blob, partners)
         self.moving_s += time.monotonic() - began_s
         return messages
 
     def swap(self, blob: bytes, partners: Sequence[int]) -> dict[int, bytes]:
-        """The bytes of these processes in the order of ranks."""
+        """Return the messages of these processes, in the order of ranks."""
         return self.gather(blob)
 
     def gather(self, blob: bytes) -> dict[int, bytes]:
-        """The bytes of all processes in the order of ranks."""
+        """Return the messages of all processes, in the order of ranks."""
         own = tensor_of(blob)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         dist.all_gather(sizes, torch.tensor([len(own)]), group=self.group)
@@ -104,15 +104,15 @@ class Distributed(StaticMembership):
         return {rank: messages[rank][: int(size)].numpy().tobytes() for rank, size in enumerate(sizes)}
 
     def once(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
-        """A process of its own: read here."""
+        """Read in this process: no other peer shares it."""
         return read({})
 
     def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Everybody's bytes. Not counted: it is a look at the whole, not training."""
+        """Return the bytes of all processes. They are not counted as traffic: a meeting is not part of training."""
         return PendingRound(self, self.network.submit(self.gather, blob), Round(number)).result(timeout_s)
 
     def hand_over(self, way: ExecutorHandoff, state: Callable[[], bytes]) -> bytes:
-        """One broadcast by the first process, which is the first giver. Raises RoundFailed."""
+        """Broadcast the state of the first process, which is the first giver. Raises RoundFailed."""
         if not way.takers:
             return b""
         own = state() if self.peer == way.givers[0] else b""
@@ -120,7 +120,7 @@ class Distributed(StaticMembership):
         return content if self.peer in way.takers else b""
 
     def ended(self, work: Future[Returned], timeout_s: float | None = None) -> Returned:
-        """What comes of a collective. Raises RoundFailed when a process is lost or does not come in time."""
+        """Return the result of a collective. Raises RoundFailed if a process is lost or too late."""
         try:
             return work.result(timeout_s)
         except (RuntimeError, TimeoutError, CancelledError) as error:
@@ -128,15 +128,15 @@ class Distributed(StaticMembership):
             raise RoundFailed(f"an exchange between {self.size} processes failed: {reason[0]}") from error
 
     def counters(self) -> dict[str, float]:
-        """Nothing else."""
+        """Return no further counters."""
         return {}
 
     def close(self) -> None:
-        """What is under way ends; then this process may leave."""
+        """Wait until the collectives under way have ended; then this process may leave."""
         self.network.shutdown()
 
     def abort(self) -> None:
-        """Leave at once: what the others want of this process fails."""
+        """Leave at once. Collectives of the others with this process fail."""
         self.network.shutdown(wait=False, cancel_futures=True)
         if hasattr(self, "group"):
             dist.destroy_process_group(self.group)
@@ -144,27 +144,27 @@ class Distributed(StaticMembership):
 
 
 class PendingRound:
-    """One round under way in the network thread."""
+    """A round under way in the network thread."""
 
     def __init__(self, exchange: Distributed, future: Future[dict[int, bytes]], round: Round) -> None:
         self.exchange, self.future, self.round = exchange, future, round
 
     def wait(self, timeout_s: float) -> list[Contribution]:
-        """The partners' messages, the own one included. Raises RoundFailed."""
+        """Return the messages of the partners, including this process's. Raises RoundFailed."""
         contributions = self.result(timeout_s)
         self.exchange.bytes_received += sum(len(c.blob) for c in contributions if c.peer != self.exchange.peer)
         return contributions
 
     def arrived(self) -> bool:
-        """Whether the collective is over."""
+        """Return whether the collective has ended."""
         return self.future.done()
 
     def result(self, timeout_s: float) -> list[Contribution]:
-        """The same, not counted."""
+        """Return the same as `wait`, without counting bytes."""
         messages = self.exchange.ended(self.future, timeout_s)
         return [Contribution(name_of(rank), self.round, blob) for rank, blob in messages.items()]
 
 
 def name_of(rank: int) -> str:
-    """Peer name of a process: sorts like its rank, of up to a million."""
+    """Return the peer name of a process. It sorts like the rank, for up to a million ranks."""
     return f"{rank:06d}"

@@ -1,10 +1,10 @@
-"""Gossip through torch.distributed: every round the processes are dealt into small random groups, the same for all by
-the seed, and only those of a group pass bytes, from one to the other. No collective.
+"""Gossip over torch.distributed: each round, the processes are divided into small random groups. No collective.
 
-    size of the own message to each partner, theirs back   ->   the message, theirs back      isend and irecv over gloo
+    exchange message sizes with each partner   ->   exchange the messages       isend and irecv over gloo
 
-NoLoCo (arXiv 2506.10911) deals pairs. What does not fill a group stays a smaller one; one left alone takes a solo step.
-A process goes on as soon as its partners have come, whatever the others do.
+All processes draw the same groups from the seed. Bytes move only inside a group, point to point. NoLoCo (arXiv
+2506.10911) uses pairs. Processes that do not fill a group form a smaller one; a single process takes a solo step. A
+process continues as soon as its partners' messages have arrived, whatever the other groups do.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from outerloop.types import Round
 
 
 class DistributedGossip(Distributed):
-    """Meets `together - 1` other processes a round.
+    """An exchange in which a process meets `together - 1` others per round.
 
     Args:
-        together: processes that meet, 2 or more.
-        seed: of the dealing; equal in all processes.
+        together: number of processes in a group, 2 or more.
+        seed: determines the groups; must be equal in all processes.
         group, timeout_s: as for Distributed.
 
     Raises:
-        UserError: if `together` is below 2, or when torch.distributed has not been initialized.
+        UserError: if `together` is below 2, or if torch.distributed has not been initialized.
     """
 
     agrees = False
@@ -42,11 +42,11 @@ class DistributedGossip(Distributed):
         super().__init__(group=group, timeout_s=timeout_s)
 
     def partners(self, round: Round) -> list[int]:
-        """This process's group of the round, in order of rank."""
+        """Return this process's group of the round, in the order of ranks."""
         return group_of(self.rank, size=self.size, group=self.together, seed=self.seed, round=round)
 
     def swap(self, blob: bytes, partners: Sequence[int]) -> dict[int, bytes]:
-        """The bytes of these processes in the order of ranks."""
+        """Return the messages of these processes, in the order of ranks."""
         others = [rank for rank in partners if rank != self.rank]
         sizes = {rank: torch.zeros(1, dtype=torch.int64) for rank in others}
         self.pass_on(torch.tensor([len(blob)]), sizes)
@@ -55,7 +55,7 @@ class DistributedGossip(Distributed):
         return {rank: blob if rank == self.rank else messages[rank].numpy().tobytes() for rank in partners}
 
     def pass_on(self, own: Tensor, theirs: Mapping[int, Tensor]) -> None:
-        """`own` to each of them, and what each of them sends into `theirs`."""
+        """Send `own` to each rank in `theirs`, and receive from each rank into its tensor."""
         sends = [dist.isend(own, group=self.group, group_dst=rank) for rank in theirs]
         receives = [dist.irecv(x, group=self.group, group_src=rank) for rank, x in theirs.items()]
         for work in filter(None, sends + receives):

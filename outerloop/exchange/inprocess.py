@@ -1,8 +1,8 @@
 """Workers as threads of one process, taking turns: many virtual workers on one device, reproducible bit for bit.
 
-A worker holds the turn while it computes and hands it on while it waits for a round, so only one computes at a time:
-each has the whole machine for its inner steps, and its own random state travels with the turn. A round completes when
-all workers have put their message in.
+A worker holds the turn while it computes and releases it while it waits for a round, so only one worker computes at a
+time. Each has the whole machine for its inner steps. A worker restores its own random state when it takes the turn. A
+round completes when all workers have submitted their messages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from outerloop.types import FIRST, Contribution, ExecutorHandoff, Refusals, Roun
 
 
 class Hub:
-    """What the workers of one process share: the turn, and the messages of the rounds under way.
+    """State shared by the workers of one process: the turn, and the messages of the rounds under way.
 
     Raises:
         UserError: if `size` is not positive.
@@ -27,7 +27,7 @@ class Hub:
 
     def __init__(self, size: int) -> None:
         if size < 1:
-            raise UserError(f"workers={size} must be at least 1: type workers=4")
+            raise UserError(f"workers={size} must be at least 1: set workers=4")
         self.size = size
         self.changed = threading.Condition()
         self.holder: int | None = None
@@ -37,28 +37,28 @@ class Hub:
         self.stop_reason = ""
 
     def stop(self, reason: str) -> None:
-        """Wake everyone who waits; they leave with Stopped."""
+        """Wake all waiting workers; they raise Stopped with this reason."""
         with self.changed:
             self.stop_reason = self.stop_reason or reason
             self.changed.notify_all()
 
     def check_stop(self) -> None:
-        """Raises Stopped after `stop`."""
+        """Raise Stopped if `stop` was called."""
         if self.stop_reason:
             raise Stopped(self.stop_reason)
 
     def put(self, round: Hashable, rank: int, blob: bytes) -> None:
-        """One worker's message of one round."""
+        """Store one worker's message of a round."""
         with self.changed:
             self.messages[round][rank] = blob
             self.changed.notify_all()
 
     def wait_for(self, round: Hashable, ranks: Sequence[int]) -> None:
-        """Until the messages of these workers are in, or the run stops. Call with `changed` held."""
+        """Wait until these workers have submitted their messages, or the run stops. Call with `changed` held."""
         self.changed.wait_for(lambda: bool(self.stop_reason) or self.messages[round].keys() >= set(ranks))
 
     def fetch(self, round: Hashable, rank: int, ranks: Sequence[int]) -> dict[int, bytes]:
-        """The messages of these workers; forgotten when every worker has fetched what it wants of the round."""
+        """Return the messages of these workers. Drop a round once every worker has fetched from it."""
         messages = {partner: self.messages[round][partner] for partner in sorted(ranks)}
         self.fetched[round].add(rank)
         if len(self.fetched[round]) == self.size:
@@ -71,7 +71,7 @@ class InProcess(StaticMembership):
 
     Args:
         hub: shared by all workers of the process.
-        rank: this worker's place, 0 .. hub.size - 1.
+        rank: this worker's index, 0 .. hub.size - 1.
     """
 
     agrees = True
@@ -87,7 +87,7 @@ class InProcess(StaticMembership):
 
     @property
     def alive(self) -> int:
-        """All: a thread cannot be lost alone."""
+        """Return the number of workers: a single thread cannot be lost."""
         return self.size
 
     def join(self, first: Round = FIRST) -> None:
@@ -96,27 +96,27 @@ class InProcess(StaticMembership):
             self.take_turn()
 
     def partners(self, round: Round) -> list[int]:
-        """Whose messages this worker gets in a round, its own included: everybody's."""
+        """Return the ranks whose messages this worker gets in a round: all, its own included."""
         return list(range(self.size))
 
     def start(self, blob: bytes, round: Round) -> PendingRound:
-        """Put the message in; counts one copy for each partner."""
+        """Submit the message; count one copy for each partner as sent."""
         partners = self.partners(round)
         self.bytes_sent += len(blob) * (len(partners) - 1)
         self.hub.put(round, self.rank, blob)
         return PendingRound(self, round, partners)
 
     def wait(self, round: Round, partners: Sequence[int], timeout_s: float) -> list[Contribution]:
-        """Hand on the turn until the partners are there. Raises Stopped when the run ends.
+        """Release the turn until all partners have submitted their messages. Raises Stopped when the run ends.
 
-        `timeout_s` has no meaning here: the others are computing, in turn, and cannot be lost.
+        `timeout_s` is ignored: the other workers are computing, in turn, and cannot be lost.
         """
         messages = self.exchange_for(round, partners)
         self.bytes_received += sum(len(blob) for rank, blob in messages.items() if rank != self.rank)
         return [Contribution(name_of(rank), round, blob) for rank, blob in messages.items()]
 
     def once(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
-        """Read by the first worker that asks, forgotten when the last one has it; each its own in gossip."""
+        """Read at the first worker that asks, and share the result. In gossip each worker reads separately."""
         if not self.agrees:
             return read({})
         what, takers = self.hub.read.pop(round) if round in self.hub.read else (read({}), 0)
@@ -125,13 +125,13 @@ class InProcess(StaticMembership):
         return what
 
     def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Everybody's bytes of one meeting. Not counted: it is a look at the whole, not training."""
+        """Return the bytes of all workers. They are not counted as traffic: a meeting is not part of training."""
         self.hub.put(("meeting", number), self.rank, blob)
         messages = self.exchange_for(("meeting", number), range(self.size))
         return [Contribution(name_of(rank), Round(0), blob) for rank, blob in messages.items()]
 
     def hand_over(self, way: ExecutorHandoff, state: Callable[[], bytes]) -> bytes:
-        """The first giver puts its state in, and the takers read it there. Raises Stopped."""
+        """Pass the state of the first giver to the takers through the hub. Raises Stopped."""
         if not way.takers:
             return b""
         own = state() if self.peer == way.givers[0] else b""
@@ -139,7 +139,7 @@ class InProcess(StaticMembership):
         return met[way.givers[0]] if self.peer in way.takers else b""
 
     def exchange_for(self, key: Hashable, ranks: Sequence[int]) -> dict[int, bytes]:
-        """The messages of these workers under one key, once all are in."""
+        """Return the messages of these workers under one key, once all have submitted."""
         with self.hub.changed:
             self.give_turn()
             self.hub.wait_for(key, ranks)
@@ -147,48 +147,48 @@ class InProcess(StaticMembership):
             return self.hub.fetch(key, self.rank, ranks)
 
     def counters(self) -> dict[str, float]:
-        """Nothing else."""
+        """Return no further counters."""
         return {}
 
     def take_turn(self) -> None:
-        """Wait until nobody computes, then bring the own random state. Call with `changed` held."""
+        """Wait until no worker computes, then restore this worker's random state. Call with `changed` held."""
         self.hub.changed.wait_for(lambda: bool(self.hub.stop_reason) or self.hub.holder is None)
         self.hub.check_stop()
         self.hub.holder = self.rank
         rng.set_state(self.random)
 
     def give_turn(self) -> None:
-        """Let the next worker compute. Call with `changed` held."""
+        """Save this worker's random state and let another worker compute. Call with `changed` held."""
         if self.hub.holder == self.rank:
             self.random = rng.get_state()
             self.hub.holder = None
             self.hub.changed.notify_all()
 
     def close(self) -> None:
-        """Hand on the turn for good."""
+        """Release the turn for the last time."""
         with self.hub.changed:
             self.give_turn()
 
     def abort(self) -> None:
-        """The same as `close`: nobody needs a thread that has gone."""
+        """Do the same as `close`: no worker needs a thread that has left."""
         self.close()
 
 
 class PendingRound:
-    """A round of one worker under way."""
+    """A round under way at one worker."""
 
     def __init__(self, exchange: InProcess, round: Round, partners: Sequence[int]) -> None:
         self.exchange, self.round, self.partners = exchange, round, partners
 
     def wait(self, timeout_s: float) -> list[Contribution]:
-        """See `InProcess.wait`."""
+        """Wait as `InProcess.wait` does."""
         return self.exchange.wait(self.round, self.partners, timeout_s)
 
     def arrived(self) -> bool:
-        """Never: whose turn has come when is chance, and a run shall be the same every time."""
+        """Return False: the order of turns is random, and runs must be reproducible."""
         return False
 
 
 def name_of(rank: int) -> str:
-    """Peer name of a worker: sorts like its rank."""
+    """Return the peer name of a worker. It sorts like the rank."""
     return f"{rank:03d}"

@@ -1,6 +1,7 @@
-"""Gossip between threads: every round the workers are dealt into small random groups, the same for all by the seed.
+"""Gossip between threads: each round, the workers are divided into small random groups, drawn from a common seed.
 
-NoLoCo (arXiv 2506.10911) deals pairs. What does not fill a group stays a smaller one; one left alone takes a solo step.
+NoLoCo (arXiv 2506.10911) uses pairs. Workers that do not fill a group form a smaller one; a single worker takes a solo
+step.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from outerloop.types import Round
 
 
 class InProcessGossip(InProcess):
-    """One worker's end of a `Hub`, meeting `group - 1` others a round.
+    """One worker's end of a `Hub`; it meets `group - 1` other workers per round.
 
     Args:
         hub, rank: as for InProcess.
-        group: workers that meet, 2 or more.
-        seed: of the dealing; equal for all workers.
+        group: number of workers in a group, 2 or more.
+        seed: determines the groups; must be equal for all workers.
 
     Raises:
         UserError: if `group` is below 2.
@@ -29,5 +30,5 @@ class InProcessGossip(InProcess):
         self.group, self.seed = checked_group("exchange.group", group), seed
 
     def partners(self, round: Round) -> list[int]:
-        """This worker's group of the round, in order of rank."""
+        """Return this worker's group of the round, in the order of ranks."""
         return group_of(self.rank, size=self.size, group=self.group, seed=self.seed, round=round)

@@ -1,4 +1,4 @@
-"""What exchanges share that several processes have together: the first of them takes part, the others hear of it."""
+"""Common parts of exchanges for an island of several processes: the leader takes part and broadcasts the results."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from outerloop.types import (
 )
 
 KNOWN = {error.__name__: error for error in (RoundFailed, QuorumLost, UserError)}
-"""Errors that mean the same at all processes."""
+"""Errors that the other processes raise as the same type; other errors become LeaderFailed there."""
 
 
 class LeaderExchange:
-    """Part of an Exchange around that of the leader, which is the first of the processes.
+    """Base of an Exchange that wraps the exchange of the leader, which is the first process of the island.
 
-    A subclass says what `recovered` gives each of them. They begin a round with words apart, so that another thread
-    than that of their inner steps may do it.
+    A subclass implements `recovered`. A round is begun with messages under a separate tag (`beginning`), so that a
+    thread other than that of the inner steps may begin it.
 
     Args:
-        exchange: has been joined; not looked at but at the leader.
-        ranks: the processes that speak through it.
+        exchange: already joined; ignored at all processes but the leader.
+        ranks: the processes of the island that share it.
     """
 
     def __init__(self, exchange: Exchange | None, *, ranks: RankGroup) -> None:
@@ -51,7 +51,7 @@ class LeaderExchange:
 
     @classmethod
     def joining(cls, join: Callable[[], Exchange], *, ranks: RankGroup) -> Self:
-        """The same, of an exchange that the leader has yet to join; where it cannot, all raise."""
+        """Let the leader join an exchange and wrap it. If the leader fails to join, all processes raise."""
         try:
             exchange = join() if ranks.leads else None
         except Exception as error:
@@ -61,62 +61,62 @@ class LeaderExchange:
 
     @property
     def alive(self) -> int:
-        """How many peers the next round counts on; islands, not processes."""
+        """Return how many peers (islands, not processes) the next round counts on."""
         return self.exchange.alive if self.exchange else self.size
 
     @property
     def bytes_sent(self) -> int:
-        """Of the leader; nothing leaves the island from the others."""
+        """Return the leader's count; the other processes send nothing out of the island."""
         return self.exchange.bytes_sent if self.exchange else 0
 
     @property
     def bytes_received(self) -> int:
-        """Of the leader."""
+        """Return the leader's count; 0 at the other processes."""
         return self.exchange.bytes_received if self.exchange else 0
 
     @property
     def moving_s(self) -> float:
-        """The leader's; the others' waiting is all for others."""
+        """Return the leader's transfer time; 0 at the other processes, which only wait."""
         return self.exchange.moving_s if self.exchange else 0.0
 
     def join(self, first: Round = FIRST) -> None:
-        """The leader has joined."""
+        """Do nothing: the leader has already joined."""
 
     def counters(self) -> dict[str, float]:
-        """The leader's."""
+        """Return the leader's counters; none at the other processes."""
         return self.exchange.counters() if self.exchange else {}
 
     def refused(self, round: Round, refusals: Refusals) -> None:
-        """The leader's exchange hears of it."""
+        """Pass the refusals to the leader's exchange."""
         if self.exchange:
             self.exchange.refused(round, refusals)
 
     def close(self) -> None:
-        """The leader leaves."""
+        """Close the leader's exchange."""
         if self.exchange:
             self.exchange.close()
 
     def abort(self) -> None:
-        """The leader leaves at once."""
+        """Abort the leader's exchange."""
         if self.exchange:
             self.exchange.abort()
 
     def recovered(self, most_bytes: int) -> tuple[Round, bytes]:
-        """The others' state, of at most so many bytes, as this process wants it."""
+        """Return the state of the other peers, of at most `most_bytes`, as this process needs it."""
         raise NotImplementedError
 
     def fetched(self, exchange: Exchange, most_bytes: int) -> tuple[Round, bytes]:
-        """At the leader: the state, from where it was told to ask when outrun, else through its exchange."""
+        """Return the state of the other peers, at the leader: from a StateTransferRequired, or else from `exchange`."""
         state = self.outrun_by.state if self.outrun_by else exchange.recovery
         assert state is not None
         self.outrun_by = None
         return state(most_bytes)
 
     def together(self, work: Callable[[Exchange], Any], ranks: RankGroup | None = None) -> Any:
-        """What `work` gives at the leader (a tree of plain values and tensors), at all; or what it raises there.
+        """Run `work` at the leader and return its result, a tree of plain values and tensors, at all processes.
 
-        `ranks`: where another thread speaks, these apart. Raises LeaderFailed at the others when
-        that is none of KNOWN, and may be of the leader alone.
+        `ranks`: the group to broadcast in, if another thread than usual calls. What `work` raises is raised at all. An
+        error that is not in KNOWN may concern the leader alone: it becomes LeaderFailed at the other processes.
         """
         ranks = ranks or self.ranks
         if self.exchange is None:
@@ -134,7 +134,7 @@ class LeaderExchange:
         return value
 
     def heard(self, told: dict[str, Any]) -> Any:
-        """What the leader has told, at another process."""
+        """Return, or raise, what the leader has sent; for the other processes."""
         if told["raised"] == StateTransferRequired.__name__:
             raise StateTransferRequired(self.recovered)
         if told["raised"]:
@@ -143,18 +143,18 @@ class LeaderExchange:
 
 
 def tell_of(error: Exception, ranks: RankGroup) -> None:
-    """The leader tells the others what it is about to raise."""
+    """Send the other processes the error that the leader is about to raise."""
     kind = type(error).__name__
     ranks.spread(canonical.pack({"raised": kind, "value": str(error) if kind in KNOWN else f"{kind}: {error}"}))
 
 
 def listed(contributions: Sequence[Contribution]) -> list[Any]:
-    """Contributions as a tree."""
+    """Convert contributions to a tree of plain values and tensors."""
     return [[one.peer, one.round.number, one.round.fragment, tensor_of(one.blob)] for one in contributions]
 
 
 def unlisted(tree: list[Any]) -> list[Contribution]:
-    """The inverse of `listed`."""
+    """Convert the tree of `listed` back to contributions."""
     return [
         Contribution(peer, Round(number, fragment), blob.numpy().tobytes()) for peer, number, fragment, blob in tree
     ]

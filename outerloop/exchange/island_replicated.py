@@ -1,10 +1,10 @@
-"""One exchange for several processes that hold the same weights: the first takes part, the others hear what came back.
+"""One exchange for several processes with the same weights: the leader takes part and broadcasts what it receives.
 
     leader: exchange.start(blob) … wait   →   all contributions   →   broadcast inside the island   →   all land them
 
-The ranks of a DDP model, or the copies of one shard in HSDP, are one peer so: a message crosses the slow link once,
-however many they are. Everyone makes the same message of the same weights, which is checked, and lands the same bytes,
-so they stay equal without a word about weights.
+So the ranks of a DDP model, or the copies of one shard in HSDP, form one peer: a message crosses the slow link once,
+whatever their number. All processes produce the same message from the same weights, which is checked, and land the same
+bytes. So their weights stay equal without being exchanged.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ class ReplicatedIsland(LeaderExchange):
     """An Exchange of processes that hold the same weights."""
 
     def decided(self, round: Round) -> bool:
-        """As the leader's exchange says. Raises StateTransferRequired at all."""
+        """Return the answer of the leader's exchange. Raises StateTransferRequired at all processes."""
         return self.together(lambda exchange: exchange.decided(round))
 
     def landed(self, round: Round, state: Callable[[], bytes]) -> None:
-        """The leader has a state to give. Raises StateTransferRequired at all."""
+        """Offer the leader's state to its exchange. Raises StateTransferRequired at all processes."""
         self.together(lambda exchange: exchange.landed(round, state))
 
     def once(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
-        """As the leader reads it, which may be one of several lanes. Raises RoundFailed for what cannot be read."""
+        """Read with the leader's refusals; the leader may be one of several lanes. Raises RoundFailed if unreadable."""
         what: list[Read] = []
 
         def at_leader(exchange: Exchange) -> dict[str, str]:
@@ -46,7 +46,7 @@ class ReplicatedIsland(LeaderExchange):
         return what[0] if what else read(refused)
 
     def start(self, blob: bytes, round: Round) -> PendingLeaderRound:
-        """Offered once, by the leader. Raises at all what it raises there; ReplicasDiverged or LeaderFailed."""
+        """Start the round, at the leader alone. Raises its errors at all, also ReplicasDiverged or LeaderFailed."""
         pending = PendingLeaderRound(self)
         digests = self.beginning.gather(hashlib.sha256(blob).digest())
 
@@ -62,18 +62,18 @@ class ReplicatedIsland(LeaderExchange):
         return pending
 
     def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """One message an island, the leader's. Raises RoundFailed."""
+        """Return one message per island, that of its leader. Raises RoundFailed."""
         return unlisted(self.together(lambda exchange: listed(exchange.meet(blob, number, timeout_s))))
 
     def hand_over(self, way: ExecutorHandoff, state: Callable[[], bytes]) -> bytes:
-        """The leader gives for its island, or takes, and all ranks get what it got. Raises as the leader's does."""
+        """Give or take state at the leader; all ranks get what it received. Raises what the leader's exchange does."""
 
         if not way.takers:
             return b""
         return self.together(lambda exchange: tensor_of(exchange.hand_over(way, state))).numpy().tobytes()
 
     def recovered(self, most_bytes: int) -> tuple[Round, bytes]:
-        """The others' state, the same at all."""
+        """Return the state of the other peers, the same at all processes."""
 
         def asked(exchange: Exchange) -> list[Any]:
             round, content = self.fetched(exchange, most_bytes)
@@ -84,18 +84,18 @@ class ReplicatedIsland(LeaderExchange):
 
 
 class PendingLeaderRound:
-    """One round under way at the leader."""
+    """A round under way at the leader."""
 
     def __init__(self, led: ReplicatedIsland) -> None:
         self.led = led
         self.pending: Pending | None = None
 
     def begin(self, exchange: Exchange, blob: bytes, round: Round) -> None:
-        """At the leader: the message leaves."""
+        """Start the round, at the leader."""
         self.pending = exchange.start(blob, round)
 
     def wait(self, timeout_s: float) -> list[Contribution]:
-        """As the leader's exchange has it. Raises RoundFailed, QuorumLost, StateTransferRequired."""
+        """Return the contributions that the leader received. Raises RoundFailed, QuorumLost, StateTransferRequired."""
 
         def waited(exchange: Exchange) -> list[Any]:
             assert self.pending is not None
@@ -104,5 +104,5 @@ class PendingLeaderRound:
         return unlisted(self.led.together(waited))
 
     def arrived(self) -> bool:
-        """As the leader's exchange has it."""
+        """Return whether the round has arrived at the leader."""
         return self.led.together(lambda exchange: self.pending is not None and self.pending.arrived())

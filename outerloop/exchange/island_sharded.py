@@ -1,11 +1,12 @@
-"""One exchange for the lanes of an island: the first rank sends what all of them have to say as one message.
+"""One exchange for the lanes of an island: the leader sends the messages of all lanes as one bundle.
 
     rank 0 … L−1: blob of its shards  →  leader: bundle  →  exchange  →  bundles of all islands
     bundle r  →  leader: blobs 0 … L−1  →  lane r: its blob of every island
 
-So all lanes of an island take part in a round, or none does: one message, one commit, one state for who comes late,
-whatever a lane holds. Outer state stays sharded; what goes through the leader is compressed, but for the state of a
-newcomer. Every question to the leader's exchange is put by all lanes together, and the leader checks that it is one.
+So all lanes of an island take part in a round, or none does. There is one message, one commit and one state for
+newcomers, whatever each lane holds. Outer state stays sharded. Everything that passes through the leader is compressed,
+except the state of a newcomer. All lanes make each request to the leader's exchange together, and the leader checks
+that they request the same.
 
 L lanes. A bundle of one lane is its blob.
 """
@@ -36,25 +37,25 @@ from outerloop.types import (
 
 RECOVERY = "the others' state"
 OVERHEAD_BYTES = 1 << 16
-"""As much as a bundle adds to what is in it."""
+"""Upper limit of the bytes that a bundle adds to its blobs."""
 Blobs = list[bytes]
 
 
 class ShardedIsland(LeaderExchange):
-    """An Exchange of processes that hold other shards of the same weights each."""
+    """An Exchange of processes each of which holds a different shard of the same weights."""
 
     def decided(self, round: Round) -> bool:
-        """As the leader's exchange says. Raises StateTransferRequired at all."""
+        """Return the answer of the leader's exchange. Raises StateTransferRequired at all lanes."""
         return self.asked(f"whether {round} is decided", b"", lambda exchange, _: exchange.decided(round))
 
     def start(self, blob: bytes, round: Round) -> PendingBundle:
-        """What all lanes offer, as one. Raises at all what the leader's exchange raises."""
+        """Start the round with one bundle of all lanes. Raises at all lanes what the leader's exchange raises."""
         pending = PendingBundle(self, round)
         self.asked(f"to begin {round}", blob, pending.begin, self.beginning)
         return pending
 
     def landed(self, round: Round, state: Callable[[], bytes]) -> None:
-        """All lanes give their part of the state, if it is wanted: the leader says so before its last word."""
+        """Report a landing to the leader's exchange. If that wants the state, the leader gathers it from all lanes."""
 
         def whole() -> bytes:
             self.together(lambda _: True)
@@ -70,9 +71,10 @@ class ShardedIsland(LeaderExchange):
             wanted = self.together(lambda _: False)
 
     def once(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
-        """Read by each lane, its own part; what one refuses no lane counts.
+        """Let each lane read its own part. What one lane refuses counts at no lane.
 
-        What one cannot read at all none lands: raises what it raises there, RoundFailed at the other lanes.
+        If one lane cannot read its part at all, no lane lands the round: its error is raised there, and RoundFailed at
+        the other lanes.
         """
         what: Read | None = None
         failed: Exception | None = None
@@ -95,7 +97,7 @@ class ShardedIsland(LeaderExchange):
         return what if refused == what.refused else read(refused)
 
     def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """One message an island, of which each lane gets its part. Raises RoundFailed, also for what is no bundle."""
+        """Return this lane's part of one message per island. Raises RoundFailed, also if a message is not a bundle."""
         met: list[Contribution] = []
 
         def meet(exchange: Exchange, blobs: Blobs) -> None:
@@ -105,17 +107,19 @@ class ShardedIsland(LeaderExchange):
         contributions = self.dealt(met)
         for one in contributions:
             if blob and not one.blob:
-                raise RoundFailed(f"{one.peer} does not speak for {self.ranks.size} lanes, as this island does")
+                raise RoundFailed(f"{one.peer} did not send a bundle of {self.ranks.size} lanes, as this island does")
         return contributions
 
     def hand_over(self, way: ExecutorHandoff, state: Callable[[], bytes]) -> bytes:
-        """This lane's part. An island takes as a whole, also where only some of its lanes hold other weights."""
+        """Return this lane's part. An island takes as a whole, even if only some lanes hold different weights."""
 
         def joint(_: Exchange, of_lanes: Blobs) -> list[Any]:
             told = [canonical.unpack(one) for one in of_lanes]
             return [sorted({peer for takers, _ in told for peer in takers}), sum(most for _, most in told)]
 
-        takers, most_bytes = self.asked("who takes the start", canonical.pack([way.takers, way.most_bytes]), joint)
+        takers, most_bytes = self.asked(
+            "which peers take the initial state", canonical.pack([way.takers, way.most_bytes]), joint
+        )
         givers = [peer for peer in way.givers if peer not in takers]
         if not takers:
             return b""
@@ -130,7 +134,7 @@ class ShardedIsland(LeaderExchange):
         return self.ranks.deal(content) if self.peer in takers else b""
 
     def recovered(self, most_bytes: int) -> tuple[Round, bytes]:
-        """This lane's part of the others' state. Lanes that ask for something else meanwhile take it over, too."""
+        """Return this lane's part of the other peers' state. Lanes that request anything else take it, too."""
         content: Blobs = []
 
         def fetch(exchange: Exchange, most: Blobs) -> list[int]:
@@ -147,10 +151,10 @@ class ShardedIsland(LeaderExchange):
     def asked(
         self, what: str, blob: bytes, work: Callable[[Exchange, Blobs], Any], ranks: RankGroup | None = None
     ) -> Any:
-        """What `work` makes at the leader of the blobs of all lanes, at all. `ranks`: as in `together`.
+        """Run `work` at the leader with the blobs of all lanes. Return its result at all. `ranks`: as in `together`.
 
-        Raises what it raises, StateTransferRequired where other lanes need the others' state, and ReplicasDiverged or
-        LeaderFailed where lanes are not at the same point for any other reason.
+        Raises what `work` raises. If the lanes make different requests, raises StateTransferRequired if one of them
+        needs the other peers' state, otherwise ReplicasDiverged or LeaderFailed.
         """
         ranks = ranks or self.ranks
         came = [canonical.unpack(one) for one in ranks.gather(canonical.pack([what, tensor_of(blob)]))]
@@ -162,7 +166,7 @@ class ShardedIsland(LeaderExchange):
         return self.together(at_leader, ranks)
 
     def check_one(self, questions: set[str], exchange: Exchange) -> None:
-        """Raises as `asked` says if lanes have put different questions."""
+        """Raise as described in `asked` if lanes have made different requests."""
         if len(questions) == 1:
             return
         if RECOVERY in questions and exchange.recovery:
@@ -170,7 +174,7 @@ class ShardedIsland(LeaderExchange):
         raise ReplicasDiverged(f"the lanes of this island are not at the same point: {', '.join(sorted(questions))}")
 
     def dealt(self, bundles: Sequence[Contribution]) -> list[Contribution]:
-        """What the leader got, at each lane its part of it; nothing as the part of what is no bundle for L lanes."""
+        """Return this lane's part of the leader's bundles. If one is not a bundle of L lanes, its part is empty."""
         apart = [(one, parts_or_nothing(bytes(one.blob), self.ranks.size)) for one in bundles]
         lanes = range(self.ranks.size if self.ranks.leads else 0)
         of_lanes = [canonical.pack(listed([replace(one, blob=blobs[lane]) for one, blobs in apart])) for lane in lanes]
@@ -178,18 +182,18 @@ class ShardedIsland(LeaderExchange):
 
 
 class PendingBundle:
-    """One round under way at the leader."""
+    """A round under way at the leader."""
 
     def __init__(self, bundled: ShardedIsland, round: Round) -> None:
         self.bundled, self.round = bundled, round
         self.pending: Pending | None = None
 
     def begin(self, exchange: Exchange, blobs: Blobs) -> None:
-        """At the leader: the message leaves; an empty one where the round was decided without this island."""
+        """Start the round, at the leader; with an empty message if the round was decided without this island."""
         self.pending = exchange.start(bundle(blobs) if any(blobs) else b"", self.round)
 
     def wait(self, timeout_s: float) -> list[Contribution]:
-        """This lane's part, as the leader's exchange has it. Raises RoundFailed, QuorumLost, StateTransferRequired."""
+        """Return this lane's part of the contributions. Raises RoundFailed, QuorumLost, StateTransferRequired."""
         came: list[Contribution] = []
 
         def waited(exchange: Exchange, _: Blobs) -> None:
@@ -200,36 +204,36 @@ class PendingBundle:
         return self.bundled.dealt(came)
 
     def arrived(self) -> bool:
-        """As the leader's exchange has it."""
+        """Return whether the round has arrived at the leader."""
         return self.bundled.asked(
-            f"whether {self.round} is here",
+            f"whether {self.round} has arrived",
             b"",
             lambda exchange, _: self.pending is not None and self.pending.arrived(),
         )
 
 
 def bundle(blobs: Sequence[bytes]) -> bytes:
-    """L blobs as one message; equal blobs give equal bytes."""
+    """Pack L blobs into one message. Equal blobs give equal bytes."""
     return blobs[0] if len(blobs) == 1 else canonical.pack([tensor_of(blob) for blob in blobs])
 
 
 def parts_of(content: bytes, lanes: int) -> Blobs:
-    """The inverse. Raises ValueError for what is no bundle of so many lanes."""
+    """Unpack the blobs of a bundle. Raises ValueError if `content` is not a bundle of `lanes` lanes."""
     if lanes == 1:
         return [content]
     blobs = canonical.unpack(content)
     if not isinstance(blobs, list) or len(blobs) != lanes or not all(is_bytes(one) for one in blobs):
-        raise ValueError(f"not what {lanes} lanes have to say")
+        raise ValueError(f"not a bundle of {lanes} lanes")
     return [one.numpy().tobytes() for one in blobs]
 
 
 def is_bytes(x: Any) -> bool:
-    """Whether this is what `tensor_of` gives."""
+    """Return whether `x` has the form that `tensor_of` returns."""
     return isinstance(x, Tensor) and x.dtype == torch.uint8 and x.ndim == 1
 
 
 def parts_or_nothing(content: bytes, lanes: int) -> Blobs:
-    """The same, and for what is no bundle a message for each lane that it will refuse by its sender's name."""
+    """Unpack like `parts_of`, or return an empty message per lane, which the lane will refuse, naming the sender."""
     try:
         return parts_of(content, lanes)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What is simple where all peers are there from the start: nobody is late, and nobody decides without the others."""
+"""Trivial parts of an Exchange whose peers are all present from the start: no newcomers, no decisions by a majority."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from outerloop.types import Refusals, Round
 
 
 class StaticMembership:
-    """Part of an Exchange."""
+    """The methods of an Exchange that concern late or excluded peers, where there are none."""
 
     came_late = False
     recovery = None
 
     def decided(self, round: Round) -> bool:
-        """Never: a round needs what this peer launches."""
+        """Return False: no round is decided without this peer's message."""
         return False
 
     def landed(self, round: Round, state: Callable[[], bytes]) -> None:
-        """Nobody will ask for the state."""
+        """Do nothing: no peer will request the state."""
 
     def refused(self, round: Round, refusals: Refusals) -> None:
-        """The report of the round names them; there is nobody to keep out."""
+        """Do nothing: the report of the round names these peers, and no peer is excluded."""

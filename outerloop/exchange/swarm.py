@@ -1,4 +1,4 @@
-"""What the exchanges over a network share: a peer that others see, rounds under way in its network thread, leaving."""
+"""Base of the exchanges over a network: make the peer visible, run rounds in the network thread, leave the swarm."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from outerloop.types import Contribution, Refusals, Round, UserError
 
 Came = TypeVar("Came")
 MOST_BLOB_BYTES = 1 << 30
-"""Of a payload where nobody says which model it is of."""
+"""Largest payload, if no limit follows from the model."""
 
 
 class Part(Protocol):
-    """Something of this peer that others may ask."""
+    """A part of this peer that serves requests of other peers."""
 
     async def serve(self) -> None: ...
 
 
 class SwarmPending:
-    """One round under way in the network thread."""
+    """A round under way in the network thread."""
 
     def __init__(self, future: Future[list[Contribution]]) -> None:
         self.future = future
@@ -42,15 +42,16 @@ class SwarmPending:
 
 
 class SwarmExchange(ABC):
-    """`presence` has started; a subclass builds its parts `with self.appearing() as parts` and lists them there.
+    """Base of the exchanges over a network. A subclass builds its parts in `with self.appearing() as parts`.
 
+    presence         the session of this peer, already started
     max_blob_bytes   largest payload that is sent, or accepted from a peer
-    tell             told, in one line, what this peer waits for
+    tell             called with a line that states what this peer is waiting for
     """
 
     tells_moving = concurrent = True
     takes_newcomers = False
-    """Whether a peer may come while the run is under way."""
+    """True if peers may join while the run is under way."""
 
     def __init__(self, presence: PeerSession, *, max_blob_bytes: int, tell: Callable[[str], None]) -> None:
         self.peer = presence.name
@@ -59,12 +60,12 @@ class SwarmExchange(ABC):
         self._tell = tell
         self._pending: list[SwarmPending] = []
         self._closed = False
-        self._carriers: Sequence[Bulk] = ()  # of payloads first
-        self.afterwards = ExitStack()  # what is held until this peer has left
+        self._carriers: Sequence[Bulk] = ()  # the one that carries payloads comes first
+        self.afterwards = ExitStack()  # closed once this peer has left
 
     @contextmanager
     def appearing(self) -> Iterator[list[Part]]:
-        """Build and list the parts in here: they answer first, then this peer is seen. What goes wrong ends it."""
+        """Collect the parts built in this block, let them serve, then make this peer visible. Abort on any error."""
         parts: list[Part] = []
         try:
             yield parts
@@ -75,7 +76,7 @@ class SwarmExchange(ABC):
 
     @property
     def address(self) -> list[str]:
-        """Full multiaddrs of this peer; each is what others type as initial peer."""
+        """Full multiaddrs of this peer; other peers can use each as an initial peer."""
         return self._node.addresses
 
     @property
@@ -84,43 +85,43 @@ class SwarmExchange(ABC):
 
     @property
     def bytes_sent(self) -> int:
-        """Content that left this peer, every copy counted."""
+        """Bytes of content sent by this peer; every copy counts."""
         return sum(one.bytes_sent for one in self._carriers)
 
     @property
     def bytes_received(self) -> int:
-        """Content that reached this peer."""
+        """Bytes of content received by this peer."""
         return sum(one.bytes_received for one in self._carriers)
 
     @property
     def moving_s(self) -> float:
-        """Seconds in which payloads were under way; state for others is none of them."""
+        """Seconds in which payloads were under way. State transfers do not count."""
         return self._carriers[0].moving_s
 
     def form(self, held: Held) -> int | None:
-        """Return the inner step of the checkpoint to go on from, of those held; without lockstep the newest."""
+        """Return the inner step of the checkpoint to resume from: without lockstep the newest held, None if none."""
         return max(held, default=None)
 
     @abstractmethod
     def linger(self) -> None:
-        """Give the others what they still need of this peer."""
+        """Serve the other peers until they have what they still need from this one."""
 
     @property
     def head(self) -> str:
-        """Hash of what was last agreed on, in hex; empty where nothing is."""
+        """Hash of the last commit, in hex; empty if there is none."""
         return ""
 
     def once(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
-        """A process of its own: read here."""
+        """Read in this process: no other peer shares it."""
         return read({})
 
     def show(self, status: Status) -> None:
-        """Let others see how this peer does, in its roster record; bytes and agreement are filled in here."""
+        """Publish this peer's status in its roster record. Byte counts and the last commit are filled in here."""
         status = replace(status, bytes_sent=self.bytes_sent, bytes_received=self.bytes_received, commit=self.head)
         self._node.spawn(self._presence.roster.show(status))
 
     def close(self, *, linger: bool = True) -> None:
-        """Drop what is not decided, give the others what they still need, then leave. Idempotent."""
+        """Drop undecided rounds, serve the other peers while they need this one, then leave. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -134,19 +135,22 @@ class SwarmExchange(ABC):
                 self._presence.end()
 
     def abort(self) -> None:
-        """Leave at once (Ctrl-C): the record is withdrawn, the others go on."""
+        """Leave at once (Ctrl-C): the roster record is withdrawn, and the other peers continue."""
         self.close(linger=False)
 
     def _check_size(self, blob: bytes) -> None:
         if len(blob) > self._max_blob_bytes:
-            raise UserError(f"a payload has {len(blob)} bytes; type exchange.max_blob_bytes={len(blob)} on every peer")
+            raise UserError(
+                f"a payload has {len(blob)} bytes, more than exchange.max_blob_bytes:"
+                f" set exchange.max_blob_bytes={len(blob)} on every peer"
+            )
 
     def _under_way(self, work: Coroutine[Any, Any, Came]) -> Future[Came]:
-        """Start work in the network thread. It ends in a UserError when this peer's identity is used twice."""
+        """Start work in the network thread. It fails with a UserError if this peer's identity is used twice."""
         return self._node.spawn(self._presence.incarnations.unless_stopped(work))
 
     def _follow(self, pending: SwarmPending) -> None:
-        """Drop it at the end, if it is still under way then."""
+        """Remember a round, to drop it at the end if it is still under way."""
         self._pending = [*(one for one in self._pending if not one.arrived()), pending]
 
     async def _appear(self, parts: list[Part]) -> None:

@@ -1,6 +1,6 @@
-"""Gather between the peers of a swarm: payloads to everybody, and a majority decides which of them a round is made of.
+"""Gather between the peers of a swarm: payloads go to all peers, and a majority decides which of them form a round.
 
-Who is late or gone is not waited for beyond a grace, and no two peers ever land different rounds
+Late or lost peers are not waited for beyond a grace period, and no two peers ever land different rounds
 (swarm/consensus/chain.py). Rounds of all fragments form one chain: round r of fragment f has place r * fragments + f.
 """
 
@@ -41,37 +41,38 @@ from outerloop.types import (
 
 logger = logging.getLogger(__name__)
 MEETING_BYTES = 16 << 20
-"""What a peer may tell of itself at the start, settings and shapes of all its lanes, however small the model is."""
+"""Minimum of the size limit of meetings: even for a small model, peers start by sending settings and all shapes."""
 
 
 class SwarmGather(SwarmExchange):
     """Exchange between `peers` peers of one run. Construction starts this peer; `join` waits for the others.
 
-    run               run id; peers with another one never meet
-    peers             how many take part, this one included
-    worker            index among the workers of this machine: they rank in this order
-    identity_path     file of this peer's key; made if absent; keep it, and the folder that is made beside it for what
-                      was agreed on and for the payloads of the last rounds, and the peer can come back
-    initial_peers     addresses of running peers, each enough; none: this peer is the first
-    host, port        where to listen; port 0 takes a free one
-    announce          addresses by which others reach this peer, if not those that it listens on
-    open_internet     relays, hole punching and port mapping: for peers behind a NAT
-    allow             peer ids: others are answered nothing; none: everybody may take part
-    join_timeout_s    how long to wait for the others at the start
-    quorum            whom a round waits for beyond the grace: "majority", "all", or no more than "min_peers"
-    min_peers         fewer never make a round; None: 2, or 1 in a run of one
-    min_fraction      of the peers that are counted on, 0 .. 1: fewer do not close a round before its deadline
-    grace_s           how long a round waits for the slower ones once it has enough
-    deadline_s        how long a round waits for enough of them after its first payload; then min_peers are enough
-    absent_rounds     who missed so many rounds in a row at least is not counted on any more, until it comes back
-    reform            go on with another number of peers than before: the rest are given up
-    fragments         of the schedule
+    run               run id; peers with different run ids never meet
+    peers             number of peers, this one included
+    worker            index of this worker on its machine; ranks follow this order
+    identity_path     file of this peer's key; created if absent. The folder next to it stores what was agreed on and
+                      the payloads of the last rounds. Keep both so that the peer can rejoin
+    initial_peers     addresses of running peers, one is enough; empty: this peer is the first
+    host, port        address to listen on; port 0 takes a free one
+    announce          addresses at which other peers reach this one, if not those that it listens on
+    open_internet     enable relays, hole punching and port mapping, for peers behind a NAT
+    allow             allow-list of peer ids, other peers get no answer; empty: all peers may take part
+    join_timeout_s    how long to wait for the other peers at the start
+    quorum            how many peers a round waits for beyond the grace period: "majority", "all" or only "min_peers"
+    min_peers         fewer peers never form a round; None: 2, or 1 in a run of one peer
+    min_fraction      fraction of the roster, 0 .. 1: fewer peers do not close a round before its deadline
+    grace_s           how long a round waits for slower peers once it has enough payloads
+    deadline_s        how long a round waits for enough payloads after the first; then min_peers are enough
+    absent_rounds     a peer that has missed at least this many rounds in a row is not in the roster until it returns
+    reform            resume with a different number of peers than before; missing peers are given up
+    fragments         number of fragments of the schedule
     fingerprint       hash of all settings that must be equal on every peer
-    settings          those settings by name, so that one that differs is named; who has others is left out
+    settings          those settings by name, so that messages can name a difference; a peer that differs is left out
     max_blob_bytes    largest payload that is sent, or accepted from a peer; None: 1 GiB
-    max_mbit          what payloads and state may take of the way out, Mbit/s; None: no limit
-    patience_s        how long nobody may tell anything of the run to a peer that needs its state, 90 at least
-    tell              told, in one line, what a round that takes long is waiting for
+    max_mbit          upload rate limit for payloads and state, Mbit/s; None: no limit
+    patience_s        a peer that needs the state of the run gives up after this long without any message about the run;
+                      at least 90
+    tell              called with a line that states what a slow round is waiting for
     """
 
     agrees = True
@@ -138,12 +139,12 @@ class SwarmGather(SwarmExchange):
         super().__init__(presence, max_blob_bytes=max_blob_bytes, tell=tell)
         if not (isinstance(patience_s, int | float) and patience_s > 0):
             raise UserError(
-                f"exchange.patience_s={patience_s} must be more than 0 seconds: type exchange.patience_s=600"
+                f"exchange.patience_s={patience_s} must be more than 0 seconds: set exchange.patience_s=600"
             )
         self._join_timeout_s, self._patience_s = join_timeout_s, max(patience_s, DONATE_S)
         self._formed = False
         if reform:
-            tell("exchange.reform: whoever of this run is not here is given up, and must not be running any more")
+            tell("exchange.reform: peers of this run that are not present are given up, and must no longer be running")
         self._fragments = fragments
         with self.appearing() as parts:
             self._rounds = GatherRunner(
@@ -181,13 +182,13 @@ class SwarmGather(SwarmExchange):
 
     @property
     def rank(self) -> int:
-        """Place among the members, once joined; who came late shares one with a member."""
+        """Index among the members, once joined. A peer that came late shares an index with a member."""
         members = list(self._members.names.values())
         return members.index(self.peer) if self.peer in members else zlib.crc32(self.peer.encode()) % len(members)
 
     @property
     def alive(self) -> int:
-        """Of the members, those that the next round counts on."""
+        """Return the size of the roster: the peers that the next round counts on."""
         return len(self._rounds.roster)
 
     @property
@@ -199,11 +200,12 @@ class SwarmGather(SwarmExchange):
         return self._members.came_late
 
     def form(self, held: Held | None = None) -> int | None:
-        """Wait until the peers are there and see the same members, or others go on without this one.
+        """Wait until all peers are present and see the same members, or the run has continued without this peer.
 
-        Return the inner step of the checkpoint that more than half of them go on from (common_checkpoint.py), or of the
-        newest of this peer when it comes late; None for none. `held` None: it cannot choose. Raises UserError, telling
-        who is missing, that no checkpoint is held by so many, or that this peer does not hold the one that is.
+        Return the inner step of the checkpoint from which more than half of the peers resume (common_checkpoint.py), or
+        of this peer's newest if it comes late; None if there is none. `held` None: this peer cannot choose. Raises
+        UserError if peers are missing, which it names, if no checkpoint is held by more than half of the peers, or if
+        this peer does not hold the one that is.
         """
         self._presence.form(timeout_s=self._join_timeout_s)
         self._formed = True
@@ -224,28 +226,28 @@ class SwarmGather(SwarmExchange):
         return chosen[0] if chosen else None
 
     def join(self, first: Round = FIRST) -> None:
-        """Begin with a round once the swarm has formed, or go back among those who go on without this one.
+        """Start at round `first` once the swarm has formed, or rejoin the peers that have continued without this one.
 
-        Raises what `form` raises, if that was not called before.
+        Calls `form` if that was not called before, and raises what it raises.
         """
         if not self._formed:
             self.form()
         self._node.call(self._begin(self._place(first)), timeout_s=CALL_S)
 
     def decided(self, round: Round) -> bool:
-        """Whether a majority has settled a round. Raises StateTransferRequired when this peer has missed too much."""
+        """Return whether a majority has decided a round. Raises StateTransferRequired if it is too far behind."""
         try:
             return self._rounds.decided(self._place(round))
         except LogTruncated:
             raise StateTransferRequired(self.recovery) from None
 
     def landed(self, round: Round, state: Callable[[], bytes]) -> None:
-        """Copied here, hashed and given beside the training."""
+        """Copy the state if a peer wants it. It is hashed and served in the network thread, alongside training."""
         place = self._place(round)
         self._node.spawn(self._handover.landed(place, state() if self._handover.wants(place) else None))
 
     def refused(self, round: Round, refusals: Refusals) -> None:
-        """A strike for each of the others (swarm/gather/readmission.py)."""
+        """Record a strike against each of these peers (swarm/gather/readmission.py)."""
         reasons = {peer: why.removeprefix(f"{peer}: ") for peer, why in refusals.items() if peer != self.peer}
         self._node.spawn(self._rounds.asking.unusable(self._place(round), reasons))
 
@@ -260,9 +262,10 @@ class SwarmGather(SwarmExchange):
         return pending
 
     def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Those that are counted on, without who is gone or does not come.
+        """Return the messages of the roster's peers, without those that are lost or do not arrive.
 
-        At the start all wait for `timeout_s`: some take long to make the model, and all must begin with one.
+        At the start every peer waits for `timeout_s`, because some take long to build the model and all must begin with
+        the same weights.
         """
         patience_s = timeout_s if number == 1 else MEET_S
         meeting = self._meetings.meet(number, blob, self._rounds.roster, patience_s=patience_s)
@@ -270,7 +273,7 @@ class SwarmGather(SwarmExchange):
         return [Contribution(name, Round(number), content) for name, content in met.items()]
 
     def hand_over(self, way: ExecutorHandoff, state: Callable[[], bytes]) -> bytes:
-        """In chunks, from all givers at once; then all wait until the takers have it. Raises QuorumLost."""
+        """Transfer the state in chunks, from all givers at once. All peers wait for the takers. Raises QuorumLost."""
         if not way.takers:
             return b""
         content = b""
@@ -287,25 +290,27 @@ class SwarmGather(SwarmExchange):
             return self._while_heard(self._handover.take_start(way.givers, at_most=way.most_bytes, progress=progress))
         except QuorumLost as error:
             raise QuorumLost(
-                f"{', '.join(way.givers)} hold the weights that all begin with, and have sent nothing for"
-                f" {self._patience_s:g} s: start all again"
+                f"{', '.join(way.givers)} hold the weights that all peers start from, and have sent nothing for"
+                f" {self._patience_s:g} s: restart all peers"
             ) from error
 
     def _until_all_have_it(self, number: int) -> None:
-        """All begin together; one that has gone, or that nothing moves to for too long, is not waited for."""
+        """Wait until all takers have the state, except those that are lost or receive nothing for too long."""
         meeting = self._meetings.meet(number, b"", self._rounds.roster, patience_s=STATE_S)
         try:
             self._while_heard(meeting)
         except QuorumLost:
-            self._tell("begins without those that have not got its weights: nothing has moved for too long")
+            self._tell(
+                "starting without the peers that have not received the initial weights: no data has moved for too long"
+            )
         self._node.call(self._handover.end_start(), timeout_s=CALL_S)
 
     def counters(self) -> dict[str, float]:
-        """What was refused, by kind (swarm/access/rejection_log.py)."""
+        """Return the number of rejections, by kind (swarm/access/rejection_log.py)."""
         return self._node.trust.refusals.counters()
 
     def linger(self) -> None:
-        """Until all have met at the end, or do not come."""
+        """Wait until the other peers have received the message of the last meeting, for LINGER_S at most."""
         self._node.call(self._meetings.linger(), timeout_s=2 * LINGER_S)
 
     async def _begin(self, place: int) -> None:
@@ -316,8 +321,8 @@ class SwarmGather(SwarmExchange):
             self._rounds.go_on(memory)
 
     def recovery(self, at_most: int) -> tuple[Round, bytes]:
-        """The others' state, however long it takes to come: people see how far it is. Raises QuorumLost."""
-        self._tell("not where the others are: taking over the state of the run")
+        """Fetch the state of the other peers, however long that takes, and report progress. Raises QuorumLost."""
+        self._tell("out of step with the other peers: taking over the state of the run")
         work = self._handover.take_over(
             lambda: self._names().values(),
             sitting=self._members.sitting,
@@ -328,18 +333,18 @@ class SwarmGather(SwarmExchange):
         return Round(*divmod(place, self._fragments)), content
 
     def _while_heard(self, work: Coroutine[Any, Any, Came]) -> Came:
-        """What `work` comes to, while anybody tells something of the run. Raises QuorumLost."""
+        """Return the result of `work`. Raises QuorumLost after `patience_s` without any message about the run."""
         self._handover.listen()
         return state_from_others(
             self._under_way(work), silent_s=self._handover.silent_s, patience_s=self._patience_s, tell=self._tell
         )
 
     def _names(self) -> dict[str, str]:
-        """Peer id -> name of everybody who may take part: known here, or counted on by the others."""
+        """Return peer id -> name of all peers that may take part: known to this peer, or in a roster of the run."""
         return self._members.known | {id_of(name): name for name in self._rounds.peers}
 
     def _counts_on(self, peer_id: str) -> bool:
-        """Whether this is the id of a peer that was there at the start, or that decides rounds."""
+        """Return whether this is the id of a peer that was present at the start, or that decides rounds."""
         return peer_id in self._members.names or peer_id in map(id_of, self._rounds.peers)
 
     async def _gather(self, place: int, blob: bytes, round: Round) -> list[Contribution]:

@@ -1,11 +1,12 @@
-"""Gossip between the peers of a swarm: pairs that find each other when they are ready, no collective and no barrier.
+"""Gossip between the peers of a swarm: peers pair up when they are ready. No collective, no barrier.
 
-A peer meets one random other a round, or takes a solo step when nobody is ready within a part of its own inner time.
-What a round is, and how pairs end alike, is in `outerloop.swarm` (gossip.py, pairing.py, handshake.py); here it becomes
-an Exchange. The two of a pair may be in rounds of different numbers: each contribution carries its sender's own.
+Each round a peer meets one random other peer. If no peer is ready within a fraction of its own inner time, it takes a
+solo step. This module makes an Exchange of `outerloop.swarm.gossip`: rounds in runner.py, pairing in pairing.py, and
+in handshake.py how both peers of a pair end the same way. The two peers of a pair may be in rounds with different
+numbers; each contribution carries its sender's round.
 
-Members are those that were there at the start. One that dies is met no more, and costs its partner of the moment one
-limit in time; at the end each peer averages the weights that it fetched itself (final_gather.py).
+The members are the peers that were present at the start. A peer that dies is met no more and costs its current partner
+one timeout. At the end each peer averages the weights that it fetched itself (final_gather.py).
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ class SwarmGossip(StaticMembership, SwarmExchange):
 
     run, peers, worker, identity_path, initial_peers, host, port, announce, open_internet, allow, join_timeout_s,
     fingerprint, settings, max_blob_bytes, max_mbit    as for SwarmGather
-    pairing           "random": with whoever is ready; "scheduled": dealt from the seed, the same in every run
-    seed              of scheduled pairs; equal on all peers
-    patience          how long to wait for a partner, as a part of this peer's own inner time
+    pairing           "random": with any ready peer; "scheduled": drawn from the seed, the same in every run
+    seed              of scheduled pairs; must be equal on all peers
+    patience          how long to wait for a partner, as a fraction of this peer's inner time
     least_patience_s  ... and at least
     most_patience_s   ... and at most
-    deadline_s        a pair that takes longer is dropped; a scheduled partner is waited for this long
-    meeting_s         how long those that are done wait for the others before the final average
-    tell              told, in one line, what this peer waits for
+    deadline_s        a pair that takes longer is dropped; also how long to wait for a scheduled partner
+    meeting_s         how long finished peers wait for the others before the final average
+    tell              called with a line that states what this peer is waiting for
     """
 
     agrees = False
@@ -114,15 +115,18 @@ class SwarmGossip(StaticMembership, SwarmExchange):
 
     @property
     def rank(self) -> int:
-        """Place among the members, once joined."""
+        """Index among the members, once joined."""
         return list(self._members.names.values()).index(self.peer)
 
     def hand_over(self, way: ExecutorHandoff, state: Callable[[], bytes]) -> bytes:
-        """Nothing: without lockstep nobody meets at the start, and each replica begins with its own weights."""
+        """Return nothing: without lockstep no peers meet at the start, and each replica begins with its own weights."""
         return b""
 
     def counters(self) -> dict[str, float]:
-        """See Gossip and Refusals. Many dropped pairs: `deadline_s` is too short for the payload, or peers die."""
+        """Return the counters of GossipRunner and of rejections.
+
+        Many dropped pairs mean that `deadline_s` is too short for the payload, or that peers die.
+        """
         return {
             "solo_rounds": self._gossip.solo_rounds,
             "dropped_pairs": self._gossip.dropped_pairs,
@@ -133,19 +137,19 @@ class SwarmGossip(StaticMembership, SwarmExchange):
 
     @property
     def alive(self) -> int:
-        """All members: who is gone shows only when it is met."""
+        """Return the number of members: a lost peer is noticed only when it is met."""
         return self.size
 
     def join(self, first: Round = FIRST) -> None:
-        """Wait until all peers are there and see the same members. Raises UserError, telling who is missing."""
+        """Wait until all peers are present and see the same members. Raises UserError, which names missing peers."""
         self._presence.form(timeout_s=self._join_timeout_s)
         if self.peer not in self._members.names.values():
-            raise UserError("this gossip run is under way without this peer, and takes no new ones: type exchange.run=")
+            raise UserError("this gossip run has started without this peer and accepts no new peers: set exchange.run=")
         self._node.call(self._begin(), timeout_s=DHT_S)
         self._clock.begin()
 
     def refused(self, round: Round, refusals: Refusals) -> None:
-        """Note each of the others whose weights cannot be used, and do not meet it for a while."""
+        """Record each other peer whose payload was unusable, and exclude it as a partner for some rounds."""
         reasons = {peer: why.removeprefix(f"{peer}: ") for peer, why in refusals.items() if peer != self.peer}
         self._node.spawn(self._strike(round, reasons))
 
@@ -158,15 +162,15 @@ class SwarmGossip(StaticMembership, SwarmExchange):
         return pending
 
     def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """Return the shares of all members that came within `meeting_s`, each fetched by this peer; its own one too."""
-        self._tell(f"at the end: the others have {self._meeting_s:g} s to come")
+        """Return the shares of all members that arrived in time, fetched by this peer, including its own share."""
+        self._tell(f"final gather: waiting up to {self._meeting_s:g} s for the other peers")
         try:
             return self._node.call(self._assembly.meet(number, blob), timeout_s=timeout_s + WAITS * self._meeting_s)
         except TimeoutError as error:
-            raise RoundFailed(f"meeting {number} did not end") from error
+            raise RoundFailed(f"final gather {number} did not finish in time") from error
 
     def linger(self) -> None:
-        """Until everybody who is there has all shares."""
+        """Wait until the peers that are present have all shares."""
         self._node.call(self._assembly.linger(), timeout_s=self._meeting_s + 2 * LINGER_S)
 
     async def _strike(self, round: Round, reasons: Refusals) -> None:
@@ -185,7 +189,7 @@ class SwarmGossip(StaticMembership, SwarmExchange):
 
 
 class _Clock:
-    """Seconds of work between two rounds: those that the trainer spent waiting for a round are left out."""
+    """Measures the seconds of work between two rounds, without the time that the trainer waits for a round."""
 
     def __init__(self) -> None:
         self.begin()
@@ -194,14 +198,14 @@ class _Clock:
         self._since_s, self.waited_s = time.monotonic(), 0.0
 
     def inner_s(self) -> float:
-        """Since the last call."""
+        """Return the seconds of work since the last call, or since `begin`."""
         inner_s = time.monotonic() - self._since_s - self.waited_s
         self.begin()
         return inner_s
 
 
 class _Pending(SwarmPending):
-    """Takes the time that the trainer waits off the clock."""
+    """A gossip round under way; `wait` reports the time that the trainer waits to the clock."""
 
     def __init__(self, future: Future[list[Contribution]], clock: _Clock, round: Round) -> None:
         super().__init__(future)

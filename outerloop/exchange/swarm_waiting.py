@@ -1,4 +1,4 @@
-"""Waiting for the other peers of a swarm, telling for what: for a round, and for the state of the run."""
+"""Waiting for the other peers of a swarm, with progress reports: for a round, and for the state of the run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Came = TypeVar("Came")
 
 
 class PatientPending(SwarmPending):
-    """A round that is waited for.
+    """A round under way, for which `wait` reports what it is waiting for.
 
-    waits_for   why it has no outcome yet
-    take_over   what `StateTransferRequired.state` is
+    waits_for   returns in one line why the round has no outcome yet
+    take_over   becomes `StateTransferRequired.state`
     """
 
     def __init__(
@@ -37,7 +37,10 @@ class PatientPending(SwarmPending):
         self._take_over = take_over
 
     def wait(self, timeout_s: float) -> list[Contribution]:
-        """Raises QuorumLost when the others do not decide the round in time, RoundFailed when this peer leaves."""
+        """Return the contributions. Raises QuorumLost if the round is not decided in time.
+
+        Raises RoundFailed if this peer leaves, StateTransferRequired if it is too far behind.
+        """
         until_s, pause_s = time.monotonic() + timeout_s, TELL_S
         try:
             while True:
@@ -46,7 +49,7 @@ class PatientPending(SwarmPending):
                 except TimeoutError:
                     reason = self._waits_for()
                 if time.monotonic() >= until_s:
-                    raise QuorumLost(f"no round for {timeout_s:g} s; {reason}")
+                    raise QuorumLost(f"no round was decided for {timeout_s:g} s; {reason}")
                 self._tell(f"waiting: {reason}")
                 pause_s *= 2
         except LogTruncated:
@@ -56,22 +59,22 @@ class PatientPending(SwarmPending):
 
 
 def progress_to(tell: Tell) -> Callable[[int, int], None]:
-    """What a download tells of its bytes, as a line now and then."""
+    """Return a progress callback (bytes received, size) that reports a line now and then."""
     told_s = time.monotonic()
 
     def progress(here: int, size: int) -> None:
         nonlocal told_s
         if here == size or time.monotonic() - told_s > TELL_S:
             told_s = time.monotonic()
-            tell(f"state of the run: {here / 1e6:.1f} of {size / 1e6:.1f} MB are here")
+            tell(f"state of the run: {here / 1e6:.1f} of {size / 1e6:.1f} MB received")
 
     return progress
 
 
 def state_from_others(getting: Future[Came], *, silent_s: Callable[[], float], patience_s: float, tell: Tell) -> Came:
-    """What `getting` comes to, however long it takes while anybody tells something of the run.
+    """Return the result of `getting`, however long it takes, as long as peers send anything about the run.
 
-    `silent_s`: for how long nobody has. Raises QuorumLost when that is more than `patience_s`.
+    `silent_s` returns for how long no peer has. Raises QuorumLost if that is more than `patience_s`.
     """
     pause_s = TELL_S
     try:
@@ -84,10 +87,10 @@ def state_from_others(getting: Future[Came], *, silent_s: Callable[[], float], p
             silent = silent_s()
             if silent > patience_s:
                 raise QuorumLost(
-                    f"no peer has told anything of the run for {silent:.0f} s: the others may have finished"
+                    f"no peer has sent anything about the run for {silent:.0f} s: the others may have finished"
                 )
             if silent >= pause_s:
-                tell(f"waiting: no peer has told anything of the run for {silent:.0f} s")
+                tell(f"waiting: no peer has sent anything about the run for {silent:.0f} s")
                 pause_s *= 2
     finally:
         getting.cancel()

@@ -30,7 +30,9 @@ def test_three_of_five_go_on_two_wait_and_say_why_and_all_agree_when_it_heals(ho
     healed_at = max(host.last for host in swarm.all)
     swarm.until(lambda: swarm.together(healed_at), limit_s=180)
     if missed > ROUNDS_KEPT:
-        assert all("not where the others are: taking over the state of the run" in host.said for host in swarm.far)
+        assert all(
+            "out of step with the other peers: taking over the state of the run" in host.said for host in swarm.far
+        )
     swarm.agree()
 
 

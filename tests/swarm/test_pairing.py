@@ -148,7 +148,7 @@ def test_patience_is_a_part_of_the_usual_inner_time() -> None:
     assert PairingTimeout(0.25, least_s=1.0, most_s=50.0).after(0.1) == 1.0
     assert PairingTimeout(0.25, least_s=1.0, most_s=50.0).after(1e6) == 50.0
     for bad in ({"fraction": -1.0, "least_s": 1.0, "most_s": 2.0}, {"fraction": 0.1, "least_s": 3.0, "most_s": 2.0}):
-        with pytest.raises(UserError, match=r"type exchange\."):
+        with pytest.raises(UserError, match=r"set exchange\."):
             PairingTimeout(**bad)
 
 

@@ -103,7 +103,7 @@ def test_a_minority_is_told_what_it_waits_for_and_gives_up_in_the_end(
     two.abort()
     pending = one.start(b"alone", Round(0))
     pending._tell = said.append
-    with pytest.raises(QuorumLost, match=f"no round for 2 s; round 0.*{two.peer}"):
+    with pytest.raises(QuorumLost, match=f"no round was decided for 2 s; round 0.*{two.peer}"):
         pending.wait(2)
     assert len(said) == 2 and said[0].startswith("waiting: round 0")
     with pytest.raises(UserError, match="max_blob_bytes="):
@@ -139,9 +139,11 @@ def test_who_comes_when_all_others_have_left_is_told_so_and_gives_up(
     together(trio, SwarmGather.abort)
     with pytest.raises(StateTransferRequired) as far:
         newcomer.decided(Round(0))
-    with pytest.raises(QuorumLost, match=r"no peer has told anything of the run for . s: the others may have finished"):
+    with pytest.raises(
+        QuorumLost, match=r"no peer has sent anything about the run for . s: the others may have finished"
+    ):
         far.value.state(1 << 20)
-    waiting = [line for line in said if line.startswith("waiting: no peer has told anything of the run")]
+    waiting = [line for line in said if line.startswith("waiting: no peer has sent anything about the run")]
     assert 1 <= len(waiting) <= 3
 
 

@@ -68,7 +68,7 @@ def test_a_first_peer_that_goes_is_told_of_and_the_other_does_not_wait_for_ever(
     gone.start()
     way = ExecutorHandoff(2, [first.peer], [other.peer], 1 << 20)
     with pytest.raises(
-        QuorumLost, match=f"{first.peer} hold the weights .* have sent nothing for 2 s: start all again"
+        QuorumLost, match=f"{first.peer} hold the weights .* have sent nothing for 2 s: restart all peers"
     ):
         other.hand_over(way, lambda: b"")
     gone.join()
@@ -80,4 +80,4 @@ def test_one_that_never_takes_its_weights_does_not_stop_the_others(make: Any) ->
     together(peers, SwarmGather.join)
     giver._patience_s = 2.0
     assert giver.hand_over(ExecutorHandoff(2, [giver.peer], [frozen.peer], 1 << 20), lambda: b"state") == b""
-    assert "begins without those that have not got its weights" in told[-1]
+    assert "starting without the peers that have not received the initial weights" in told[-1]

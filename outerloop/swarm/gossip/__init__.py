@@ -1,1 +1,1 @@
-"""Rounds in pairs."""
+"""Gossip rounds: peers exchange payloads in pairs."""

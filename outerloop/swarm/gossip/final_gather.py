@@ -1,20 +1,22 @@
-"""An assembly at the end of a run: each member fetches the signed share of every other member itself.
+"""The final gather at the end of a run: each member fetches the signed share of every other member itself.
 
     {number, share, settled, held: [share, ...], missing: [peer id, ...]} ->
-                                  <- {share, settled, held: [share, ...]}, {} before it has come
+                                  <- {share, settled, held: [share, ...]}, or {} if the receiver has not started yet
     {number, done: true} ->       <- {}
 
-    collect    until every other member has stated its share, or does not answer any more, or `wait_s` is over: members
-               come at times of their own, and some never do
-    fetch      what was stated, from its owner, for `wait_s` at most
-    settled    shares that are still missing may be held by others, who fetched them before their owner died: they are
-               asked for until everybody reachable has settled, for `wait_s` at most. Where nothing is missing, what
-               others hold is compared for COMPARE_S at most
-    done       nobody needs to stay for this member
+    collect    Wait until every other member has stated its share or stopped answering, for `wait_s` at most. Members
+               finish at different times, and some never do.
+    fetch      Fetch each stated share from its owner, for `wait_s` at most.
+    settled    Another member may hold a share that is still missing, if it fetched the share before the owner died. Ask
+               for these shares until all reachable members have settled, for `wait_s` at most. If no share is missing,
+               only compare what the others hold, for COMPARE_S at most.
+    done       Notify the others that they need not stay for this member.
 
-What is returned are the shares that this peer has fetched and whose owners signed them (signed_shares.py). A liar can
-hand in a bad share of its own, but nobody else's. One that signs different shares for different members is left out by
-all who hear of it before they end (share_collection.py).
+The result contains the shares that this peer has fetched and whose owners signed them (signed_shares.py). A malicious
+peer can submit a bad share in its own name, but not in another's. If it signs different shares for different members,
+every member that learns of both before it finishes leaves it out (share_collection.py).
+
+The wire protocol calls the final gather an assembly.
 """
 
 from __future__ import annotations
@@ -42,16 +44,16 @@ logger = logging.getLogger(__name__)
 SLOWEST_PROBE_S = 5.0
 """Longest pause between two polls of a member (1,000 members: 200 polls a second)."""
 COMPARE_S = 2 * SLOWEST_PROBE_S
-"""Longest wait for others to tell what they hold where nothing is missing here."""
+"""Longest wait for the others to report what they hold, if this peer misses no share."""
 WAITS = 3
-"""A meeting takes up to so many times `wait_s`: to state a share, to fetch it, and to ask others for it."""
+"""A final gather takes up to WAITS * `wait_s`: to state shares, to fetch them, and to ask others for missing ones."""
 
 
 class FinalGather:
-    """One peer's part in the assemblies of a run, which have rising numbers.
+    """One peer's part in the final gathers of a run, which have rising numbers.
 
-    wait_s           how long this peer waits for the others once it has come
-    max_blob_bytes   largest share that is taken from another
+    wait_s           how long each phase waits for the other members (see above)
+    max_blob_bytes   largest share that is accepted from another member
     """
 
     def __init__(
@@ -72,15 +74,15 @@ class FinalGather:
         self._protocol = f"outerloop/1/{run}/assembly"
         self._wait_s = wait_s
         self._most_bytes = max_blob_bytes
-        self._collections: dict[int, ShareCollection] = {}  # of assemblies that this peer has come to
+        self._collections: dict[int, ShareCollection] = {}  # by number, once this peer has started that gather
         self._fetches: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
-        """Answer members, from now on."""
+        """Start to answer requests of members."""
         await self._transport.serve(self._protocol, allowed=self._members.__contains__, handler=self._answer)
 
     async def meet(self, number: int, blob: bytes) -> list[Contribution]:
-        """Return the shares of all members that could be fetched, the own one included, in the order of names."""
+        """Return the shares of all members that could be fetched, this peer's included, in the order of names."""
         names, own = self._members.names, self._transport.peer_id
         others = [peer for peer in names if peer != own and peer in self._transport.trust.allow]
         share = await self._sign(number, blob)
@@ -97,7 +99,7 @@ class FinalGather:
         return [Contribution(names[peer], Round(number), blobs[peer]) for peer in names if peer in blobs]
 
     async def linger(self) -> None:
-        """Stay for those that are still fetching; no longer than `wait_s`, nor for one that has fallen silent."""
+        """Wait for members that are still fetching, for `wait_s` at most. Ignore members silent for STALL_S."""
         with suppress(TimeoutError):
             async with limit(self._wait_s):
                 while self._still_asking():
@@ -117,16 +119,16 @@ class FinalGather:
         await self._within(self._wait_s - compare_s, here, lambda: here.ended or not here.missing)
         if missing := here.missing:
             known = ", ".join(self._members.names[peer] for peer in missing)
-            logger.warning("an assembly without the shares of %s: gone, too late, or not to be had", known)
+            logger.warning("final gather without the shares of %s: gone, too late, or could not be fetched", known)
 
     async def _within(self, most_s: float, here: ShareCollection, condition: Callable[[], bool]) -> None:
-        """Until a condition holds, or for so long."""
+        """Wait until a condition holds, for `most_s` at most."""
         with suppress(TimeoutError):
             async with limit(most_s):
                 await here.until(condition)
 
     async def _watch(self, number: int, here: ShareCollection, peer: str) -> None:
-        """Ask a member again and again what it holds, also one that seems to be gone; at once when settled."""
+        """Poll a member for what it holds, even if it seems to be gone; poll at once when this peer settles."""
         pause_s = PROBE_S
         while True:
             settled = here.settled.is_set()
@@ -160,7 +162,7 @@ class FinalGather:
             return await stream.receive_object()
 
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
-        """Tell a member what this peer holds. Nothing is kept of assemblies that this peer has not come to."""
+        """Report to a member what this peer holds. Keep nothing of a gather that this peer has not started."""
         here, told = self._collections.get(_number_of(request)), {}
         if here is not None and request.get("done") is True:
             here.left_by(remote)
@@ -181,29 +183,29 @@ class FinalGather:
             task.add_done_callback(self._fetches.discard)
 
     async def _fetch(self, here: ShareCollection, share: SignedShare, holders: list[str]) -> None:
-        """One share from whoever claims to hold it, for as long as the assembly takes."""
+        """Fetch one share from the peers that claim to hold it, for as long as the gather may take."""
         blob, most_s = None, WAITS * self._wait_s
         try:
             blob = await self._bulk.get(share.sha, share.length, holders, at_most=self._most_bytes, timeout_s=most_s)
             await beside(len(blob), partial(self._store.put, blob))
         except ContentUnavailable as error:
-            logger.info("the share of %s did not come: %s", self._members.names[share.owner], error)
+            logger.info("the share of %s could not be fetched: %s", self._members.names[share.owner], error)
         finally:
             here.fetched(share.owner, blob)
             self._fetch_wanted(here)
 
     async def _sign(self, number: int, blob: bytes) -> SignedShare:
-        """This peer's share, which others can fetch from now on."""
+        """Sign this peer's share and store its blob, so that others can fetch it."""
         sha = await beside(len(blob), partial(self._store.put, blob))
         own, signatures = self._transport.peer_id, self._transport.trust.signatures
         return signed(own, number, sha, len(blob), members=self._members, signatures=signatures)
 
     def _doubt(self, number: int, share: SignedShare) -> str:
-        """Why this cannot be its owner's share, in one line; empty when it can."""
+        """Return in one line why this share cannot be its owner's; empty if it can."""
         if share.length > self._most_bytes:
             return f"a share of {share.length} bytes, up to {self._most_bytes} are allowed"
         if not is_signed(share, number, members=self._members, signatures=self._transport.trust.signatures):
-            return f"its share of {self._members.names[share.owner]} is not signed by that one for assembly {number}"
+            return f"its share of {self._members.names[share.owner]} is not signed by that peer for gather {number}"
         return ""
 
     def _refuse(self, peer: str, why: str) -> None:

@@ -1,16 +1,16 @@
-"""One pair, one stream: both get the other's payload, and both or neither take the outer step.
+"""Handshake of a pair over one stream: each gets the other's payload, and both or neither take the outer step.
 
     proposer                                        acceptor
     {token, number, fragment, sha, length} ->
-                                                    <- {number, fragment, sha, length}, or {ready}: no
-    both pull the other's payload (bulk.py), and meanwhile each says {busy} now and then: silence means frozen
+                                                    <- {number, fragment, sha, length}, or {ready}: turned down
+    both pull the other's payload (bulk.py) and send {busy} as a keep-alive meanwhile: silence means frozen
     {have: true} ->            from here on the proposer is bound: it does what the acceptor decides
-                                                    it has, and the other one has: decided, the pair counts
+                                                    both have both payloads: the acceptor decides that the pair counts
                                                     <- {applied: true}
 
-A proposer that loses the last word asks for it on other streams (pair_outcomes.py), and who is asked before it has
-decided decides no. So the two part ways only when the acceptor decides, and then cannot be
-reached for as long as the proposer asks. The proposer keeps such a doubt, and asks when it hears of the other again.
+A proposer that loses the acceptor's decision asks for it on other streams (pair_outcomes.py). An acceptor that is asked
+before it has decided decides no. So the two diverge only if the acceptor decides and then stays unreachable for as long
+as the proposer asks. The proposer remembers such a pair as a doubt, and asks again when the acceptor is next seen.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ TOKEN_BYTES = 8
 
 @dataclass(frozen=True)
 class Offer:
-    """What a peer brings into a pair: its own round, and its payload by name and length."""
+    """What a peer contributes to a pair: its round, and the sha256 and length of its payload."""
 
     round: Round
     sha: bytes
     length: int
 
     def to_map(self) -> Request:
-        """As it is told."""
+        """Return the offer as fields of a message."""
         return {
             "number": self.round.number, "fragment": self.round.fragment, "sha": self.sha, "length": self.length
         }  # fmt: skip
 
     @classmethod
     def from_map(cls, told: Request) -> Offer:
-        """As it was told. Raises BrokenStream when it is none."""
+        """Parse an offer from a message. Raises Unreadable if it is malformed."""
         try:
             number = whole(told.get("number"), "number", most=MAX_NUMBER)
             fragment = whole(told.get("fragment"), "fragment", most=MAX_NUMBER)
@@ -59,10 +59,10 @@ class Offer:
 
 @dataclass
 class ProposalState:
-    """How far a proposal has come.
+    """Progress of one proposal, kept by the proposer.
 
-    `ready`: turned down, but the other is still looking. `theirs`: accepted. `blob`: the other's payload, set when this
-    peer says that it has it. `applied`: the acceptor's last word.
+    `ready`: turned down, but the other peer is still looking for a partner. `theirs`: the acceptor's offer, once it has
+    accepted. `blob`: the acceptor's payload, set just before {have} is sent. `applied`: the acceptor's decision.
     """
 
     token: bytes = field(default_factory=lambda: secrets.token_bytes(TOKEN_BYTES))
@@ -73,24 +73,24 @@ class ProposalState:
 
     @property
     def bound(self) -> bool:
-        """Only the acceptor knows whether the pair counts."""
+        """Return whether only the acceptor knows if the pair counts."""
         return self.blob is not None and self.applied is None
 
 
 def token_of(request: Request) -> bytes:
-    """Which proposal a request is about. Raises BrokenStream."""
+    """Return the token of the proposal that a request refers to. Raises Unreadable if it has none."""
     token = request.get("token")
     if not isinstance(token, bytes) or len(token) != TOKEN_BYTES:
-        raise Unreadable(f"a pair is named by {TOKEN_BYTES} bytes")
+        raise Unreadable(f"the token of a pair must have {TOKEN_BYTES} bytes")
     return token
 
 
 async def as_proposer(stream: Stream, pull: Coroutine[Any, Any, bytes], pledge: ProposalState) -> None:
-    """From acceptance to the last word, told in `pledge`. Raises BrokenStream, and what `pull` raises."""
+    """Run an accepted proposal and record its progress in `pledge`. Raises BrokenStream and what `pull` raises."""
     async with _both(pull, _hear(stream, "applied")) as (mine, word):
         await busy_until(stream, mine, beside=word)
         if word.done():
-            return  # the other one gave up: it cannot have decided anything else yet
+            return  # the acceptor gave up: before {have} it can only have decided no
         pledge.blob = mine.result()
         await stream.send_object({"have": True})
         await busy_until(stream, word, beside=mine)
@@ -98,17 +98,20 @@ async def as_proposer(stream: Stream, pull: Coroutine[Any, Any, bytes], pledge: 
 
 
 async def as_acceptor(stream: Stream, pull: Coroutine[Any, Any, bytes]) -> bytes:
-    """The other's payload, once both have both: what is left is to decide. Raises as above."""
+    """Return the proposer's payload once both peers have both payloads. The caller then decides.
+
+    Raises BrokenStream, and what `pull` raises.
+    """
     async with _both(pull, _hear(stream, "have")) as (mine, word):
         await busy_until(stream, mine, beside=word)
         await busy_until(stream, word, beside=mine)
         if not word.result():
-            raise BrokenStream("the other one gave up")
+            raise BrokenStream("the proposer gave up")
         return mine.result()
 
 
 async def _hear(stream: Stream, what: str) -> bool:
-    """The other's word on this, once it is no longer busy."""
+    """Return the field `what` of the next message that has it; keep-alives are skipped."""
     while what not in (said := await stream.receive_object()):
         pass
     return bool(said[what])
@@ -118,7 +121,7 @@ async def _hear(stream: Stream, what: str) -> bool:
 async def _both(
     pull: Coroutine[Any, Any, bytes], hear: Coroutine[Any, Any, bool]
 ) -> AsyncIterator[tuple[asyncio.Task[bytes], asyncio.Task[bool]]]:
-    """Two things at a time, neither of which outlives the block."""
+    """Run both as tasks and cancel them when the block ends."""
     tasks = asyncio.create_task(pull), asyncio.create_task(hear)
     try:
         yield tasks
@@ -129,7 +132,7 @@ async def _both(
 
 
 async def busy_until(stream: Stream, wanted: asyncio.Future[Any], *, beside: asyncio.Future[Any] | None = None) -> None:
-    """Wait until `wanted` is done, saying that this peer is busy. Raises what fails `beside` it."""
+    """Wait until `wanted` is done, sending keep-alives. Raises the error of `beside` if that fails meanwhile."""
     while not wanted.done():
         if beside is not None and beside.done():
             beside.result()

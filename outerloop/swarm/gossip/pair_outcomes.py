@@ -1,8 +1,9 @@
-"""How pairs ended: what this peer decided as acceptor, and the last words that it lost as proposer.
+"""Outcomes of pairs: what this peer decided as acceptor, and the decisions that it lost as proposer.
 
-    {token} ->   <- {applied}         whoever is asked before it has decided decides no; the first word stands
+    {token} ->   <- {applied}         an acceptor that is asked before it has decided decides no; decisions are final
 
-A doubt is a pair that this peer dropped because nobody could tell; it is cleared up when the other is heard of again.
+A doubt is a pair that this peer dropped without knowing the acceptor's decision. It is resolved when the acceptor is
+next seen.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from outerloop.swarm.p2p.transport import PeerUnreachable, Request, Transport, U
 from outerloop.swarm.timeouts import DOUBT_S, VIEW_S, limit
 
 logger = logging.getLogger(__name__)
-KEPT = 1000
+KEPT = 1000  # decisions that are remembered
 Doubt = tuple[str, bytes]
 """Peer id of the acceptor, token of the proposal."""
 
 
 class PairOutcomes:
-    """`one_sided`: pairs that the other applied and this peer did not, as far as it has heard."""
+    """Decisions and doubts of one peer. `one_sided`: pairs known to be applied by the acceptor but not by this peer."""
 
     def __init__(self, transport: Transport, *, run: str, allowed: Callable[[str], bool]) -> None:
         self._transport = transport
@@ -39,14 +40,14 @@ class PairOutcomes:
         await self._transport.serve(self._protocol, allowed=self._allowed, handler=self._tell)
 
     def decide(self, proposer: str, token: bytes, *, applied: bool) -> bool:
-        """Whether a pair counts, from now on for ever."""
+        """Decide whether a pair counts, unless that was decided before. Return the decision, which is final."""
         verdict = self._decided.setdefault((proposer, token), applied)
         while len(self._decided) > KEPT:
             self._decided.popitem(last=False)
         return verdict
 
     async def last_word(self, acceptor: str, token: bytes) -> bool | None:
-        """Whether a pair counts whose last word was lost. None: nobody can tell, so it does not."""
+        """Ask the acceptor whether a pair counts. None: it cannot be reached, so the pair does not count here."""
         try:
             async with limit(DOUBT_S):
                 return await persist(lambda: self._ask(acceptor, token), peer=acceptor)
@@ -54,11 +55,11 @@ class PairOutcomes:
             return None
 
     def doubt(self, acceptor: str, token: bytes) -> None:
-        """This peer has dropped a pair without knowing whether the other did."""
+        """Remember a pair that this peer dropped without knowing the acceptor's decision."""
         self._doubts.add((acceptor, token))
 
     def heard(self, peer: str) -> None:
-        """A sign of life."""
+        """Resolve the doubts about a peer that has just sent a message."""
         for doubt in [doubt for doubt in self._doubts if doubt[0] == peer]:
             task = asyncio.create_task(self._clear_up(doubt))
             self._asking.add(task)
@@ -72,7 +73,7 @@ class PairOutcomes:
         if doubt in self._doubts:
             self._doubts.discard(doubt)
             self.one_sided += applied
-            logger.warning("pair with %s: applied there %s, here not", doubt[0], applied)
+            logger.warning("pair with %s: applied by that peer: %s; not applied by this peer", doubt[0], applied)
 
     async def _ask(self, acceptor: str, token: bytes) -> bool:
         async with limit(VIEW_S), self._transport.open_stream(acceptor, self._protocol) as stream:

@@ -1,17 +1,17 @@
-"""Who meets whom in a gossip round, as a machine without clock or network.
+"""State machine that finds a partner for one peer in a gossip round. It uses no clock and no network.
 
-    ready     a peer has finished its inner steps: it is in the pool, and tells so to some peers that it may meet
-    turn      at random times of its own a ready peer proposes to one peer, drawn evenly from those that it knows to be
-              ready and would rather meet. Never in answer to a notice: whose word came first decides nothing
-    asked     a ready peer that has not proposed to another one accepts. Two that propose to each other: the proposal of
-              the smaller id stands, the other one is turned down
-    tire      patience is over: one last proposal, to anybody ready, else a solo step
-    leave     paired and done with it, or alone: out of the pool, and whoever was told that it is in is told so
+    ready     The peer has finished its inner steps. It enters the pool and notifies some peers that it may meet.
+    turn      At random times, a ready peer proposes to one peer, drawn uniformly from the preferred peers that it knows
+              to be ready. It never proposes in response to a notice, so the order of notices decides nothing.
+    asked     A ready peer that has not proposed to another peer accepts a proposal. If two peers propose to each other,
+              the proposal of the smaller id stands and the other is turned down.
+    tire      Patience is over: propose once more, to any ready peer. Without a ready peer, take a solo step.
+    leave     The peer is done, in a pair or alone. It leaves the pool and notifies the peers that it notified before.
 
-A peer is engaged to one peer at a time, from proposing on; a proposal that comes meanwhile is turned down, and the
-other one turns to somebody else. What is known of others may be out of date: that costs one proposal in vain.
+A peer is engaged to one peer at a time, starting when it proposes. It turns down proposals that arrive meanwhile, and
+their senders try another peer. Knowledge of others may be out of date, which costs one failed proposal.
 
-Events go in as method calls; some return what shall be done next.
+Events are method calls. Some of them return the next action.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from outerloop.swarm.gossip.partner_policy import Partners
 from outerloop.types import Round
 
 LATELY = 4
-"""Own rounds after which a silent peer counts as gone, or as so slow that it may as well."""
+"""A peer that is silent for this many of this peer's rounds counts as gone, or as too slow to matter."""
 
 
 @dataclass(frozen=True)
 class ProposePair:
-    """Propose a pair to this peer. What comes of it is an event: `turned_down`, `agreed`, later `broke`."""
+    """Action: propose a pair to this peer. The result is an event: `turned_down` or `agreed`, later perhaps `broke`."""
 
     to: str
 
 
 @dataclass(frozen=True)
 class StayAlone:
-    """There is nobody to meet: take a solo step."""
+    """Action: no partner is available, take a solo step."""
 
 
 class Pairing:
-    """One peer's part, one round after another. `round`: the one it is ready with; None: not in the pool.
+    """The pairing state of one peer, over all its rounds. `round`: the round it is ready with; None: not in the pool.
 
-    `partners` may be set later than construction: notices come as soon as others know their partners.
+    `partners` may be set after construction, because notices arrive as soon as other peers know their partners.
     """
 
     def __init__(self, peer: str, partners: Partners, *, draw: random.Random) -> None:
@@ -52,23 +52,23 @@ class Pairing:
         self.round: Round | None = None
         self._draw = draw
         self._ready: dict[str, Round] = {}
-        self._heard: dict[str, int] = {}  # peer -> in which of the own rounds it was heard last
+        self._heard: dict[str, int] = {}  # peer -> number of this peer's round in which its last notice arrived
         self._rounds = 0
         self._strikes: Counter[str] = Counter()
-        self._shunned_until: dict[str, int] = {}  # peer -> the own round from which on it may be met again
+        self._shunned_until: dict[str, int] = {}  # peer -> number of this peer's round from which it may be met again
         self._engaged: str | None = None
         self._paired = False
         self._tired = False
 
     def ready(self, round: Round) -> StayAlone | None:
-        """This peer enters the pool, unless it meets nobody that it could have a pair with in this round."""
+        """Enter the pool. Return StayAlone if every possible partner of this round is excluded."""
         assert self.round is None, "one round at a time"
         self.round, self._tired = round, False
         self._rounds += 1
         return StayAlone() if all(map(self._is_shunned, self.partners.of(round))) else None
 
     def heard(self, peer: str, round: Round | None) -> None:
-        """A peer says that it is ready with this round, or (None) that it is not."""
+        """Handle a notice: a peer is ready with this round, or (None) not ready."""
         self._heard[peer] = self._rounds
         if round is None:
             self._ready.pop(peer, None)
@@ -76,12 +76,12 @@ class Pairing:
             self._ready[peer] = round
 
     def turn(self) -> ProposePair | None:
-        """A moment has come to propose."""
+        """Propose to a ready peer, if there is one and this peer is not engaged."""
         around = sum(last > self._rounds - LATELY for last in self._heard.values())
         return self._propose(self.partners.preferred(self._candidates(), around=around))
 
     def asked(self, peer: str, round: Round) -> bool:
-        """A peer proposes a pair. True: accepted, the two are paired until `met` or `broke`."""
+        """Handle a proposal. True: accepted, the two are paired until `met` or `broke`."""
         crossed = self._engaged == peer and not self._paired and peer < self.peer
         if not self._may_meet(peer, round) or not (self._engaged is None or crossed):
             return False
@@ -89,14 +89,14 @@ class Pairing:
         return True
 
     def agreed(self, peer: str) -> bool:
-        """A peer accepts the proposal. False: too late, this peer has turned away meanwhile."""
+        """Handle the acceptance of this peer's proposal. False: too late, the engagement is over."""
         if self.round is None or self._engaged != peer or self._paired:
             return False
         self._paired = True
         return True
 
     def turned_down(self, peer: str, *, ready: bool) -> StayAlone | None:
-        """The proposal to a peer came to nothing. `ready`: it is still looking for a partner."""
+        """Handle a failed proposal. `ready`: the other peer is still looking for a partner."""
         if not ready:
             self._ready.pop(peer, None)
         if self._engaged != peer or self._paired:
@@ -104,33 +104,33 @@ class Pairing:
         return self._disengage()
 
     def broke(self, peer: str) -> StayAlone | None:
-        """The pair with this peer came to nothing."""
+        """Handle the failure of the pair with this peer."""
         self._ready.pop(peer, None)
         return self._disengage() if self._engaged == peer else None
 
     def tire(self) -> ProposePair | StayAlone | None:
-        """Patience is over."""
+        """End the patience of this peer: make one last proposal, or stay alone."""
         self._tired = True
         if self.round is None or self._engaged is not None:
             return None
         return self._propose(sorted(self._candidates())) or StayAlone()
 
     def met(self) -> None:
-        """The pair is done on this side."""
+        """Record that the pair counts for this peer."""
         assert self._engaged is not None and self._paired
         self.partners.met(self._engaged)
         self._strikes[self._engaged] = max(0, self._strikes[self._engaged] - 1)
 
     def strike(self, peer: str) -> None:
-        """What a partner sent cannot be used: excluded for 2^strikes of this peer's rounds, MOST_ROUNDS at most.
+        """Exclude a partner whose payload was unusable, for 2^strikes of this peer's rounds, MOST_ROUNDS at most.
 
-        Adds two, because `met` has just taken one off for this pair.
+        Adds two strikes, because `met` has just removed one for this pair.
         """
         self._strikes[peer] += 2
         self._shunned_until[peer] = self._rounds + min(2 ** self._strikes[peer], MOST_ROUNDS)
 
     def leave(self) -> None:
-        """This peer leaves the pool, in a pair, alone, or because the round was given up."""
+        """Leave the pool: in a pair, alone, or because the round was given up."""
         self.round, self._engaged, self._paired = None, None, False
 
     def _candidates(self) -> list[str]:

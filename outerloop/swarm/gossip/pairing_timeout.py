@@ -1,8 +1,8 @@
-"""How long a ready peer waits for a partner: a share of what it takes for its own inner steps, so idling stays bounded.
+"""Timeout of a ready peer that waits for a partner: a fraction of its own inner time, so that idle time stays bounded.
 
     patience = fraction · median of the last inner times,  at least `least_s`, at most `most_s`
 
-The median, because now and then an evaluation or a checkpoint stretches one.
+The median is used because an evaluation or a checkpoint occasionally makes one inner time much longer.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ INNER_TIMES = 5
 
 
 class PairingTimeout:
-    """Seconds of patience from seconds of work.
+    """Computes the timeout (seconds) from the last INNER_TIMES inner times (seconds).
 
     Raises:
-        UserError: for a negative fraction, or limits out of order.
+        UserError: if the fraction is negative, or the limits are out of order.
     """
 
     def __init__(self, fraction: float, *, least_s: float, most_s: float) -> None:
         if fraction < 0:
-            raise UserError(f"exchange.patience={fraction} must be 0 or more: type exchange.patience=0.25")
+            raise UserError(f"exchange.patience={fraction} must be 0 or more: set exchange.patience=0.25")
         if not 0 < least_s <= most_s:
             raise UserError(
                 f"exchange.least_patience_s={least_s} must be above 0 and at most most_patience_s={most_s}:"
-                f" type exchange.least_patience_s={most_s}"
+                f" set exchange.least_patience_s={most_s}"
             )
         self._fraction, self._least_s, self._most_s = fraction, least_s, most_s
         self._inner_s: deque[float] = deque(maxlen=INNER_TIMES)
 
     def after(self, inner_s: float) -> float:
-        """How long to wait after inner steps that took so long."""
+        """Return how long to wait for a partner after inner steps that took `inner_s`."""
         self._inner_s.append(inner_s)
         return min(max(self._fraction * median(self._inner_s), self._least_s), self._most_s)

@@ -1,8 +1,10 @@
-"""Whom a peer may meet in a gossip round, and when two rounds fit each other. Names of peers are their peer ids.
+"""Policies for choosing partners: which peers a peer may meet in a gossip round, and which rounds fit each other.
 
-RandomPartners     anybody who is ready with the same fragment, but not again one of the last few partners: peers of
-             equal speed that met once would be ready together again, and meet for ever
-ScheduledPartners  one partner a round, from a deal that all know: for runs that shall come out the same again
+RandomPartners     Any peer that is ready with the same fragment, except the last few partners. Otherwise peers of equal
+                   speed that met once would be ready together again and keep meeting.
+ScheduledPartners  One partner per round, from a schedule that all peers know: for reproducible runs.
+
+Peers are named by their peer ids.
 """
 
 from __future__ import annotations
@@ -18,27 +20,30 @@ REMEMBERED = 3
 
 
 class Partners(Protocol):
-    """Who comes into question."""
+    """A policy for choosing partners."""
 
     def of(self, round: Round) -> Sequence[str]:
-        """The peers that this one may meet in a round of its own; none: it takes a solo step."""
+        """Return the peers that this peer may meet in its round `round`. Empty: it takes a solo step."""
         ...
 
     def fit(self, own: Round, theirs: Round) -> bool:
-        """Whether two peers in these rounds may meet."""
+        """Return whether two peers in these rounds may meet."""
         ...
 
     def preferred(self, ready: Collection[str], *, around: int) -> list[str]:
-        """Those of `ready` that it would rather meet, in order of ids. `around`: how many others were heard lately."""
+        """Return the preferred peers of `ready`, sorted by id. `around`: number of other peers seen recently."""
         ...
 
     def met(self, peer: str) -> None:
-        """Remember a partner."""
+        """Remember a partner that this peer has met."""
         ...
 
 
 class RandomPartners:
-    """`others`: all peers but this one. Half of those around always stay to draw from, so of few fewer are left out."""
+    """Any ready peer but the last REMEMBERED partners. `others`: all peers except this one.
+
+    At least half of the peers around always remain to draw from, so with few peers fewer are left out.
+    """
 
     def __init__(self, others: Sequence[str]) -> None:
         self._others = sorted(others)
@@ -59,7 +64,7 @@ class RandomPartners:
 
 
 class ScheduledPartners:
-    """`peers`: all, this one included, in the order of ranks; `seed` is equal on all of them."""
+    """Pairs drawn from a seed. `peers`: all, in the order of ranks; `own`: this peer; `seed`: equal on all peers."""
 
     def __init__(self, peers: Sequence[str], own: str, *, seed: int) -> None:
         self._peers = list(peers)

@@ -1,8 +1,9 @@
-"""Who is ready for a pair: small notices, one for each peer that shall know, always the latest state.
+"""Broadcast of readiness for a pair: a small notice to each chosen peer, always with the latest state.
 
-    {round: [number, fragment]} or {round: nil} ->      closed when it has been read
+    {round: [number, fragment]} or {round: nil} ->      the receiver closes the stream when it has read the notice
 
-A peer that cannot be told is left alone for a while; then it is told how things stand by then.
+If a notice cannot be delivered, the sender pauses its notices to that peer. After the pause it sends the latest state,
+if there has been news meanwhile.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class ReadyBroadcast:
-    """Tells others, and hears from them: `hear(peer id, its round or None)`."""
+    """Sends notices to other peers and passes received ones to `hear(peer id, its round or None)`."""
 
     def __init__(
         self,
@@ -34,27 +35,27 @@ class ReadyBroadcast:
         self._protocol = f"outerloop/1/{run}/ready"
         self._allowed = allowed
         self._hear = hear
-        self._news: dict[str, Round | None] = {}  # peer -> what it has not been told yet
+        self._news: dict[str, Round | None] = {}  # peer -> latest state that has not been sent to it yet
         self._telling: dict[str, asyncio.Task[None]] = {}
 
     async def serve(self) -> None:
         await self._transport.serve(self._protocol, allowed=self._allowed, handler=self._heard)
 
     def tell(self, peers: Iterable[str], round: Round | None) -> None:
-        """Let these peers know that this one is ready with a round, or (None) that it is not. Returns at once."""
+        """Notify these peers that this peer is ready with a round, or (None) not ready. Returns at once."""
         for peer in peers:
             self._news[peer] = round
             if peer not in self._telling:
                 self._telling[peer] = asyncio.create_task(self._tell_all(peer))
 
     async def _tell_all(self, peer: str) -> None:
-        """One after the other, so that no older word arrives after a newer one."""
+        """Send notices to a peer one after the other, so that no older notice arrives after a newer one."""
         try:
             while peer in self._news:
                 try:
                     await self._tell(peer, self._news.pop(peer))
                 except (BrokenStream, Unreachable, TimeoutError) as error:
-                    logger.debug("%s was not told: %s", peer, error)
+                    logger.debug("readiness could not be sent to %s: %s", peer, error)
                     await asyncio.sleep(UNHEARD_S)
         finally:
             del self._telling[peer]
@@ -71,4 +72,6 @@ class ReadyBroadcast:
             case [int(number), int(fragment)]:
                 self._hear(remote, Round(number, fragment))
             case other:
-                raise Unreadable(f"a notice is about a round, not {type(other).__name__}")
+                raise Unreadable(
+                    f"the round of a notice is of type {type(other).__name__}, not [number, fragment] or nil"
+                )

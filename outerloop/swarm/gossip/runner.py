@@ -1,10 +1,10 @@
-"""Gossip rounds over the network: into the ready pool, a pair or a solo step, out again. No barrier, no leader.
+"""Gossip rounds over the network: enter the pool, take a paired or a solo step, leave it. No barrier, no leader.
 
-Who meets whom is decided in pairing.py, how a pair gets its payloads and ends alike in handshake.py and
-pair_outcomes.py, who is ready is told in ready_broadcast.py; here their events and their time meet. Whatever goes wrong
-with a partner, frozen or gone, costs one limit in time, and ends in another pair or a solo step.
+This module connects the other parts and their timeouts: pairing.py chooses partners, handshake.py and pair_outcomes.py
+move the payloads and make both peers of a pair end the same way, ready_broadcast.py announces which peers are ready. A
+frozen or lost partner costs at most one timeout; then this peer finds another partner or takes a solo step.
 
-The two of a pair may be in rounds of different numbers: every contribution carries the round of its own sender.
+The two peers of a pair may be in rounds with different numbers. Each contribution carries its sender's round.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from outerloop.swarm.transfer.sources import ContentUnavailable
 from outerloop.types import Contribution, Round
 
 logger = logging.getLogger(__name__)
-TOLD = 16  # members that are told of a peer's readiness, drawn anew each round: notices stay few in a large swarm
-TURNS = 8  # at least so many on average before a peer is tired
+TOLD = 16  # members notified when a peer is ready, drawn again each round: notices stay few in a large swarm
+TURNS = 8  # a peer gets at least this many turns on average before its patience is over
 LOST = (BrokenStream, Unreachable, ContentUnavailable, TimeoutError)
-"""The ways in which a partner can be lost."""
+"""Errors that mean that a partner is lost."""
 
 
 def _now_s() -> float:
@@ -43,7 +43,7 @@ def _now_s() -> float:
 
 @dataclass
 class _Seat:
-    """This peer's place in the pool for one round. `met`: the partner's contribution; None: a solo step."""
+    """This peer's entry in the pool for one round. `met`: the partner's contribution; None: a solo step."""
 
     offer: Offer
     met: asyncio.Future[Contribution | None]
@@ -53,13 +53,14 @@ class _Seat:
 
 
 class GossipRunner:
-    """One peer's rounds, one at a time; those that are started meanwhile wait in line.
+    """Runs one peer's gossip rounds one at a time; rounds that are started meanwhile are queued.
 
-    deadline_s       the longest that a pair may take from the proposal to the last word
-    max_blob_bytes   largest payload that is taken from a partner
+    deadline_s       longest time that a pair may take from the proposal to the decision
+    max_blob_bytes   largest payload that is accepted from a partner
 
-    Since the beginning: `solo_rounds`; `dropped_pairs`, which began and came to nothing; of these `one_sided_rounds`,
-    which the other one applied, counted when this peer hears so; `idle_s`, seconds in the pool without a partner.
+    Counters since the start: `solo_rounds`; `dropped_pairs`, pairs that failed after acceptance; `one_sided_rounds`,
+    dropped pairs that the partner applied, counted when this peer learns of it; `idle_s`, seconds in the pool without a
+    partner.
     """
 
     def __init__(
@@ -96,21 +97,21 @@ class GossipRunner:
         return self._verdicts.one_sided
 
     async def serve(self) -> None:
-        """Answer from now on; before `begin` every proposal is turned down."""
+        """Start to answer requests. Every proposal is turned down until `begin` is called."""
         await self._notices.serve()
         await self._verdicts.serve()
         await self._transport.serve(self._protocol, allowed=self._members.__contains__, handler=self._answer)
 
     def begin(self, partners: Partners) -> None:
-        """The members are known, and so are the partners."""
+        """Set the partner policy, once the members are known."""
         self._pairing.partners = partners
 
     def strike(self, peer: str) -> None:
-        """A payload that this partner (peer id) sent cannot be used: it is not met for a while."""
+        """Exclude a partner (peer id) whose payload was unusable for some rounds."""
         self._pairing.strike(peer)
 
     async def meet(self, round: Round, blob: bytes, *, patience_s: float) -> list[Contribution]:
-        """One round: the contributions of the pair in the order of names, or the own one alone."""
+        """Run one round. Return the contributions of the pair in the order of names, or this peer's alone."""
         async with self._line:
             offer = Offer(round, self._store.put(blob), len(blob))
             try:
@@ -149,7 +150,7 @@ class GossipRunner:
             self._do(seat, self._pairing.tire())
 
     def _do(self, seat: _Seat, output: ProposePair | StayAlone | None) -> None:
-        """What the machine asks for."""
+        """Carry out an action of the pairing state machine."""
         if isinstance(output, StayAlone) and not seat.met.done():
             seat.met.set_result(None)
         if isinstance(output, ProposePair):
@@ -183,7 +184,7 @@ class GossipRunner:
             self._tell_loss(to, error, paired=pledge.theirs is not None)
 
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
-        """A proposal has come."""
+        """Handle a proposal from another peer."""
         theirs, token, seat = Offer.from_map(request), token_of(request), self._seat
         if seat is None or not self._pairing.asked(remote, theirs.round):
             await stream.send_object({"ready": seat is not None and not seat.paired_s})
@@ -198,7 +199,7 @@ class GossipRunner:
         await stream.ended()
 
     async def _accept(self, seat: _Seat, remote: str, theirs: Offer, token: bytes, stream: Stream) -> bytes | None:
-        """The other's payload if the pair counts, and from then on it does."""
+        """Run an accepted proposal and decide. Return the proposer's payload if the pair counts, else None."""
         try:
             async with limit(self._deadline_s):
                 await stream.send_object(seat.offer.to_map())
@@ -210,7 +211,7 @@ class GossipRunner:
         return blob if self._verdicts.decide(remote, token, applied=open_still) else None
 
     def _end(self, seat: _Seat, partner: str, theirs: Offer, blob: bytes | None) -> None:
-        """The pair is done, with the other's payload or with nothing."""
+        """End the pair: `blob` is the partner's payload, or None if the pair failed."""
         if self._seat is not seat or seat.met.done():
             return
         if blob is None:
@@ -222,8 +223,8 @@ class GossipRunner:
             seat.met.set_result(Contribution(self._members.names[partner], theirs.round, blob))
 
     def _tell_loss(self, partner: str, error: Exception, *, paired: bool) -> None:
-        why = str(error) or f"not done in {self._deadline_s:g} s (exchange.deadline_s)"
-        logger.log(logging.WARNING if paired else logging.DEBUG, "%s was lost as a partner: %s", partner, why)
+        why = str(error) or f"not finished within {self._deadline_s:g} s (exchange.deadline_s)"
+        logger.log(logging.WARNING if paired else logging.DEBUG, "lost partner %s: %s", partner, why)
 
     def _pull(self, owner: str, offer: Offer) -> Coroutine[Any, Any, bytes]:
         return self._bulk.get(
@@ -236,7 +237,7 @@ class GossipRunner:
 
 
 def _keep(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
-    """Start a task, and hold it until it is done."""
+    """Start a task, and keep a reference to it until it is done."""
     task = asyncio.create_task(work)
     tasks.add(task)
     task.add_done_callback(tasks.discard)

@@ -1,8 +1,8 @@
-"""State of one assembly at one peer: shares held, and which peers claim to hold the others. No I/O.
+"""State of one final gather at one peer: shares held, and which peers claim to hold the others. No I/O.
 
-A share counts when its owner signed it, whoever tells of it; a claim without that signature is refused, by the name of
-who made it, before anything is fetched. An owner that signed two different shares is left out by everyone who hears of
-both, and both are told to whoever asks.
+A share counts if its owner signed it, whichever peer reported it. A claim without that signature is rejected before
+anything is fetched, and the rejection names the peer that made the claim. If an owner signed two different shares, each
+peer that learns of both leaves the owner out, and sends both shares to every peer that asks.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from outerloop.swarm.p2p.transport import Request
 from outerloop.swarm.validation import items
 
 NAMED = 256
-"""Members that one request asks after: ids and answer stay below the limit of a frame."""
+"""Most members that one request may ask about: the request and its answer stay below the size limit of a frame."""
 
 
 class ShareCollection:
-    """Peers are named by their ids.
+    """The shares that one peer holds or knows of in one final gather. Peers are named by their ids.
 
-    own      this peer's share, and `blob`, what it is of
-    others   the members besides this peer
-    doubt    why a share cannot be its owner's, in one line; empty when it can
-    refuse   is told of a peer, and why what it claims is not taken
+    own      this peer's share; `blob` is its content
+    others   the members other than this peer
+    doubt    returns in one line why a share cannot be its owner's; empty if it can
+    refuse   called with a peer and the reason why its claim is rejected
 
-    `gone`: who does not answer any more. `settled`: this peer no longer waits for owners. `asked_s`: peers that are
-    still fetching from this one -> time of their last request.
+    `gone`: members that no longer answer. `settled`: set when this peer no longer waits for owners. `asked_s`: members
+    that are still fetching from this peer -> time of their last request.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class ShareCollection:
         self._holders: defaultdict[str, list[str]] = defaultdict(list)
         self._blobs = {own.owner: blob}
         self._held = {own.owner}
-        self._came: set[str] = set()  # who has stated a share of its own, right or wrong
-        self._false: set[tuple[str, str]] = set()  # who made a false claim about whom
-        self._compared: set[str] = set()  # who has settled, and told all that it holds since this peer has
-        self._left: set[str] = set()  # who needs nothing more of this peer
+        self._came: set[str] = set()  # members that have stated their own share, valid or not
+        self._false: set[tuple[str, str]] = set()  # (peer, owner): the peer made a false claim about the owner's share
+        self._compared: set[str] = set()  # members that, after both settled, have reported all they hold
+        self._left: set[str] = set()  # members that need nothing more from this peer
         self._fetching: set[str] = set()
         self._tried: set[str] = set()
         self._windows = 0
@@ -64,23 +64,23 @@ class ShareCollection:
 
     @property
     def missing(self) -> list[str]:
-        """The members whose shares are not here and may still count, in order."""
+        """Return the members whose shares this peer does not hold and that may still count, sorted."""
         return sorted(self.others - self._held - self._contradicting.keys())
 
     @property
     def answered(self) -> bool:
-        """Whether every other member has stated its share, or is gone."""
+        """Return whether every other member has stated its share or is gone."""
         return self.others <= self._came | self.gone
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is being fetched that may still come and count."""
+        """Return whether no fetch is under way that may still succeed and count."""
         counting = self._fetching - self._contradicting.keys()
         return all(self.gone.issuperset(self._holders[owner]) for owner in counting)
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more can come: all who are left have settled and told what they hold."""
+        """Return whether no more shares can arrive: all remaining members have settled and reported what they hold."""
         return self.idle and self.others <= self._compared | self.gone | self._contradicting.keys()
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -90,35 +90,36 @@ class ShareCollection:
             await self._news.wait()
 
     def settle(self) -> None:
-        """Wait for no owner any more."""
+        """Stop waiting for owners to state their shares."""
         self.settled.set()
         self._news.set()
 
     def close(self) -> dict[str, bytes]:
-        """Fetch nothing more; return the blobs by owner, which are not kept here any longer."""
+        """Stop fetching. Return the blobs by owner and drop them from this collection."""
         self._closed, blobs = True, self._blobs
         self._blobs = {}
         return blobs
 
     def lose(self, peer: str) -> None:
-        """A member does not answer any more."""
+        """Record that a member no longer answers."""
         self.gone.add(peer)
         self._news.set()
 
     def asked_by(self, peer: str, now_s: float) -> None:
-        """A peer fetches from this one, unless it has said that it is done: requests may come in another order."""
+        """Record that a peer is still fetching, unless it has reported {done}: requests may arrive out of order."""
         if peer not in self._left:
             self.asked_s[peer] = now_s
 
     def left_by(self, peer: str) -> None:
-        """A peer is done."""
+        """Record that a peer is done."""
         self._left.add(peer)
         self.asked_s.pop(peer, None)
 
     def to_ask(self, peer: str) -> list[str]:
-        """The members to ask a peer about, up to NAMED, others each time: those that are missing.
+        """Return the members to ask a peer about, NAMED at most, a different window each time: those that are missing.
 
-        Once this peer has settled, all, to compare: whoever is left out here, or there, is left out by both.
+        Once this peer has settled, ask about all members, to compare: a member that one of the two peers leaves out is
+        then left out by both.
         """
         all_of_them = self.settled.is_set() and peer not in self._compared
         names = sorted(self.others) if all_of_them else self.missing
@@ -127,18 +128,18 @@ class ShareCollection:
         return [*names[start:], *names[:start]][:NAMED]
 
     def to_map(self, asked: Iterable[str]) -> Request:
-        """What this peer tells: its share, whether it has settled, who contradicts itself, what it holds of `asked`."""
+        """Return this peer's report: its share, whether it has settled, contradicting shares, those held of `asked`."""
         lies = [share for owner, second in self._contradicting.items() for share in (self._stated[owner], second)]
         held = [self._stated[owner] for owner in asked if owner in self._held and owner not in self._contradicting]
         told = [share.to_list() for share in (lies + held)[:NAMED] if share.owner != self.own.owner]
         return {"share": self.own.to_list(), "settled": self.settled.is_set(), "held": told}
 
     def hear(self, peer: str, told: Request, *, compared: bool = False) -> None:
-        """Take in what a member tells; `compared`: asked about all. Raises Unreadable, unchanged, when malformed."""
+        """Apply a member's report. `compared`: it was asked about all. Raises Unreadable, unchanged, if malformed."""
         own = SignedShare.from_list(told["share"]) if "share" in told else None
         held = [SignedShare.from_list(one) for one in _listed(told.get("held", []))]
         if own is not None and own.owner != peer:
-            raise Unreadable("a member states a share of its own")
+            raise Unreadable("a member may state only its own share")
         self.gone.discard(peer)
         if own is not None:
             self._came.add(peer)
@@ -149,10 +150,10 @@ class ShareCollection:
         self._news.set()
 
     def start(self) -> list[tuple[SignedShare, list[str]]]:
-        """Return the shares to fetch now, and who holds each, a list that may grow; they are being fetched from now on.
+        """Return the shares to fetch now, each with its sources, a list that may grow. They count as being fetched.
 
-        From owners that have told of them here; once this peer has settled, from whoever holds them. What was tried in
-        vain is tried again when somebody claims once more to hold it.
+        A share is fetched after its owner has stated it to this peer; once this peer has settled, from any peer that
+        claims to hold it. A failed fetch is tried again when a peer claims again to hold the share.
         """
         out = self._held | self._contradicting.keys() | self._fetching | self._tried
         open_to_all = self.settled.is_set()
@@ -162,7 +163,7 @@ class ShareCollection:
         return [(self._stated[owner], self._holders[owner]) for owner in wanted]
 
     def fetched(self, owner: str, blob: bytes | None) -> None:
-        """An attempt to fetch has ended, with a blob or in vain."""
+        """Record the end of a fetch: `blob`, or None if it failed."""
         self._fetching.discard(owner)
         self._tried.add(owner)
         if blob is not None and not self._closed and owner not in self._contradicting:
@@ -192,13 +193,13 @@ class ShareCollection:
         self._contradicting[second.owner] = second
         self._blobs.pop(second.owner, None)
         self._held.discard(second.owner)
-        self._refuse(second.owner, "it signed two different shares of one assembly: neither counts")
+        self._refuse(second.owner, "it signed two different shares for one final gather: neither counts")
 
 
 def members_in(value: Any) -> list[str]:
-    """The peer ids that a request asks after. Raises Unreadable."""
+    """Return the peer ids that a request asks about. Raises Unreadable if malformed."""
     if not isinstance(value, list) or len(value) > NAMED or not all(isinstance(one, str) for one in value):
-        raise Unreadable(f"a request names up to {NAMED} members")
+        raise Unreadable(f"a request must name a list of at most {NAMED} members")
     return value
 
 

@@ -1,9 +1,9 @@
-"""What a member brings to an assembly, as its owner states it and signs it: who passes the word on cannot change it.
+"""A member's share in a final gather, signed by its owner, so that peers that relay it cannot change it.
 
     share       [owner's peer id, sha256 of the blob, its length in bytes, signature]
-    signature   over ("share", sitting, number of the assembly, the owner's name, sha256, length)
+    signature   over ("share", session id, number of the gather, the owner's name, sha256, length)
 
-An honest owner signs one share for an assembly. Whoever holds two that differ knows that the owner lies.
+An honest owner signs one share per gather. Two different shares prove that the owner is malicious.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PURPOSE = "share"
 
 @dataclass(frozen=True)
 class SignedShare:
-    """`owner`: peer id. `sha`, `length` (bytes): of its blob."""
+    """A share as its owner stated it. `owner`: peer id. `sha`, `length` (bytes): of the blob."""
 
     owner: str
     sha: bytes
@@ -29,12 +29,12 @@ class SignedShare:
     signature: bytes
 
     def to_list(self) -> list[Any]:
-        """As it travels."""
+        """Return the share as it is sent."""
         return [self.owner, self.sha, self.length, self.signature]
 
     @classmethod
     def from_list(cls, value: Any) -> SignedShare:
-        """What a peer told. Raises Unreadable."""
+        """Parse a share that a peer sent. Raises Unreadable if it is malformed."""
         try:
             owner, sha, length, signed = items(value, "a share")
             return cls(
@@ -47,19 +47,19 @@ class SignedShare:
             raise Unreadable(str(bad)) from bad
 
     def differs(self, other: SignedShare) -> bool:
-        """Whether the same owner signed another blob there."""
+        """Return whether `other`, of the same owner, states a different blob."""
         return (self.sha, self.length) != (other.sha, other.length)
 
 
 def signed(
     own: str, number: int, sha: bytes, length: int, *, members: Formation, signatures: Signatures
 ) -> SignedShare:
-    """Return the share of this peer (`own`: its id) in an assembly."""
+    """Sign and return the share of this peer (`own`: its id) in a final gather."""
     said = PURPOSE, members.sitting, number, members.names[own], sha, length
     return SignedShare(own, sha, length, signatures.sign(*said))
 
 
 def is_signed(share: SignedShare, number: int, *, members: Formation, signatures: Signatures) -> bool:
-    """Whether its owner, a member, signed this share for this assembly."""
+    """Return whether the owner, a member, signed this share for this final gather."""
     said = PURPOSE, members.sitting, number, members.names[share.owner], share.sha, share.length
     return signatures.right(share.signature, *said, by=share.owner)
