@@ -210,7 +210,7 @@ def test_who_differs_from_the_others_is_saved_before_it_stops():
         worker = worker_of(exchange, events)
 
         def step():
-            raise ReplicasDiverged("nobody can know whose are right")
+            raise ReplicasDiverged("it cannot be known whose are right")
 
         worker.trainer.step, worker.save = step, lambda: events.append("saved")
         with pytest.raises(ReplicasDiverged):
