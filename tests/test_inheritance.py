@@ -161,7 +161,7 @@ def test_a_round_of_two_says_nothing_about_who_is_right(odd):
     seen_in(loop, p000=2, p001=2, p002=2, p003=2)
     two = headers({"000": own, "001": 7})
     assert loop.judge.diverged(two, *at) == ()
-    assert "001: weights differ from this peer's; 2 of 4 peers are too few" in loop.judge.in_doubt(two, *at)
+    assert "001: weights differ from here; 2 of 4 peers are too few" in loop.judge.in_doubt(two, *at)
     three = headers({"000": own, "001": 7, "002": own if odd == "001" else 7})
     assert not loop.judge.in_doubt(three, *at)
     if odd == "001":

@@ -1,4 +1,4 @@
-"""Converts tensors to messages and back: applies the compressor to every tensor of a fragment, and the wire format."""
+"""Convert tensors to messages and back: applies the compressor to every tensor of a fragment, and the wire format."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class UpdateCodec:
     def unpack(self, contribution: Contribution, like: Mapping[str, Tensor]) -> wire.Message:
         """Return one peer's message.
 
-        Raises InvalidMessage if model, round or peer in it differ from those it arrived under.
+        Raises InvalidMessage if its model, round or peer is not the one that the exchange received it for.
         """
         message = wire.unpack(contribution.blob, self.schema(contribution.round, like))
         claims = message.header.peer, Round(message.header.round, message.header.fragment)
@@ -87,8 +87,9 @@ class UpdateCodec:
             return checked(decode(on(like.device, message.parts[name]), like.shape, moment), like)
 
     def moment(self, number: int, name: str) -> CodecContext:
-        """Return the context of one tensor in one round: equal on all peers, with a different seed per round and
-        tensor.
+        """Return the context of one tensor in one round, equal on all peers.
+
+        Each round and tensor has a different seed.
         """
         holds_in, agreed = self.agreed.get(name, (None, None))
         seed = wire.name_hash(f"{self.seed} {number} {name}")

@@ -1,4 +1,4 @@
-"""Launches a round: read the model, then compute the difference, add feedback, compress, pack, pass to the exchange.
+"""Launch a round: read the model, then compute the difference, add feedback, compress, pack, pass to the exchange.
 
     at once       inner steps stop for all of this
     concurrently  a thread copies the fast weights and does the rest; inner steps stop until the weights are copied, or

@@ -1,4 +1,4 @@
-"""Counts inner steps, launches and lands rounds when they are due, and catches up on rounds that were missed.
+"""Count inner steps, launch and land rounds when they are due, and catch up on rounds that were missed.
 
     inner step  →  land rounds that the others decided meanwhile  →  launch due rounds  →  land due or early rounds
 

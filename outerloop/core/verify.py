@@ -1,4 +1,4 @@
-"""Verifies a round before it lands: usable messages, agreement of payloads, equality of the replicas that sent them."""
+"""Verify a round before it lands: usable messages, agreement of payloads, equality of the replicas that sent them."""
 
 from __future__ import annotations
 
@@ -131,8 +131,8 @@ class RoundVerifier:
         if self.exchange.recovery is None or 2 * peers <= len(hashes):
             shown = {peer: f"{slow:016x}" for peer, slow in hashes.items()}
             raise ReplicasDiverged(
-                f"slow weights differ between peers before round {round.number}, and it cannot be known whose are right:"
-                f" {shown}"
+                f"slow weights differ between peers before round {round.number}, and it cannot be known whose are"
+                f" right: {shown}"
             )
         if own != most:
             raise StateTransferRequired(self.exchange.recovery)
@@ -151,7 +151,7 @@ class RoundVerifier:
         if len(hashes) >= known or (2 * peers > len(hashes) and 2 * peers >= known):
             return ""
         odd = ", ".join(sorted(peer for peer, slow in hashes.items() if slow != own))
-        return f"{odd}: weights differ from this peer's; {len(hashes)} of {known} peers are too few to know whose are right"
+        return f"{odd}: weights differ from here; {len(hashes)} of {known} peers are too few to know whose are right"
 
     def known(self, peers: Collection[str], number: int) -> int:
         """Return the number of peers, including those of the last rounds before this one.
