@@ -395,12 +395,12 @@ BROKEN = {
     "agreed in floats": ("scalecom", AGREED, ONES, f"for {SLOW} is torch.float32"),
     "agreed positions that are none": ("scalecom", AGREED, NO_POSITIONS, "position|bytes|index"),
     "agreed in no round": ("scalecom", AGREED, ["x", torch.ones(2)], "is no round and positions"),
-    "a slow weight that is no tensor": ("sgd", part("slow", SLOW), 3, f"{SLOW} is no tensor there"),
+    "a slow weight that is no tensor": ("sgd", part("slow", SLOW), 3, f"{SLOW} is not a tensor there"),
     "a buffer more": ("sgd", part("buffers", "x"), torch.ones(1), "only one side has x"),
     "norms that are not positive": ("sgd", part("screen"), {"landed": {0: [float("nan")]}}, "not positive and finite"),
     "a norm beyond all floats": ("sgd", part("screen"), {"landed": {0: [10**400]}}, "too large to convert to float"),
     "a rate beyond all floats": ("adamw", group("lr"), 10**400, "too large to convert to float"),
-    "a part more": ("sgd", part("x"), 1, "a state is a map of"),
+    "a part more": ("sgd", part("x"), 1, "a state must be a map of"),
 }  # fmt: skip
 
 

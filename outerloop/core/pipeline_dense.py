@@ -27,8 +27,7 @@ from outerloop.types import Parts, Tensors
 
 @dataclass(frozen=True)
 class LocalUpdate:
-    """One pipeline's part of a message, what must be kept until landing, and Σ Δ²; `then`: copies of θ at the launch.
-    """
+    """One pipeline's part of a message, what must be kept until landing, and Σ Δ²; `then`: copies of θ at launch."""
 
     parts: dict[str, Parts]
     offered: Tensors
