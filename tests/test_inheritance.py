@@ -394,7 +394,7 @@ BROKEN = {
     "agreed for no parameter": ("scalecom", part("agreed", "agreed", "x"), ONES, "agreed on for x here"),
     "agreed in floats": ("scalecom", AGREED, ONES, f"for {SLOW} is torch.float32"),
     "agreed positions that are none": ("scalecom", AGREED, NO_POSITIONS, "position|bytes|index"),
-    "agreed in no round": ("scalecom", AGREED, ["x", torch.ones(2)], "is no round and positions"),
+    "agreed in no round": ("scalecom", AGREED, ["x", torch.ones(2)], "is not a round and positions"),
     "a slow weight that is no tensor": ("sgd", part("slow", SLOW), 3, f"{SLOW} is not a tensor there"),
     "a buffer more": ("sgd", part("buffers", "x"), torch.ones(1), "only one side has x"),
     "norms that are not positive": ("sgd", part("screen"), {"landed": {0: [float("nan")]}}, "not positive and finite"),

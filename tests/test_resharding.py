@@ -236,7 +236,7 @@ def test_settings_of_the_inner_optimizer_that_are_code_are_refused_by_name(tmp_p
     optimizer.param_groups[0]["lr"] = Runs(tmp_path / "ran")
     distributed_checkpoint.save(tmp_path / "theirs", optimizer, outer)
     _, optimizer, outer = begun("uneven", None)
-    with pytest.raises(UserError, match=r"theirs: optimizer\.param_groups.* is no plain value and is not loaded"):
+    with pytest.raises(UserError, match=r"theirs: optimizer\.param_groups.* is not a plain value and is not loaded"):
         distributed_checkpoint.load(tmp_path / "theirs", optimizer, outer)
     assert not (tmp_path / "ran").exists()
 
