@@ -90,8 +90,7 @@ class Feedback(Protocol):
         ...
 
     def begin(self, name: str, slow: Tensor) -> Tensor:
-        """Return the values that the next inner steps start from, given slow weights (any shape) that were just
-        updated.
+        """Return the values that the next inner steps start from, after an update of these slow weights (any shape).
 
         Returns a new tensor, or `slow` itself.
         """
@@ -267,9 +266,7 @@ class Exchange(Protocol):
     concurrent: bool
     """True when `start` may be called from another thread than everything else, while inner steps run."""
     recovery: Callable[[int], tuple[Round, bytes]] | None
-    """Fetches `StateTransferRequired.state` for a replica that finds itself in the minority; None if that is not
-    possible.
-    """
+    """Fetches `StateTransferRequired.state` for a replica in the minority; None if that is not possible."""
 
     @property
     def alive(self) -> int:

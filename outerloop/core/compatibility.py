@@ -119,9 +119,7 @@ def of_weights(compress: Compressor, feedback: Feedback) -> Iterator[str]:
 
 
 def of_some_weights(compress: Compressor, feedback: Feedback, exchange: Exchange) -> Iterator[str]:
-    """Yield the reasons why a method that sends a part of the weights cannot work with a codec, a feedback or an
-    exchange.
-    """
+    """Yield the reasons why a method that sends a part of the weights cannot work with the other parts."""
     if feedback.remembers:
         yield (
             "this method sends weights; weights that it does not send stay in place, and no feedback needs to remember"

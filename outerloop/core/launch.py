@@ -101,8 +101,9 @@ class RoundLauncher:
     def offer(
         self, round: Round, taken: Snapshot, samples: int, leads: bool, stream: torch.cuda.Stream | None = None
     ) -> InFlight:
-        """Compute the difference, add feedback, compress, pack, pass to the exchange; on a GPU in the order of this
-        stream.
+        """Make a message of the snapshot and pass it to the exchange.
+
+        Computes the difference, adds feedback, compresses and packs; on a GPU in the order of this stream.
         """
         with torch.cuda.stream(stream):
             launched = self.routes.launch(round, taken, leads=leads)

@@ -180,9 +180,7 @@ class OuterLoop(RoundScheduler):
         return reports
 
     def find_others(self) -> None:
-        """Take over the others' state before the first inner step of a late peer, if it cannot land the rounds that it
-        missed.
-        """
+        """Take over the others' state before a late peer's first inner step, if it cannot land the rounds it missed."""
         self.meetings = 2  # the other peers already held two meetings, when they started
         try:
             self.exchange.decided(self.next_round)
@@ -308,8 +306,9 @@ class OuterLoop(RoundScheduler):
         return self.exchange.meet(blob, self.meetings, self.timeout_s)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `evolved` returns, in a form that torch.save and torch.distributed.checkpoint save and load
-        whole.
+        """Return what `evolved` returns, in a form that torch's checkpoint functions save and load whole.
+
+        These are torch.save and torch.distributed.checkpoint.
         """
         return whole_parts(self.evolved())
 

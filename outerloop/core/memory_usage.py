@@ -96,8 +96,9 @@ def parts_of(optimizer: Optimizer | None) -> list[Optimizer]:
 
 
 def state_bytes(optimizer: Optimizer) -> int:
-    """Return the bytes of an optimizer's state for all its parameters, from trials of each group, dimension count and
-    dtype.
+    """Return the bytes of an optimizer's state for all its parameters.
+
+    Based on one trial for each combination of group, number of dimensions and dtype.
     """
     total, known = 0.0, dict[Any, float]()
     for number, group in enumerate(optimizer.param_groups):

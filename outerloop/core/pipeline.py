@@ -1,5 +1,6 @@
-"""Run the tensor side of a round: each tensor of a fragment goes through the fused pipeline if possible, else the
-dense.
+"""Run the tensor side of a round.
+
+Each tensor of a fragment goes through the fused pipeline if it can, else the dense.
 """
 
 from __future__ import annotations
@@ -219,8 +220,7 @@ class RoundPipeline:
         return squares
 
     def write(self, names: Iterable[str], *, carry: bool = False) -> None:
-        """Write the values from which the next inner steps start into the model; these slow weights have just been
-        updated.
+        """Write the values that the next inner steps start from into the model, after an update of these slow weights.
 
         `carry`: add them to what the model holds instead of replacing it.
         """

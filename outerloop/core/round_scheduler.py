@@ -127,8 +127,9 @@ class RoundScheduler(ABC):
         yield from (self.land(round) for round in early if self.in_flight[round].pending.arrived())
 
     def catch_up(self) -> Iterator[RoundReport]:
-        """Land the rounds that were decided while this peer was away; advance to the step that launches the first open
-        round.
+        """Land the rounds that were decided while this peer was away, and advance to the first open round.
+
+        The position is then the step after which that round launches.
         """
         while missed := [r for r in self.schedule.due(self.inner_step).launch if self.exchange.decided(r)]:
             self.in_flight |= {round: self.left_out(round) for round in missed}

@@ -115,11 +115,10 @@ class RoundVerifier:
         return found
 
     def diverged(self, messages: Sequence[wire.Message], own: int, round: Round) -> tuple[str, ...]:
-        """Return the peers whose headers carry a different hash of the slow weights than most; `own` is this peer's
-        hash.
+        """Return the peers whose headers carry a different hash of the slow weights than most.
 
-        If recently seen peers are missing, a hash shown by fewer than half of all peers is not used to judge any peer:
-        the leader may have picked the participants (`in_doubt`).
+        `own` is this peer's hash. If recently seen peers are missing, a hash shown by fewer than half of all peers is
+        not used to judge any peer: the leader may have picked the participants (`in_doubt`).
 
         Raises StateTransferRequired if this peer is in the minority and can take over the state of the others. Raises
         ReplicasDiverged if all hashes are known and none has a majority, or if a minority cannot take over state.

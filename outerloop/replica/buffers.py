@@ -1,11 +1,11 @@
-"""Handle float buffers of a model, mainly BatchNorm statistics: keep them local, or average all peers' when a round
-lands.
+"""Handle float buffers of a model, mainly BatchNorm statistics: keep them local, or average them over all peers.
 
     averaged:   b ← (1/P) Σ_p b_p        b_p: what peer p held at launch; summed in float64, in peer-name order
 
-They are sent uncompressed with fragment 0, and no method, feedback or aggregate touches them: a running variance must
-not overshoot. A peer whose message did not count keeps its own buffers, which belong to its own weights. Integer
-buffers, and buffers that the model's state_dict omits, are constants or counters and stay local.
+Buffers are averaged when a round lands. They are sent uncompressed with fragment 0, and no method, feedback or
+aggregate touches them: a running variance must not overshoot. A peer whose message did not count keeps its own buffers,
+which belong to its own weights. Integer buffers, and buffers that the model's state_dict omits, are constants or
+counters and stay local.
 """
 
 from __future__ import annotations

@@ -83,9 +83,7 @@ class Island:
         return x if self.state_device is None else copied(x, device=self.state_device)
 
     def local(self, name: str) -> Tensor:
-        """Return a parameter in the model's own precision, on the device of the outer state: whole, or this lane's
-        shard.
-        """
+        """Return a parameter in its own precision, on the device of the outer state: whole, or this lane's shard."""
         return self.brought(self.held(name))
 
     def layouts(self) -> dict[str, str]:
@@ -129,9 +127,7 @@ class Island:
 
     @property
     def in_lanes(self) -> bool:
-        """True if the model is under `fully_shard`, so that a process exchanges its shards, even if it is the only
-        process.
-        """
+        """True if the model is under `fully_shard`, even with one process: processes then exchange their shards."""
         return is_cut(self.model)
 
     def complete(self, slow: Tensors, *, keep: bool) -> Tensors:

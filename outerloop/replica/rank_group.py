@@ -1,6 +1,4 @@
-"""Communication among the processes of one island, or those that hold the same shard: the first leads, the others
-follow.
-"""
+"""Communicate among the processes of one island, or those that hold the same shard. The first process leads."""
 
 from __future__ import annotations
 

@@ -25,8 +25,9 @@ GROUPS: WeakKeyDictionary[Module, dist.ProcessGroup] = WeakKeyDictionary()
 
 
 def unwrapped(model: Module) -> Module:
-    """Return the model inside DDP and torch.compile wrappers, in any order, so that names match an island of one
-    process.
+    """Return the model inside any DDP and torch.compile wrappers.
+
+    Its parameter names are those of an island of one process.
     """
     if isinstance(model, DistributedDataParallel):
         return unwrapped(model.module)
@@ -35,10 +36,10 @@ def unwrapped(model: Module) -> Module:
 
 
 def cut_again(model: Module) -> None:
-    """Reshard modules under `fully_shard` that have kept gathered parameters, as after an evaluation without backward
-    pass.
+    """Reshard modules under `fully_shard` that have kept gathered parameters, as after a forward pass without backward.
 
-    Their parameters are the shards again. The gathered copies would hide that the shards have changed.
+    This happens in an evaluation. Their parameters are the shards again; gathered copies would hide that the shards
+    have changed.
     """
     for module in model.modules():
         reshard: Any = getattr(module, "reshard", None)
@@ -67,10 +68,9 @@ def processes_of(model: Module) -> int:
 
 
 def copies_of(model: Module) -> dist.ProcessGroup | None:
-    """Return the processes that hold the same tensors as this one: all ranks of a DDP model, the copies of a shard in
-    HSDP.
+    """Return the processes that hold the same tensors as this one; None if each process holds something different.
 
-    None if each process holds something different.
+    These are all ranks of a DDP model, or the copies of a shard in HSDP.
     """
     if isinstance(model, DistributedDataParallel):
         return model.process_group

@@ -101,9 +101,7 @@ def opened(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def newest_good(run_dir: Path, workers: int) -> tuple[int | None, list[str]]:
-    """Return the newest step whose files are all valid (None if there is none), and a line for each damaged file
-    skipped.
-    """
+    """Return the newest step whose files are all valid, or None, and a line for each damaged file skipped."""
     passed_over: list[str] = []
     for step in sealed(run_dir):
         damage = [line for worker in range(workers) if (line := damage_of(run_dir, step, worker))]

@@ -12,11 +12,10 @@ from pathlib import Path
 
 
 def make_folder(path: Path) -> Path:
-    """Make a directory with its parents, and sync the entries of all parents that this user may open; return the
-    directory.
+    """Make a directory with its parents, and sync the entries of all parents that this user may open.
 
-    Parents that existed before are synced too: the process that made them may not have done so. A parent that this user
-    may not open was made by another user.
+    Returns the directory. Parents that existed before are synced too: the process that made them may not have done so.
+    A parent that this user may not open was made by another user.
     """
     path.mkdir(parents=True, exist_ok=True)
     for above in path.absolute().parents:
