@@ -1,4 +1,4 @@
-"""The protocols of the axes. An implementation imports nothing to fit one: having the methods is enough."""
+"""The protocols of the axes. An implementation only needs the methods: no import, no base class."""
 
 from __future__ import annotations
 
@@ -21,29 +21,34 @@ from outerloop.types import (
 
 
 class Compressor(Protocol):
-    """AXIS compress: what one tensor becomes on the wire."""
+    """AXIS compress: encodes one tensor for the wire and decodes it again."""
 
     linear: bool
-    """True when decode(a) + decode(b) may be formed by adding the parts of a and b, "next" apart (see CodecContext)."""
+    """True when adding the parts of a and b, except "next" (see CodecContext), gives parts of decode(a) + decode(b)."""
 
     def encode(self, x: Tensor, moment: CodecContext) -> Parts:
-        """x (any shape, float32), left untouched -> parts. Equal x and moment give equal parts."""
+        """Encode x (any shape, float32) as parts. Leaves x unchanged. Equal x and equal moment give equal parts."""
         ...
 
     def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
-        """Parts -> float32 tensor of `shape`. Raises ValueError when the parts cannot belong to shape and moment."""
+        """Return the float32 tensor of `shape` that `parts` encode.
+
+        Raises ValueError if they do not fit shape and moment.
+        """
         ...
 
 
 @runtime_checkable
 class Transforming(Protocol):
-    """A compressor whose parts are coefficients of an orthonormal transform: peers are aggregated as coefficients.
+    """A compressor whose parts are coefficients of an orthonormal transform.
+
+    Peers are aggregated in the coefficient domain.
 
     decode(parts, shape, moment) = inverse(coefficients(parts, shape, moment))
     """
 
     def coefficients(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
-        """Return the coefficients, float32 of `shape`, 0 where none was sent. Raises ValueError as `decode` does."""
+        """Return the coefficients, float32 of `shape`; 0 where none was sent. Raises ValueError as `decode` does."""
         ...
 
     def inverse(self, coefficients: Tensor) -> Tensor:
@@ -53,10 +58,16 @@ class Transforming(Protocol):
 
 @runtime_checkable
 class CostAware(Protocol):
-    """A compressor that goes by what rounds cost this peer alone; its parts tell the others how to read them."""
+    """A compressor that adapts to what rounds cost this peer only.
+
+    Its parts describe how other peers have to decode them.
+    """
 
     def learn(self, cost: RoundCost) -> str:
-        """Choose for the next round; in one line what has changed and why, empty where nothing has."""
+        """Choose the setting for the next round.
+
+        Return one line with the change and its reason; empty if nothing changed.
+        """
         ...
 
     def state_dict(self) -> dict[str, Any]: ...
@@ -65,21 +76,24 @@ class CostAware(Protocol):
 
 
 class Feedback(Protocol):
-    """AXIS feedback: what is remembered of what was not sent."""
+    """AXIS feedback: decides what to remember of the values that were not sent."""
 
     remembers: bool
-    """False when what is not sent is forgotten."""
+    """False when values that are not sent are discarded."""
 
     def add(self, name: str, delta: Tensor) -> Tensor:
-        """Pseudo-gradient (any shape) -> what is offered to the compressor. Changes no state."""
+        """Return what is offered to the compressor, given the pseudo-gradient (any shape). Changes no state."""
         ...
 
     def keep(self, name: str, x: Tensor, sent: Tensor) -> None:
-        """Remember x - sent. Called at landing only, and only when this peer's payload counted."""
+        """Remember x - sent. Called only at landing, and only if this peer's payload counted."""
         ...
 
     def begin(self, name: str, slow: Tensor) -> Tensor:
-        """Slow weights (any shape) that just moved -> what the next inner steps begin from: a new tensor, or slow."""
+        """Return the values that the next inner steps start from, after an update of these slow weights (any shape).
+
+        Returns a new tensor, or `slow` itself.
+        """
         ...
 
     def state_dict(self) -> dict[str, Any]: ...
@@ -88,40 +102,43 @@ class Feedback(Protocol):
 
 
 class OuterMethod(Protocol):
-    """AXIS method: what the mean of the contributions does to the slow weights."""
+    """AXIS method: applies the mean of the contributions to the slow weights."""
 
     shared: bool
     """True when equal contributions keep the slow weights of all peers equal, bit for bit."""
     portable: bool
-    """True when `update` gives the same bits on every machine; else replicas stay equal on equal hardware alone."""
+    """True when `update` gives the same bits on every machine; otherwise replicas stay equal only on equal hardware."""
     momentum: float
-    """Share of the last outer step that is taken again, 0 without."""
+    """Fraction of the last outer step that is repeated in the next one; 0 without momentum."""
     reads: Literal["weights", "gradients"]
-    """What `outgoing` wants from the model: the fast weights, or (H = 1) the accumulated gradients."""
+    """What `outgoing` reads from the model: the fast weights, or (H = 1) the accumulated gradients."""
 
     @property
     def sends(self) -> Literal["differences", "weights", "some weights"]:
-        """What `outgoing` is made of.
+        """The kind of tensors that `outgoing` returns.
 
-        differences: pseudo-gradients or gradients, which may be sent sparse and with feedback.
-        weights: all of them, neither sparse nor with feedback.
-        some weights: a part may be left out, the same at all peers; no feedback.
+        differences: pseudo-gradients or gradients, which may be sparse and may use feedback.
+        weights: all weights, neither sparse nor with feedback.
+        some weights: a part may be left out, the same part on all peers; no feedback.
         """
         ...
 
     def init(self, slow: Tensors) -> None:
-        """Allocate state for these slow weights; they are updated in place from now on."""
+        """Allocate state for these slow weights, which are updated in place from now on."""
         ...
 
     def outgoing(self, slow: Tensors, read: Tensors) -> Tensors:
-        """(slow, what was read) -> what this peer offers, before feedback and compression."""
+        """Return what this peer offers, before feedback and compression.
+
+        `read`: the tensors read from the model (see `reads`).
+        """
         ...
 
     def update(self, slow: Tensors, mean: Tensors, own: Tensors) -> None:
         """Apply the aggregated contributions to `slow`, in place.
 
-        `own` is what this peer's payload decodes to, empty when it did not count. Both have the names of one fragment
-        and the shapes of `outgoing`.
+        `own` is what this peer's payload decodes to; empty if the payload did not count. `mean` and `own` have the
+        parameter names of one fragment and the shapes of `outgoing`.
         """
         ...
 
@@ -131,16 +148,18 @@ class OuterMethod(Protocol):
 
 
 class Aggregate(Protocol):
-    """AXIS aggregate: how the decoded contributions of all peers become one tensor."""
+    """AXIS aggregate: combines the decoded contributions of all peers into one tensor."""
 
     needs_norms: bool
-    """True when `norms` shall be computed (one more decoding of every payload)."""
+    """True when `norms` must be computed, which decodes every payload once more."""
     linear: bool
-    """True when the result is the plain mean of what was sent: each of P peers counts 1/P in every value, so that one
-    peer's part can be replaced afterwards, and a mean of weights is one."""
+    """True when the result is the plain mean of what was sent: each of P peers counts 1/P in every value.
+
+    One peer's part can then be replaced afterwards, and the aggregate of weights is their mean.
+    """
 
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
-        """P tensors of one shape in peer-name order -> one new tensor.
+        """Combine P tensors of one shape, in peer-name order, into one new tensor.
 
         `samples`: each peer's training samples. `norms`: the L2 norm of each peer's whole fragment, if `needs_norms`.
         """
@@ -148,70 +167,77 @@ class Aggregate(Protocol):
 
 
 class Schedule(Protocol):
-    """AXIS schedule: which fragment leaves and lands after which inner step. Pure between two landings."""
+    """AXIS schedule: which fragment launches and lands after which inner step.
+
+    It has no side effects between two landings.
+    """
 
     fragments: int
-    """How many parts of the model travel on their own."""
+    """Number of parts of the model that are exchanged separately."""
     sync_every: int
     """H: inner steps between two rounds of one fragment."""
     delay: int
     """Inner steps between launch and landing."""
     early: bool
-    """Whether a round may land before that, each peer for itself, once all that it needs is here."""
+    """True when a peer may land a round before the delay is over, as soon as everything that it needs has arrived.
+
+    Each peer decides this independently.
+    """
     step_s: float
-    """Seconds of wall clock that count as one inner step; 0 where inner steps count themselves."""
+    """Wall-clock seconds that count as one inner step; 0 if the inner steps themselves are counted."""
 
     def due(self, inner_step: int) -> DueRounds:
-        """What to launch and land after `inner_step` (counted from 1)."""
+        """Return the rounds to launch and land after `inner_step` (counted from 1)."""
         ...
 
     def fragment(self, index: int, names: Sequence[str]) -> list[str]:
-        """The parameter names of one fragment, in model order."""
+        """Return the parameter names of one fragment, in model order."""
         ...
 
     def inner_steps(self, rounds: int) -> int:
-        """How many inner steps a run of this many rounds takes, the last landing included."""
+        """Return the number of inner steps that a run of this many rounds takes, including the last landing."""
         ...
 
 
 @runtime_checkable
 class AdaptiveSchedule(Protocol):
-    """A schedule whose H goes by what all peers land alike."""
+    """A schedule that adapts H to landed rounds, whose contents are equal on all peers."""
 
     def learn(self, round: Round, agreement: float | None) -> str:
-        """A round has landed whose payloads agree by so much, -1 .. 1 (None: nothing to compare).
+        """Record that a round has landed. Return one line with the change and its reason; empty if nothing changed.
 
-        In one line what has changed and why, empty where nothing has.
+        `agreement`: how far the payloads of the round agree, -1 .. 1; None if there was nothing to compare.
         """
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Equal on all peers that have landed the same rounds."""
+        """Return the state, which is equal on all peers that have landed the same rounds."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class Pending(Protocol):
-    """One exchange under way."""
+    """An exchange in progress."""
 
     def wait(self, timeout_s: float) -> list[Contribution]:
-        """Every contribution that counts; the own one may be left out. Raises RoundFailed, QuorumLost,
-        StateTransferRequired.
+        """Return every contribution that counts; this peer's own may be left out.
+
+        Raises RoundFailed, QuorumLost or StateTransferRequired.
         """
         ...
 
     def arrived(self) -> bool:
-        """Whether `wait` would return at once, or fail at once."""
+        """Return whether `wait` would return or fail immediately."""
         ...
 
 
 class Reading(Protocol):
-    """What the messages of a round mean."""
+    """The interpretation of the messages of a round."""
 
     @property
     def refused(self) -> Refusals:
-        """Those that do not count."""
+        """The messages that do not count, by peer."""
         ...
 
 
@@ -219,108 +245,114 @@ Read = TypeVar("Read", bound=Reading)
 
 
 class Exchange(Protocol):
-    """AXIS exchange: whose bytes come back."""
+    """AXIS exchange: sends this peer's message of a round and returns those of other peers."""
 
     peer: str
     """This peer's name, unique in the run."""
     rank: int
-    """This peer's place among the run's peers, valid after `join`."""
+    """This peer's index among the peers of the run; valid after `join`."""
     size: int
-    """How many peers the run has, valid after `join`."""
+    """Number of peers in the run; valid after `join`."""
     agrees: bool
-    """True when every peer of a round gets the same contributions, so slow weights stay equal."""
+    """True when every peer of a round gets the same contributions, so that slow weights stay equal."""
     waits_for_all: bool
-    """True when what a peer launched always counts; False when the others may go on without it."""
+    """True when a launched message always counts; False when the other peers may complete a round without it."""
     came_late: bool
-    """Whether the run was under way when this peer joined, valid after `join`."""
+    """True when the run had already started when this peer joined; valid after `join`."""
     lockstep: bool
     """True when all peers are in the same round at the same time, so that they can meet in the middle of a run."""
     tells_moving: bool
-    """Whether `moving_s` leaves out waiting for who is late."""
+    """True when `moving_s` excludes the time spent waiting for late peers."""
     concurrent: bool
-    """Whether `start` may come from another thread than all else, while inner steps are taken."""
+    """True when `start` may be called from another thread than everything else, while inner steps run."""
     recovery: Callable[[int], tuple[Round, bytes]] | None
-    """What `StateTransferRequired.state` is, for a replica that finds itself in the minority; None where that cannot
-    be.
-    """
+    """Fetches `StateTransferRequired.state` for a replica in the minority; None if that is not possible."""
 
     @property
     def alive(self) -> int:
-        """How many peers the next round counts on, valid after `join`."""
+        """Number of peers expected in the next round; valid after `join`."""
         ...
 
     @property
     def bytes_sent(self) -> int:
-        """Payload bytes that left this peer, every copy counted."""
+        """Payload bytes that this peer has sent, every copy counted."""
         ...
 
     @property
     def bytes_received(self) -> int:
-        """Payload bytes that reached this peer."""
+        """Payload bytes that this peer has received."""
         ...
 
     @property
     def moving_s(self) -> float:
-        """Seconds so far in which a payload was on its way to or from this peer, several at once counted once."""
+        """Seconds so far during which at least one payload was being transferred to or from this peer."""
         ...
 
     def join(self, first: Round = ...) -> None:
-        """Wait until the run's peers are there. Raises UserError when they do not come.
+        """Wait until the run's peers are present. Raises UserError if they do not appear.
 
-        `first`: the round that this peer launches next, later than 0 after a restart.
+        `first`: the round that this peer launches next; later than 0 after a restart.
         """
         ...
 
     def decided(self, round: Round) -> bool:
-        """Whether the others have settled a round already, without waiting for what this peer would launch.
+        """Return whether the other peers have already decided a round without waiting for this peer's message.
 
         Raises StateTransferRequired.
         """
         ...
 
     def landed(self, round: Round, state: Callable[[], bytes]) -> None:
-        """The replica has landed a round; `state` packs what all replicas hold alike, if others want it as of this."""
+        """Report that the replica has landed a round.
+
+        `state` packs the state that all replicas share. It is called if other peers want that state as of this round.
+        """
         ...
 
     def refused(self, round: Round, refusals: Refusals) -> None:
-        """The replica has landed a round without these peers, whose messages nobody can use."""
+        """Report that the replica has landed a round without the messages of these peers, which no peer can use."""
         ...
 
     def start(self, blob: bytes, round: Round) -> Pending:
-        """Offer one wire message; returns at once. A round that is decided takes nothing in, but is handed out."""
+        """Offer one wire message; returns immediately.
+
+        A round that is already decided does not accept it, but returns its result.
+        """
         ...
 
     def once(self, round: Round, read: Callable[[Refusals], Read]) -> Read:
-        """What `read` makes of the messages of a round, without those that are refused elsewhere in this peer.
+        """Return what `read` returns for the messages of a round.
 
-        Read by one of the peers that share this process and get the same contributions: all of them get the same
-        object, so nobody may change it. Raises what `read` raises.
+        `read` is given the refusals that another rank of this peer has already found.
+
+        If several peers share this process and get the same contributions, `read` is called once and all of them get
+        the same object, which must not be modified. Raises what `read` raises.
         """
         ...
 
     def meet(self, blob: bytes, number: int, timeout_s: float) -> list[Contribution]:
-        """The bytes of one meeting, own included, in peer-name order: everybody's who is alive. Raises RoundFailed.
+        """Return the bytes that all live peers brought to one meeting, this peer's included, in peer-name order.
 
-        All peers must call it, each with the same rising numbers.
+        All peers must call it, with the same increasing numbers. Raises RoundFailed.
         """
         ...
 
     def hand_over(self, way: ExecutorHandoff, state: Callable[[], bytes]) -> bytes:
-        """Return the givers' state at a peer that takes it, and nothing at a giver or where nobody takes.
+        """Return the givers' state on a peer that takes it; return nothing on a giver, or if there are no takers.
 
-        All peers must call it alike, after a meeting. `state` packs this peer's state, if that is needed. Raises
-        RoundFailed or QuorumLost when the state does not come.
+        All peers must call it with the same `way`, after a meeting. `state` packs this peer's state and is called only
+        if needed. Raises RoundFailed or QuorumLost if the state does not arrive.
         """
         ...
 
     def counters(self) -> dict[str, float]:
-        """What else it has counted since it began; names carry their units."""
+        """Return further counters since the start; their names contain their units."""
         ...
 
     def close(self) -> None:
-        """Finish what others still need from this peer, then leave. Idempotent."""
+        """Complete what other peers still need from this one, then leave. Idempotent."""
         ...
 
     def abort(self) -> None:
-        """Leave at once, whatever others still need. Idempotent."""
+        """Leave immediately, whatever other peers still need. Idempotent."""
         ...

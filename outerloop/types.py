@@ -1,4 +1,4 @@
-"""The small values that pass the seams, and the errors; what passes them is in protocols.py.
+"""The small values that the protocols in protocols.py exchange, and the errors.
 
 Letters used in shapes everywhere: N values in a tensor, C chunks, L chunk length, K kept per chunk, P peers.
 """
@@ -14,13 +14,13 @@ from torch import Tensor
 Made = TypeVar("Made")
 
 Refusals = Mapping[str, str]
-"""Peer -> its name, and why its message of a round does not count."""
+"""Peer -> why its message of a round does not count; the text starts with the peer's name."""
 
 Tensors = dict[str, Tensor]
 """Parameter name -> plain local tensor; the same names in the same order on every peer."""
 
 Parts = dict[str, Tensor]
-"""What one tensor became on the wire; nested codecs prefix their parts ("values.code")."""
+"""Encoded form of one tensor on the wire: part name -> tensor. Nested codecs prefix their parts ("values.code")."""
 
 
 def printable(text: str) -> str:
@@ -29,42 +29,46 @@ def printable(text: str) -> str:
 
 
 class UserError(ValueError):
-    """A mistake that the user can mend. One line: what came, what is allowed, what to type. Exit code 2."""
+    """A mistake that the user can correct. One line: what was found, what is allowed, what to set. Exit code 2."""
 
 
 class RoundFailed(Exception):
-    """A round did not complete. Nothing has moved, so the next round carries what this one held."""
+    """A round did not complete. No weights were changed, so the next round carries what this one held."""
 
 
 class QuorumLost(Exception):
-    """Too few peers were left to decide a round, for too long: the run ends here, and its checkpoints stay."""
+    """Too few peers to decide a round were present for too long. The run ends here; its checkpoints stay."""
 
 
 class StateTransferRequired(Exception):
-    """This replica is too far behind the others, or differs from most of them: it is to take over their state.
+    """This replica is too far behind the others, or differs from most of them: it must take over their state.
 
-    `state` gets it: the most bytes that it may have -> the round that it is as of, and `SharedState.pack` there.
+    `state` fetches it. Its argument is the maximum size in bytes; it returns the round of the state, and the bytes that
+    `SharedState.pack` returned at that round.
     """
 
     def __init__(self, state: Callable[[int], tuple[Round, bytes]]) -> None:
-        super().__init__("this replica is not where the others are")
+        super().__init__("this replica is behind the other peers or differs from most of them")
         self.state = state
 
 
 class LeaderFailed(Exception):
-    """The process that speaks for this one cannot go on; the text says why."""
+    """The process that communicates on behalf of this one cannot continue; the text states why."""
 
 
 class Stopped(BaseException):
-    """The run was asked to stop (Ctrl-C, or another worker failed). Not an error, so no `except Exception` takes it."""
+    """The run was asked to stop (Ctrl-C, or another worker failed).
+
+    Not an error, so `except Exception` does not catch it.
+    """
 
 
 class ReplicasDiverged(Exception):
-    """Two peers that must hold equal slow weights do not."""
+    """Two peers that must hold equal slow weights hold different ones."""
 
 
 class Outvoted(ReplicasDiverged):
-    """Most peers ended with other slow weights than this one: theirs are the model of the run."""
+    """Most peers ended with slow weights that differ from this peer's: theirs are the model of the run."""
 
 
 @dataclass(frozen=True, order=True)
@@ -80,7 +84,7 @@ FIRST = Round(0)
 
 @dataclass(frozen=True)
 class DueRounds:
-    """What the schedule asks for after one inner step; launches come before landings."""
+    """The rounds that the schedule requests after one inner step; launches come before landings."""
 
     launch: Sequence[Round] = ()
     land: Sequence[Round] = ()
@@ -88,7 +92,7 @@ class DueRounds:
 
 @dataclass(frozen=True)
 class Contribution:
-    """What one peer put into a round. `blob` is one wire message, or a view of it; its header holds the samples."""
+    """One peer's message in a round. `blob` is the wire message, or a view of it; its header holds the samples."""
 
     peer: str
     round: Round
@@ -97,10 +101,10 @@ class Contribution:
 
 @dataclass(frozen=True)
 class ExecutorHandoff:
-    """Whose state goes to whom before the first inner step.
+    """Which peers send their state to which peers before the first inner step.
 
-    `number`: of the meeting that this counts as. `givers`, `takers`: names in their order; all givers hold equal states
-    of `most_bytes` at most, and the first of them is the first peer of the run.
+    `number`: of the meeting that this counts as. `givers`, `takers`: peer names in order. All givers hold equal states
+    of at most `most_bytes`, and the first giver is the first peer of the run.
     """
 
     number: int
@@ -114,7 +118,8 @@ class RoundCost:
     """What this peer spent from one landing to the next, in seconds and bytes.
 
     `compute_s`: inner steps. `codec_s`: launching and landing. `hidden_s`: inner steps between launch and landing.
-    `moved_s`: while payloads were on their way, whether the inner steps went on or not. `bytes_sent`: every copy.
+    `moved_s`: time in which payloads were being transferred, whether inner steps ran meanwhile or not. `bytes_sent`:
+    every copy counted.
     """
 
     compute_s: float
@@ -126,14 +131,15 @@ class RoundCost:
 
 @dataclass(frozen=True)
 class CodecContext:
-    """When a tensor is compressed, and how its values belong together; all but `leads` is equal on every peer.
+    """The round and seed under which a tensor is compressed, and how its values are grouped.
 
-    `seed` differs by round and tensor. `group` is how many consecutive values share a scale, where an outer codec
-    knows it (what one chunk kept), else None.
+    All fields but `leads` are equal on every peer. `seed` differs by round and tensor. `group` is the number of
+    consecutive values that share a scale, where an outer codec knows it (the values kept per chunk), else None.
 
-    Peers may agree on something a round ahead. In each round one of them leads: what its compressor says about a tensor
-    in a part named "next" is every peer's `agreed` for that tensor in the next round. A part of that name is no part of
-    the tensor: `decode` only checks it, and nobody adds it up. `agreed` is None when no such word has landed.
+    Peers can agree on something one round ahead. In each round one peer leads: what its compressor puts for a tensor
+    into a part named "next" becomes every peer's `agreed` for that tensor in the next round. A part named "next" does
+    not belong to the tensor: `decode` only checks it, and it is not added up. `agreed` is None if no "next" part has
+    landed.
     """
 
     round: int

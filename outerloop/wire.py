@@ -1,4 +1,4 @@
-"""One message <-> one byte string: self-describing, bounded, canonical, no pickle.
+"""Convert one message to one byte string and back: self-describing, bounded, canonical, no pickle.
 
 Layout, all integers little-endian:
 
@@ -17,9 +17,9 @@ Layout, all integers little-endian:
     checksum       u64       xxh3 of everything before it
 
 dtype codes: 0 uint8, 1 float32, 2 bfloat16, 3 float16, 4 float64. Tensors come in the order of the schema; their names
-are not sent. Equal content gives equal bytes. A reader knows the schema, so it can bound a message before it reads
-one; every count is checked against the bytes that are really there. `unpack` is for peers; `read` is for who looks at
-a message without knowing its model, and gives tensors without names.
+are not sent. Equal content gives equal bytes. A reader that knows the schema can bound the size of a message before
+reading it. Every count is checked against the number of bytes present. `unpack` is for peers. `read` is for inspecting
+a message without knowing its model, and returns tensors without names.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ CHECKSUM = struct.Struct("<Q")
 DTYPES = (torch.uint8, torch.float32, torch.bfloat16, torch.float16, torch.float64)
 MAX_DIMS = 8
 MAX_VALUES = 1 << 48
-"""Of a shape without its zeros: torch multiplies them too, and beyond 63 bits it fails."""
+"""Limit for the product of a shape's nonzero dimensions: torch multiplies these too, and fails beyond 63 bits."""
 QUOTED = 40
-"""Characters of a bad name that a message shows."""
+"""Number of characters of an invalid name that an error message quotes."""
 
 Schema = dict[str, Size]
 """Name and shape of every tensor of a fragment, in model order."""
@@ -56,7 +56,7 @@ class InvalidMessage(ValueError):
 
 @dataclass(frozen=True)
 class Header:
-    """What a contribution says about itself. `slow` and `schema` are 64-bit hashes."""
+    """The metadata of a contribution, as its sender states it. `slow` and `schema` are 64-bit hashes."""
 
     round: int
     fragment: int
@@ -75,22 +75,22 @@ class Message:
 
 
 def schema_hash(schema: Schema) -> int:
-    """64-bit hash of names and shapes."""
+    """Return the 64-bit hash of names and shapes."""
     return xxhash.xxh3_64_intdigest(repr([(name, tuple(shape)) for name, shape in schema.items()]).encode())
 
 
 def name_hash(name: str) -> int:
-    """63-bit hash of a text, the same on every machine."""
+    """Return a 63-bit hash of a text, the same on every machine."""
     return xxhash.xxh3_64_intdigest(name.encode()) >> 1
 
 
 def joint_hash(hashes: Iterable[int]) -> int:
-    """64-bit hash of 64-bit hashes, in the given order."""
+    """Return the 64-bit hash of 64-bit hashes, in the given order."""
     return xxhash.xxh3_64_intdigest(b"".join(CHECKSUM.pack(h) for h in hashes))
 
 
 def tensors_hash(tensors: Mapping[str, Tensor]) -> int:
-    """64-bit hash of the values, bit for bit, in the given order."""
+    """Return the 64-bit hash of the values, bit for bit, in the given order."""
     state = xxhash.xxh3_64()
     for x in tensors.values():
         state.update(view_of(x))
@@ -98,12 +98,12 @@ def tensors_hash(tensors: Mapping[str, Tensor]) -> int:
 
 
 def size_limit(schema: Schema) -> int:
-    """Bytes that no honest message of this schema exceeds: 8 bytes a value, and room for tables."""
+    """Return a limit in bytes that no honest message of this schema exceeds: 8 bytes per value, and room for tables."""
     return 4096 + sum(1024 + 10 * shape.numel() for shape in schema.values())
 
 
 def pack(header: Header, parts: Mapping[str, Parts]) -> bytes:
-    """Header and the parts of every tensor, in schema order -> one message."""
+    """Pack the header and the parts of every tensor, in schema order, into one message."""
     names = list(dict.fromkeys(name for tensor in parts.values() for name in tensor))
     head = HEAD.pack(
         MAGIC, VERSION, header.round, header.fragment, header.samples, header.schema, header.slow
@@ -115,7 +115,10 @@ def pack(header: Header, parts: Mapping[str, Parts]) -> bytes:
 
 
 def unpack(blob: bytes | memoryview, schema: Schema) -> Message:
-    """One message -> header and parts. Raises InvalidMessage with the reason when the bytes do not fit the schema."""
+    """Return the header and parts of one message.
+
+    Raises InvalidMessage with the reason if it does not fit the schema.
+    """
     if len(blob) > size_limit(schema):
         raise InvalidMessage(f"{len(blob)} bytes, more than the {size_limit(schema)} that the schema allows")
     with bad_if_broken():
@@ -129,7 +132,7 @@ def unpack(blob: bytes | memoryview, schema: Schema) -> Message:
 
 
 def read(blob: bytes) -> tuple[Header, list[Parts]]:
-    """One message of any model -> header and the parts of each of its tensors. Raises InvalidMessage."""
+    """Return the header of a message of any model, and the parts of each of its tensors. Raises InvalidMessage."""
     with bad_if_broken():
         reader = Reader(checked_body(blob))
         header = read_header(reader)
@@ -138,15 +141,15 @@ def read(blob: bytes) -> tuple[Header, list[Parts]]:
 
 @contextmanager
 def bad_if_broken() -> Iterator[None]:
-    """What happens when a read meets something else than it expects is a InvalidMessage."""
+    """Turn errors of reading truncated or malformed bytes into InvalidMessage."""
     try:
         yield
     except (struct.error, IndexError, UnicodeDecodeError) as broken:
-        raise InvalidMessage(f"cut short or garbled: {broken}") from broken
+        raise InvalidMessage(f"truncated or malformed: {broken}") from broken
 
 
 def checked_body(blob: bytes | memoryview) -> memoryview:
-    """Everything before the checksum, which must be right."""
+    """Return everything before the checksum. Raises InvalidMessage if the checksum is wrong."""
     body = memoryview(blob)[: -CHECKSUM.size]
     if CHECKSUM.unpack(blob[-CHECKSUM.size :])[0] != xxhash.xxh3_64_intdigest(body):
         raise InvalidMessage("checksum does not match")
@@ -154,7 +157,7 @@ def checked_body(blob: bytes | memoryview) -> memoryview:
 
 
 def read_header(reader: Reader) -> Header:
-    """The fixed part and the peer's name."""
+    """Read the fixed part and the peer's name."""
     magic, version, *fields = reader.fields(HEAD)
     if magic != MAGIC or version != VERSION:
         raise InvalidMessage(f"magic {magic!r} version {version}, expected {MAGIC!r} version {VERSION}")
@@ -162,7 +165,7 @@ def read_header(reader: Reader) -> Header:
 
 
 def check_schema(header: Header, schema: Schema) -> None:
-    """Raises InvalidMessage when the sender has another model."""
+    """Check that the sender has the same model. Raises InvalidMessage if it has another."""
     if header.schema != schema_hash(schema):
         raise InvalidMessage(
             f"{header.peer} sends another model: schema {header.schema:016x}, here {schema_hash(schema):016x}"
@@ -170,12 +173,15 @@ def check_schema(header: Header, schema: Schema) -> None:
 
 
 def read_names(reader: Reader) -> tuple[list[str], int]:
-    """The names that parts have, and how many tensors there are."""
+    """Read the names of parts, and the number of tensors."""
     return [reader.text() for _ in range(reader.take("<B"))], reader.take("<I")
 
 
 def read_tensors(reader: Reader, names: Sequence[str], count: int) -> list[Parts]:
-    """The table and the sections: the parts of each of `count` tensors. Nothing may be left."""
+    """Read the table and the sections: the parts of each of `count` tensors.
+
+    Raises InvalidMessage if bytes are left over.
+    """
     table = [read_entry(reader, names) for _ in range(count)]
     tensors = [{part: reader.tensor(*what) for part, what in entries.items()} for entries in table]
     if reader.left:
@@ -184,7 +190,7 @@ def read_tensors(reader: Reader, names: Sequence[str], count: int) -> list[Parts
 
 
 def read_entry(reader: Reader, names: Sequence[str]) -> dict[str, tuple[torch.dtype, list[int]]]:
-    """The table entry of one tensor: part name -> dtype and shape."""
+    """Read the table entry of one tensor: part name -> dtype and shape."""
     entries = {}
     for _ in range(reader.take("<B")):
         name, dtype, dims = names[reader.take("<B")], DTYPES[reader.take("<B")], reader.take("<B")
@@ -198,7 +204,7 @@ def read_entry(reader: Reader, names: Sequence[str]) -> dict[str, tuple[torch.dt
 
 
 def entry(tensor: Parts, names: Sequence[str]) -> bytes:
-    """The table entry of one tensor."""
+    """Return the table entry of one tensor."""
     return bytes([len(tensor)]) + b"".join(
         struct.pack(f"<BBB{x.dim()}I", names.index(name), DTYPES.index(x.dtype), x.dim(), *x.shape)
         for name, x in tensor.items()
@@ -206,51 +212,54 @@ def entry(tensor: Parts, names: Sequence[str]) -> bytes:
 
 
 def view_of(x: Tensor) -> memoryview:
-    """The bytes of a tensor as they lie in memory; a view of a contiguous one on the CPU."""
+    """Return the bytes of a tensor as they are in memory; a view if the tensor is contiguous and on the CPU."""
     return x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def short_text(text: str) -> bytes:
-    """u8 length and utf-8 bytes."""
+    """Return u8 length and utf-8 bytes."""
     encoded = text.encode()
     return struct.pack("<B", len(encoded)) + encoded
 
 
 class Reader:
-    """A cursor over bytes that never goes past their end."""
+    """A cursor over bytes that never moves past their end."""
 
     def __init__(self, data: memoryview) -> None:
         self.data, self.at = data, 0
 
     @property
     def left(self) -> int:
-        """Bytes not yet read."""
+        """Number of bytes not yet read."""
         return len(self.data) - self.at
 
     def bytes(self, count: int) -> memoryview:
-        """The next `count` bytes, or InvalidMessage."""
+        """Read the next `count` bytes. Raises InvalidMessage if fewer are left."""
         if count > self.left:
             raise InvalidMessage(f"{count} bytes wanted, {self.left} left")
         self.at += count
         return self.data[self.at - count : self.at]
 
     def fields(self, layout: struct.Struct) -> tuple:
-        """The next fields of a fixed layout."""
+        """Read the next fields of a fixed layout."""
         return layout.unpack(self.bytes(layout.size))
 
     def take(self, code: str) -> int:
-        """One integer of this struct code."""
+        """Read one integer of this struct code."""
         return self.fields(struct.Struct(code))[0]
 
     def text(self) -> str:
-        """A short text. What a terminal would obey and not show is refused: texts end up in messages and logs."""
+        """Read a short text.
+
+        Raises InvalidMessage for non-printable characters, since texts end up in messages and logs.
+        """
         text = str(self.bytes(self.take("<B")), "utf-8")
         if not text.isprintable():
             raise InvalidMessage(f"{text[:QUOTED]!r} is not a name")
         return text
 
     def tensor(self, dtype: torch.dtype, shape: list[int]) -> Tensor:
-        """The next section as a read-only view."""
+        """Read the next section as a tensor."""
         data = self.bytes(prod(shape) * dtype.itemsize)
         if not data:
             return torch.empty(shape, dtype=dtype)

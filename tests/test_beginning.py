@@ -55,7 +55,7 @@ def test_all_begin_with_the_weights_of_the_first_bit_for_bit(seeds, parts, dtype
         assert all(torch.equal(x, p) for x, p in zip(peer.outer.slow.values(), peer.net.parameters(), strict=True))
         assert peer.outer.inner_step == 0 and peer.outer.slow_hash == peers[0].outer.slow_hash
         others = sum(seed != 0 for seed in seeds)
-        assert peer.told == [f"{others} of {len(seeds)} peers begin with other weights than 000: all begin with its"]
+        assert peer.told == [f"{others} of {len(seeds)} peers begin with other weights than 000: all use its weights"]
 
 
 @pytest.mark.parametrize("kind", ["averaged", "local"])
@@ -99,7 +99,7 @@ def test_where_the_outer_method_goes_by_the_machine_machines_that_differ_are_nam
     toy.run_workers(2, lambda exchange: work(exchange, ["AVX2", "DEFAULT"], True))
     with pytest.raises(
         UserError,
-        match=r"(DEFAULT at 001, AVX2|AVX2 at 000, DEFAULT) here; start on equal machines .* or type method\.",
+        match=r"(DEFAULT at 001, AVX2|AVX2 at 000, DEFAULT) here; start on equal machines .* or set method\.",
     ):
         toy.run_workers(2, lambda exchange: work(exchange, ["AVX2", "DEFAULT"], False))
 
@@ -152,7 +152,7 @@ def test_the_weights_that_most_hold_are_those_that_all_begin_with_and_of_equally
     assert one_of_four(0, {"slow": "0"}, {}, {})[0] == [(["000", "001", "002"], ["!liar"])]
     ways, told = one_of_four(0, {"slow": "0"}, {"slow": "1"}, {})
     assert ways == [(["000", "002"], ["!liar", "001"])]
-    assert told == ["2 of 4 peers begin with other weights than 000: all begin with its"]
+    assert told == ["2 of 4 peers begin with other weights than 000: all use its weights"]
     with pytest.raises(UserError, match="not those that !liar told of"):  # which it has not got here
         one_of_four(0, {"slow": "0"}, {"slow": "1"}, {"slow": "2"})
 
@@ -203,7 +203,7 @@ def test_who_tells_something_else_is_named(blob):
         told = meet(outer)
         assert told == {"000": told["000"], "001": None} and told["000"]
         if exchange.rank == 0:
-            with pytest.raises(UserError, match="001 does not tell where it stands"):
+            with pytest.raises(UserError, match="001 does not state its position"):
                 begin_alike(outer, told, pytest.fail)
 
     toy.run_workers(2, work)

@@ -63,9 +63,9 @@ class GoesOn(toy.Around):
 
 @pytest.mark.parametrize("aggregate", OTHER_MEANS, ids=lambda x: type(x).__name__)
 def test_eager_updates_and_methods_that_send_weights_need_the_plain_mean(aggregate):
-    assert "type aggregate=mean, or eager=false" in refused(aggregate=aggregate, **EAGER)
-    assert "type aggregate=mean, or method=diloco" in refused(pairs(), aggregate=aggregate, method=noloco())
-    assert "type aggregate=mean, or method=diloco" in refused(aggregate=aggregate, method=Average())
+    assert "set aggregate=mean, or eager=false" in refused(aggregate=aggregate, **EAGER)
+    assert "set aggregate=mean, or method=diloco" in refused(pairs(), aggregate=aggregate, method=noloco())
+    assert "set aggregate=mean, or method=diloco" in refused(aggregate=aggregate, method=Average())
 
 
 def test_an_aggregate_is_linear_where_one_part_can_be_replaced_afterwards():
@@ -93,7 +93,7 @@ def test_eager_updates_and_what_is_kept_of_the_fast_weights(merge_local):
     ids=["ef", "local", "loco"],
 )
 def test_eager_updates_and_feedback(feedback):
-    assert "type feedback=none, or eager=false" in refused(feedback=feedback, **EAGER)
+    assert "set feedback=none, or eager=false" in refused(feedback=feedback, **EAGER)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_eager_updates_and_feedback(feedback):
 )
 def test_eager_updates_need_steps_that_add_up(method):
     """With momentum they do: replicas stay within one part in P of each other."""
-    assert "type method=diloco method.clip_norm=null, or eager=false" in refused(method=method, **EAGER)
+    assert "set method=diloco method.clip_norm=null, or eager=false" in refused(method=method, **EAGER)
     for fits in (toy.sgd(), toy.sgd(0.7, 0.9, True), toy.sgd(1.0, 0.6)):
         toy.outer(toy.model(), InProcess(hub=Hub(2), rank=0), method=fits, **EAGER)
 
@@ -118,28 +118,28 @@ def test_eager_updates_need_steps_that_add_up(method):
     "codec", [Uniform(bits=4, chunk=256), PowerSgd(rank=4, small=Identity())], ids=["int4", "rank 4"]
 )
 def test_weights_are_not_sent_in_four_bits(codec):
-    assert "% of their norm in every round: type compress=cast" in refused(pairs(), method=noloco(), compress=codec)
+    assert "% of their norm in every round: set compress=cast" in refused(pairs(), method=noloco(), compress=codec)
     for fine in (Identity(), Cast(dtype="bfloat16"), Uniform(bits=8, chunk=256)):
         toy.outer(toy.model(), pairs(), method=noloco(), compress=fine)
 
 
 def test_averaging_needs_that_all_send_the_same_part():
     """Where only some send a coordinate, the others would add a share of a whole weight to their own."""
-    assert "type compress=randomk" in refused(method=Average(), compress=TOPK)
-    assert "type compress=randomk" in refused(method=Average(), compress=Uniform(bits=8, chunk=256))
-    assert "type feedback=none" in refused(method=Average(), feedback=ErrorFeedback(beta=0.9))
-    assert "type feedback=none" in refused(method=Average(), feedback=LocalError(beta=0.9))
+    assert "set compress=randomk" in refused(method=Average(), compress=TOPK)
+    assert "set compress=randomk" in refused(method=Average(), compress=Uniform(bits=8, chunk=256))
+    assert "set feedback=none" in refused(method=Average(), feedback=ErrorFeedback(beta=0.9))
+    assert "set feedback=none" in refused(method=Average(), feedback=LocalError(beta=0.9))
     drift = Adaptive(sync_every=3, sync_min=2, sync_max=9, low=0.2, high=0.5)
-    assert "type schedule=every_h, or method=diloco" in refused(method=Average(), schedule=drift)
+    assert "set schedule=every_h, or method=diloco" in refused(method=Average(), schedule=drift)
     random = RandomK(chunk=8, k=2, values=Identity())
     toy.outer(toy.model(), InProcess(hub=Hub(2), rank=0), method=Average(), compress=random)
     late = GoesOn(InProcess(hub=Hub(2), rank=0))
-    assert "type exchange=inprocess or exchange=distributed" in refused(late, method=Average(), compress=random)
+    assert "set exchange=inprocess or exchange=distributed" in refused(late, method=Average(), compress=random)
 
 
 def test_gradients_know_nothing_of_the_fast_weights():
-    assert "type feedback=ef, or feedback=none" in refused(feedback=LocalError(beta=0.9), **GRADIENTS)
-    assert "type merge_local=0.0" in refused(merge_local=0.5, **GRADIENTS)
+    assert "set feedback=ef, or feedback=none" in refused(feedback=LocalError(beta=0.9), **GRADIENTS)
+    assert "set merge_local=0.0" in refused(merge_local=0.5, **GRADIENTS)
     for fits in ({"feedback": ErrorFeedback(beta=0.9)}, {"merge_local": "carry"}):
         toy.outer(toy.model(), InProcess(hub=Hub(2), rank=0), **fits, **GRADIENTS)
 
@@ -156,7 +156,7 @@ def test_gradients_know_nothing_of_the_fast_weights():
 )
 def test_a_sparse_codec_needs_a_feedback_that_offers_again_what_was_not_sent(feedback, told):
     lines = doubts(method=toy.sgd(), compress=TOPK, feedback=feedback, schedule=EveryH(sync_every=3))
-    assert bool(lines) == told and all("type feedback=ef" in line for line in lines)
+    assert bool(lines) == told and all("set feedback=ef" in line for line in lines)
     assert not doubts(
         method=toy.sgd(), compress=Uniform(bits=4, chunk=256), feedback=feedback, schedule=EveryH(sync_every=3)
     )
@@ -165,7 +165,7 @@ def test_a_sparse_codec_needs_a_feedback_that_offers_again_what_was_not_sent(fee
 def test_the_command_line_sees_the_aggregate():
     eager = ["eager=true", "schedule.delay=3", "schedule.sync_every=3", "exchange=inprocess", "model=nano"]
     for aggregate in ("senders", "weighted", "median_clip", "rda"):
-        with pytest.raises(UserError, match="type aggregate=mean"):
+        with pytest.raises(UserError, match="set aggregate=mean"):
             build.check_parts(load.load(["recipe=diloco", *eager, f"aggregate={aggregate}"]))
 
 

@@ -156,9 +156,9 @@ def test_gossip_and_weights_and_gradients_are_refused():
         return str(error.value)
 
     gossip = NoLoCo(alpha=0.5, beta=0.7, gamma=None, consensus="inside")
-    assert "type schedule=every_h, or exchange=swarm_gather" in refused(gossip, InProcessGossip)
-    assert "type schedule=every_h, or method=diloco" in refused(gossip)
-    assert "type schedule=every_h schedule.sync_every=1" in refused(toy.sgd(reads="gradients"))
+    assert "set schedule=every_h, or exchange=swarm_gather" in refused(gossip, InProcessGossip)
+    assert "set schedule=every_h, or method=diloco" in refused(gossip)
+    assert "set schedule=every_h schedule.sync_every=1" in refused(toy.sgd(reads="gradients"))
 
 
 CASES = {

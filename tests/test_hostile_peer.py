@@ -238,7 +238,7 @@ def test_without_a_screen_the_blame_is_not_the_inner_learning_rate():
         return str(error.value)
 
     for said in toy.run_workers(2, work):
-        assert "the slow weights are out of all bounds" in said and "clip=median" in said and "inner.lr" not in said
+        assert "the slow weights are far too large" in said and "clip=median" in said and "inner.lr" not in said
 
 
 def test_who_diverges_alone_is_told_so():

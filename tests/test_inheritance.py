@@ -161,7 +161,7 @@ def test_a_round_of_two_says_nothing_about_who_is_right(odd):
     seen_in(loop, p000=2, p001=2, p002=2, p003=2)
     two = headers({"000": own, "001": 7})
     assert loop.judge.diverged(two, *at) == ()
-    assert "001: other weights than here; 2 of 4 peers are too few" in loop.judge.in_doubt(two, *at)
+    assert "001: weights differ from here; 2 of 4 peers are too few" in loop.judge.in_doubt(two, *at)
     three = headers({"000": own, "001": 7, "002": own if odd == "001" else 7})
     assert not loop.judge.in_doubt(three, *at)
     if odd == "001":
@@ -195,7 +195,7 @@ def test_two_that_are_left_stop_and_so_do_all_when_all_have_shown_their_hashes()
     seen_in(loop, p000=20, p001=20, p002=20 - RECENT, p003=3)
     two = headers({"000": own, "001": 7})
     assert loop.judge.diverged(two, own, Round(20)) == (), "002 may still tell"
-    with pytest.raises(ReplicasDiverged, match="before round 21, and nobody can know whose are right"):
+    with pytest.raises(ReplicasDiverged, match="before round 21, and it cannot be known whose are right"):
         loop.judge.diverged(two, own, Round(21))
     with pytest.raises(ReplicasDiverged):
         loop.judge.diverged(headers({"000": own, "001": 7, "002": 8, "003": 9}), own, Round(20))
@@ -394,13 +394,13 @@ BROKEN = {
     "agreed for no parameter": ("scalecom", part("agreed", "agreed", "x"), ONES, "agreed on for x here"),
     "agreed in floats": ("scalecom", AGREED, ONES, f"for {SLOW} is torch.float32"),
     "agreed positions that are none": ("scalecom", AGREED, NO_POSITIONS, "position|bytes|index"),
-    "agreed in no round": ("scalecom", AGREED, ["x", torch.ones(2)], "is no round and positions"),
-    "a slow weight that is no tensor": ("sgd", part("slow", SLOW), 3, f"{SLOW} is no tensor there"),
+    "agreed in no round": ("scalecom", AGREED, ["x", torch.ones(2)], "is not a round and positions"),
+    "a slow weight that is no tensor": ("sgd", part("slow", SLOW), 3, f"{SLOW} is not a tensor there"),
     "a buffer more": ("sgd", part("buffers", "x"), torch.ones(1), "only one side has x"),
     "norms that are not positive": ("sgd", part("screen"), {"landed": {0: [float("nan")]}}, "not positive and finite"),
     "a norm beyond all floats": ("sgd", part("screen"), {"landed": {0: [10**400]}}, "too large to convert to float"),
     "a rate beyond all floats": ("adamw", group("lr"), 10**400, "too large to convert to float"),
-    "a part more": ("sgd", part("x"), 1, "a state is a map of"),
+    "a part more": ("sgd", part("x"), 1, "a state must be a map of"),
 }  # fmt: skip
 
 

@@ -105,7 +105,7 @@ def test_peers_that_begin_with_other_weights_take_over_those_of_the_first_and_ar
         return model
 
     assert all(toy.same_weights(model, toy.model()) for model in toy.run_workers(3, live))
-    assert "2 of 3 peers begin with other weights than 000: all begin with its" in caplog.text
+    assert "2 of 3 peers begin with other weights than 000: all use its weights" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -318,12 +318,12 @@ SPARSE = TopK(chunk=64, k=4, values=TwoBit(chunk=None), index=Rice())
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
-        ({"method": NOLOCO, "compress": SPARSE}, "type feedback=none compress=cast"),
+        ({"method": NOLOCO, "compress": SPARSE}, "set feedback=none compress=cast"),
         ({"method": NOLOCO, "feedback": ErrorFeedback(beta=0.9)}, "neither be sparse|neither sparse nor remembered"),
-        ({"eager": True}, "type eager=true schedule.delay=3"),
-        ({"eager": True, "merge_local": "carry"}, "type merge_local=0.0"),
-        ({"schedule": EveryH(sync_every=3, delay=3)}, "type eager=true schedule.delay=3"),
-        ({"method": toy.sgd(reads="gradients")}, "type schedule=every_h schedule.sync_every=1"),
+        ({"eager": True}, "set eager=true schedule.delay=3"),
+        ({"eager": True, "merge_local": "carry"}, "set merge_local=0.0"),
+        ({"schedule": EveryH(sync_every=3, delay=3)}, "set eager=true schedule.delay=3"),
+        ({"method": toy.sgd(reads="gradients")}, "set schedule=every_h schedule.sync_every=1"),
     ],
 )
 def test_parts_that_cannot_work_together_are_refused(parts, said):
@@ -332,7 +332,7 @@ def test_parts_that_cannot_work_together_are_refused(parts, said):
 
 
 def test_gossip_needs_a_method_for_unequal_replicas():
-    with pytest.raises(UserError, match="type method=noloco"):
+    with pytest.raises(UserError, match="set method=noloco"):
         toy.outer(toy.model(), GOSSIP)
     toy.outer(toy.model(), GOSSIP, method=NOLOCO, compress=Cast(dtype="bfloat16"))
 

@@ -169,7 +169,7 @@ def test_a_plain_value_that_would_run_something_is_refused_by_name(tmp_path):
     with pytest.raises(checkpoint.CheckpointException) as error:
         load(tmp_path / "c")
     causes = [cause for cause, _ in error.value.failures.values()]
-    assert isinstance(causes[0], UserError) and "lr of the checkpoint is no plain value" in str(causes[0])
+    assert isinstance(causes[0], UserError) and "lr of the checkpoint is not a plain value" in str(causes[0])
     assert not (tmp_path / "ran").exists()
     checkpoint.load(blank(), checkpoint_id=tmp_path / "c", no_dist=True)
     assert (tmp_path / "ran").exists()
@@ -206,17 +206,17 @@ def halves(index, first, second, *, length):
 HARMS = {
     "another format": (lambda index: index.update(format=2), "its format is 2, and this version reads 1"),
     "no format": (lambda index: index.pop("format"), "'format'"),
-    "a file elsewhere": (lambda index: chunk(index).update(file="../secret"), "secret' is no file in this folder"),
-    "an absolute file": (lambda index: chunk(index).update(file="/etc/passwd"), "is no file in this folder"),
-    "a folder": (lambda index: chunk(index).update(file="."), "is no file in this folder"),
+    "a file elsewhere": (lambda index: chunk(index).update(file="../secret"), "secret' is not a file in this folder"),
+    "an absolute file": (lambda index: chunk(index).update(file="/etc/passwd"), "is not a file in this folder"),
+    "a folder": (lambda index: chunk(index).update(file="."), "is not a file in this folder"),
     "no name": (lambda index: chunk(index).update(file=["x"]), "unhashable"),
-    "past the end": (lambda index: chunk(index).update(start=1 << 40), "lie at 1099511627776 of it"),
-    "too short": (lambda index: chunk(index).update(bytes=47), "48 lie at"),
-    "negative": (lambda index: chunk(index).update(start=-1), "are no sizes"),
-    "a float": (lambda index: chunk(index).update(start=0.5), "are no sizes"),
+    "past the end": (lambda index: chunk(index).update(start=1 << 40), "are expected at 1099511627776"),
+    "too short": (lambda index: chunk(index).update(bytes=47), "48 are expected at"),
+    "negative": (lambda index: chunk(index).update(start=-1), "are not sizes"),
+    "a float": (lambda index: chunk(index).update(start=0.5), "are not sizes"),
     "a huge shape": (lambda index: w(index).update(shape=[1 << 61, 4]), "do not make up its shape"),
-    "past int64": (lambda index: w(index).update(shape=[1 << 63]), "are no sizes"),
-    "a huge chunk": (huge_chunk, "lie at"),
+    "past int64": (lambda index: w(index).update(shape=[1 << 63]), "are not sizes"),
+    "a huge chunk": (huge_chunk, "are expected at"),
     "outside": (lambda index: chunk(index).update(offsets=[1, 0]), "is outside of its tensor"),
     "other dimensions": (lambda index: chunk(index).update(offsets=[0]), "zip"),
     "twice": (lambda index: w(index)["chunks"].append(dict(chunk(index))), "do not make up its shape"),
@@ -236,7 +236,7 @@ HARMS = {
         lambda index: index["entries"]["lr"].update(start=chunk(index)["start"] + 1, bytes=1), "two things from byte"
     ),
     "no chunks": (lambda index: w(index).update(chunks=[]), "do not make up its shape"),
-    "no dtype": (lambda index: w(index).update(dtype="load"), "'load' is no dtype"),
+    "no dtype": (lambda index: w(index).update(dtype="load"), "'load' is not a dtype"),
     "an odd dtype": (lambda index: w(index).update(dtype=[]), "unhashable"),
     "no places": (lambda index: index["entries"]["lr"].clear(), "KeyError 'start'"),
 }  # fmt: skip
@@ -247,7 +247,7 @@ def test_an_index_that_cannot_be_right_is_refused_before_anything_is_loaded(harm
     change, said = HARMS[harm]
     changed(save(tmp_path), change)
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("something was loaded"))
-    with pytest.raises(UserError, match=rf"is not loaded, its index is not one of a checkpoint: .*{said}") as error:
+    with pytest.raises(UserError, match=rf"is not loaded, its index is not a checkpoint index: .*{said}") as error:
         Reader(tmp_path)
     assert str(error.value).isprintable()
 
@@ -300,9 +300,9 @@ def test_the_index_of_torch_is_checked_like_the_own_one(tmp_path):
     (tmp_path / "index.json").unlink()
     real = pickle.loads((tmp_path / ".metadata").read_bytes())
     for change, said in (
-        (lambda info: setattr(info, "relative_path", "../secret"), "is no file in this folder"),
+        (lambda info: setattr(info, "relative_path", "../secret"), "is not a file in this folder"),
         (lambda info: setattr(info, "transform_descriptors", ["zstd"]), "written through an extension"),
-        (lambda info: setattr(info, "length", 1 << 50), "lie at"),
+        (lambda info: setattr(info, "length", 1 << 50), "are expected at"),
     ):
         harmed = copy.deepcopy(real)
         change(next(iter(harmed.storage_data.values())))

@@ -112,7 +112,7 @@ def test_a_gradient_method_is_refused_and_momentum_is_not_doubted():
     parts = {"compress": toy.Identity(), "feedback": toy.NoFeedback()}
     schedule = EverySeconds(seconds=60.0, sync_every=1)
     assert not doubts(method=toy.sgd(momentum=0.9), schedule=schedule, **parts)
-    with pytest.raises(UserError, match=r"every single step: type schedule=every_h schedule\.sync_every=1"):
+    with pytest.raises(UserError, match=r"every single step: set schedule=every_h schedule\.sync_every=1"):
         toy.run_workers(1, lambda e: toy.outer(toy.model(), e, method=toy.sgd(reads="gradients"), schedule=schedule))
 
 

@@ -74,7 +74,7 @@ def test_different_weights_at_the_start_become_those_of_the_first_and_that_is_to
         assert toy.same_weights(worker.trainer.outer.model, toy.model())
         return [event["text"] for event in told]
 
-    said = "1 of 2 peers begin with other weights than 000: all begin with its"
+    said = "1 of 2 peers begin with other weights than 000: all use its weights"
     assert outcomes(work) == [[said], [said, "saved"]]
 
 
@@ -210,7 +210,7 @@ def test_who_differs_from_the_others_is_saved_before_it_stops():
         worker = worker_of(exchange, events)
 
         def step():
-            raise ReplicasDiverged("nobody can know whose are right")
+            raise ReplicasDiverged("it cannot be known whose are right")
 
         worker.trainer.step, worker.save = step, lambda: events.append("saved")
         with pytest.raises(ReplicasDiverged):

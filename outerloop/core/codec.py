@@ -1,4 +1,4 @@
-"""Tensors <-> one message: the compressor on every tensor of a fragment, and the wire around it."""
+"""Convert tensors to messages and back: applies the compressor to every tensor of a fragment, and the wire format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from outerloop.protocols import Compressor, Transforming
 from outerloop.types import CodecContext, Contribution, Parts, Round
 
 LONGEST_REASON = 300
-"""Characters: a reason may quote what the sender wrote."""
+"""Limit in characters: a reason may quote what the sender wrote."""
 
 
 class UpdateCodec:
@@ -36,11 +36,17 @@ class UpdateCodec:
         self.agreed: dict[str, tuple[int, Tensor]] = {}
 
     def encode(self, number: int, name: str, x: Tensor, *, leads: bool) -> Parts:
-        """Compress one tensor in this round. `leads`: its parts shall say what holds in the next round."""
+        """Compress one tensor in this round.
+
+        `leads`: its parts must include "next", which applies in the next round.
+        """
         return self.compress.encode(x, replace(self.moment(number, name), leads=leads))
 
     def unpack(self, contribution: Contribution, like: Mapping[str, Tensor]) -> wire.Message:
-        """One peer's message. Raises InvalidMessage when it is of another model, round or peer than it came as."""
+        """Return one peer's message.
+
+        Raises InvalidMessage if its model, round or peer is not the one that the exchange received it for.
+        """
         message = wire.unpack(contribution.blob, self.schema(contribution.round, like))
         claims = message.header.peer, Round(message.header.round, message.header.fragment)
         if claims != (contribution.peer, contribution.round):
@@ -48,42 +54,53 @@ class UpdateCodec:
         return message
 
     def schema(self, round: Round, like: Mapping[str, Tensor]) -> wire.Schema:
-        """What a message of this round holds, whose fragment is about `like`."""
+        """Return the names and shapes of what a message of this round holds; `like` are the tensors of its fragment."""
         return schema_of(like) | self.beside(round.fragment)
 
     def decode(self, message: wire.Message, name: str, like: Tensor) -> Tensor:
-        """One tensor of one message, dense, on the device of `like`. Raises InvalidMessage naming peer and tensor."""
+        """Decode one tensor of one message, dense, on the device of `like`.
+
+        Raises InvalidMessage naming peer and tensor.
+        """
         return self.read(message, name, like, self.compress.decode)
 
     def contribution(self, message: wire.Message, name: str, like: Tensor) -> Tensor:
         """Return one tensor of one message as it is aggregated, in the shape and on the device of `like`.
 
-        That is what `decode` returns, or the coefficients of it where its compressor transforms. Raises InvalidMessage.
+        That is what `decode` returns, or its coefficients if the compressor transforms. Raises InvalidMessage.
         """
         codec = codec_of(self.compress, like.shape)
         return self.read(message, name, like, codec.coefficients if isinstance(codec, Transforming) else codec.decode)
 
     def values(self, aggregate: Tensor) -> Tensor:
-        """Return the values that an aggregate of contributions stands for; what is not finite stays as it is."""
+        """Return the values that an aggregate of contributions stands for.
+
+        An aggregate that is not finite stays as it is.
+        """
         codec = codec_of(self.compress, aggregate.shape)
         return codec.inverse(aggregate) if isinstance(codec, Transforming) and all_finite(aggregate) else aggregate
 
     def read(self, message: wire.Message, name: str, like: Tensor, decode: Callable[..., Tensor]) -> Tensor:
-        """Apply one of the compressor's ways to decode. Raises InvalidMessage naming peer and tensor."""
+        """Apply one of the compressor's decoding functions. Raises InvalidMessage naming peer and tensor."""
         with blaming(message, name):
             moment = self.moment(message.header.round, name)
             return checked(decode(on(like.device, message.parts[name]), like.shape, moment), like)
 
     def moment(self, number: int, name: str) -> CodecContext:
-        """What compressors may know and draw from: equal on all peers, another seed for every round and tensor."""
+        """Return the context of one tensor in one round, equal on all peers.
+
+        Each round and tensor has a different seed.
+        """
         holds_in, agreed = self.agreed.get(name, (None, None))
         seed = wire.name_hash(f"{self.seed} {number} {name}")
         return CodecContext(number, seed, agreed=agreed if holds_in == number else None)
 
     def landed(self, messages: Sequence[wire.Message], like: Mapping[str, Tensor]) -> None:
-        """Remember what the leader says for the next round. It holds in no other: a failed round leaves nothing agreed.
+        """Remember what the leader set for the next round.
 
-        `messages` come in peer-name order. Only the leader's word counts, whatever the others put in.
+        It applies to that round only: a failed round leaves nothing agreed.
+
+        `messages` come in peer-name order. Only the leader's "next" parts are used; those of other peers are ignored.
         """
         holds_in = messages[0].header.round + 1
         for name, parts in messages[leader(holds_in, len(messages))].parts.items():
@@ -91,32 +108,32 @@ class UpdateCodec:
                 self.agreed[name] = holds_in, parts["next"].to(like[name].device)
 
     def state_dict(self) -> dict[str, Any]:
-        """What was agreed on, by tensor: the round in which it holds, and the word itself."""
+        """Return what was agreed on, by tensor: the round in which it applies, and the agreed tensor."""
         return {"agreed": dict(self.agreed)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self.agreed = dict(state["agreed"])
 
 
 def leader(number: int, peers: int) -> int:
-    """Place, in name order, of the peer whose word holds in this round: all in turn."""
+    """Return the index, in name order, of the peer whose "next" parts apply in this round: peers take turns."""
     return number % peers
 
 
 def schema_of(tensors: Mapping[str, Tensor]) -> wire.Schema:
-    """Names and shapes."""
+    """Return names and shapes."""
     return {name: x.shape for name, x in tensors.items()}
 
 
 def on(device: torch.device, parts: Parts) -> Parts:
-    """Parts on a device."""
+    """Return the parts on a device."""
     return {name: x.to(device) for name, x in parts.items()}
 
 
 @contextmanager
 def blaming(message: wire.Message, name: str) -> Iterator[None]:
-    """What a codec cannot decode becomes a InvalidMessage with the peer's and the tensor's name."""
+    """Turn a decoding error of a codec into an InvalidMessage that names the peer and the tensor."""
     try:
         yield
     except (ValueError, KeyError) as bad:
@@ -125,9 +142,9 @@ def blaming(message: wire.Message, name: str) -> Iterator[None]:
 
 
 def checked(x: Tensor, like: Tensor) -> Tensor:
-    """A decoded tensor, which codecs that send values as they are may leave in any precision that the sender chose.
+    """Return a decoded tensor after checking its dtype: codecs that send values unchanged keep the sender's precision.
 
-    Raises ValueError unless it is float32, or that of `like`: 1e300 is finite in float64 alone.
+    Raises ValueError unless it is float32 or the dtype of `like`: 1e300 is finite only in float64.
     """
     if x.dtype not in (torch.float32, like.dtype):
         raise ValueError(f"decodes to {x.dtype}, expected {like.dtype}")

@@ -1,15 +1,15 @@
-"""Checkpoints of one island that come back on any number of ranks, through torch.distributed.checkpoint.
+"""Save one island through torch.distributed.checkpoint so that any number of ranks can load it.
 
-    index.json                   what lies where, read in place of torch's pickle (dcp_index.py)
-    model, inner optimizer       as torch.distributed.checkpoint has them
-    slow weights, residual, outer momentum    as DTensors, cut as their parameters are
-    all else that evolves        one uint8 tensor (canonical.py), equal on all ranks
+    index.json                   where everything is stored; replaces torch's pickle (dcp_index.py)
+    model, inner optimizer       as torch.distributed.checkpoint stores them
+    slow weights, residual, outer momentum    as DTensors, sharded as their parameters are
+    everything else that evolves              one uint8 tensor (canonical.py), equal on all ranks
 
-Every rank writes its shards, and reads what its shards are where it comes back. A residual of 8 bits is written in
-float32, since its blocks are those of the shards, and rounded again where they become others. Rounds that are under way
-are not written, nor what a compressor had agreed on for the next round: as after a failed round, the next one carries
-the progress; nor the norms of the last rounds, which are those of shards. So all islands of a run are to be saved after
-the same inner step, each in a folder of its own, and to come back together.
+Every rank writes its shards, and reads the shards that it has when loading. An 8-bit residual is written in float32,
+because its blocks belong to the shards, and is rounded again where the shards differ. Three things are not written.
+Rounds in flight, and what a compressor had agreed on for the next round: as after a failed round, the next round
+carries the progress. The norms of the last rounds, which are those of shards. So all islands of a run must be saved
+after the same inner step, each in a separate folder, and must be loaded together.
 """
 
 from __future__ import annotations
@@ -40,17 +40,20 @@ from outerloop.state.dcp_index import dtype_of
 from outerloop.types import Tensors, UserError, printable
 
 OF_A_ROUND: dict[str, Any] = {"payload": {"agreed": {}}, "screen": {}, "in_flight": []}
-"""What of the outer state belongs to shards as they are, as it is when nothing is under way."""
+"""The parts of the outer state that depend on the current sharding, with their values when no round is in flight."""
 SHARD = "shard of"
-"""Key of what stands for a tensor in the tree: the parameter that it is cut like; its dtype is beside it."""
+"""Key of the placeholder that replaces a tensor in the tree: names the parameter whose sharding the tensor has.
+
+The placeholder also holds the tensor's dtype.
+"""
 
 
 def save(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> None:
-    """Write the model of `outer`, its optimizer and the outer state; every rank of the island calls it.
+    """Write the model of `outer`, its optimizer and the outer state. Every rank of the island calls it.
 
     Args:
-        folder: one that all ranks of the island see, of this checkpoint alone.
-        optimizer: the inner one; None where there is none.
+        folder: visible to all ranks of the island, used for this checkpoint only.
+        optimizer: the inner one; None if there is none.
     """
     shards: Tensors = {}
     lasting = {key: part for key, part in outer.evolved().items() if key not in OF_A_ROUND}
@@ -60,14 +63,14 @@ def save(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> N
 
 
 def load(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> None:
-    """Take over what `save` wrote, whatever the number of ranks was; every rank of the island calls it.
+    """Restore what `save` wrote, with any number of ranks. Every rank of the island calls it.
 
     Call it before `attach`: torch fills a new optimizer with zeros by a step.
 
-    Nothing in the folder is executed, and its index is checked before any of it is loaded.
+    Nothing in the folder is executed, and its index is checked before anything is loaded.
 
     Raises:
-        UserError: when there is no checkpoint, one that cannot be right, or one of another model.
+        UserError: if there is no checkpoint, an invalid one, or one of another model.
     """
     held = Reader(Path(folder)).metadata.state_dict_metadata
     tree = rest_of(folder, held, outer.model)
@@ -82,16 +85,16 @@ def load(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> N
     try:
         prepare(tree, outer, shards)
     except (KeyError, ValueError, TypeError) as error:
-        raise UserError(f"{folder} holds another state than one of an outer loop") from error
+        raise UserError(f"{folder} does not hold the state of an outer loop") from error
     load_inner(folder, optimizer, outer.model, {"outer": shards})
     outer.load_state_dict(put_together(tree, shards) | OF_A_ROUND)
 
 
 def rest_of(folder: str | Path, held: dict[str, Any], model: Module) -> dict[str, Any]:
-    """Return what is not cut, with a word for each tensor that is. Raises UserError."""
+    """Return the state that is not sharded, with a placeholder for each sharded tensor. Raises UserError."""
     one = held.get("rest")
     if not isinstance(one, TensorStorageMetadata) or one.properties.dtype != torch.uint8:
-        raise UserError(f"{folder} holds a checkpoint, and no outer loop in it: type a folder of `resharding.save`")
+        raise UserError(f"{folder} holds a checkpoint without an outer loop: give a folder of `resharding.save`")
     rest = torch.empty(one.size, dtype=torch.uint8)
     read(folder, {"rest": rest}, model)
     try:
@@ -100,19 +103,19 @@ def rest_of(folder: str | Path, held: dict[str, Any], model: Module) -> dict[str
         raise UserError(f"{folder} is damaged: the outer loop's state is {printable(str(error))[:200]}") from error
     slow = tree.get("slow") if isinstance(tree, dict) else None
     if not isinstance(slow, dict) or not all(isinstance(name, str) for name in slow):
-        raise UserError(f"{folder} holds another state than one of an outer loop")
+        raise UserError(f"{folder} does not hold the state of an outer loop")
     return tree
 
 
 def save_inner(folder: str | Path, optimizer: Optimizer | None, model: Module) -> None:
-    """Write a model and its inner optimizer alone; every rank of the island calls it."""
+    """Write only a model and its inner optimizer. Every rank of the island calls it."""
     write(folder, inner_state(optimizer, model), model)
 
 
 def load_inner(
     folder: str | Path, optimizer: Optimizer | None, model: Module, beside: dict[str, Any] | None = None
 ) -> None:
-    """Take over model and inner optimizer, and what `beside` has room for; every rank of the island calls it."""
+    """Restore model and inner optimizer, and the tensors of `beside`. Every rank of the island calls it."""
     state = inner_state(optimizer, model) | (beside or {})
     read(folder, state, model)
     set_model_state_dict(model, state["model"])
@@ -121,19 +124,22 @@ def load_inner(
 
 
 def inner_state(optimizer: Optimizer | None, model: Module) -> dict[str, Any]:
-    """Model and inner optimizer, as torch names what they hold."""
+    """Return model and inner optimizer, under torch's names."""
     state: dict[str, Any] = {"model": get_model_state_dict(model)}
     return state if optimizer is None else state | {"optimizer": get_optimizer_state_dict(model, optimizer)}
 
 
 def write(folder: str | Path, state: dict[str, Any], model: Module) -> None:
-    """By all processes that hold the model."""
+    """Write `state`; called by all processes that hold the model."""
     group = group_of(model)
     checkpoint.save(state, storage_writer=Writer(folder), process_group=group, no_dist=group is None)
 
 
 def read(folder: str | Path, state: dict[str, Any], model: Module) -> None:
-    """Into the tensors of `state`, by all processes that hold the model. Raises UserError for what is not loaded."""
+    """Read into the tensors of `state`; called by all processes that hold the model.
+
+    Raises UserError for invalid content.
+    """
     group, reader = group_of(model), Reader(Path(folder))
     try:
         checkpoint.load(state, storage_reader=reader, planner=Planner(), process_group=group, no_dist=group is None)
@@ -145,7 +151,7 @@ def read(folder: str | Path, state: dict[str, Any], model: Module) -> None:
 
 
 def parted(tree: Any, outer: OuterLoop, shards: Tensors, path: tuple[Any, ...] = (), name: str = "") -> Any:
-    """The tree with a word in place of each tensor that is cut as parameter `name` is; those go to `shards`."""
+    """Return the tree with placeholders for tensors sharded like parameter `name`; add these tensors to `shards`."""
     if isinstance(tree, dict):
         return {key: parted(x, outer, shards, (*path, key), owner(outer, path, key) or name) for key, x in tree.items()}
     x = dense(tree)
@@ -156,14 +162,14 @@ def parted(tree: Any, outer: OuterLoop, shards: Tensors, path: tuple[Any, ...] =
 
 
 def owner(outer: OuterLoop, path: tuple[Any, ...], key: Any) -> str:
-    """The parameter that a key of the tree speaks of: by its name, or by its number in an optimizer's state."""
+    """Return the parameter that a key of the tree refers to: by its name, or by its number in an optimizer's state."""
     if path and path[-1] == "state" and isinstance(key, int):
         return list(outer.slow)[key]
     return key if key in outer.slow else ""
 
 
 def prepare(tree: Any, outer: OuterLoop, shards: Tensors, path: tuple[Any, ...] = ()) -> None:
-    """Room in `shards` for every tensor that the tree has a word for, cut as the parameters are here."""
+    """Allocate a tensor in `shards` for every placeholder of the tree, sharded as the parameters are here."""
     if not isinstance(tree, dict):
         return
     if SHARD in tree:
@@ -176,7 +182,7 @@ def prepare(tree: Any, outer: OuterLoop, shards: Tensors, path: tuple[Any, ...] 
 
 
 def put_together(tree: Any, shards: Tensors, path: tuple[Any, ...] = ()) -> Any:
-    """The tree with this rank's tensors in place of the words."""
+    """Return the tree with this rank's tensors in place of the placeholders."""
     if not isinstance(tree, dict):
         return tree
     if SHARD in tree:

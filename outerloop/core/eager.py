@@ -1,7 +1,7 @@
-"""Eager updates (arXiv 2502.12996): of a round that lands late, this peer's own part is replaced by what it has now.
+"""Apply eager updates (arXiv 2502.12996): when a round lands late, replace this peer's contribution by its current one.
 
-at the first launch, when nothing has come back yet:   ḡ = Δ_now / P
-at a landing:                                          ḡ + (Δ_now − Δ_then) / P
+at the first launch, before any round has landed:   ḡ = Δ_now / P
+at a landing:                                       ḡ + (Δ_now − Δ_then) / P
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from outerloop.types import Tensors
 
 
 def first_mean(now: Tensors, peers: int) -> Tensors:
-    """Δ_now / P."""
+    """Return Δ_now / P."""
     return {name: x / peers for name, x in now.items()}
 
 
 def refreshed(combined: AggregatedRound, *, now: Tensors, then: Tensors) -> AggregatedRound:
-    """The aggregate with this peer's part as it is now."""
+    """Return the aggregate with this peer's contribution replaced by its current one."""
     peers = len(combined.messages)
     return replace(combined, mean={name: x + (now[name] - then[name]) / peers for name, x in combined.mean.items()})

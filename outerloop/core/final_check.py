@@ -1,12 +1,13 @@
-"""End a run whose replicas must be equal: the hash of the slow weights that most peers show is the run's.
+"""End a run whose replicas must be equal: the hash of the slow weights that most peers show is the hash of the run.
 
-    all meet:      each shows the hash of its slow weights, or nothing that can be read
-    most alike     of those that show one: they hand in their model, and name who shows another hash or none
-    the minority   ends with a line of its own, and hands in nothing, where more than half of all peers of the last
-                   rounds show one other hash: a few that come to the end together do not keep anybody's model back
-    no majority    every peer hands in its own model, then ends with an error (nobody can know whose is right)
+    all meet:      each peer shows the hash of its slow weights, or nothing readable
+    most equal     if most peers that show a hash show the same one, they hand in their model, and log which peers show
+                   another hash or none
+    the minority   ends with a separate message and hands in nothing, if more than half of all peers of the last rounds
+                   show one other hash: a few peers that reach the end together cannot suppress another peer's model
+    no majority    every peer hands in its own model, then ends with an error (it cannot be known whose is right)
 
-So one peer that lies about its weights, or falls silent, neither ends the others' run nor keeps their model from them.
+So one peer that lies about its weights, or stops responding, cannot end the other peers' run or suppress their model.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ HASH = re.compile("[0-9a-f]{16}")
 
 @dataclass(frozen=True)
 class FinalCheck:
-    """What the peers show at the end: peer -> hash of its slow weights, empty for nothing that can be read.
+    """What the peers show at the end: peer -> hash of its slow weights, empty for nothing readable.
 
-    `own`: this peer. `peers`: how many there are, with those that do not come.
+    `own`: this peer. `peers`: the number of peers, including those that did not come.
     """
 
     own: str
@@ -37,14 +38,14 @@ class FinalCheck:
 
     @property
     def most(self) -> str:
-        """The hash that more than half of those show who show any; empty where none is."""
+        """The hash shown by more than half of the peers that show any; empty if there is none."""
         counts = Counter(filter(None, self.shown.values()))
         slow, peers = counts.most_common(1)[0]
         return slow if 2 * peers > counts.total() else ""
 
     @property
     def outvoted(self) -> str:
-        """That most peers hold other weights than this one, in one line; empty where they do not."""
+        """One line stating that most peers hold weights that differ from this peer's; empty if they do not."""
         showing = list(self.shown.values()).count(self.most)
         if self.most in ("", self.shown[self.own]) or 2 * showing <= self.peers:
             return ""
@@ -55,7 +56,7 @@ class FinalCheck:
 
     @property
     def divergence(self) -> str:
-        """That nobody can know which hash is that of most peers, in one line; empty where this peer can."""
+        """One line stating that the hash of most peers cannot be known; empty if this peer knows it."""
         if self.outvoted or self.shown[self.own] == self.most:
             return ""
         return (
@@ -65,10 +66,10 @@ class FinalCheck:
 
     @property
     def odd(self) -> list[str]:
-        """One line for each peer that shows another hash than most, or none."""
+        """One line for each peer that shows a different hash than most, or none."""
         if self.divergence:
             return []
-        told = {peer: slow or "nothing that can be read" for peer, slow in self.shown.items() if slow != self.most}
+        told = {peer: slow or "nothing readable" for peer, slow in self.shown.items() if slow != self.most}
         return [f"{peer} shows {slow} at the end, most peers {self.most}" for peer, slow in told.items()]
 
 
@@ -82,7 +83,7 @@ def ending_of(outer: OuterLoop) -> FinalCheck:
 
 
 def shown_by(one: Contribution) -> str:
-    """Return the hash of the slow weights that a peer shows; empty when its message holds none."""
+    """Return the hash of the slow weights that a peer shows; empty if its message holds none."""
     try:
         slow = standing_in(one).slow
     except UserError:

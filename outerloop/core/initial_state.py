@@ -1,17 +1,18 @@
 """Begin a run with equal slow weights on all peers that share them, whatever their CPUs.
 
-    all meet:          rounds under way, inner step, hash of the slow weights, layouts, hardware where it decides bits
-    another position:  who is at another round or step, or has other layouts or hardware than more than half of those
-                       that meet, is left out by name; without such a majority nobody begins
-    unequal weights:   at inner step 0 all take over those that most peers hold, of equally many those of the first in
-                       the order of names; at a later one they come from different runs, and are another position
+    all meet:          rounds in flight, inner step, hash of the slow weights, layouts, hardware if it affects bits
+    another position:  a peer at another round or step, or with other layouts or hardware than more than half of those
+                       that meet, is left out by name; without such a majority no peer begins
+    unequal weights:   at inner step 0 all peers take over the weights that most peers hold; in a tie, those of the
+                       peer that comes first in name order. At a later step unequal weights come from different runs,
+                       and count as another position
 
 Weights drawn from a seed depend on the CPU (torch draws normal values differently with AVX2 than without), so equal
-seeds do not give equal weights. Where no two peers hold the same, all begin with what one peer holds: its word alone.
-The state is transferred as to a peer that joins late (shared_state.py): slow weights and averaged buffers. The fast
-weights θ become φ bit for bit, since φ − θ is 0 before the first inner step. Frozen parameters and buffers that are not
-averaged are not transferred. An exchange that waits for all leaves out nobody. Gossip (`exchange.agrees` is False:
-NoLoCo) skips the transfer: its replicas differ by design.
+seeds do not give equal weights. If no two peers hold the same weights, all begin with those of a single peer, which
+nothing confirms. The state is transferred as to a peer that joins late (shared_state.py): slow weights and averaged
+buffers. The fast weights θ become φ bit for bit, since φ − θ is 0 before the first inner step. Frozen parameters and
+buffers that are not averaged are not transferred. An exchange that waits for all peers leaves out none. Gossip
+(`exchange.agrees` is False: NoLoCo) skips the transfer: its replicas differ by design.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ MOST_BYTES = 1 << 16
 class Standing:
     """The position of one peer in the run, as peers compare it when they meet.
 
-    `rounds`: numbers of the rounds under way. `slow`: hash of its slow weights. `layouts`: hash of the shapes and
-    memory layouts of its parameters. `hardware`: of the machine, empty where the outer method gives every machine equal
-    bits.
+    `rounds`: numbers of the rounds in flight and of the next one. `slow`: hash of its slow weights. `layouts`: hash of
+    the shapes and memory layouts of its parameters. `hardware`: of the machine; empty if the outer method gives equal
+    bits on every machine.
     """
 
     rounds: list[int]
@@ -59,7 +60,7 @@ class Standing:
 
     @classmethod
     def told(cls, value: Mapping[str, Any]) -> Self:
-        """Return the position in a peer's message. Raises ValueError, KeyError or TypeError for malformed ones."""
+        """Return the position in a peer's message. Raises ValueError, KeyError or TypeError if it is malformed."""
         texts = {name: printable(str(value[name])[:200]) for name in ("slow", "layouts", "hardware")}
         return cls(rounds=[int(number) for number in value["rounds"]], step=int(value["step"]), **texts)
 
@@ -75,7 +76,7 @@ def meet(outer: OuterLoop) -> dict[str, Standing | None]:
 
 
 def standing_or_none(one: Contribution) -> Standing | None:
-    """Return the position that a message contains; None for a malformed one."""
+    """Return the position that a message contains; None if it is malformed."""
     try:
         return standing_in(one)
     except UserError:
@@ -83,21 +84,21 @@ def standing_or_none(one: Contribution) -> Standing | None:
 
 
 def standing_in(one: Contribution) -> Standing:
-    """Return the position that a message contains. Raises UserError for a malformed one."""
+    """Return the position that a message contains. Raises UserError if it is malformed."""
     try:
         return Standing.told(json.loads(bytes(one.blob[:MOST_BYTES])))
     except (ValueError, KeyError, TypeError, ArithmeticError, RecursionError) as error:
-        raise UserError(f"{one.peer} does not tell where it stands; start the same program everywhere") from error
+        raise UserError(f"{one.peer} does not state its position; start the same program everywhere") from error
 
 
 def begin_alike(outer: OuterLoop, standings: Mapping[str, Standing | None], tell: Callable[[str], None]) -> bool:
-    """Check that most peers begin at one point, and hand the weights of most of them to those that hold others.
+    """Check that most peers begin at the same point, and send the most common weights to peers that hold others.
 
     Return whether this peer replaced its weights. All peers call this after `meet`, all lanes of an island included.
     `tell` receives status lines.
 
-    Raises UserError when no more than half begin at the point of this peer, or when the weights that arrive do not have
-    the announced hash.
+    Raises UserError if no more than half begin at the point of this peer, or if the received weights do not have the
+    announced hash.
     """
     own = standings[outer.exchange.peer]
     assert own is not None
@@ -109,21 +110,21 @@ def begin_alike(outer: OuterLoop, standings: Mapping[str, Standing | None], tell
     wanted, holders = most_held({peer: one.slow for peer, one in there.items()})
     others = sorted(there.keys() - holders) if alike else []
     if others:
-        tell(f"{len(others)} of {len(there)} peers begin with other weights than {holders[0]}: all begin with its")
+        tell(f"{len(others)} of {len(there)} peers begin with other weights than {holders[0]}: all use its weights")
     givers, state = sorted(there.keys() - others), outer.inheritance
     content = outer.exchange.hand_over(ExecutorHandoff(outer.meetings, givers, others, state.most_bytes), state.pack)
     if content:
         outer.island.compute(outer.inheritance.take, content)
     if alike and f"{outer.slow_hash:016x}" != wanted:
-        raise UserError(f"the weights that came are not those that {holders[0]} told of: start all again")
+        raise UserError(f"the received weights are not those that {holders[0]} announced: start all peers again")
     return bool(content)
 
 
 def leave_out(outer: OuterLoop, reasons: Mapping[str, str], tell: Callable[[str], None]) -> None:
-    """Name the peers that differ from this one, as long as more than half of all that met do not.
+    """Log the peers that differ from this one, as long as more than half of all that met do not differ.
 
-    `reasons`: what differs, of each peer that met; empty where nothing does. Raises UserError for the first of them
-    where no more than half are like this peer, or where the exchange waits for all.
+    `reasons`: what differs, for each peer that met; empty if nothing does. Raises UserError for the first peer that
+    differs if no more than half are like this peer, or if the exchange waits for all.
     """
     why = {peer: reason for peer, reason in reasons.items() if reason}
     if why and (outer.exchange.waits_for_all or 2 * len(why) >= len(reasons)):
@@ -133,9 +134,9 @@ def leave_out(outer: OuterLoop, reasons: Mapping[str, str], tell: Callable[[str]
 
 
 def difference(own: Standing, theirs: Standing | None, peer: str, *, slow: bool) -> str:
-    """Return why a peer cannot begin with this one, and what to type; empty when it can. `slow`: weights are shared."""
+    """Return why a peer cannot begin with this one, and what to do; empty if it can. `slow`: weights are shared."""
     if theirs is None:
-        return f"{peer} does not tell where it stands; start the same program everywhere"
+        return f"{peer} does not state its position; start the same program everywhere"
     if (own.rounds, own.step) != (theirs.rounds, theirs.step):
         return (
             f"{peer} resumes at rounds {str(theirs.rounds)[:50]}, and this peer at {own.rounds}: from inner steps"
@@ -144,12 +145,12 @@ def difference(own: Standing, theirs: Standing | None, peer: str, *, slow: bool)
     if own.layouts != theirs.layouts:
         return (
             f"{peer} holds its weights in another order ({theirs.layouts}, here {own.layouts}), and would round"
-            " otherwise: make the same model everywhere, with contiguous parameters"
+            " differently: make the same model everywhere, with contiguous parameters"
         )
     if own.hardware != theirs.hardware:
         return (
-            f"this outer optimizer rounds as the machine does, and the machines differ: {theirs.hardware} at {peer},"
-            f" {own.hardware} here; start on equal machines with equal threads=, or type"
+            f"the rounding of this outer optimizer depends on the machine, and machines differ: {theirs.hardware} at"
+            f" {peer}, {own.hardware} here; start on equal machines with equal threads=, or set"
             " method.optimizer._target_=torch.optim.SGD"
         )
     if slow and own.step and own.slow != theirs.slow:
@@ -161,7 +162,10 @@ def difference(own: Standing, theirs: Standing | None, peer: str, *, slow: bool)
 
 
 def most_held(slow: Mapping[str, str]) -> tuple[str, list[str]]:
-    """Return the hash that most peers hold, of equally many that of the first by name; and who holds it, in order."""
+    """Return the hash that most peers hold, and the holders in name order.
+
+    In a tie, return the hash held by the peer that comes first in name order.
+    """
     counts = Counter(slow.values())
     wanted = slow[min(slow, key=lambda peer: (-counts[slow[peer]], peer))]
     return wanted, sorted(peer for peer, held in slow.items() if held == wanted)

@@ -1,11 +1,11 @@
-"""How a round leaves: read the model, then difference, feedback, compress, pack, hand to the exchange.
+"""Launch a round: read the model, then compute the difference, add feedback, compress, pack, pass to the exchange.
 
-    at once       inner steps stand still for all of it
-    concurrently  a thread copies the fast weights and does the rest of it meanwhile; inner steps stand still until the
-                  weights are copied, or go on until they are about to change, where that is announced
+    at once       inner steps stop for all of this
+    concurrently  a thread copies the fast weights and does the rest; inner steps stop until the weights are copied, or
+                  continue until the weights are about to change, if the caller announces changes
 
-What the thread reads besides (slow weights, residual, what was agreed on) changes at landings alone, and RoundScheduler
-lets nothing land before it is done. So both ways make the same bytes.
+The thread also reads slow weights, residual and what was agreed on. These change only at landings, and RoundScheduler
+lands no round before the thread is done. So both ways produce the same bytes.
 """
 
 from __future__ import annotations
@@ -28,16 +28,19 @@ from outerloop.types import Round
 
 
 def is_concurrent(exchange: Exchange, schedule: Schedule, method: OuterMethod) -> bool:
-    """Whether inner steps go on while a round is made ready: some come before it lands, and it needs no gradients."""
+    """Return whether inner steps continue while a round is prepared.
+
+    They do if inner steps take place before the round lands, and the round needs no gradients.
+    """
     return exchange.concurrent and 0 < schedule.delay < schedule.sync_every and method.reads == "weights"
 
 
 class RoundLauncher:
-    """Makes rounds of one replica leave, which changes nothing that lasts.
+    """Launches the rounds of one replica. Changes no lasting state.
 
     Args:
-        replica, routes, payload, exchange, schedule: the outer loop's.
-        concurrent: there may be inner steps between `take` and `offer`.
+        replica, routes, payload, exchange, schedule: those of the outer loop.
+        concurrent: True if inner steps may take place between `take` and `offer`.
     """
 
     def __init__(
@@ -57,15 +60,20 @@ class RoundLauncher:
         self.thread = ThreadPoolExecutor(1, "outerloop-launch", keep_to, (cores,)) if concurrent else None
 
     def at_once(self, round: Round, samples: int, *, leads: bool) -> InFlight:
-        """On its way. Raises UserError for a model that has changed, FloatingPointError for one that has diverged."""
+        """Launch a round in this thread.
+
+        Raises UserError if the model has changed, FloatingPointError if it has diverged.
+        """
         began_s = time.perf_counter()
         flight = self.offer(round, self.copy(self.take(round)), samples, leads)
         return replace(flight, launch_s=time.perf_counter() - began_s)
 
     def meanwhile(self, round: Round, samples: int, *, leads: bool, announced: bool) -> PendingLaunch:
-        """Made ready by the thread; the weights will not change unannounced, or are copied by now.
+        """Launch a round in the background thread.
 
-        Raises UserError as above; the rest when it is asked for.
+        Unless weight changes are `announced`, wait until the weights are copied.
+
+        Raises UserError as `at_once` does; other errors are raised when the result is requested.
         """
         assert self.thread
         began_s = time.perf_counter()
@@ -79,13 +87,13 @@ class RoundLauncher:
 
     @torch.no_grad()
     def take(self, round: Round) -> Snapshot:
-        """What the round is made of."""
+        """Return the tensors that the round is made of."""
         self.island.check_whole()
         return self.routes.take(round.fragment, self.schedule.fragment(round.fragment, list(self.replica.slow)))
 
     @torch.no_grad()
     def copy(self, taken: Snapshot, stream: torch.cuda.Stream | None = None) -> Snapshot:
-        """The same, whatever inner steps change; on a GPU in the order of this stream."""
+        """Return the snapshot with copies of what inner steps change; on a GPU in the order of this stream."""
         with torch.cuda.stream(stream):
             return self.routes.copy(taken)
 
@@ -93,7 +101,10 @@ class RoundLauncher:
     def offer(
         self, round: Round, taken: Snapshot, samples: int, leads: bool, stream: torch.cuda.Stream | None = None
     ) -> InFlight:
-        """Difference, feedback, compress, pack, hand to the exchange; on a GPU in the order of this stream."""
+        """Make a message of the snapshot and pass it to the exchange.
+
+        Computes the difference, adds feedback, compresses and packs; on a GPU in the order of this stream.
+        """
         with torch.cuda.stream(stream):
             launched = self.routes.launch(round, taken, leads=leads)
             header = wire.Header(

@@ -1,14 +1,15 @@
-"""The outer loop: launch, land. The whole route of a round on one screen.
+"""The outer loop. It launches and lands rounds; the whole path of a round:
 
     every H inner steps:   Δ = φ − θ  →  x = Δ + β e  →  compress  →  wire  →  exchange
-    at landing:            ḡ = aggregate of all payloads, the own one decoded like the rest
+    at landing:            ḡ = aggregate of all payloads, this peer's own decoded like the rest
                            e ← x − x̂;   φ ← method(φ, ḡ);   θ ← merge(φ, θ)
     left out:              φ ← method(φ, ḡ);   θ ← φ − Δ,   so that Δ and e stay as they were
 
-Three properties hang on this order. A round that failed, or counted without this peer, is free: residual and progress
-move only at a landing that this peer's own payload was part of, and the next Δ carries what the round left behind.
-Replicas agree bit for bit: everyone sums the same bytes in the same order, and a 64-bit hash of slow weights in each
-header shows when they do not. Nothing is lost: what was put in is what was sent plus what is held.
+This order guarantees three properties. A round that failed, or that counted without this peer, costs no progress: the
+residual changes, and the fast weights are merged, only at a landing that included this peer's own payload. The next Δ
+carries what such a round left behind. Replicas agree bit for bit: all peers sum the same bytes in the same order, and a
+64-bit hash of the slow weights in each header reveals a difference. Nothing is lost: what was put in equals what was
+sent plus what is held back.
 """
 
 from __future__ import annotations
@@ -54,25 +55,25 @@ STATE_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
 class OuterLoop(RoundScheduler):
-    """Joins one point of the product method x feedback x compressor x exchange x schedule to a model.
+    """One combination of method x feedback x compressor x exchange x schedule, applied to a model.
 
     Args:
         model: its trainable parameters are the fast weights; updated in place.
         method, compress, feedback, aggregate, exchange, schedule: the axes.
-        merge_local: weight of the LOCAL value when a landed fragment is written back, 0 .. 1; "carry": the landed
-            value and what was gained by inner steps since the launch.
+        merge_local: weight of the LOCAL value when a landed fragment is written back, 0 .. 1; "carry": the landed value
+            plus the progress of the inner steps since the launch.
         buffers: "local", or "averaged": BatchNorm statistics become the mean of all peers when a round lands.
-        eager: at landing, replace what this peer contributed then by what it has now (arXiv 2502.12996); needs a
-            schedule that lands a round just after the next one of the same fragment was launched.
-        clip: "median", "none", or "auto": which contributions are refused or shortened (aggregate/norm_screen.py).
+        eager: at landing, replace this peer's contribution to the round by its current one (arXiv 2502.12996); needs a
+            schedule that lands a round just after the next round of the same fragment was launched.
+        clip: "median", "none", or "auto": which contributions are rejected or scaled down (aggregate/norm_screen.py).
         state_dtype: "float32", or "float64" for slow weights that keep every bit of φ − θ (twice the memory).
-        timeout_s: the longest that a landing waits for its exchange.
+        timeout_s: the longest time that a landing waits for its exchange.
         seed: of every random choice of a compressor; equal on all peers.
-        rounds: how many the run has; a peer that was away does not skip beyond the last. None: there is no last.
-        island: the door to the model, where it is another one than `Island(model)`.
+        rounds: number of rounds of the run; a peer that was away does not skip beyond the last. None: no limit.
+        island: gives access to the model; None: `Island(model)`.
 
-    `doubts` holds a line for each setting that is allowed but unlikely to be meant; `residual_share` and
-    `momentum_share` say how many bytes feedback and method will hold for each byte of slow weights.
+    `doubts` holds a line for each setting that is allowed but probably not intended. `residual_share` and
+    `momentum_share` are the bytes that feedback and method will hold for each byte of slow weights.
 
     Raises:
         UserError: for parts that cannot work together.
@@ -155,7 +156,7 @@ class OuterLoop(RoundScheduler):
 
     @property
     def spare_bytes(self) -> int:
-        """What launches and landings keep of one round for the next, besides residual and momentum."""
+        """Bytes that launches and landings keep from one round to the next, besides residual and momentum."""
         return self.routes.spare_bytes
 
     @property
@@ -166,7 +167,7 @@ class OuterLoop(RoundScheduler):
     def after_inner_step(self, samples: int) -> list[RoundReport]:
         """Count one inner step of this many training samples; launch and land what is due.
 
-        Takes over the others' state when this peer was away for too long. Raises ReplicasDiverged.
+        Takes over the others' state if this peer was away for too long. Raises ReplicasDiverged.
         """
         self.waiting = [waiting + samples for waiting in self.waiting]
         reports = []
@@ -179,21 +180,21 @@ class OuterLoop(RoundScheduler):
         return reports
 
     def find_others(self) -> None:
-        """Before the first inner step of a peer that comes late: their state, if it cannot land what it missed."""
-        self.meetings = 2  # the others have met at the start, and begun alike
+        """Take over the others' state before a late peer's first inner step, if it cannot land the rounds it missed."""
+        self.meetings = 2  # the other peers already held two meetings, when they started
         try:
             self.exchange.decided(self.next_round)
         except StateTransferRequired as others:
             self.take_over(*others.state(self.inheritance.most_bytes))
 
     def take_over(self, round: Round, content: bytes) -> None:
-        """Go on from the others' state as of a round."""
+        """Replace the shared state by the others' as of a round, and continue from that round."""
         self.settle()
         self.inheritance.take(content)
         self.go_on_from(round)
 
     def depart(self, round: Round) -> None:
-        """It leaves, at once or while inner steps go on. Raises UserError for a model that has changed."""
+        """Launch a round, immediately or while inner steps continue. Raises UserError if the model has changed."""
         if self.departures.thread:
             leads, samples = self.leads(round), self.samples_of(round)
             self.leaving[round] = self.departures.meanwhile(round, samples, leads=leads, announced=self.announced)
@@ -203,19 +204,19 @@ class OuterLoop(RoundScheduler):
                 self.begin_eagerly(self.in_flight[round])
 
     def launch(self, round: Round) -> InFlight:
-        """On its way at once, which changes nothing that lasts. Raises UserError for a model that has changed."""
+        """Launch a round immediately. Changes no lasting state. Raises UserError if the model has changed."""
         return self.departures.at_once(round, self.samples_of(round), leads=self.leads(round))
 
     def left_out(self, round: Round) -> InFlight:
-        """A round that was decided without a message of this peer."""
+        """Return a round in flight that was decided without a message of this peer."""
         offered = {name: self.slow[name] for name in self.schedule.fragment(round.fragment, list(self.slow))}
         return InFlight(round, offered, b"", self.exchange.start(b"", round), samples=0, launch_s=0.0, delta_norm=0.0)
 
     def land(self, round: Round) -> RoundReport:
-        """Wait, then apply everything or nothing.
+        """Wait for a round, then apply all of it or nothing.
 
-        Raises StateTransferRequired, and ReplicasDiverged: nothing has moved, and the next round carries what this one
-        offered.
+        Raises StateTransferRequired or ReplicasDiverged. Then nothing has changed, and the next round carries what this
+        one offered.
         """
         flight = self.in_flight.pop(round)
         began, moving_s = time.perf_counter(), self.exchange.moving_s
@@ -229,13 +230,16 @@ class OuterLoop(RoundScheduler):
 
     @torch.no_grad()
     def judged(self, flight: InFlight, arrival: ReceivedRound) -> VerifiedRound:
-        """What all that came means, once for all workers of a process. Raises RoundFailed, InvalidMessage."""
+        """Verify and combine the messages of a round, once for all workers of a process.
+
+        Raises RoundFailed, InvalidMessage.
+        """
         received, offered = arrival.received, flight.offered
         return self.exchange.once(flight.round, lambda refused: self.judge.verdict(received, offered, refused))
 
     @torch.no_grad()
     def apply(self, flight: InFlight, arrival: ReceivedRound, verdict: VerifiedRound) -> RoundReport:
-        """Everything that a round changes."""
+        """Apply everything that a landed round changes, and return its report."""
         round, combined = flight.round, verdict.combined.to(self.replica.device)
         own = self.replica.hash_of(flight.offered)
         diverged = self.judge.diverged(combined.messages, own, round)
@@ -270,34 +274,46 @@ class OuterLoop(RoundScheduler):
         )
 
     def learned(self, flight: InFlight, land_s: float) -> str:
-        """What the compressor chooses otherwise, if it chooses: it learns from rounds that this peer sent to."""
+        """Let a compressor that adapts learn the cost of a round that this peer sent to.
+
+        Return its note on what has changed.
+        """
         cost = self.meter.cost(flight.launch_s + land_s)
         return self.choosing.learn(cost) if self.choosing and flight.blob else ""
 
     @torch.no_grad()
     def begin_eagerly(self, flight: InFlight) -> None:
-        """The first eager update, when nothing has come back yet."""
+        """Apply the first eager update, before any round has landed."""
         self.method.update(self.slow, first_mean(flight.offered, self.exchange.size), {})
         self.routes.write(flight.offered)
         self.replica.rehash(flight.offered)
 
     def leads(self, round: Round) -> bool:
-        """Whether this peer says what holds in the next round: in turn, and only where all hear it before then."""
+        """Return whether this peer's compressor sets the "next" parts for the next round.
+
+        Peers lead in turn, and only if all of them receive those parts before the next round.
+        """
         heard = self.exchange.agrees and not self.eager
         return heard and leader(round.number + 1, self.exchange.size) == self.exchange.rank
 
     def meet(self, blob: bytes) -> list[Contribution]:
-        """Everybody's bytes, own included; all peers must call it equally often. Raises RoundFailed."""
+        """Exchange bytes with all peers and return those of all, this peer's included. Raises RoundFailed.
+
+        All peers must call it equally often.
+        """
         self.settle()
         self.meetings += 1
         return self.exchange.meet(blob, self.meetings, self.timeout_s)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `evolved` does, as torch.save and torch.distributed.checkpoint take it whole."""
+        """Return what `evolved` returns, in a form that torch's checkpoint functions save and load whole.
+
+        These are torch.save and torch.distributed.checkpoint.
+        """
         return whole_parts(self.evolved())
 
     def evolved(self) -> dict[str, Any]:
-        """Return everything that evolves, rounds in flight included: the state of each part under its name."""
+        """Return all state that evolves, including rounds in flight: the state of each part under its name."""
         self.settle()
         return {
             "slow": dict(self.slow),
@@ -308,15 +324,15 @@ class OuterLoop(RoundScheduler):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` or `evolved` returned; rounds in flight are offered to the exchange again."""
+        """Restore what `state_dict` or `evolved` returned; rounds in flight are offered to the exchange again."""
         self.settle()
         state = on_device(opened(state), self.replica.device)
         self.replica.load_slow(state["slow"])
         for name, part in self.parts.items():
             if part:
-                part.load_state_dict(state.get(name, {}))  # of the screen there was none in older runs
+                part.load_state_dict(state.get(name, {}))  # checkpoints of older runs have no screen
         self.inner_step, samples = state["inner_step"], state["samples"]
-        # a single number in checkpoints of before
+        # older checkpoints hold a single number
         self.waiting = list(samples) if isinstance(samples, list) else [samples] * len(self.waiting)
         flights = [InFlight.resumed(saved, self.exchange) for saved in state["in_flight"]]
         self.in_flight = {flight.round: flight for flight in flights}

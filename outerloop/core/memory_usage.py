@@ -1,12 +1,12 @@
-"""What a rank holds, by part, in bytes: estimated before the first step, and as it really is later.
+"""Report the memory that a rank holds, by part, in bytes: estimated before the first step, or measured later.
 
-    parameters        all of the model, in this rank's shards         gradients      of what is trained
+    parameters        all of the model, in this rank's shards         gradients      of trainable parameters
     inner optimizer   its state                                       slow           slow weights φ
     residual          of the feedback                                 momentum       of the outer method
-    buffers           of the model                                spare          copies kept from round to round
+    buffers           of the model                                    spare          copies kept from round to round
 
-State that does not exist yet is estimated from a trial: the same optimizer, method and feedback on a parameter of 4,096
-values, once. What comes and goes within a round (the offered tensors, messages, one gathered parameter) is not counted.
+State that does not exist yet is estimated from one trial: the same optimizer, method and feedback on a parameter of
+4,096 values. Temporary memory within a round (the offered tensors, messages, one gathered parameter) is not counted.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from outerloop.replica.state_size import SIDE, bytes_of
 
 @dataclass(frozen=True)
 class MemoryUsage:
-    """Bytes by part of one rank; `state_device`: of slow, residual and momentum, where that is not the model's."""
+    """Bytes by part of one rank; `state_device`: of slow, residual and momentum, if it is not the model's."""
 
     parts: dict[str, int]
     state_device: torch.device | None = None
 
     @property
     def total(self) -> int:
-        """All parts."""
+        """Bytes of all parts."""
         return sum(self.parts.values())
 
     def __str__(self) -> str:
@@ -47,11 +47,11 @@ class MemoryUsage:
 
 
 def estimate(outer: OuterLoop, optimizer: Optimizer | None) -> MemoryUsage:
-    """What this rank will hold once it has taken a step and landed a round. Changes nothing.
+    """Return what this rank will hold once it has taken a step and landed a round. Changes nothing.
 
     Args:
-        outer: its model is on its device, sharded if it is to be.
-        optimizer: the inner one; None where there is none.
+        outer: its model is on its device, and already sharded if it will be.
+        optimizer: the inner one; None if there is none.
     """
     trained = outer.island.params.values()
     slow = bytes_of(outer.slow)
@@ -71,7 +71,7 @@ def estimate(outer: OuterLoop, optimizer: Optimizer | None) -> MemoryUsage:
 
 
 def measure(outer: OuterLoop, optimizer: Optimizer) -> MemoryUsage:
-    """What this rank holds now, by the tensors that are there."""
+    """Return what this rank holds now, measured on existing tensors."""
     return MemoryUsage(
         {
             "parameters": bytes_of(outer.model.parameters()),
@@ -88,7 +88,7 @@ def measure(outer: OuterLoop, optimizer: Optimizer) -> MemoryUsage:
 
 
 def parts_of(optimizer: Optimizer | None) -> list[Optimizer]:
-    """The optimizers inside one that is made of several, else itself, if there is one."""
+    """Return the optimizers inside a composite optimizer, or a list of the optimizer itself; empty for None."""
     if optimizer is None:
         return []
     values = [value if isinstance(value, list) else [value] for value in vars(optimizer).values()]
@@ -96,7 +96,10 @@ def parts_of(optimizer: Optimizer | None) -> list[Optimizer]:
 
 
 def state_bytes(optimizer: Optimizer) -> int:
-    """Of its state for all its parameters, from trials of each group, kind of shape and dtype."""
+    """Return the bytes of an optimizer's state for all its parameters.
+
+    Based on one trial for each combination of group, number of dimensions and dtype.
+    """
     total, known = 0.0, dict[Any, float]()
     for number, group in enumerate(optimizer.param_groups):
         for p in group["params"]:
@@ -109,13 +112,13 @@ def state_bytes(optimizer: Optimizer) -> int:
 
 
 def tried(optimizer: Optimizer, group: dict[str, Any], like: Tensor) -> float:
-    """Bytes of state per byte of a parameter, for one with as many dimensions as `like`."""
+    """Return the bytes of state per byte of a parameter, for a parameter with as many dimensions as `like`."""
     shape = [SIDE * SIDE] if like.dim() < 2 else [SIDE, SIDE, *[1] * (like.dim() - 2)]
     stand_in = Parameter(like.new_zeros(shape))
     stand_in.grad = torch.zeros_like(stand_in)
     trial = copy.copy(optimizer)  # shares no hooks with the original
     own = {name: value for name, value in vars(optimizer).items() if name not in vars(trial) and name != "step"}
-    vars(trial).update(own)  # what a class keeps beside its state; learning rate schedulers put a `step` there
+    vars(trial).update(own)  # attributes that a class keeps besides its state; LR schedulers add a `step`
     trial.param_groups, trial.state = [{**group, "params": [stand_in]}], defaultdict(dict)
     trial.step()
     return bytes_of(trial.state) / stand_in.nbytes

@@ -1,4 +1,7 @@
-"""Both routes as one: each tensor of a fragment goes the fused way if it can, else the plain one."""
+"""Run the tensor side of a round.
+
+Each tensor of a fragment goes through the fused pipeline if it can, else the dense.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from outerloop.types import Contribution, Parts, Round, Tensors
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a launch is made of: fast weights in the model's own precision, or gradients; and buffers."""
+    """The input of a launch: fast weights in the model's own precision, or gradients; and buffers."""
 
     read: Tensors
     buffers: dict[str, Parts]
@@ -33,7 +36,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class DecodedRound:
-    """Messages of a round in peer-name order, what they kept of fused tensors, and their norms if measured."""
+    """The messages of a round in peer-name order, what they kept of fused tensors, and their norms if measured."""
 
     messages: list[wire.Message]
     kept: dict[str, SparseUpdates]
@@ -42,8 +45,11 @@ class DecodedRound:
 
 @dataclass(frozen=True)
 class AggregatedRound:
-    """All messages of a round in peer-name order, what all peers kept of fused tensors, the aggregate of the others,
-    and the mean of buffers."""
+    """The result of aggregating a round.
+
+    `messages`: in peer-name order. `mean`: the aggregate of dense tensors. `kept`: what all peers kept of fused
+    tensors. `buffers`: the mean of buffers.
+    """
 
     messages: list[wire.Message]
     mean: Tensors
@@ -51,23 +57,23 @@ class AggregatedRound:
     buffers: Tensors
 
     def to(self, device: torch.device) -> AggregatedRound:
-        """The same with every tensor that lands on a device."""
+        """Return a copy whose tensors that will be landed are on this device."""
         kept = {name: k.to(device) for name, k in self.kept.items()}
         return AggregatedRound(self.messages, on(device, self.mean), kept, on(device, self.buffers))
 
 
 class RoundPipeline:
-    """What a round does to the tensors of one replica: slow weights (updated in place), fast ones, residual, method.
+    """Computes what a round does to one replica: to slow and fast weights, residual and method state.
 
     Args:
         island: the fast weights.
-        slow: the slow weights by parameter name.
+        slow: the slow weights by parameter name; updated in place.
         buffers: of the same model.
         method, feedback, aggregate, payload: the axes.
         peer: this peer's name.
-        delay, sync_every: of the schedule, inner steps.
+        delay, sync_every: of the schedule, in inner steps.
         merge_local: weight of the LOCAL value when a landed fragment is written back, 0 .. 1, or "carry".
-        concurrent: inner steps go on between `copy` and `launch`.
+        concurrent: True if inner steps continue between `copy` and `launch`.
     """
 
     def __init__(
@@ -97,18 +103,19 @@ class RoundPipeline:
         )
         self.local = isinstance(feedback, LocalError)
         self.fused = FusedPipeline(self.plain, aside=bool(delay or self.merge_local or not island.in_place))
-        self.fused.fits &= delay < sync_every  # at a delay of H the slow weights have moved since the launch
+        self.fused.fits &= delay < sync_every  # at a delay of H the slow weights have changed since the launch
 
     def take(self, fragment: int, names: Sequence[str]) -> Snapshot:
-        """These tensors of the model as it stands, in its own memory where it can be read there."""
+        """Return these tensors of the model as they are now, in the model's own memory if they can be read in place."""
         weights = self.reads == "weights"
         read = self.island.pick(names) if weights else self.island.read(names, "gradients")
         return Snapshot(read, self.buffers.parts(fragment))
 
     def copy(self, taken: Snapshot) -> Snapshot:
-        """With copies of what changes before it is used for the last time, in the memory of the last copies.
+        """Return the snapshot with copies of the tensors that may change before their last use.
 
-        That is used up by now, and new pages cost more than copying does.
+        The copies reuse the memory of the previous round's copies: these are no longer needed, and allocating new pages
+        costs more than copying.
         """
         copied = self.copied(taken.read)
         for name in copied:
@@ -119,7 +126,10 @@ class RoundPipeline:
         )
 
     def launch(self, round: Round, taken: Snapshot, *, leads: bool) -> LocalUpdate:
-        """Difference, feedback, compress; everything in the order of what was taken. Changes nothing that lasts."""
+        """Compute the difference, add feedback, compress; keep the order of what was taken.
+
+        Changes no lasting state.
+        """
         read = taken.read
         fused, plain = self.split(read)
         kept = self.fused.launch(round.number, fused, read)
@@ -133,19 +143,19 @@ class RoundPipeline:
         )
 
     def landing_needs(self, names: Iterable[str]) -> Iterable[str]:
-        """Of which tensors a landing needs the fast weights as they were at the launch."""
+        """Return the tensors whose fast weights a landing needs as they were at the launch."""
         if self.carry:
             return names
         return self.split(names)[0] if self.fused.aside else ()
 
     def copied(self, names: Iterable[str]) -> Iterable[str]:
-        """What is copied at a launch: fast weights that are read in place."""
+        """Return the tensors that are copied at a launch: fast weights that are read in place."""
         if self.reads == "gradients" or not self.island.in_place:
             return ()
         return names if self.concurrent else self.landing_needs(names)
 
     def decode(self, received: Iterable[Contribution], like: Tensors, *, measured: bool) -> DecodedRound:
-        """What all peers sent, checked, and decoded where it is fused. Raises InvalidMessage; changes nothing."""
+        """Check what all peers sent, and decode the fused tensors. Raises InvalidMessage; changes nothing."""
         in_order = sorted(received, key=lambda contribution: contribution.peer)
         messages = [self.payload.unpack(contribution, like) for contribution in in_order]
         kept = self.fused.combine(messages, self.split(like)[0])
@@ -155,8 +165,9 @@ class RoundPipeline:
     def combine(
         self, decoded: DecodedRound, like: Tensors, *, factors: list[float], samples: list[int]
     ) -> AggregatedRound:
-        """All messages as one, each counting times its factor and weighing as so many samples. Raises
-        InvalidMessage.
+        """Aggregate all messages, each multiplied by its factor and weighted by its number of samples.
+
+        Raises InvalidMessage.
         """
         messages, dense = decoded.messages, {name: x for name, x in like.items() if name not in decoded.kept}
         norms = [norm * factor for norm, factor in zip(decoded.norms, factors, strict=True)] if decoded.norms else []
@@ -165,15 +176,19 @@ class RoundPipeline:
         return AggregatedRound(messages, mean, kept, self.buffers.combine(messages))
 
     def sent(self, combined: AggregatedRound, like: Tensors) -> Iterator[list[Tensor]]:
-        """Of each tensor what all peers sent, in peer-name order, but for values that are zero at all of them."""
+        """Yield for each tensor what all peers sent, in peer-name order.
+
+        Values that are zero at all peers may be omitted.
+        """
         number = combined.messages[0].header.round
         yield from self.fused.sent(number, combined.kept, like)
         for name in combined.mean:
             yield self.plain.contributions(combined.messages, name, like[name])
 
     def norms(self, messages: Sequence[wire.Message], kept: dict[str, SparseUpdates], like: Tensors) -> list[float]:
-        """L2 norm of each message, over all tensors in the order of `like` whichever way they go. Raises
-        InvalidMessage.
+        """Return the L2 norm of each message, over all tensors of both pipelines in the order of `like`.
+
+        Raises InvalidMessage.
         """
         dense = {name: x for name, x in like.items() if name not in kept}
         squares = [
@@ -183,18 +198,18 @@ class RoundPipeline:
         return [math.sqrt(exact_sum(one[name] for name in like)) for one in squares]
 
     def land(self, combined: AggregatedRound, offered: Tensors, then: Tensors, *, counted: bool) -> float:
-        """Residual, slow and fast weights move; returns Σ ḡ². `then` is used up.
+        """Update residual, slow and fast weights; return Σ ḡ². `then` is consumed.
 
         carry: θ ← φ + (θ − θ at the launch), so that no inner step since then is lost or counted twice.
-        Not `counted`: the round came to be without what this peer offered. The residual stays, and the fast weights are
-        carried along with the slow ones, so that the next Δ = φ − θ is this one to rounding.
+        Not `counted`: the round was decided without what this peer offered. The residual stays, and the fast weights
+        move with the slow ones, so that the next Δ = φ − θ equals this one up to rounding.
         """
         fast = {} if counted else self.island.read(list(offered), "weights")
         delta = {name: self.slow[name] - x for name, x in fast.items()}
         slow, aside = {name: self.slow[name] for name in combined.kept}, self.fused.aside and counted
         carry = self.carry and counted
         if carry:
-            self.island.add(then, times=-1)  # θ is what was gained since the launch, until it is written
+            self.island.add(then, times=-1)  # until it is written, θ holds only the progress since the launch
         begun = {name: then[name] for name in slow} if aside else self.island.pick(slow)
         squares = self.plain.land(combined.mean, combined.messages, offered, self.slow, counted=counted)
         squares += self.fused.land(combined.kept, combined.messages, slow, begun, counted=counted)
@@ -205,9 +220,9 @@ class RoundPipeline:
         return squares
 
     def write(self, names: Iterable[str], *, carry: bool = False) -> None:
-        """Into the model what the next inner steps begin from, now that these slow weights have moved.
+        """Write the values that the next inner steps start from into the model, after an update of these slow weights.
 
-        `carry`: in addition to what is there.
+        `carry`: add them to what the model holds instead of replacing it.
         """
         moved = {name: self.plain.feedback.begin(name, self.slow[name]) for name in names}
         if carry:
@@ -216,24 +231,27 @@ class RoundPipeline:
             self.island.write(moved, merge_local=self.merge_local)
 
     def split(self, names: Iterable[str]) -> tuple[Tensors, Tensors]:
-        """The slow weights that go through the two kernels, and the others."""
+        """Return the slow weights that go through the fused pipeline, and the others."""
         slow = {name: self.slow[name] for name in names}
         fused = {name: x for name, x in slow.items() if self.takes(name, x)}
         return fused, {name: x for name, x in slow.items() if name not in fused}
 
     def takes(self, name: str, slow: Tensor) -> bool:
-        """Whether a tensor goes through the kernels, which take the model's memory as it lies; peers compare that."""
+        """Return whether a tensor goes through the kernels, which need contiguous memory.
+
+        Peers compare this when they meet.
+        """
         held = self.island.held(name)
         return self.fused.takes(slow, held.dtype) and held.is_contiguous()
 
     @property
     def spare(self) -> tuple[Tensors, Tensors]:
-        """What launches and landings keep of one round for the next, besides residual and momentum."""
+        """Tensors that launches and landings keep from one round to the next, besides residual and momentum."""
         feedback = self.plain.feedback
         return self.copies, feedback.space if isinstance(feedback, LocalError) else {}
 
     @property
     def spare_bytes(self) -> int:
-        """What that will be."""
+        """The bytes that `spare` will take."""
         copies = sum(self.island.held(name).nbytes for name in self.copied(self.slow))
         return copies + (bytes_of(self.split(self.slow)[0]) if self.local else 0)

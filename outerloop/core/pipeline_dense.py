@@ -1,8 +1,9 @@
-"""Any axes: dense tensors from one to the next.
+"""The general pipeline: works for any combination of axes, with dense tensors between the steps.
 
-x = feedback(outgoing(φ, θ))  →  compress;      ḡ = aggregate of all that came back;  e ← x − x̂;  φ ← method(φ, ḡ)
+x = feedback(outgoing(φ, θ))  →  compress;      ḡ = aggregate of all payloads;  e ← x − x̂;  φ ← method(φ, ḡ)
 
-Norms, agreement and aggregate are of one kind: of values, or of the coefficients of an orthonormal transform.
+Norms, agreement and aggregate all refer to the same kind of tensor: to values, or to the coefficients of an orthonormal
+transform.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from outerloop.types import Parts, Tensors
 
 @dataclass(frozen=True)
 class LocalUpdate:
-    """What one route adds to a message, what must be held until landing, and Σ Δ²; `then`: copies of θ as it is."""
+    """One pipeline's part of a message, what must be kept until landing, and Σ Δ²; `then`: copies of θ at launch."""
 
     parts: dict[str, Parts]
     offered: Tensors
@@ -35,10 +36,10 @@ class LocalUpdate:
 
 
 class DensePipeline:
-    """The definition of a round; takes every tensor.
+    """The reference definition of a round; takes every tensor.
 
-    slow   this peer's slow weights. Where a method sends weights, norms are of their differences from these, and what
-           is shortened are the differences (aggregate/distance_screen.py)
+    `slow`: this peer's slow weights. If the method sends weights, norms are computed of their differences from these,
+    and these differences are what is scaled down (aggregate/distance_screen.py).
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class DensePipeline:
         self.centre = (slow or {}) if method.sends != "differences" else {}
 
     def launch(self, number: int, slow: Tensors, read: Tensors, *, leads: bool) -> LocalUpdate:
-        """Difference, feedback, compress. Changes nothing that lasts."""
+        """Compute the difference, add feedback, compress. Changes no lasting state."""
         delta = self.method.outgoing(slow, read)
         offered = {name: self.feedback.add(name, finite(name, x, slow[name])) for name, x in delta.items()}
         parts = {name: self.payload.encode(number, name, x, leads=leads) for name, x in offered.items()}
@@ -71,11 +72,11 @@ class DensePipeline:
         samples: list[int],
         norms: list[float],
     ) -> Tensors:
-        """ḡ: decode, scale and aggregate, peer by peer in name order. Raises InvalidMessage; changes nothing.
+        """Return ḡ: decode, scale and aggregate, peer by peer in name order. Raises InvalidMessage; changes nothing.
 
-        Payloads of coefficients (DCT) are aggregated as coefficients, and the aggregate alone is transformed back.
-        `factors`, `samples`: what each message counts times and weighs. `norms`: of each whole message once scaled, if
-        the aggregate needs them.
+        Payloads of coefficients (DCT) are aggregated as coefficients, and only the aggregate is transformed back.
+        `factors`, `samples`: the factor of each message, and its weight. `norms`: of each whole message after scaling,
+        if the aggregate needs them.
         """
 
         def sent(name: str, x: Tensor) -> list[Tensor]:
@@ -84,13 +85,16 @@ class DensePipeline:
         return {name: self.payload.values(self.aggregate(sent(name, x), samples, norms)) for name, x in like.items()}
 
     def contributions(self, messages: Sequence[wire.Message], name: str, like: Tensor) -> list[Tensor]:
-        """Return what each message holds of one tensor, as it is aggregated. Raises InvalidMessage."""
+        """Return each message's contribution to one tensor, in the form in which it is aggregated.
+
+        Raises InvalidMessage.
+        """
         return [self.payload.contribution(message, name, like) for message in messages]
 
     def land(
         self, mean: Tensors, messages: list[wire.Message], offered: Tensors, slow: Tensors, *, counted: bool
     ) -> float:
-        """Slow weights move, and the residual if this peer's message `counted`; returns Σ ḡ²."""
+        """Update the slow weights, and the residual if this peer's message `counted`; return Σ ḡ²."""
         ours = [m for m in messages if m.header.peer == self.peer and counted]
         own = {name: self.payload.decode(m, name, offered[name]) for m in ours for name in mean}
         for name, sent in own.items():
@@ -100,14 +104,14 @@ class DensePipeline:
         return squares(mean)
 
     def squares_of(self, message: wire.Message, like: Tensors) -> dict[str, float]:
-        """Return Σ x² of each tensor of one message, as it is aggregated. Raises InvalidMessage."""
+        """Return Σ x² of each tensor of one message, in the form in which it is aggregated. Raises InvalidMessage."""
         return {
             name: self.sum_of_squares(name, self.payload.contribution(message, name, x), of=x.numel())
             for name, x in like.items()
         }
 
     def scaled(self, name: str, sent: Sequence[Tensor], factors: Sequence[float]) -> list[Tensor]:
-        """Return each contribution to one tensor times its factor; as it is where that is 1."""
+        """Return each contribution to one tensor multiplied by its factor; unchanged if the factor is 1."""
         if name not in self.centre:
             return scaled(sent, factors)
         centre = self.centre[name]
@@ -117,7 +121,7 @@ class DensePipeline:
         ]
 
     def sum_of_squares(self, name: str, sent: Tensor, *, of: int) -> float:
-        """Return Σ x² of one contribution to one tensor; infinite where float64 does not hold it."""
+        """Return Σ x² of one contribution to one tensor; infinite if float64 cannot hold it."""
         if name not in self.centre:
             return sum_of_squares(sent, of=of)
         apart = sent.double() - self.centre[name].double()
@@ -125,17 +129,20 @@ class DensePipeline:
 
 
 def finite(name: str, x: Tensor, slow: Tensor) -> Tensor:
-    """x, which was made of these slow weights, or FloatingPointError with the parameter's name."""
+    """Return x, which was computed from these slow weights.
+
+    Raises FloatingPointError naming the parameter if not finite.
+    """
     if all_finite(x):
         return x
     if not float(slow.abs().max()) <= LONGEST:
         raise FloatingPointError(
-            f"{name}: the slow weights are out of all bounds, an outer step was too long: type clip=median, or lower"
+            f"{name}: the slow weights are far too large because an outer step was too long: set clip=median, or lower"
             " the learning rate of the method"
         )
     raise FloatingPointError(f"{name}: pseudo-gradient is not finite, training has diverged: lower inner.lr")
 
 
 def squares(tensors: Mapping[str, Tensor]) -> float:
-    """Σ x² over all values."""
+    """Return Σ x² over all values."""
     return sum(float(x.norm()) ** 2 for x in tensors.values())

@@ -1,13 +1,13 @@
-"""Two kernels for the whole of a round, with nothing dense in between: `kernels.select` at launch, `kernels.land`.
+"""Run a whole round in two kernels without dense intermediates: `kernels.select` at launch, `kernels.land` at landing.
 
-For what SparseLoCo and its relatives are made of: the top-k of pseudo-gradient plus residual, or with what was not sent
-left in the fast weights, averaged over peers or senders, clipped to the median norm or not, SGD on the slow weights.
-Everything else goes the plain way. Which tensors come here is decided by settings, shapes and the order of memory,
-which peers compare when they meet (Island.layouts), never by the machine, so all of them round alike.
+Covers SparseLoCo and its relatives: the top-k of pseudo-gradient plus residual, or with the unsent values left in the
+fast weights; averaged over peers or senders; clipped to the median norm or not; SGD on the slow weights. Everything
+else goes through the dense pipeline. The choice depends on settings, shapes and memory order, which peers compare when
+they meet (Island.layouts), never on the machine. So all peers round in the same way.
 
-The landing kernel forms Δ = φ − θ once more, for the residual, of θ as it was at the launch. Where inner steps come in
-between, or the fast weights do not become the slow ones, the kernel works on a copy of that (`aside`), and the model is
-written afterwards.
+For the residual, the landing kernel computes Δ = φ − θ again, with θ as it was at the launch. If inner steps come in
+between, or if the fast weights do not become the slow ones, the kernel works on a copy of that θ (`aside`), and the
+model is written afterwards.
 
 P peers, M kept values of a tensor.
 """
@@ -47,14 +47,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SparseUpdates:
-    """What all peers kept of one tensor: position and value (P, M), and (P, 1) what values count times if not 1."""
+    """What all peers kept of one tensor: positions and values (P, M); factors (P, 1) of the values, None if all 1."""
 
     position: Tensor
     value: Tensor
     factor: Tensor | None = None
 
     def to(self, device: torch.device) -> SparseUpdates:
-        """The same on a device."""
+        """Return these updates on a device."""
         factor = None if self.factor is None else self.factor.to(device)
         return SparseUpdates(self.position.to(device), self.value.to(device), factor)
 
@@ -62,7 +62,7 @@ class SparseUpdates:
 class FusedPipeline:
     """Takes tensors whose compressor is top-k and whose weights are in float32 or bfloat16.
 
-    Takes none where the axes are others than the kernels compute: `fits` is False. `aside`: `land` gets copies.
+    `fits` is False if the kernels do not support the axes; then it takes no tensor. `aside`: `land` gets copies.
     """
 
     def __init__(self, plain: DensePipeline, *, aside: bool) -> None:
@@ -74,9 +74,9 @@ class FusedPipeline:
         self.divisor = BLOCK if eight_bit else 1
 
     def takes(self, slow: Tensor, fast: torch.dtype) -> bool:
-        """Whether a tensor goes this way whose fast weights are of this dtype.
+        """Return whether this pipeline takes a tensor whose fast weights have this dtype.
 
-        Empty ones do not, nor those whose chunks cut the blocks of the residual.
+        It takes no empty tensors, and none whose chunks do not consist of whole blocks of the residual.
         """
         codec = codec_of(self.payload.compress, slow.shape)
         return (
@@ -89,7 +89,10 @@ class FusedPipeline:
         )
 
     def launch(self, number: int, slow: Tensors, fast: Tensors) -> LocalUpdate:
-        """Difference, feedback, selection in one pass; then the code of what was kept. Changes nothing that lasts."""
+        """Compute difference, feedback and selection in one pass, then encode the kept values.
+
+        Changes no lasting state.
+        """
 
         def one(name: str) -> tuple[Parts, float]:
             x = slow[name]
@@ -103,7 +106,7 @@ class FusedPipeline:
         return LocalUpdate({name: part for name, (part, _) in parts.items()}, dict(slow), squares)
 
     def combine(self, messages: list[wire.Message], like: Tensors) -> dict[str, SparseUpdates]:
-        """Positions and values of all peers in name order. Raises InvalidMessage; changes nothing."""
+        """Return positions and values of all peers in name order. Raises InvalidMessage; changes nothing."""
 
         def one(name: str) -> SparseUpdates:
             return SparseUpdates(*decode_kept(self.payload, self.topk(like[name]), messages, name, like[name]))
@@ -111,7 +114,7 @@ class FusedPipeline:
         return of_each(one, like)
 
     def sent(self, number: int, kept: dict[str, SparseUpdates], like: Tensors) -> Iterator[list[Tensor]]:
-        """Of each tensor what P peers sent, at the U coordinates that any of them chose: P times (U,) float32."""
+        """Yield for each tensor what P peers sent, at the U coordinates that any peer chose: P times (U,) float32."""
         for name, k in kept.items():
             rows = self.topk(like[name]).rows_at(like[name].numel(), self.payload.moment(number, name))
             chosen_PM = torch.stack([absolute(position_M, rows) for position_M in k.position])
@@ -119,15 +122,15 @@ class FusedPipeline:
             yield list(k.value.new_zeros(len(k.value), len(chosen_U)).scatter_(1, place_PM, k.value))
 
     def squares_of(self, row: int, kept: dict[str, SparseUpdates], like: Tensors) -> dict[str, float]:
-        """Σ x² of each tensor of the message in this row."""
+        """Return Σ x² of each tensor of the message in this row."""
         return {name: sum_of_squares(k.value[row], of=like[name].numel()) for name, k in kept.items()}
 
     def scaled(
         self, kept: dict[str, SparseUpdates], factors: list[float], norms: list[float]
     ) -> dict[str, SparseUpdates]:
-        """The same, what each message kept counting times its factor, and the aggregate's where it clips.
+        """Return the updates scaled by each message's factor, and by the aggregate's factor if it clips.
 
-        `norms`: of each message once scaled, if the aggregate needs them.
+        `norms`: of each message after scaling, if the aggregate needs them.
         """
         if isinstance(self.aggregate, MedianClip):
             factors = [factor * more for factor, more in zip(factors, self.aggregate.factors(norms), strict=True)]
@@ -147,9 +150,9 @@ class FusedPipeline:
         *,
         counted: bool,
     ) -> float:
-        """Momentum, slow and fast weights in one pass, and the residual if this peer's message `counted`; Σ ḡ².
+        """Update momentum, slow and fast weights in one pass, and the residual if this peer's message `counted`.
 
-        `fast`: as they were at the launch, if it counted.
+        Returns Σ ḡ². `fast`: as they were at the launch, if the message counted.
         """
         if not combined:
             return 0.0
@@ -157,7 +160,7 @@ class FusedPipeline:
         own = senders.index(self.peer) if counted else -1
         step = self.method.sgd_step(next(iter(combined)))
         feedback, like = self.feedback, {name: slow[name] for name in combined}
-        # Made here, not by the threads: what is not there yet comes to be in the order of names.
+        # Allocated here, not by the threads, so that new tensors are created in the order of names.
         held = {name: feedback.at_landing(name, x) if counted else feedback.at_launch(name) for name, x in like.items()}
         momentum = {name: self.method.momentum_of(x) if step.momentum else None for name, x in like.items()}
 
@@ -172,14 +175,14 @@ class FusedPipeline:
         return sum(of_each(one, like).values())
 
     def topk(self, x: Tensor) -> TopK:
-        """The compressor of a tensor that this route takes."""
+        """Return the compressor of a tensor that this pipeline takes."""
         codec = codec_of(self.payload.compress, x.shape)
         assert isinstance(codec, TopK)
         return codec
 
 
 def of_each(work: Callable[[str], T], like: Tensors) -> dict[str, T]:
-    """work(name) of all of these tensors; on CPUs each thread takes some, on a GPU the kernels follow each other."""
+    """Return work(name) for all of these tensors. CPUs divide them among threads; a GPU runs the kernels one by one."""
     names = list(like)
     if all(x.is_cpu for x in like.values()):
         return dict(zip(names, across(work, names, [x.numel() for x in like.values()]), strict=True))
@@ -187,7 +190,7 @@ def of_each(work: Callable[[str], T], like: Tensors) -> dict[str, T]:
 
 
 def computed(plain: DensePipeline) -> bool:
-    """Whether the kernels compute these axes."""
+    """Return whether the kernels support these axes."""
     method, feedback = plain.method, plain.feedback
     sgd = isinstance(method, OuterOptimizer) and method.is_plain_sgd()
     held = isinstance(feedback, NoFeedback | LocalError) or type(feedback) is ErrorFeedback
@@ -195,20 +198,20 @@ def computed(plain: DensePipeline) -> bool:
 
 
 def inner_of(aggregate: Aggregate) -> Aggregate:
-    """What is done with contributions once they are clipped, if they are."""
+    """Return the aggregate that is applied after clipping, or the aggregate itself if it does not clip."""
     return aggregate.of if isinstance(aggregate, MedianClip) else aggregate
 
 
 def decode_kept(
     payload: UpdateCodec, topk: TopK, messages: list[wire.Message], name: str, like: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Positions and values (P, M) of a tensor whose codec this is. Raises InvalidMessage naming peer and tensor."""
+    """Return positions and values (P, M) of a tensor with this codec. Raises InvalidMessage naming peer and tensor."""
     moment = payload.moment(messages[0].header.round, name)
     rows = topk.rows_at(like.numel(), moment)
     try:
         return topk.unpack([on(like.device, message.parts[name]) for message in messages], rows, moment)
     except (ValueError, KeyError):
-        for message in messages:  # one of them is bad: alone it says whose it is
+        for message in messages:  # one of them is invalid: decode each alone to find its sender
             with blaming(message, name):
                 topk.unpack([on(like.device, message.parts[name])], rows, moment)
         raise

@@ -1,14 +1,15 @@
 """Average replicas that differ (gossip): the mean of their slow weights, which is this machine's model of the run.
 
-Over the peers p whose weights fit, with d_p = ‖φ_p − φ‖ their distance from the weights of this peer, and r what is
-usual by this peer's own past (aggregate/distance_screen.py):
+The mean is over the peers p whose weights fit. d_p = ‖φ_p − φ‖ is their distance from the weights of this peer, and r
+is the usual distance in this peer's own history (aggregate/distance_screen.py):
 
     φ̄ = φ + mean_p min(1, 4 r / d_p) (φ_p − φ)        left out: other shapes, not finite, d_p > 32 r, d_p > 2⁶⁰
 
-r is known before anybody states what it holds at the end, so that no number of peers puts another one out of the mean,
-and f liars of n move it by 4 r f / n at most. Each peer decides this for itself, by what it has fetched itself; its own
-weights always count whole. Peers that have fetched the same and shorten none have the same mean. Workers that wait for
-each other (threads, or processes of one program) and runs with clip=none leave out only what does not fit.
+r is known before any peer shows its final weights. So no number of peers can push another peer out of the mean, and f
+liars of n move it by at most 4 r f / n. Each peer decides this independently, from the weights that it has fetched
+itself; its own weights always count whole. Peers that have fetched the same weights and shorten no distance get the
+same mean. Workers that wait for each other (threads, or processes of one program) and runs with clip=none only leave
+out weights that do not fit.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ ALONE = RankGroup(None)
 
 @dataclass(frozen=True)
 class Average:
-    """The mean of the replicas of `peers`, their spread, and why the others' weights were left out.
+    """The mean of the replicas of `peers`, their spread, and why other peers' weights were left out.
 
     Spread: the root mean square, over all weights, of the standard deviation between peers. `shortened`: those of
-    `peers` whose distance counts in part -> that part, below 1.
+    `peers` whose distance counts only in part -> that fraction, below 1.
     """
 
     mean: Tensors
@@ -54,8 +55,8 @@ def average(outer: OuterLoop, lanes: RankGroup = ALONE) -> Average:
     """Return the average of all peers' slow weights that fit. All peers must call it. Raises RoundFailed.
 
     Args:
-        lanes: the ranks of this island, where each of them holds other weights of it: the mean is of this one's, the
-            spread and what is left out of all.
+        lanes: the ranks of this island, if each of them holds a different shard. The mean is of this rank's shard; the
+            spread and the refusals are of all shards.
     """
     schema, own = schema_of(outer.slow), outer.exchange.peer
     header = wire.Header(outer.inner_step, 0, 0, wire.schema_hash(schema), outer.slow_hash, peer=own)
@@ -87,7 +88,7 @@ def average(outer: OuterLoop, lanes: RankGroup = ALONE) -> Average:
 
 
 def read(met: Sequence[Contribution], like: Tensors) -> tuple[dict[str, Tensors], dict[str, str]]:
-    """Return the weights of each peer whose message fits, and why the others' do not."""
+    """Return the weights of each peer whose message fits, and why other messages do not."""
     weights, unfit = {}, {}
     for one in met:
         try:
@@ -99,7 +100,7 @@ def read(met: Sequence[Contribution], like: Tensors) -> tuple[dict[str, Tensors]
 
 @torch.no_grad()
 def squared_distances(others: Mapping[str, Tensors], own: Tensors) -> dict[str, float]:
-    """Return d_p² of each peer, over the weights of this lane; infinite where float64 does not hold it."""
+    """Return d_p² of each peer, over the weights of this lane; infinite if float64 cannot hold it."""
     return {
         peer: sum(float((x.double() - own[name].double()).square().sum()) for name, x in weights.items())
         for peer, weights in others.items()
@@ -107,7 +108,7 @@ def squared_distances(others: Mapping[str, Tensors], own: Tensors) -> dict[str, 
 
 
 def usual_distance(outer: OuterLoop, lanes: RankGroup) -> float:
-    """Return r, over the weights of all lanes; infinite where distances are not screened."""
+    """Return r, over the weights of all lanes; infinite if distances are not screened."""
     screen = outer.screen
     if not (isinstance(screen, DistanceScreen) and screen.on):
         return math.inf
@@ -116,7 +117,7 @@ def usual_distance(outer: OuterLoop, lanes: RankGroup) -> float:
 
 @torch.no_grad()
 def drawn_near(others: Mapping[str, Tensors], own: Tensors, factors: Mapping[str, float]) -> dict[str, Tensors]:
-    """Return each peer's weights, as far from the own ones as its factor says; as they are where that is 1."""
+    """Return each peer's weights with their distance from the own ones scaled by its factor; unchanged at 1."""
     return {
         peer: {name: torch.lerp(own[name], x, factors[peer]) for name, x in weights.items()}
         if factors[peer] < 1

@@ -1,4 +1,4 @@
-"""A round on its way, and the account of one that has landed or failed."""
+"""A round in flight, and the report of a round that has landed or failed."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ CHARTS = {
     "delta_norm": "outer/delta_norm",
     "mean_norm": "outer/mean_norm",
 }
-"""What is told of a round -> name of its chart, in whichever logger."""
+"""Field of a round's report -> name of its chart in every logger."""
 SPENT = "compute_s", "communication_s", "others_s"
-"""Where the time of a worker goes."""
+"""The categories of a worker's time."""
 
 
 @dataclass(frozen=True)
 class InFlight:
-    """A launched round: what was offered to the compressor, the message that left, the exchange that carries it.
+    """A launched round: the tensors offered to the compressor, the message that was sent, the exchange that carries it.
 
-    `launch_s`: seconds that inner steps stood still for it. `then`: copies of the fast weights at the launch, where
-    landing needs them. Tensors and message are left out of the repr.
+    `launch_s`: seconds that inner steps stopped for it. `then`: copies of the fast weights at the launch, if landing
+    needs them. Tensors and message are left out of the repr.
     """
 
     round: Round
@@ -42,7 +42,7 @@ class InFlight:
     then: Tensors = field(default_factory=dict, repr=False)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the exchange, which is started anew from the same message."""
+        """Return everything but the exchange, which is started again with the same message."""
         return {
             "round": [self.round.number, self.round.fragment],
             "offered": self.offered,
@@ -54,13 +54,13 @@ class InFlight:
 
     @classmethod
     def resumed(cls, saved: dict[str, Any], exchange: Exchange) -> InFlight:
-        """What `state_dict` returned, offered to the exchange again."""
+        """Restore what `state_dict` returned, and offer it to the exchange again."""
         round = Round(*saved["round"])
         pending = exchange.start(saved["blob"], round)
         return cls(**saved | {"round": round}, pending=pending, launch_s=0.0)
 
     def report(self, slow_hash: int, **outcome: Any) -> RoundReport:
-        """The account of this round, now that it has landed or failed."""
+        """Return the report of this round, which has landed or failed."""
         return RoundReport(
             round=self.round,
             samples=self.samples,
@@ -75,9 +75,9 @@ class InFlight:
 
 @dataclass
 class PendingLaunch:
-    """A round that is made ready while inner steps go on, which have stood still for `still_s` seconds so far.
+    """A round being prepared while inner steps continue, which have stopped for it for `still_s` seconds so far.
 
-    `copied` is done when the model has been read, `ready` when the round is on its way.
+    `copied` is done when the model has been read, `ready` when the round is in flight.
     """
 
     copied: Future[Any]
@@ -85,7 +85,7 @@ class PendingLaunch:
     still_s: float
 
     def until(self, done: Future[Made]) -> Made:
-        """What comes of one of the two, which inner steps stand still for. Raises what went wrong there."""
+        """Return the result of `copied` or `ready` while inner steps wait. Raises what the thread raised."""
         began_s = time.perf_counter()
         try:
             return done.result()
@@ -93,14 +93,17 @@ class PendingLaunch:
             self.still_s += time.perf_counter() - began_s
 
     def flight(self) -> InFlight:
-        """The round once it is on its way. Raises what went wrong there."""
+        """Return the round once it is in flight. Raises what the thread raised."""
         flight = self.until(self.ready)
         return replace(flight, launch_s=self.still_s)
 
 
 @dataclass(frozen=True)
 class ReceivedRound:
-    """All that came in a round, from when to when it was waited for, and how long of that something moved. Seconds."""
+    """The contributions that were received in a round; when waiting began and ended; for how long of that bytes moved.
+
+    Times are in seconds.
+    """
 
     received: list[Contribution] = field(repr=False)
     began_s: float
@@ -109,19 +112,20 @@ class ReceivedRound:
 
     @property
     def waited_s(self) -> float:
-        """As long as the landing stood still."""
+        """Time that the landing waited."""
         return self.at_s - self.began_s
 
 
 @dataclass(frozen=True)
 class RoundReport:
-    """What one landed or failed round cost. Seconds, bytes, L2 norms; `failed` says why, or is empty.
+    """The cost of one landed or failed round. Seconds, bytes, L2 norms; `failed` states why, or is empty.
 
-    `moved_s`: of `wait_s`, while payloads were on their way; the rest is waiting for others: for those that compute
-    longer, the grace for those that do not come, the agreement on who takes part.
-    `blob` is the message that left this peer, which the repr leaves out. `diverged`: those of `peers` whose slow
-    weights were not those of most; `refused` says whose messages could not be landed, and why; `notes` what is done
-    otherwise from now on, and why.
+    `moved_s`: the part of `wait_s` in which payloads were being transferred. The rest was spent waiting for other
+    peers: for those that compute longer, for the grace period of those that do not arrive, for the agreement on the
+    participants.
+    `blob` is the message that this peer sent; the repr omits it. `diverged`: those of `peers` whose slow weights differ
+    from those of most. `refused` lists whose messages could not be used, and why. `notes` lists what is done
+    differently from now on, and why.
     """
 
     round: Round
@@ -147,12 +151,12 @@ class RoundReport:
         return self.wait_s - self.moved_s
 
     def charts(self, *, bytes_sent: int) -> dict[str, float]:
-        """Name of a chart -> its value. `bytes_sent`: by this peer since the run began."""
+        """Return the value of each chart by name. `bytes_sent`: by this peer since the run began."""
         values = {"bytes_sent": bytes_sent, "peers": len(self.peers)}
         return {chart: values[field] if field in values else getattr(self, field) for field, chart in CHARTS.items()}
 
 
 def utilization(*, compute_s: float, communication_s: float, others_s: float) -> float:
-    """compute / (compute + communication + waiting for others), 0 .. 1; of nothing at all 1."""
+    """Return compute / (compute + communication + waiting for others), 0 .. 1; 1 if all are 0."""
     total_s = compute_s + communication_s + others_s
     return compute_s / total_s if total_s else 1.0

@@ -1,8 +1,8 @@
-"""What a round cost this peer, from one landing to the next: for those parts that choose by it.
+"""Measure what a round cost this peer, from one landing to the next, for parts that adapt to it.
 
     compute_s = median seconds of an inner step · inner steps;  hidden_s = τ · (median seconds of an inner step)
 
-The median leaves out evaluations and checkpoints, which come between two inner steps as well.
+The median ignores evaluations and checkpoints, which also take place between two inner steps.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from outerloop.types import RoundCost
 
 
 class RoundCostMeter:
-    """Told when the outer loop has its turn between two inner steps.
+    """Measures inner steps, transfer time and bytes from one landing to the next.
 
     Args:
-        exchange: what it counts is taken from here.
-        delay: τ of the schedule, inner steps.
-        step_s: of the schedule: seconds that count as an inner step; 0 where inner steps count themselves.
+        exchange: provides the transfer time and the bytes sent.
+        delay: τ of the schedule, in inner steps.
+        step_s: of the schedule: seconds that count as an inner step; 0 if the inner steps themselves are counted.
     """
 
     def __init__(self, exchange: Exchange, *, delay: int, step_s: float) -> None:
@@ -33,7 +33,10 @@ class RoundCostMeter:
 
     @contextmanager
     def between_steps(self) -> Iterator[None]:
-        """An inner step is over (the first one has no beginning); the next one begins when the outer loop is done."""
+        """Mark the end of an inner step on entry, and the beginning of the next one on exit.
+
+        The first inner step is not measured, since its beginning is unknown.
+        """
         if self.began_s is not None:
             self.steps_s.append(time.perf_counter() - self.began_s)
         try:
@@ -42,7 +45,7 @@ class RoundCostMeter:
             self.began_s = time.perf_counter()
 
     def cost(self, codec_s: float) -> RoundCost:
-        """Of the time since this was asked last. `codec_s`: seconds of launching and landing."""
+        """Return the cost since the last call. `codec_s`: seconds of launching and landing."""
         step_s = statistics.median(self.steps_s) if self.steps_s else 0.0
         moved_s, bytes_sent = self.exchange.moving_s, self.exchange.bytes_sent
         cost = RoundCost(

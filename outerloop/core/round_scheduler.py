@@ -1,16 +1,18 @@
-"""Where a run stands: inner steps are counted, rounds leave and land when they are due, what was missed is caught up.
+"""Count inner steps, launch and land rounds when they are due, and catch up on rounds that were missed.
 
-    inner step  →  what others decided meanwhile lands  →  what is due leaves  →  what is due lands, or is here early
+    inner step  →  land rounds that the others decided meanwhile  →  launch due rounds  →  land due or early rounds
 
-A round may be made ready while inner steps go on. Nothing else happens to a run meanwhile: before another one leaves,
-before any lands, and before anybody looks at the state of the run, those that are leaving have left. Rounds that may
-land early have one inner step to leave, so that all ranks of an island ask after them at the same time.
+A round may be prepared for launch in a thread while inner steps continue. Nothing else happens to the run meanwhile:
+preparation is complete before another round is launched, before any round lands, and before the state of the run is
+read. Rounds that may land early have one inner step to complete their preparation, so that all ranks of an island ask
+for their result at the same time.
 
-Peers may land a round after other inner steps: the slow weights that a message is about are those of after the round
-before, which lands before the message leaves.
+Peers may land a round after different inner steps. The slow weights that a message refers to are those after the
+previous round, which lands before the message is sent.
 
-`inner_step` is where the run stands, not how many steps this peer took: who was away skips those of that time.
-`waiting` are the training samples of this peer that no counted message stands for yet, by fragment.
+`inner_step` is the position in the run, not the number of steps that this peer took: a peer that was away skips the
+steps of that time. `waiting` holds, per fragment, the training samples of this peer that no counted message has covered
+yet.
 """
 
 from __future__ import annotations
@@ -27,11 +29,11 @@ from outerloop.types import Round
 
 
 class RoundScheduler(ABC):
-    """A subclass says what launching and landing are.
+    """Decides when rounds launch and land; a subclass implements launching and landing.
 
     Args:
         exchange, schedule: the axes.
-        rounds: how many the run has; a peer that was away does not skip beyond the last. None: there is no last.
+        rounds: number of rounds of the run; a peer that was away does not skip beyond the last. None: no limit.
     """
 
     def __init__(self, *, exchange: Exchange, schedule: Schedule, rounds: int | None) -> None:
@@ -46,37 +48,38 @@ class RoundScheduler(ABC):
 
     @property
     def samples(self) -> int:
-        """Training samples that no counted message stands for yet, of the fragment that has most of them."""
+        """Training samples that no counted message has covered yet, of the fragment that has most of them."""
         return max(self.waiting)
 
     def samples_of(self, round: Round) -> int:
-        """Training samples behind a round that leaves: since the last landing of its fragment, without those in flight.
+        """Return the training samples behind a round that launches now.
 
-        Two rounds of a fragment are in flight where one lands after the next has left (a delay of H).
+        Counts those since the last landing of its fragment, without those of rounds in flight. Two rounds of a fragment
+        are in flight if one lands after the next was launched (a delay of H).
         """
         others = sum(other.samples for other in self.in_flight.values() if other.round.fragment == round.fragment)
         return self.waiting[round.fragment] - others
 
     @property
     def last_launch(self) -> int | None:
-        """The inner step after which the run's last round leaves, as far as that can be told now."""
+        """The inner step after which the run's last round launches, as far as is known now."""
         return None if self.rounds is None else self.schedule.inner_steps(self.rounds) - self.schedule.delay
 
     @property
     def next_round(self) -> Round:
-        """The first round that leaves after the inner step at hand."""
+        """The first round that launches after the current inner step."""
         return next(round for step in count(self.inner_step + 1) for round in self.schedule.due(step).launch)
 
     @property
     def under_way(self) -> list[int]:
-        """Numbers of the rounds in flight, and of the one that leaves next."""
+        """Numbers of the rounds in flight, and of the round that launches next."""
         return [round.number for round in (*sorted(self.in_flight), self.next_round)]
 
     def before_update(self) -> float:
-        """The weights of the model are about to change. Returns the seconds that this took.
+        """Wait until the weights of the model may change. Return the seconds that this took.
 
-        Who calls it before every change may set `announced`: a launch then reads them until they are about to change,
-        and inner steps do not stand still for the copy.
+        A caller that calls this before every change may set `announced`. A launch then copies the weights in the
+        background until they are about to change, and inner steps do not stop for the copy.
         """
         began_s = time.perf_counter()
         for leaving in self.leaving.values():
@@ -84,7 +87,7 @@ class RoundScheduler(ABC):
         return time.perf_counter() - began_s
 
     def go_on(self) -> Iterator[RoundReport]:
-        """An inner step was taken: the run goes on by one, or by those that the clock has passed, none or several."""
+        """Advance the run after an inner step, by one step or by those that the clock has passed (none or several)."""
         for _ in range(self.step_clock.passed()):
             self.inner_step += 1
             landed = False
@@ -96,13 +99,13 @@ class RoundScheduler(ABC):
                 break
 
     def go_on_from(self, round: Round) -> None:
-        """As if this round had just been launched, and landed."""
+        """Continue as if this round had just been launched and landed."""
         self.in_flight = {}
         self.inner_step = launch_step(self.schedule, round)
         self.step_clock.restart()
 
     def advance(self) -> Iterator[RoundReport]:
-        """What is due after the inner step that was counted last, as it lands."""
+        """Launch and land what is due after the last counted inner step; yield each report as its round lands."""
         due = self.schedule.due(self.inner_step)
         if due.launch or due.land or self.schedule.early:
             self.settle()
@@ -124,7 +127,10 @@ class RoundScheduler(ABC):
         yield from (self.land(round) for round in early if self.in_flight[round].pending.arrived())
 
     def catch_up(self) -> Iterator[RoundReport]:
-        """Land what was decided while this peer was away; on to the step after which the round leaves that is open."""
+        """Land the rounds that were decided while this peer was away, and advance to the first open round.
+
+        The position is then the step after which that round launches.
+        """
         while missed := [r for r in self.schedule.due(self.inner_step).launch if self.exchange.decided(r)]:
             self.in_flight |= {round: self.left_out(round) for round in missed}
             yield from (self.land(round) for round in sorted(self.in_flight))
@@ -133,24 +139,24 @@ class RoundScheduler(ABC):
             self.inner_step = next(step for step in count(self.inner_step + 1) if self.schedule.due(step).launch)
 
     def settle(self) -> None:
-        """What was leaving is in flight. Raises what went wrong there."""
+        """Wait until all rounds being prepared are in flight. Raises what preparing them raised."""
         for round in list(self.leaving):
             self.in_flight[round] = self.leaving.pop(round).flight()
 
     @abstractmethod
     def depart(self, round: Round) -> None:
-        """A round leaves: it is in flight now, or leaving."""
+        """Launch a round: put it into `in_flight` now, or into `leaving` while it is prepared."""
 
     @abstractmethod
     def left_out(self, round: Round) -> InFlight:
-        """A round that was decided without a message of this peer."""
+        """Return a round in flight that was decided without a message of this peer."""
 
     @abstractmethod
     def land(self, round: Round) -> RoundReport:
-        """A round of `in_flight` lands, or has failed; it is not in flight any more."""
+        """Remove a round from `in_flight` and land it; return its report, which also describes a failure."""
 
 
 def launch_step(schedule: Schedule, round: Round) -> int:
-    """The inner step after which a round leaves."""
+    """Return the inner step after which a round launches."""
     last = schedule.inner_steps(round.number + 1)
     return next(step for step in range(last, -1, -1) if round in schedule.due(step).launch)

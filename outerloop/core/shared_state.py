@@ -1,12 +1,12 @@
-"""What all replicas of a run hold alike, handed to one that comes late or was away for too long.
+"""Pack the state that all replicas of a run share, for a replica that joins late or was away for too long.
 
     slow weights φ, the outer method's state, what was agreed on for the next round, the schedule's state, mean buffers,
     norms of the last rounds
     -> bytes (canonical.py)
-    -> φ, method, agreement, H, buffers and norms become those;  θ ← φ_new + (θ − φ_old)
+    -> φ, method, agreement, H, buffers and norms are replaced by these;  θ ← φ_new + (θ − φ_old)
 
-So the pseudo-gradient Δ = φ − θ stays what it was, to rounding: nothing for a newcomer, and for one that was away what
-it has learned since its last round, which its next message carries. Its residual is its own and stays.
+So the pseudo-gradient Δ = φ − θ stays what it was, up to rounding: zero for a new peer, and for a peer that was away
+its progress since its last round, which its next message carries. The residual of each peer is private and stays.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ STATES = 4
 """Upper bound of the size of a state, in copies of the slow weights: an outer AdamW needs three."""
 OVERHEAD_BYTES = 1 << 20
 SCREEN = "screen"
-"""The one part that states of older runs lack."""
+"""The only part that states of older runs lack."""
 PARTS = {"slow", "method", "agreed", "schedule", "buffers", SCREEN}
 
 
 class SharedState:
     """The shared part of one replica: its slow weights, the outer method's and the payload's state, mean buffers.
 
-    `evolving`: the schedule, if it has a state. `most_bytes`: what a state of this run can have at most.
+    `evolving`: the schedule, if it has a state. `most_bytes`: the maximum size of a state of this run.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class SharedState:
         self.most_bytes = OVERHEAD_BYTES + STATES * sum(x.numel() * x.itemsize for x in held)
 
     def pack(self) -> bytes:
-        """Equal bytes on all replicas that have landed the same rounds."""
+        """Return the shared state as bytes, which are equal on all replicas that have landed the same rounds."""
         return canonical.pack(
             {
                 "slow": self.replica.slow,
@@ -74,7 +74,10 @@ class SharedState:
 
     @torch.no_grad()
     def take(self, content: bytes) -> None:
-        """Become what `pack` gave elsewhere. Raises UserError, unchanged, when that cannot be this run's."""
+        """Take over what `pack` returned on another peer.
+
+        Raises UserError if it does not fit this run; then nothing changes.
+        """
         try:
             state = on_device(canonical.unpack(content), self.replica.device)
             self.check(state)
@@ -92,12 +95,13 @@ class SharedState:
         island.write({name: slow[name] - x for name, x in delta.items()}, merge_local=0.0)
 
     def check(self, state: Any) -> None:
-        """Raises ValueError, KeyError, TypeError, AttributeError or OverflowError: what of it cannot be taken over.
+        """Check that a state can be taken over.
 
-        Parts that check what they load do so on a copy of theirs.
+        Raises ValueError, KeyError, TypeError, AttributeError or OverflowError. Parts that check what they load do so
+        on a copy.
         """
         if not isinstance(state, dict) or state.keys() | {SCREEN} != PARTS:
-            raise ValueError(f"a state is a map of {', '.join(sorted(PARTS))}")
+            raise ValueError(f"a state must be a map of {', '.join(sorted(PARTS))}")
         check(state["slow"], self.replica.slow)
         check(state["buffers"], self.buffers.mean)
         check_method(self.method, state["method"], self.replica.slow)
@@ -110,13 +114,13 @@ class SharedState:
 
 
 def check(came: Any, own: Tensors) -> None:
-    """Raises ValueError naming what of `came` differs from the tensors here."""
+    """Check that `came` has the names, shapes and dtypes of the own tensors, and is finite. Raises ValueError."""
     if came.keys() != own.keys():
         raise ValueError(f"only one side has {', '.join(sorted(came.keys() ^ own.keys()))}")
     for name, x in own.items():
         there, here = came[name], f"{x.dtype} {tuple(x.shape)}"
         if not isinstance(there, Tensor):
-            raise ValueError(f"{name} is no tensor there and {here} here")
+            raise ValueError(f"{name} is not a tensor there and {here} here")
         if (there.shape, there.dtype) != (x.shape, x.dtype):
             raise ValueError(f"{name} is {there.dtype} {tuple(there.shape)} there and {here} here")
         if not there.isfinite().all():
@@ -124,16 +128,16 @@ def check(came: Any, own: Tensors) -> None:
 
 
 def check_agreed(payload: UpdateCodec, came: Any, slow: Tensors) -> None:
-    """Raises ValueError or TypeError for what the compressor here cannot go by in the next round."""
+    """Check that the compressor can use what was agreed on in the next round. Raises ValueError or TypeError."""
     if came.keys() != {"agreed"}:
-        raise ValueError("what was agreed on is a map of names")
+        raise ValueError("what was agreed on must be a map of names")
     for name, word in came["agreed"].items():
         codec = codec_of(payload.compress, slow[name].shape) if name in slow else None
         if not isinstance(codec, ScaleCom):
             raise ValueError(f"nothing can be agreed on for {name} here")
         number, positions = word
         if type(number) is not int or not 0 <= number <= MOST_ROUNDS or not isinstance(positions, Tensor):
-            raise ValueError(f"what was agreed on for {name} is no round and positions")
+            raise ValueError(f"what was agreed on for {name} is not a round and positions")
         if positions.dtype != torch.uint8 or positions.dim() != 1:
             raise ValueError(f"what was agreed on for {name} is {positions.dtype} {tuple(positions.shape)}")
         codec.positions(codec.rows_of(slow[name].numel()), replace(payload.moment(number, name), agreed=positions))

@@ -1,4 +1,4 @@
-"""How far a run goes on while this peer takes one inner step: by one step, or by those that the clock has passed."""
+"""Count how far a run advances per inner step of this peer: by one step, or by the steps that the clock has passed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 
 class StepClock:
-    """Time-based steps begin when the first inner step ends: what came before it was no training.
+    """Counts steps. Time-based steps start when the first inner step ends, because the time before it was not training.
 
     Args:
         step_s: seconds of a counted step; 0: every inner step counts as one.
@@ -17,7 +17,7 @@ class StepClock:
         self.since_s: float | None = None
 
     def passed(self) -> int:
-        """Counted steps that are over, now that an inner step is; what is left of the clock is carried over."""
+        """Return the number of counted steps that are over after an inner step. Remaining time is carried over."""
         if not self.step_s:
             return 1
         if self.since_s is None:
@@ -27,5 +27,5 @@ class StepClock:
         return steps
 
     def restart(self) -> None:
-        """The clock begins anew: a round has landed here, as it has at the others."""
+        """Restart the clock: a round has landed on this peer, as it has on the others."""
         self.since_s = time.monotonic()

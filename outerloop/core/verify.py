@@ -1,4 +1,4 @@
-"""What of a round lands: which messages can, how far they agree, whether the replicas behind them are still one."""
+"""Verify a round before it lands: usable messages, agreement of payloads, equality of the replicas that sent them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from outerloop.protocols import Exchange
 from outerloop.types import Contribution, Refusals, ReplicasDiverged, Round, StateTransferRequired, Tensors
 
 RECENT = 8
-"""Rounds after which a peer that took part in none of them is not waited for to say whose weights are right."""
+"""Number of rounds after which a peer that took part in none of them is not needed to judge whose weights are right."""
 
 
 @dataclass(frozen=True)
 class VerifiedRound:
-    """All messages of a round that can land as one, those that cannot, and how far payloads agree, -1 .. 1.
+    """The combined usable messages of a round, the refused ones, and how far the payloads agree, -1 .. 1.
 
-    `agreement` is None where nobody goes by it, or nothing was sent to agree on. `measured`: of those that land.
+    `agreement` is None if no schedule needs it, or if there was nothing to compare. `measured`: of the usable messages.
     """
 
     combined: AggregatedRound
@@ -32,9 +32,10 @@ class VerifiedRound:
 
 
 class RoundVerifier:
-    """`shared`: all replicas of the run hold equal slow weights. `measures`: the schedule goes by the agreement.
+    """Checks the messages of each round.
 
-    `screen`: which contributions count, and for how much.
+    `shared`: all replicas of the run hold equal slow weights. `measures`: the schedule needs the agreement. `screen`:
+    decides which contributions count, and with what weight.
     """
 
     def __init__(
@@ -46,9 +47,10 @@ class RoundVerifier:
         self.since = math.inf
 
     def verdict(self, received: Sequence[Contribution], like: Tensors, refused: Refusals) -> VerifiedRound:
-        """Of all messages of a round but those that are refused already. Raises InvalidMessage; changes nothing.
+        """Verify and combine the messages of a round that are not refused yet. Raises InvalidMessage; changes nothing.
 
-        `refused`: what another reading of the same round came to, by their norms, too; empty in the first reading.
+        `refused`: the result of an earlier reading of the same round, which includes screening by norms. Empty in the
+        first reading.
         """
         verdict = self.read(received, like, refused, screened=bool(refused))
         if not self.measures:
@@ -58,11 +60,12 @@ class RoundVerifier:
     def read(
         self, received: Sequence[Contribution], like: Tensors, refused: Refusals, *, screened: bool
     ) -> VerifiedRound:
-        """All messages as one, and which were left out, why. Raises InvalidMessage.
+        """Combine all usable messages, and list those left out and why. Raises InvalidMessage.
 
-        Where a round waits for everybody, one that cannot be landed fails it. Else it is left out: all peers have the
-        same messages, and what one of them cannot decode the others cannot either. Those that can be decoded are
-        `screened` by their norms once: another look at those that are left would refuse more.
+        If the exchange waits for all peers, a message that cannot be decoded fails the round. Otherwise the message is
+        left out: all peers have the same messages, and what one peer cannot decode the others cannot decode either.
+        Messages that can be decoded are `screened` by their norms only once: screening the remaining ones again would
+        refuse more.
         """
         fit = [one for one in received if one.peer not in refused]
         if not fit:
@@ -81,27 +84,27 @@ class RoundVerifier:
         return self.read(received, like, {**refused, **new}, screened=screened)
 
     def combined(self, decoded: DecodedRound, like: Tensors, measured: Measured, refused: Refusals) -> VerifiedRound:
-        """These messages as one, as far as the screen lets them count. Raises InvalidMessage."""
+        """Combine these messages with the factors and weights that the screen gives them. Raises InvalidMessage."""
         factors, samples = self.screen.factors(measured), self.screen.weights(measured)
         combined = self.routes.combine(decoded, like, factors=factors, samples=samples)
         return VerifiedRound(combined, measured, refused, None)
 
     def measured(self, decoded: DecodedRound, fragment: int, refused: Refusals) -> Measured:
-        """Return what the screen goes by."""
+        """Return the measurements that the screen is based on."""
         samples = [message.header.samples for message in decoded.messages]
         peers = [message.header.peer for message in decoded.messages]
         own = peers.index(self.exchange.peer) if self.exchange.peer in peers else None
         return Measured(fragment, decoded.norms, samples, refused=len(refused), own=own)
 
     def too_long(self, decoded: DecodedRound, measured: Measured) -> Refusals:
-        """The messages that do not count by their norms and samples, and why."""
+        """Return the messages that the screen rejects by their norms and samples, and why."""
         if not self.screen.on or self.exchange.waits_for_all:
             return {}
         peers = [message.header.peer for message in decoded.messages]
         return {peers[place]: f"{peers[place]}: {why}" for place, why in self.screen.refusals(measured).items()}
 
     def undecodable(self, fit: Sequence[Contribution], like: Tensors) -> Refusals:
-        """The messages that cannot be landed alone, and why."""
+        """Return the messages that cannot be decoded and combined even on their own, and why."""
         found = {}
         for one in fit:
             try:
@@ -112,14 +115,13 @@ class RoundVerifier:
         return found
 
     def diverged(self, messages: Sequence[wire.Message], own: int, round: Round) -> tuple[str, ...]:
-        """Return the peers whose headers carry another hash of the slow weights than most; `own` is the one here.
+        """Return the peers whose headers carry a different hash of the slow weights than most.
 
-        With recently seen peers missing, nobody is judged by a hash that fewer than half of all show: the leader may
-        have picked the participants (`in_doubt`).
+        `own` is this peer's hash. If recently seen peers are missing, a hash shown by fewer than half of all peers is
+        not used to judge any peer: the leader may have picked the participants (`in_doubt`).
 
-        Raises StateTransferRequired when this peer is one of the minority and can take over the state of the others;
-        ReplicasDiverged when all have shown their hashes and none is that of most, or where a minority cannot take
-        over.
+        Raises StateTransferRequired if this peer is in the minority and can take over the state of the others. Raises
+        ReplicasDiverged if all hashes are known and none has a majority, or if a minority cannot take over state.
         """
         hashes = self.hashes(messages, own)
         if not self.shared or len(set(hashes.values())) == 1 or self.in_doubt(messages, own, round):
@@ -128,17 +130,17 @@ class RoundVerifier:
         if self.exchange.recovery is None or 2 * peers <= len(hashes):
             shown = {peer: f"{slow:016x}" for peer, slow in hashes.items()}
             raise ReplicasDiverged(
-                f"slow weights differ between peers before round {round.number}, and nobody can know whose are right:"
-                f" {shown}"
+                f"slow weights differ between peers before round {round.number}, and it cannot be known whose are"
+                f" right: {shown}"
             )
         if own != most:
             raise StateTransferRequired(self.exchange.recovery)
         return tuple(peer for peer, slow in hashes.items() if slow != most)
 
     def in_doubt(self, messages: Sequence[wire.Message], own: int, round: Round) -> str:
-        """Return in one line that hashes differ and too few are known to judge; empty where that is not so.
+        """Return one line if hashes differ and too few are known to judge; empty otherwise.
 
-        Fewer than half of all lie, so of half that show one hash at least one is honest.
+        Fewer than half of all peers are assumed to lie, so among a half that shows one hash at least one is honest.
         """
         hashes = self.hashes(messages, own)
         if not self.shared or len(set(hashes.values())) == 1 or self.exchange.recovery is None:
@@ -148,19 +150,22 @@ class RoundVerifier:
         if len(hashes) >= known or (2 * peers > len(hashes) and 2 * peers >= known):
             return ""
         odd = ", ".join(sorted(peer for peer, slow in hashes.items() if slow != own))
-        return f"{odd}: other weights than here; {len(hashes)} of {known} peers are too few to know whose are right"
+        return f"{odd}: weights differ from here; {len(hashes)} of {known} peers are too few to know whose are right"
 
     def known(self, peers: Collection[str], number: int) -> int:
-        """How many there are with those of the last rounds before this one; all, where some may not be seen yet."""
+        """Return the number of peers, including those of the last rounds before this one.
+
+        While some peers may not have been seen yet, return at least the size of the run.
+        """
         absent = {peer for peer, last in self.seen.items() if last >= number - RECENT} - set(peers)
         known = len(peers) + len(absent)
         return max(known, self.exchange.size) if number - self.since < RECENT else known
 
     def landed(self, messages: Sequence[wire.Message], round: Round) -> None:
-        """Remember who took part in a round."""
+        """Record which peers took part in a round."""
         self.since = min(self.since, round.number)
         self.seen |= {message.header.peer: round.number for message in messages}
 
     def hashes(self, messages: Sequence[wire.Message], own: int) -> dict[str, int]:
-        """Return the hash of the slow weights that each peer shows, this one included."""
+        """Return the hash of the slow weights that each peer shows, this peer included."""
         return {m.header.peer: m.header.slow for m in messages} | {self.exchange.peer: own}

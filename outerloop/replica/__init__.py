@@ -1,1 +1,1 @@
-"""The weights of one peer, on one process or cut over several."""
+"""The weights of one peer, in one process or sharded over several."""

@@ -1,10 +1,11 @@
-"""Float buffers of a model, BatchNorm statistics above all: left local, or the mean of all peers when a round lands.
+"""Handle float buffers of a model, mainly BatchNorm statistics: keep them local, or average them over all peers.
 
     averaged:   b ← (1/P) Σ_p b_p        b_p: what peer p held at launch; summed in float64, in peer-name order
 
-They travel as they are, beside fragment 0, and no method, feedback or aggregate touches them: a running variance must
-not overshoot. A peer whose message did not count keeps its own, which belong to its own weights. Integer buffers, and
-those that a checkpoint of the model leaves out, are constants or counters and stay local.
+Buffers are averaged when a round lands. They are sent uncompressed with fragment 0, and no method, feedback or
+aggregate touches them: a running variance must not overshoot. A peer whose message did not count keeps its own buffers,
+which belong to its own weights. Integer buffers, and buffers that the model's state_dict omits, are constants or
+counters and stay local.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from outerloop.types import Parts, Tensors, UserError
 
 KINDS = ("local", "averaged")
 RIDE_WITH = 0
-"""The fragment whose messages carry them."""
+"""The fragment whose messages carry the buffers."""
 
 
 class Buffers:
-    """`mean`: name -> what all replicas hold alike since the last landing; empty when buffers stay local.
+    """The float buffers of one model.
+
+    `mean`: name -> the values that all replicas share since the last landing; empty if buffers stay local.
 
     Args:
         model: its buffers are read at launch, and written in place at landing.
@@ -39,44 +42,44 @@ class Buffers:
 
     def __init__(self, model: Module, *, kind: str) -> None:
         if kind not in KINDS:
-            raise UserError(f"buffers={kind} is not one of {', '.join(KINDS)}: type buffers=local")
+            raise UserError(f"buffers={kind} is not one of {', '.join(KINDS)}: set buffers=local")
         self.model = model
         saved = model.state_dict() if kind == "averaged" else {}
         floats = {name: b for name, b in model.named_buffers() if name in saved and b.is_floating_point()}
         self.mean = {name: b.detach().clone() for name, b in floats.items()}
 
     def schema(self, fragment: int) -> wire.Schema:
-        """Names and shapes of what travels beside a fragment."""
+        """Return names and shapes of the buffers that are sent with a fragment."""
         return {name: b.shape for name, b in self.mean.items() if fragment == RIDE_WITH}
 
     def parts(self, fragment: int) -> dict[str, Parts]:
-        """What travels beside a fragment: copies of it as it is now."""
+        """Return copies of the buffers that are sent with a fragment, as they are now."""
         return {name: {"value": self.model.get_buffer(name).detach().clone()} for name in self.schema(fragment)}
 
     def combine(self, messages: Sequence[wire.Message]) -> Tensors:
-        """The mean of what all peers sent, in peer-name order. Raises InvalidMessage; changes nothing."""
+        """Return the mean of what all peers sent, in peer-name order. Raises InvalidMessage; changes nothing."""
         names = self.schema(messages[0].header.fragment)
         return {name: mean_of([value_of(m, name, self.mean[name]) for m in messages]) for name in names}
 
     @torch.no_grad()
     def land(self, mean: Tensors, *, counted: bool) -> None:
-        """Remember the mean, and put it into the model if this peer's message `counted`."""
+        """Remember the mean, and write it to the model if this peer's message `counted`."""
         for name, b in mean.items():
             self.mean[name].copy_(b)
             if counted:
                 self.model.get_buffer(name).copy_(b)
 
     def state_dict(self) -> dict[str, Any]:
-        """The last mean; the model's own buffers are in its own state."""
+        """Return the last mean; the model's own buffers are in the model's state."""
         return dict(self.mean)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self.land(state, counted=False)
 
 
 def value_of(message: wire.Message, name: str, like: Tensor) -> Tensor:
-    """One peer's buffer. Raises InvalidMessage unless it has the shape and dtype of `like` and is finite."""
+    """Return one peer's buffer. Raises InvalidMessage unless it has the shape and dtype of `like` and is finite."""
     x = message.parts[name].get("value")
     if x is None or (x.shape, x.dtype) != (like.shape, like.dtype) or not bool(x.isfinite().all()):
         kind = f"{like.dtype} {tuple(like.shape)}"
@@ -85,5 +88,5 @@ def value_of(message: wire.Message, name: str, like: Tensor) -> Tensor:
 
 
 def mean_of(sent: list[Tensor]) -> Tensor:
-    """The mean of P tensors: equal ones stay what they are, bit for bit."""
+    """Return the mean of P tensors. If all are equal, the mean equals them bit for bit."""
     return divided(total([x.double() for x in sent]), len(sent)).to(sent[0].dtype)

@@ -1,11 +1,12 @@
-"""An island that meets others as whole tensors: the leader holds the outer state, the others lend a hand.
+"""Present an island to other islands as whole tensors: the leader holds the outer state, the other ranks assist.
 
-    leader reads:    every rank gathers one parameter after another; only the leader keeps what it gets
-    leader writes:   the leader's full tensors go out one after another; every rank keeps its shard
+    leader reads:    every rank gathers one parameter after another; only the leader keeps the result
+    leader writes:   the leader's full tensors are sent one after another; every rank keeps its shard
 
-Islands of unequal sizes can meet so, and one of many ranks meets one of a single process; slow weights, residual and
-momentum are the leader's alone, whole. Where all islands are cut alike, lanes (island.py) need neither the gathering
-nor the room. The other ranks follow: they serve the leader after every inner step, until it lets them go on.
+So islands of different sizes can exchange rounds, and an island of many ranks can exchange with a single process. Only
+the leader holds slow weights, residual and momentum, unsharded. If all islands are sharded in the same way, lanes
+(island.py) need neither the gathering nor the memory. The other ranks follow: after every inner step they serve the
+leader until it lets them continue.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from outerloop.types import LeaderFailed, Tensors, UserError
 
 
 class Gathered(Island):
-    """At the leader, the parameters as full tensors. What is read is a copy.
+    """The parameters as full tensors, on the leader. What is read is a copy.
 
     Args:
         model: under `fully_shard`, or a copy of it in every process (DDP).
         ranks: all processes of the island.
-        state_device: of the leader's outer state, if that shall not lie with its model.
+        state_device: of the leader's outer state, if it is not the model's.
 
     Raises:
         UserError: if the model has no trainable parameter.
@@ -44,37 +45,40 @@ class Gathered(Island):
         self.ranks = ranks
 
     def local(self, name: str) -> Tensor:
-        """A parameter as it is, whole."""
+        """Return a parameter in the model's own precision, whole."""
         return self.pick([name])[name]
 
     def layouts(self) -> dict[str, str]:
-        """Shapes; how an island cuts them is its own affair."""
+        """Return the shapes only; how an island is sharded does not concern other islands."""
         return {name: f"{list(p.shape)}" for name, p in self.params.items()}
 
     def read(self, names: Sequence[str], what: Literal["weights", "gradients"]) -> Tensors:
-        """Fast weights or gradients as float32 or wider, whole."""
+        """Return fast weights or gradients as float32 or wider, whole."""
         self.tell("gather", names=list(names), what=what)
         return {name: widened(x) for name, x in self.gather(names, what).items()}
 
     def pick(self, names: Iterable[str]) -> Tensors:
-        """Fast weights in the model's own precision, whole."""
+        """Return fast weights in the model's own precision, whole."""
         names = list(names)
         self.tell("gather", names=names, what="weights")
         return self.gather(names, "weights")
 
     def write(self, slow: Tensors, *, merge_local: float) -> None:
-        """θ ← merge_local · θ + (1 − merge_local) · φ, of every rank."""
+        """Compute θ ← merge_local · θ + (1 − merge_local) · φ on every rank."""
         self.tell("scatter", types={name: str(x.dtype) for name, x in slow.items()}, merge_local=merge_local)
         self.scatter(slow, merge_local)
 
     def add(self, tensors: Tensors, *, times: float) -> None:
-        """θ ← θ + times · x, of every rank."""
+        """Compute θ ← θ + times · x on every rank."""
         now = self.pick(tensors)
         self.write({name: torch.add(now[name], x, alpha=times) for name, x in tensors.items()}, merge_local=0.0)
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """The other ranks serve meanwhile; then they go on with their inner steps, or raise because this one did."""
+        """Have the other ranks serve meanwhile.
+
+        Afterwards they continue with inner steps, or raise because this rank did.
+        """
         try:
             yield
         except Exception as error:
@@ -83,21 +87,21 @@ class Gathered(Island):
         self.tell("go on")
 
     def call(self, work: str, **details: Any) -> None:
-        """The other ranks do their part of this work; theirs is no call."""
+        """Have the other ranks do their part of this work; on those ranks this method does nothing."""
         if self.ranks.leads:
             self.tell(work, **details)
 
     def complete(self, slow: Tensors, *, keep: bool) -> Tensors:
-        """They are whole."""
+        """Return the tensors, which are whole already, on the CPU."""
         return {name: x.cpu() for name, x in slow.items()} if keep else {}
 
     def tell(self, order: str, **details: Any) -> None:
-        """One order to the followers."""
+        """Send one order to the followers."""
         self.ranks.spread(json.dumps({"do": order} | details).encode())
 
     @torch.no_grad()
     def gather(self, names: Iterable[str], what: str) -> Tensors:
-        """All ranks call it; the leader gets the full tensors, the others nothing."""
+        """Gather full tensors. All ranks call it; the leader gets the tensors, the other ranks nothing."""
         kept = {}
         for name in names:
             full = whole(self.params[name], of_gradient=what == "gradients")
@@ -107,7 +111,7 @@ class Gathered(Island):
 
     @torch.no_grad()
     def scatter(self, tensors: Tensors, merge_local: float) -> None:
-        """All ranks call it; `tensors` are the leader's, and of any content with the others."""
+        """Write tensors to the model. All ranks call it; only the leader's `tensors` have meaningful values."""
         for name, x in tensors.items():
             p = self.params[name]
             part = shard_of(x, p) if hasattr(p, "device_mesh") else self.ranks.same(x.to(p.device))
@@ -115,7 +119,7 @@ class Gathered(Island):
 
 
 class Follower:
-    """What a rank has that does not lead: attach it as one attaches an outer loop."""
+    """The stand-in for an outer loop on a rank that does not lead. It is attached in the same way."""
 
     announced = False
 
@@ -123,23 +127,23 @@ class Follower:
         self.island = island
 
     def before_update(self) -> float:
-        """Nothing reads the weights meanwhile."""
+        """Return 0: nothing reads the weights meanwhile."""
         return 0.0
 
     def after_inner_step(self, samples: int) -> list[Any]:
-        """Serve the leader; there is never a report."""
+        """Serve the leader. There is never a report."""
         self.serve()
         return []
 
     def serve(self) -> None:
-        """Take part in what the leader reads and writes, until it lets this rank go on. Raises as `hear` does."""
+        """Take part in what the leader reads and writes, until it lets this rank continue. Raises as `hear` does."""
         while self.hear()["do"] != "go on":
             pass
 
     def hear(self) -> dict[str, Any]:
-        """The leader's next order; one to read or to write has been followed.
+        """Return the leader's next order; an order to read or write has already been carried out.
 
-        Raises UserError when the leader has raised one, LeaderFailed when it has raised anything else.
+        Raises UserError if the leader has raised one, LeaderFailed if it has raised anything else.
         """
         order = json.loads(self.island.ranks.spread(b""))
         if order["do"] == "gather":

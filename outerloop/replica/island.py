@@ -1,12 +1,13 @@
-"""One replica as plain tensors: the door between a model and the outer loop.
+"""One replica as plain tensors: the interface between a model and the outer loop.
 
-Of a model under `fully_shard` a process holds a shard of every parameter, and that is what the outer loop sees: each
-process is a lane, which meets the process that holds the same shards of the other islands. No full tensor is built;
-slow weights, residual and momentum are sharded as the model is. A lane compresses its shard as a tensor of its own, so
-chunks, scales and norms are those of the shard. A shard may have no value at all.
+If the model is under `fully_shard`, a process holds a shard of every parameter, and this is what the outer loop sees.
+Each process is a lane, which exchanges with the processes that hold the same shards in the other islands. No full
+tensor is built; slow weights, residual and momentum are sharded as the model is. A lane compresses its shard as a
+separate tensor, so chunks, scales and norms are those of the shard. A shard may be empty.
 
-Outer state lies with the model, or on a device of its own: the room of slow weights, residual and momentum on a GPU is
-then free, and a round's launch and landing are paid on the CPU, which copies of the fast weights go to and come from.
+Outer state is stored on the model's device or on a separate device. With a separate device (CPU), slow weights,
+residual and momentum take no GPU memory. Launch and landing then run on the CPU, and copies of the fast weights are
+transferred both ways.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from outerloop.types import Made, Tensors, UserError
 
 
 def here(work: Callable[..., Made], *args: Any) -> Made:
-    """Do it in this thread."""
+    """Call work(*args) in this thread."""
     return work(*args)
 
 
 class Island:
-    """The trainable parameters of one model, by name; tied parameters appear once, frozen ones not at all.
+    """The trainable parameters of one model, by name. Tied parameters appear once, frozen ones not at all.
 
     Args:
         model: on its device.
-        state_device: of the outer state, if that shall not lie with the model: "cpu".
-        compute: does work(*args) in the thread that computes for this model, and returns what that does.
+        state_device: of the outer state, if it is not the model's: "cpu".
+        compute: calls work(*args) in the thread that computes for this model, and returns the result.
 
     Raises:
         UserError: if the model has no trainable parameter.
@@ -55,7 +56,10 @@ class Island:
         self.state_device = None if state_device == torch.device(there.type) else state_device
 
     def check_whole(self) -> None:
-        """Raises UserError naming a trainable parameter that the model has got since, and nobody would exchange."""
+        """Check that no trainable parameter was added or replaced, since it would not be exchanged.
+
+        Raises UserError naming it.
+        """
         cut_again(self.model)
         for name, p in trainable(self.model).items():
             if self.params.get(name) is not p:
@@ -67,42 +71,45 @@ class Island:
 
     @property
     def in_place(self) -> bool:
-        """Whether what `pick` gives is the model's own memory, so that kernels may write into it; else it is a copy."""
+        """True if `pick` returns the model's own memory, so that kernels may write into it; False if it copies."""
         return self.state_device is None
 
     def held(self, name: str) -> Tensor:
-        """A parameter as this process holds it, in the model's memory: the whole of it, or a shard."""
+        """Return a parameter as this process holds it, in the model's memory: whole, or a shard."""
         return local_of(self.params[name].detach())
 
     def brought(self, x: Tensor) -> Tensor:
-        """x where the outer state is: itself, or a copy elsewhere."""
+        """Return x on the device of the outer state: itself, or a copy on another device."""
         return x if self.state_device is None else copied(x, device=self.state_device)
 
     def local(self, name: str) -> Tensor:
-        """A parameter in the model's own precision where the outer state is: the whole of it, or this lane's shard."""
+        """Return a parameter in its own precision, on the device of the outer state: whole, or this lane's shard."""
         return self.brought(self.held(name))
 
     def layouts(self) -> dict[str, str]:
-        """What lanes that meet must have in common, by name: shapes, and which shard of them is here."""
+        """Return what lanes that exchange must have in common, by name: shapes, and which shard of them this is."""
         return {name: layout_of(p) + self.order_of(name) for name, p in self.params.items()}
 
     def order_of(self, name: str) -> str:
-        """Of memory, where kernels do not take it: others of this shape round otherwise, so they may not meet."""
+        """Describe the memory order of a tensor that the kernels do not take, since it is rounded differently.
+
+        Lanes with different orders may therefore not exchange.
+        """
         return "" if self.held(name).is_contiguous() else ", not contiguous"
 
     def read(self, names: Sequence[str], what: Literal["weights", "gradients"]) -> Tensors:
-        """Fast weights or gradients as float32 or wider; a view where the model's precision and device allow it."""
+        """Return fast weights or gradients as float32 or wider; a view if the model's precision and device allow it."""
         if what == "weights":
             return {name: widened(self.local(name)) for name in names}
         return {name: widened(self.brought(gradient_of(self.params[name]))) for name in names}
 
     def pick(self, names: Iterable[str]) -> Tensors:
-        """Fast weights as they are, in the model's own precision."""
+        """Return fast weights in the model's own precision."""
         return {name: self.local(name) for name in names}
 
     @torch.no_grad()
     def write(self, slow: Tensors, *, merge_local: float) -> None:
-        """θ ← merge_local · θ + (1 − merge_local) · φ, in place; at 0 a plain copy."""
+        """Compute θ ← merge_local · θ + (1 − merge_local) · φ, in place; at 0 a plain copy."""
         for name, x in slow.items():
             fast = self.held(name)
             if merge_local:
@@ -112,7 +119,7 @@ class Island:
 
     @torch.no_grad()
     def add(self, tensors: Tensors, *, times: float) -> None:
-        """θ ← θ + times · x, in place, rounded once to the model's precision."""
+        """Compute θ ← θ + times · x, in place, rounded once to the model's precision."""
         for name, x in tensors.items():
             fast = self.held(name)
             fast.add_(x.to(fast.device), alpha=times)
@@ -120,38 +127,41 @@ class Island:
 
     @property
     def in_lanes(self) -> bool:
-        """Whether the model is under `fully_shard`, so that a process exchanges its shards, be it the only one."""
+        """True if the model is under `fully_shard`, even with one process: processes then exchange their shards."""
         return is_cut(self.model)
 
     def complete(self, slow: Tensors, *, keep: bool) -> Tensors:
-        """Tensors cut as the parameters are, whole and on the CPU, for who shall `keep` them. A collective in lanes."""
+        """Return sharded tensors whole and on the CPU, on ranks that `keep` them. A collective in lanes."""
         return whole_of(slow, self.params, keep=keep)
 
     def call(self, work: str, **details: Any) -> None:
-        """All ranks of the island do this work by themselves, or there are no others."""
+        """Have the other ranks do this work. Here a no-op: all ranks do it independently, or there are no others."""
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """While the outer loop does what is due after an inner step."""
+        """Surround what the outer loop does after an inner step; here a no-op."""
         yield
 
 
 def trainable(model: Module) -> dict[str, Parameter]:
-    """Trainable parameters by name; tied ones once."""
+    """Return trainable parameters by name; tied ones once."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
 def gradient_of(p: Tensor) -> Tensor:
-    """The gradient, or zeros where this step did not reach the parameter."""
+    """Return the gradient, or zeros if this step did not reach the parameter."""
     return local_of(torch.zeros_like(p) if p.grad is None else p.grad).detach()
 
 
 def copied(x: Tensor, *, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
-    """A contiguous copy on a device, page-locked where it stands for what is on a GPU: the way back is then direct."""
+    """Return a contiguous copy on a device.
+
+    A CPU copy of a GPU tensor is page-locked, so that copying it back is direct.
+    """
     pinned = device.type == "cpu" and (x.is_cuda or x.is_pinned())
     return torch.empty(x.shape, dtype=dtype or x.dtype, device=device, pin_memory=pinned).copy_(x)
 
 
 def widened(x: Tensor) -> Tensor:
-    """float32 for the half precisions, unchanged otherwise."""
+    """Return half-precision tensors as float32, others unchanged."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x

@@ -1,4 +1,4 @@
-"""The processes of one island, or of those that hold the same of it: the first of them leads, and tells the others."""
+"""Communicate among the processes of one island, or those that hold the same shard. The first process leads."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from torch import distributed as dist
 
 
 class RankGroup:
-    """Words inside an island, in the group that its inner steps use as well: from the same thread, so nothing mixes.
+    """Messages within an island, over the same process group as the inner steps.
 
-    While the leader waits for a round, the others wait for its word; the timeout of the group must be the longer one.
+    All calls come from the same thread, so messages are never mixed up. While the leader waits for a round, the other
+    ranks wait for its message; the timeout of the group must be longer than that wait.
 
     Args:
-        group: None: this process alone.
-        tag: of words from one process to one other, which do not mix with words of other tags.
+        group: None: only this process.
+        tag: of point-to-point messages, which are kept apart from messages with other tags.
     """
 
     def __init__(self, group: dist.ProcessGroup | None, *, tag: int = 0) -> None:
@@ -29,15 +30,15 @@ class RankGroup:
 
     @property
     def threads(self) -> bool:
-        """Whether another thread may speak `apart`: over gloo; nccl has no tags."""
+        """True if another thread may communicate via `apart`: over gloo; nccl has no tags."""
         return self.device == torch.device("cpu")
 
     def apart(self) -> Self:
-        """The same processes, for another thread: all words but sums go from one process to one other."""
+        """Return the same group for another thread: all its messages except sums are point-to-point."""
         return type(self)(self.group, tag=1)
 
     def spread(self, data: bytes) -> bytes:
-        """The leader's bytes, at all; what the others come with has no meaning."""
+        """Broadcast the leader's bytes to all ranks; the argument of the other ranks is ignored."""
         if self.group is None:
             return data
         if self.tag:
@@ -50,14 +51,17 @@ class RankGroup:
         return content.cpu().numpy().tobytes()
 
     def gather(self, data: bytes) -> list[bytes]:
-        """Every rank's bytes in their order, at the leader; nothing at the others."""
+        """Return every rank's bytes in rank order on the leader, nothing on other ranks."""
         if self.leads:
             return [data, *(self.taken(rank) for rank in range(1, self.size))]
         self.give(data, 0)
         return []
 
     def deal(self, parts: Sequence[bytes]) -> bytes:
-        """To each rank its part; the leader has them all, and what the others come with has no meaning."""
+        """Send each rank its part and return this rank's part.
+
+        The argument of ranks other than the leader is ignored.
+        """
         if not self.leads:
             return self.taken(0)
         for rank in range(1, self.size):
@@ -65,13 +69,13 @@ class RankGroup:
         return parts[0]
 
     def give(self, data: bytes, rank: int) -> None:
-        """Bytes to one rank, which takes them."""
+        """Send bytes to one rank, which must call `taken`."""
         dist.send(torch.tensor([len(data)], device=self.device), group=self.group, group_dst=rank, tag=self.tag)
         if data:
             dist.send(tensor_of(data).to(self.device), group=self.group, group_dst=rank, tag=self.tag)
 
     def taken(self, rank: int) -> bytes:
-        """What a rank gives."""
+        """Receive the bytes that a rank gives."""
         size = torch.empty(1, dtype=torch.int64, device=self.device)
         dist.recv(size, group=self.group, group_src=rank, tag=self.tag)
         content = torch.empty(int(size), dtype=torch.uint8, device=self.device)
@@ -80,7 +84,7 @@ class RankGroup:
         return content.cpu().numpy().tobytes()
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """Value by value over all ranks, in float64, at all."""
+        """Return the elementwise sum over all ranks, in float64, on all ranks."""
         if self.group is None:
             return list(values)
         total = torch.tensor(values, dtype=torch.float64, device=self.device)
@@ -88,7 +92,7 @@ class RankGroup:
         return total.tolist()
 
     def same(self, x: Tensor) -> Tensor:
-        """The leader's tensor, at all; the others come with one of its shape and dtype, which is overwritten."""
+        """Broadcast the leader's tensor; other ranks pass one of the same shape and dtype, which is overwritten."""
         x = x.contiguous()
         if self.group is not None:
             dist.broadcast(x, group=self.group, group_src=0)
@@ -96,5 +100,5 @@ class RankGroup:
 
 
 def tensor_of(data: bytes | memoryview) -> Tensor:
-    """(n,) uint8, a copy."""
+    """Return a copy of the bytes as (n,) uint8."""
     return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)

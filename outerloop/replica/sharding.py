@@ -1,4 +1,7 @@
-"""How a model is cut: which processes hold it, and what this one has of a tensor; the only room that knows DTensor."""
+"""Describe how a model is sharded: which processes hold it, and which part this one has.
+
+The only module that uses DTensor.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,15 @@ from torch.nn.parallel import DistributedDataParallel
 from outerloop.types import Tensors, UserError
 
 GROUPS: WeakKeyDictionary[Module, dist.ProcessGroup] = WeakKeyDictionary()
-"""Of models whose meshes have no group for all their processes (HSDP): made once for each, not at every save."""
+"""Process groups of models whose meshes have no group of all their processes (HSDP): made once per model, not per save.
+"""
 
 
 def unwrapped(model: Module) -> Module:
-    """What DDP and torch.compile are around, in whatever order: names are those of an island of one process."""
+    """Return the model inside any DDP and torch.compile wrappers.
+
+    Its parameter names are those of an island of one process.
+    """
     if isinstance(model, DistributedDataParallel):
         return unwrapped(model.module)
     inside = getattr(model, "_orig_mod", None)
@@ -29,9 +36,10 @@ def unwrapped(model: Module) -> Module:
 
 
 def cut_again(model: Module) -> None:
-    """Drop what modules under `fully_shard` have gathered and kept, as after an evaluation without a backward pass.
+    """Reshard modules under `fully_shard` that have kept gathered parameters, as after a forward pass without backward.
 
-    Their parameters are the shards again; what was gathered would hide that these have moved.
+    This happens in an evaluation. Their parameters are the shards again; gathered copies would hide that the shards
+    have changed.
     """
     for module in model.modules():
         reshard: Any = getattr(module, "reshard", None)
@@ -40,7 +48,7 @@ def cut_again(model: Module) -> None:
 
 
 def group_of(model: Module) -> dist.ProcessGroup | None:
-    """The processes that hold this model together, its shards or copies of it; None where it is this one's alone."""
+    """Return the processes that hold this model together, as shards or copies; None if only this process holds it."""
     if isinstance(model, DistributedDataParallel):
         return model.process_group
     mesh, _ = cut_of(model)
@@ -52,7 +60,7 @@ def group_of(model: Module) -> dist.ProcessGroup | None:
 
 
 def processes_of(model: Module) -> int:
-    """How many processes hold this model together, its shards or copies of it."""
+    """Return the number of processes that hold this model together, as shards or copies."""
     if isinstance(model, DistributedDataParallel):
         return model.process_group.size()
     mesh, _ = cut_of(model)
@@ -60,9 +68,9 @@ def processes_of(model: Module) -> int:
 
 
 def copies_of(model: Module) -> dist.ProcessGroup | None:
-    """The processes that hold what this one holds: all ranks of a DDP model, the copies of a shard in HSDP.
+    """Return the processes that hold the same tensors as this one; None if each process holds something different.
 
-    None where each holds something else.
+    These are all ranks of a DDP model, or the copies of a shard in HSDP.
     """
     if isinstance(model, DistributedDataParallel):
         return model.process_group
@@ -72,47 +80,52 @@ def copies_of(model: Module) -> dist.ProcessGroup | None:
 
 
 def shards_of(model: Module) -> dist.ProcessGroup | None:
-    """The processes that hold one copy of the model together, a shard each, this one included. Raises UserError."""
+    """Return the processes that together hold one copy of the model, one shard each, this one included.
+
+    Raises UserError.
+    """
     mesh, placements = cut_of(model)
     cuts = [i for i, placement in enumerate(placements) if not placement.is_replicate()]
     if len(cuts) > 1:
         raise UserError(
-            f"the model is cut along {len(cuts)} dimensions of its mesh: in a swarm it may be cut along one, as by"
-            " fully_shard, be it with copies of the shards: type exchange=distributed, or shard it once"
+            f"the model is sharded along {len(cuts)} dimensions of its mesh; a swarm allows one, as fully_shard makes"
+            " it, with or without copies of the shards: set exchange=distributed, or shard it once"
         )
     return mesh.get_group(cuts[0]) if cuts else None
 
 
 def is_cut(model: Module) -> bool:
-    """Whether the model is under `fully_shard`, be it with one process alone."""
+    """Return whether the model is under `fully_shard`, even with a single process."""
     return cut_of(model)[0] is not None
 
 
 def lanes_of(model: Module) -> int:
-    """How many processes hold something else of the model each: 1 where a process has the whole of it."""
+    """Return the number of processes that hold different parts of the model: 1 if a process holds all of it."""
     mesh, placements = cut_of(model)
     return prod(mesh.size(i) for i, placement in enumerate(placements) if not placement.is_replicate())
 
 
 def cut_of(model: Module) -> tuple[Any, Sequence[Any]]:
-    """The mesh of a model's processes and how its first parameter lies on it; None and nothing of a plain one."""
+    """Return the mesh of a model's processes and the placements of its first parameter; None and () if plain."""
     cut_again(model)
     p = next(model.parameters(), None)
     return getattr(p, "device_mesh", None), getattr(p, "placements", ())
 
 
 def local_of(x: Tensor) -> Tensor:
-    """This lane's part of a DTensor, which shares its memory; other tensors as they are.
+    """Return this lane's part of a DTensor, which shares its memory; other tensors unchanged.
 
-    DTensor is known by its method: to import the class takes a second, which processes without shards need not spend.
+    A DTensor is recognized by its method: importing the class takes a second, which processes without shards save.
     """
     return x.to_local() if hasattr(x, "to_local") else x
 
 
 def whole(p: Any, *, of_gradient: bool) -> Tensor:
-    """A parameter or its gradient as a contiguous tensor of its own, of the global shape. A collective where it is cut.
+    """Return a parameter or its gradient as a separate contiguous tensor of the global shape.
 
-    Where a process holds the whole, as a mesh of one does, `full_tensor` gives that, and not a copy.
+    A collective if it is sharded.
+
+    If a process already holds all of it, as in a mesh of one process, `full_tensor` returns that tensor, not a copy.
     """
     if of_gradient and p.grad is None:
         return torch.zeros(p.shape, dtype=p.dtype, device=p.device)
@@ -124,9 +137,9 @@ def whole(p: Any, *, of_gradient: bool) -> Tensor:
 
 @torch.no_grad()
 def whole_of(slow: Tensors, params: Mapping[str, Tensor], *, keep: bool) -> Tensors:
-    """Tensors that are cut as these parameters are, whole and on the CPU, for who shall `keep` them.
+    """Return tensors that are sharded as these parameters, whole and on the CPU, on processes that `keep` them.
 
-    A collective where they are sharded: one tensor after another is gathered.
+    A collective if they are sharded: one tensor after another is gathered.
     """
     kept = {}
     for name, x in slow.items():
@@ -138,14 +151,17 @@ def whole_of(slow: Tensors, params: Mapping[str, Tensor], *, keep: bool) -> Tens
 
 
 def shard_of(x: Tensor, p: Any) -> Tensor:
-    """This process's part of a full tensor that the first process has, cut as p is. A collective where p is sharded."""
+    """Return this process's part of a full tensor that the first process has, sharded as p is.
+
+    A collective if p is sharded.
+    """
     if not hasattr(p, "device_mesh"):
         return x
     return import_module("torch.distributed.tensor").distribute_tensor(x, p.device_mesh, p.placements).to_local()
 
 
 def global_of(x: Tensor, p: Any) -> Tensor:
-    """A tensor of the shape of this process's part of p as one of the global shape, on the device of p."""
+    """Turn a tensor with the shape of this process's part of p into one of the global shape, on the device of p."""
     if not hasattr(p, "device_mesh"):
         return x
     of_shards = import_module("torch.distributed.tensor").DTensor.from_local
@@ -153,7 +169,10 @@ def global_of(x: Tensor, p: Any) -> Tensor:
 
 
 def layout_of(p: Tensor) -> str:
-    """ "[7, 4]", or "[7, 4], Shard(dim=0) part 1 of 2": the global shape, and where it is cut. Copies do not count."""
+    """Return "[7, 4]", or "[7, 4], Shard(dim=0) part 1 of 2": the global shape, and how it is sharded.
+
+    Copies are ignored.
+    """
     mesh, placements = getattr(p, "device_mesh", None), getattr(p, "placements", ())
     cuts = [
         f", {placement!r} part {mesh.get_local_rank(i)} of {mesh.size(i)}"

@@ -1,4 +1,4 @@
-"""What outer state takes beside the slow weights, found out on a trial tensor: parts say nothing of their size."""
+"""Measure what outer state takes besides the slow weights, on a trial tensor: parts do not declare their size."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from outerloop.protocols import Feedback, OuterMethod
 from outerloop.replica.sharding import local_of
 
 SIDE = 64
-"""Values a side of a trial matrix, which is whole blocks of an 8-bit residual."""
+"""Values along a side of the trial matrix, which consists of whole blocks of an 8-bit residual."""
 
 
 def residual_share(feedback: Feedback, dtype: torch.dtype) -> float:
-    """Bytes that a feedback holds per byte of slow weights of this dtype."""
+    """Return the bytes that a feedback holds per byte of slow weights of this dtype."""
     trial, x = copy.deepcopy(feedback), torch.zeros(SIDE, SIDE, dtype=dtype)
     trial.keep("trial", x, x)
     return bytes_of(trial.state_dict()) / x.nbytes
 
 
 def momentum_share(method: OuterMethod, dtype: torch.dtype) -> float:
-    """Bytes that an outer method holds per byte of slow weights of this dtype."""
+    """Return the bytes that an outer method holds per byte of slow weights of this dtype."""
     trial, x = copy.deepcopy(method), {"trial": torch.zeros(SIDE, SIDE, dtype=dtype)}
     trial.init(x)
     trial.update(x, trial.outgoing(x, {"trial": x["trial"].clone()}), {})
@@ -32,7 +32,7 @@ def momentum_share(method: OuterMethod, dtype: torch.dtype) -> float:
 
 
 def bytes_of(tree: Any) -> int:
-    """Bytes of all tensors in nested dictionaries and iterables; of a sharded one, this rank's part."""
+    """Return the bytes of all tensors in nested dictionaries and iterables; for a sharded tensor, this rank's part."""
     if isinstance(tree, Tensor):
         return local_of(tree.detach()).nbytes
     if isinstance(tree, dict):

@@ -1,4 +1,4 @@
-"""One replica of a run: fast weights θ in the model, slow weights φ beside them, and hashes that show what φ is."""
+"""One replica of a run: fast weights θ in the model, slow weights φ next to them, and hashes that identify φ."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from outerloop.types import Tensors
 
 
 class Replica:
-    """φ begins as a copy of θ.
+    """The fast weights θ and slow weights φ of a model. φ starts as a copy of θ.
 
     Args:
         model: its trainable parameters are θ; updated in place.
         dtype: of φ, as wide as the model's or wider.
-        island: the door to the model, where it is another one than `Island(model)`.
+        island: gives access to the model; None: `Island(model)`.
     """
 
     def __init__(self, model: Module, *, dtype: torch.dtype, island: Island | None = None) -> None:
@@ -31,32 +31,32 @@ class Replica:
 
     @property
     def device(self) -> torch.device:
-        """Where φ is."""
+        """The device of φ."""
         return next(iter(self.slow.values())).device
 
     def hash_of(self, names: Iterable[str]) -> int:
-        """64-bit hash of these slow weights."""
+        """Return the 64-bit hash of these slow weights."""
         return wire.joint_hash(self.hashes[name] for name in names)
 
     def rehash(self, names: Iterable[str]) -> None:
-        """The hashes of slow weights that have moved."""
+        """Update the hashes of slow weights that have changed."""
         self.hashes |= {name: wire.tensors_hash({name: self.slow[name]}) for name in names}
 
     @torch.no_grad()
     def load_slow(self, weights: Tensors) -> None:
-        """φ ← weights."""
+        """Set φ ← weights."""
         for name, x in self.slow.items():
             x.copy_(weights[name])
         self.rehash(self.slow)
 
     def settle(self, weights: Tensors) -> None:
-        """φ and θ ← weights."""
+        """Set φ and θ ← weights."""
         self.load_slow(weights)
         self.island.write(self.slow, merge_local=0.0)
 
     @contextmanager
     def weights(self, tensors: Tensors) -> Iterator[None]:
-        """Other weights (φ, say) in the model's place for a while: to evaluate or export."""
+        """Put other weights (φ, for example) into the model temporarily, to evaluate or export."""
         fast = {name: x.clone() for name, x in self.island.pick(self.slow).items()}
         self.island.write(tensors, merge_local=0.0)
         try:

@@ -1,1 +1,1 @@
-"""Bytes on disk: checkpoints, canonical encodings, files that survive a power cut."""
+"""State on disk: checkpoints, canonical encodings, files that survive a power cut."""

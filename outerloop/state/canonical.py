@@ -1,9 +1,9 @@
-"""A tree of tensors and plain values as bytes and back: what all replicas hold alike, for a peer that joins late.
+"""Convert a tree of tensors and plain values to bytes and back: the shared state of a run, for a peer that joins late.
 
     {"slow": {name: tensor}, "method": ..., ...}  ->  safetensors: the tensors in the order of the tree, and the tree
 
-Canonical: equal trees give equal bytes on every peer, so that a joiner can take each piece of them from another one.
-Dictionaries go by sorted keys; tuples come back as lists. Nothing in the bytes is executed.
+Canonical: equal trees give equal bytes on every peer, so that a joining peer can fetch each piece from a different one.
+Dictionaries are sorted by key; tuples come back as lists. Nothing in the bytes is executed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 TREE = "tree"
-"""The name of the tree, as JSON in uint8, among the tensors, whose names are numbers."""
+"""Name of the entry that holds the tree, as JSON in uint8. The names of the tensors are numbers."""
 
 
 def pack(tree: Any) -> bytes:
-    """A tree of dicts (keys str or int), lists, tensors, strings, numbers, None. Raises TypeError on others."""
+    """Pack a tree of dicts (keys str or int), lists, tensors, strings, numbers and None.
+
+    Raises TypeError for other types.
+    """
     tensors: list[Tensor] = []
     text = json.dumps(plain(tree, tensors), separators=(",", ":")).encode()
     named = {str(i): x.detach().cpu().contiguous() for i, x in enumerate(tensors)}
@@ -28,7 +31,7 @@ def pack(tree: Any) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """The tree. Raises ValueError when these are not bytes of `pack`."""
+    """Return the tree. Raises ValueError if the bytes were not made by `pack`."""
     try:
         named = load(data)
         tree = json.loads(named.pop(TREE).numpy().tobytes())
@@ -38,24 +41,24 @@ def unpack(data: bytes) -> Any:
 
 
 def plain(tree: Any, tensors: list[Tensor]) -> Any:
-    """The tree as JSON takes it: {"map": pairs} for a dictionary, {"tensor": its number} for a tensor."""
+    """Return the tree as JSON allows it: {"map": pairs} for a dictionary, {"tensor": its number} for a tensor."""
     if isinstance(tree, Tensor):
         tensors.append(tree)
         return {"tensor": len(tensors) - 1}
     if isinstance(tree, dict):
         keys = sorted(tree, key=lambda key: (type(key).__name__, key))
         if not all(type(key) in (str, int) for key in keys):
-            raise TypeError(f"keys are str or int; came {keys}")
+            raise TypeError(f"keys must be str or int; got {keys}")
         return {"map": [[key, plain(tree[key], tensors)] for key in keys]}
     if isinstance(tree, list | tuple):
         return [plain(one, tensors) for one in tree]
     if tree is None or isinstance(tree, str | int | float):
         return tree
-    raise TypeError(f"a snapshot holds no {type(tree).__name__}")
+    raise TypeError(f"a snapshot cannot hold {type(tree).__name__}")
 
 
 def whole(tree: Any, named: dict[str, Tensor]) -> Any:
-    """The inverse of `plain`."""
+    """Invert `plain`."""
     if isinstance(tree, dict):
         ((kind, value),) = tree.items()
         if kind == "tensor":

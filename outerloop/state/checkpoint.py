@@ -1,12 +1,12 @@
-"""Everything that evolves, on disk: atomically written, verified when read, the last good ones kept.
+"""Store all state that evolves on disk: write it atomically, verify it when reading, keep the last valid generations.
 
     checkpoints/step-00000300/worker-0.pt      one worker's whole state after inner step 300
-    checkpoints/step-00000300/island-0/        of an island of shards: those of its ranks
+    checkpoints/step-00000300/island-0/        of a sharded island: the shards of its ranks
     checkpoints/step-00000300/worker-0.json    length and hash of that file and of every shard file
     checkpoints/step-00000300/sealed           written last, by the parent, once the metrics up to here are on disk
 
-A generation (one step folder) counts when it is sealed and every hash is right; a kill -9 during a save leaves the
-previous generation whole. Resuming takes the newest generation that counts.
+A generation (one step folder) is valid if it is sealed and every hash is right. A kill -9 during a save leaves the
+previous generation intact. A resumed run uses the newest valid generation.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from torch import Tensor
 from outerloop.state.durable import sync_folder
 
 KEEP = 2
-"""Generations kept; the second is what a corrupt first falls back to."""
+"""Number of generations kept; the second is the fallback if the first is corrupt."""
 PIECE_BYTES = 1 << 20
-"""A file is read in pieces of this size to be hashed: the shards of an island need not fit in memory."""
+"""Files are read in pieces of this size for hashing, since the shards of an island may not fit in memory."""
 STEP = re.compile(r"step-(\d{8}|[1-9]\d{8,})")
 """Names of the folders of generations."""
 TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
-"""Names of files that `write_atomically` has begun."""
+"""Names of the temporary files that `write_atomically` creates."""
 
 
 def save(
@@ -41,8 +41,9 @@ def save(
     """Write one worker's state of one step: data, then its length and hash, and those of the files in `shards`.
 
     Args:
-        shards: a folder of this generation that is written already.
-        slow_hash: of the slow weights in it, in hex, by which peers see whether they hold the same generation.
+        shards: a folder of this generation that is already written.
+        slow_hash: of the slow weights in it, in hex; peers compare it to find out whether they hold the same
+            generation.
     """
     data = packed(state)
     folder = generation(run_dir, step)
@@ -52,29 +53,29 @@ def save(
     of_shards = {f"{file.relative_to(folder)}": fingerprint_of(file) for file in files}
     vouched = fingerprint(io.BytesIO(data)) | {"shards": of_shards, "slow_hash": slow_hash}
     write_atomically(folder / f"worker-{worker}.json", json.dumps(vouched).encode())
-    for holder in (*{file.parent for file in files}, folder.parent, run_dir):  # the folders are new, so are their names
+    for holder in (*{file.parent for file in files}, folder.parent, run_dir):  # new folders have new directory entries
         sync_folder(holder)
 
 
 def load(run_dir: Path, step: int, worker: int) -> dict[str, Any]:
-    """One worker's state."""
+    """Return one worker's state."""
     return read(generation(run_dir, step) / f"worker-{worker}.pt")
 
 
 def packed(state: dict[str, Any]) -> bytes:
-    """A state as `read` takes it."""
+    """Return a state as bytes that `read` can load."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.getvalue()
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The state in a file. Tensors and plain values only: nothing in the file is executed."""
+    """Return the state in a file. Tensors and plain values only: nothing in the file is executed."""
     return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def on_device(state: Any, device: torch.device) -> Any:
-    """Every tensor of nested dictionaries, lists and tuples, moved to a device."""
+    """Return nested dictionaries, lists and tuples with every tensor moved to a device."""
     if isinstance(state, Tensor):
         return state.to(device)
     if isinstance(state, dict):
@@ -85,22 +86,22 @@ def on_device(state: Any, device: torch.device) -> Any:
 
 
 def whole_parts(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of an outer loop with every part but the slow weights as a tuple of one.
+    """Return the state of an outer loop with every part but the slow weights wrapped in a tuple of length one.
 
-    torch.distributed.checkpoint loads what the state that it loads into has keys for, and a new outer loop has no
-    residual, no momentum and no rounds in flight. A tuple is one value to it, saved and loaded whole.
+    torch.distributed.checkpoint only loads keys that the target state already has, and a new outer loop has no
+    residual, no momentum and no rounds in flight. It treats a tuple as one value, which is saved and loaded whole.
     """
     as_it_is = ("slow", "inner_step", "samples")
     return {key: part if key in as_it_is else (part,) for key, part in state.items()}
 
 
 def opened(state: dict[str, Any]) -> dict[str, Any]:
-    """Return what was given to `whole_parts`; a state that was never given to it, as it is."""
+    """Return what was given to `whole_parts`; a state that was not wrapped is returned unchanged."""
     return {key: part[0] if isinstance(part, tuple) else part for key, part in state.items()}
 
 
 def newest_good(run_dir: Path, workers: int) -> tuple[int | None, list[str]]:
-    """The newest step whose files are all right (None: there is none), and a line for each damaged one passed over."""
+    """Return the newest step whose files are all valid, or None, and a line for each damaged file skipped."""
     passed_over: list[str] = []
     for step in sealed(run_dir):
         damage = [line for worker in range(workers) if (line := damage_of(run_dir, step, worker))]
@@ -111,16 +112,18 @@ def newest_good(run_dir: Path, workers: int) -> tuple[int | None, list[str]]:
 
 
 def held(run_dir: Path, worker: int, *, newest: int | None) -> dict[int, str]:
-    """Return the steps up to `newest` that one worker can go on from, and the hash of its slow weights at each."""
+    """Return the steps up to `newest` from which one worker can resume, and the hash of its slow weights at each."""
     steps = [step for step in sealed(run_dir) if newest is not None and step <= newest]
     whole = [step for step in steps[:KEEP] if not damage_of(run_dir, step, worker)]
     return {step: vouched(run_dir, step, worker).get("slow_hash", "") for step in whole}
 
 
 def seal(run_dir: Path, step: int) -> None:
-    """Every local worker's state of this step is written, and so is what was measured up to it. Makes room, too.
+    """Mark a step as complete: every local worker's state and the metrics up to it are written.
 
-    Sealed generations of later steps go: they are from before the run went back.
+    Then remove old generations.
+
+    Sealed generations of later steps are removed too: they are from before the run went back to an earlier step.
     """
     write_atomically(generation(run_dir, step) / "sealed", b"")
     for later in [one for one in sealed(run_dir) if one > step]:
@@ -136,18 +139,18 @@ def drop(run_dir: Path, step: int) -> None:
 
 
 def sealed(run_dir: Path) -> list[int]:
-    """Steps of the sealed generations, newest first."""
+    """Return the steps of the sealed generations, newest first."""
     return [step for step in generations(run_dir) if (generation(run_dir, step) / "sealed").exists()]
 
 
 def generations(run_dir: Path) -> list[int]:
-    """Return the steps of all generations, newest first. What else lies among them is not looked at."""
+    """Return the steps of all generations, newest first. Other files among them are ignored."""
     found = (STEP.fullmatch(folder.name) for folder in (run_dir / "checkpoints").glob("step-*"))
     return sorted((int(name[1]) for name in found if name), reverse=True)
 
 
 def damage_of(run_dir: Path, step: int, worker: int) -> str:
-    """Which of one worker's files of one step cannot be used, or nothing."""
+    """Return which of one worker's files of one step cannot be used; empty if all can."""
     path = generation(run_dir, step) / f"worker-{worker}.pt"
     try:
         own = vouched(run_dir, step, worker)
@@ -160,10 +163,10 @@ def damage_of(run_dir: Path, step: int, worker: int) -> str:
 
 
 def is_whole(path: Path, wanted: dict[str, Any]) -> bool:
-    """Whether a file has this fingerprint."""
+    """Return whether a file has this fingerprint."""
     try:
         return fingerprint_of(path) == wanted
-    except (OSError, ValueError):  # ValueError: no file has such a name
+    except (OSError, ValueError):  # ValueError: not a possible file name
         return False
 
 
@@ -174,13 +177,13 @@ def discard_after(run_dir: Path, step: int | None) -> None:
 
 
 def fingerprint_of(path: Path) -> dict[str, Any]:
-    """The fingerprint of a file. Raises OSError."""
+    """Return the fingerprint of a file. Raises OSError."""
     with path.open("rb") as file:
         return fingerprint(file)
 
 
 def fingerprint(file: BinaryIO) -> dict[str, Any]:
-    """What must agree for a file to be whole."""
+    """Return the length and hash of a file, by which damage is detected."""
     size, content = 0, xxhash.xxh3_128()
     while piece := file.read(PIECE_BYTES):
         size += len(piece)
@@ -189,31 +192,31 @@ def fingerprint(file: BinaryIO) -> dict[str, Any]:
 
 
 def vouching(run_dir: Path, step: int, worker: int) -> Path:
-    """The file that says what a worker's file of one step must be."""
+    """Return the path of the file with the expected fingerprints of a worker's files of one step."""
     return generation(run_dir, step) / f"worker-{worker}.json"
 
 
 def vouched(run_dir: Path, step: int, worker: int) -> dict[str, Any]:
-    """Return the content of the vouching file. Raises OSError, and ValueError or RecursionError for bad content."""
+    """Return the expected fingerprints. Raises OSError, or ValueError or RecursionError for invalid content."""
     told = json.loads(vouching(run_dir, step, worker).read_text())
     if not isinstance(told, dict) or not isinstance(told.get("shards", {}), dict):
-        raise ValueError("it is no map of fingerprints")
+        raise ValueError("it is not a map of fingerprints")
     return told
 
 
 def generation(run_dir: Path, step: int) -> Path:
-    """The folder of one step."""
+    """Return the folder of one step."""
     return run_dir / "checkpoints" / f"step-{step:08d}"
 
 
 def remove_temporary(run_dir: Path) -> None:
-    """Remove the files that killed writers have left in a run directory, before anybody writes there again."""
+    """Remove the files that killed writers have left in a run directory, before the next write to it."""
     for path in [path for path in run_dir.rglob(".*.tmp") if TEMPORARY.fullmatch(path.name)]:
         path.unlink(missing_ok=True)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """The whole file or the file that was there before; survives a power cut."""
+    """Write a file so that it holds either the old or the new content, even after a power cut."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -222,6 +225,6 @@ def write_atomically(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
-        temporary.unlink(missing_ok=True)  # on a disk that is full it would take the space that is waited for
+        temporary.unlink(missing_ok=True)  # on a full disk it would take the space that the caller waits for
         raise
     sync_folder(path.parent)

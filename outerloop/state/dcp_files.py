@@ -1,7 +1,7 @@
-"""How torch.distributed.checkpoint writes and reads a folder here: the index in JSON, plain values without code.
+"""Write and read torch.distributed.checkpoint folders without executing code: a JSON index, and plain values only.
 
 torch unpickles its index and every non-tensor value (optimizer settings), which can execute code. Writer and Reader
-replace the index by that of dcp_index.py; Planner loads the values with `weights_only=True`, which cannot.
+replace the index by that of dcp_index.py. Planner loads the values with `weights_only=True`, which executes nothing.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from outerloop.types import UserError, printable
 
 
 class Writer(FileSystemWriter):
-    """Writes index.json beside torch's own index."""
+    """A file writer that writes index.json in addition to torch's own index."""
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         folder = Path(self.path)
-        (folder / dcp_index.INDEX).unlink(missing_ok=True)  # of what has been overwritten
+        (folder / dcp_index.INDEX).unlink(missing_ok=True)  # it described the overwritten files
         super().finish(metadata, results)
         dcp_index.write(folder, metadata)
 
 
 class Reader(FileSystemReader):
-    """Reads a folder whose index was checked. Raises UserError where there is none or it cannot be right."""
+    """A reader of a folder whose index has been checked. Raises UserError if there is none or it is invalid."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -43,7 +43,7 @@ class Reader(FileSystemReader):
 
 
 class Planner(DefaultLoadPlanner):
-    """Loads non-tensor values without executing code."""
+    """A load planner that loads non-tensor values without executing code."""
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         name = read_item.dest_index.fqn
@@ -51,8 +51,8 @@ class Planner(DefaultLoadPlanner):
             plain = torch.load(value, weights_only=True)
         except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError) as error:
             said = printable(next(iter(str(error).splitlines()), type(error).__name__))[:200]
-            raise UserError(f"{name} of the checkpoint is no plain value and is not loaded: {said}") from error
+            raise UserError(f"{name} of the checkpoint is not a plain value and is not loaded: {said}") from error
         again = io.BytesIO()
-        torch.save(plain, again)  # torch's own way in trusts its bytes: these are ours
+        torch.save(plain, again)  # torch unpickles these bytes without checks, so give it bytes written here
         again.seek(0)
         super().load_bytes(read_item, again)

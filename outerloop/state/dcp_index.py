@@ -1,4 +1,4 @@
-"""What lies where in a sharded checkpoint: an index in JSON, written beside that of torch and read in its place.
+"""Locate the content of a sharded checkpoint: a JSON index, written next to torch's index and read in its place.
 
     index.json   {"format": 1, "entries": {name: {"dtype", "shape", "chunks": [{"offsets", "sizes", <place>}, ...]}
                                                  or, of a plain value, {<place>}}}
@@ -6,7 +6,7 @@
 
 torch's index is a pickle, which can execute code when it is read. Folders without index.json (of older versions, or of
 other programs) are read by dcp_pickle.py, which executes nothing. Either way the index is checked against the files
-before any of them is read: it names files of this folder only, places lie within their files and do not overlap, and
+before any of them is read: it names only files of this folder, places are within their files and do not overlap, and
 the chunks of a tensor cover each of its values once and are no larger than their bytes.
 """
 
@@ -38,14 +38,14 @@ from outerloop.types import UserError, printable
 INDEX, OF_TORCH = "index.json", ".metadata"
 FORMAT = 1
 MOST = 1 << 62
-"""Of a size, an offset or a length; torch counts in int64."""
+"""Upper bound of a size, an offset or a length; torch counts in int64."""
 Sizes = Mapping[str, int]
-"""Name of a file in the folder -> its bytes."""
+"""Name of a file in the folder -> its size in bytes."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a chunk or a plain value lies, in torch's words."""
+    """The location of a chunk or a plain value, under torch's attribute names."""
 
     relative_path: str
     offset: int
@@ -54,12 +54,12 @@ class Place:
 
 
 def write(folder: Path, metadata: Metadata) -> None:
-    """Write index.json of what torch has written into a folder."""
+    """Write index.json for the files that torch has written into a folder."""
     write_atomically(folder / INDEX, json.dumps(described(metadata), separators=(",", ":")).encode())
 
 
 def read(folder: Path) -> Metadata:
-    """Return the checked index of a folder, as torch has it. Raises UserError."""
+    """Return the checked index of a folder, as torch's metadata. Raises UserError."""
     own, of_torch = folder / INDEX, folder / OF_TORCH
     if not own.is_file() and not of_torch.is_file():
         raise UserError(f"{folder} holds no checkpoint of `resharding.save`")
@@ -68,7 +68,7 @@ def read(folder: Path) -> Metadata:
         return metadata_of(index, {file.name: file.stat().st_size for file in folder.iterdir() if file.is_file()})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         said = printable(f"{type(error).__name__} {error}" if isinstance(error, KeyError) else f"{error}")[:200]
-        raise UserError(f"{folder} is not loaded, its index is not one of a checkpoint: {said}") from error
+        raise UserError(f"{folder} is not loaded, its index is not a checkpoint index: {said}") from error
 
 
 def described(metadata: Any) -> dict[str, Any]:
@@ -93,20 +93,23 @@ def entry_of(name: str, one: Any, places: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def offsets_of(index: Any) -> tuple[int, ...] | None:
-    """Return the first corner of a chunk; None of a plain value."""
+    """Return the first corner of a chunk; None for a plain value."""
     offset = getattr(index, "offset", None)
     return None if offset is None else tuple(offset)
 
 
 def place_of(info: Any) -> dict[str, Any]:
-    """Return where something lies. Raises ValueError for what was written through an extension of torch."""
+    """Return where something is stored. Raises ValueError if it was written through an extension of torch."""
     if getattr(info, "transform_descriptors", None):
         raise ValueError("it was written through an extension, such as compression")
     return {"file": info.relative_path, "start": info.offset, "bytes": info.length}
 
 
 def metadata_of(index: Any, sizes: Sizes) -> Metadata:
-    """Return torch's metadata of an index. Raises ValueError, KeyError, TypeError or AttributeError if it is none."""
+    """Return torch's metadata of an index.
+
+    Raises ValueError, KeyError, TypeError or AttributeError if it is invalid.
+    """
     if index["format"] != FORMAT:
         raise ValueError(f"its format is {index['format']!r}, and this version reads {FORMAT}")
     entries: dict[str, Any] = {}
@@ -121,7 +124,7 @@ def metadata_of(index: Any, sizes: Sizes) -> Metadata:
         if sum(math.prod(chunk.sizes) for chunk in chunks) != math.prod(shape):
             raise ValueError(f"the chunks of {name} do not make up its shape {list(shape)}")
         if not disjoint(chunks):
-            raise ValueError(f"chunks of {name} overlap, so others of its values are missing")
+            raise ValueError(f"chunks of {name} overlap, so other values of it are missing")
         entries[name] = TensorStorageMetadata(TensorProperties(dtype=dtype), shape, chunks)
         for chunk, told in zip(chunks, entry["chunks"], strict=True):
             least = math.prod(chunk.sizes) * dtype.itemsize
@@ -131,7 +134,7 @@ def metadata_of(index: Any, sizes: Sizes) -> Metadata:
 
 
 def chunk_of(told: Any, shape: torch.Size) -> ChunkStorageMetadata:
-    """Return a chunk of a tensor. Raises ValueError when it does not lie within it."""
+    """Return a chunk of a tensor. Raises ValueError if it is not within the tensor."""
     offsets, sizes = whole_numbers(told["offsets"]), whole_numbers(told["sizes"])
     ends = [offset + size for offset, size in zip(offsets, sizes, strict=True)]
     if any(end > length for end, length in zip(ends, shape, strict=True)):
@@ -142,7 +145,8 @@ def chunk_of(told: Any, shape: torch.Size) -> ChunkStorageMetadata:
 def disjoint(chunks: Iterable[ChunkStorageMetadata]) -> bool:
     """Return whether no value of the tensor is in two of its chunks.
 
-    A sweep along the axis in which the most chunks begin apart: each is compared with those that have not ended there.
+    Sweeps along the axis with the most distinct chunk starts, and compares each chunk with those that have not ended
+    yet.
     """
     filled = [chunk for chunk in chunks if math.prod(chunk.sizes)]
     if len(filled) < 2:
@@ -158,13 +162,16 @@ def disjoint(chunks: Iterable[ChunkStorageMetadata]) -> bool:
 
 
 def overlap(one: ChunkStorageMetadata, other: ChunkStorageMetadata) -> bool:
-    """Return whether two chunks that hold values have any in common."""
+    """Return whether two non-empty chunks have values in common."""
     sides = zip(one.offsets, one.sizes, other.offsets, other.sizes, strict=True)
     return all(start < begin + size and begin < start + length for start, length, begin, size in sides)
 
 
 def refuse_overlap(places: Iterable[Place]) -> None:
-    """Raises ValueError where two places of a file have bytes in common: few bytes could ask for any memory."""
+    """Check that no two places share bytes of a file, since few bytes could then request any amount of memory.
+
+    Raises ValueError.
+    """
     ordered = sorted(places, key=lambda place: (place.relative_path, place.offset))
     for one, after in itertools.pairwise(ordered):
         if one.relative_path == after.relative_path and one.offset + one.length > after.offset:
@@ -172,25 +179,25 @@ def refuse_overlap(places: Iterable[Place]) -> None:
 
 
 def checked_place(told: Any, sizes: Sizes, *, least: int) -> Place:
-    """Return where something of at least so many bytes lies. Raises ValueError when it cannot lie there."""
+    """Return where something of at least `least` bytes is stored. Raises ValueError if it cannot be there."""
     start, length = whole_numbers([told["start"], told["bytes"]])
     if told["file"] not in sizes:
-        raise ValueError(f"{told['file']!r} is no file in this folder")
+        raise ValueError(f"{told['file']!r} is not a file in this folder")
     if start + length > sizes[told["file"]] or length < least:
-        raise ValueError(f"{told['file']} has {sizes[told['file']]} bytes, and {least} lie at {start} of it")
+        raise ValueError(f"{told['file']} has {sizes[told['file']]} bytes, and {least} are expected at {start}")
     return Place(told["file"], start, length)
 
 
 def dtype_of(name: Any) -> torch.dtype:
-    """Return the dtype of this name. Raises ValueError when there is none."""
+    """Return the dtype of this name. Raises ValueError if there is none."""
     dtype = vars(torch).get(name)
     if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"{name!r} is no dtype")
+        raise ValueError(f"{name!r} is not a dtype")
     return dtype
 
 
 def whole_numbers(values: Any) -> torch.Size:
-    """Return a list of sizes or offsets. Raises ValueError."""
+    """Return a list of sizes or offsets as torch.Size. Raises ValueError if it is not one."""
     if not isinstance(values, list) or not all(type(one) is int and 0 <= one < MOST for one in values):
-        raise ValueError(f"{values!r} are no sizes")
+        raise ValueError(f"{values!r} are not sizes")
     return torch.Size(values)

@@ -1,8 +1,8 @@
-"""torch's own index of a sharded checkpoint, the pickle `.metadata`, read without running anything that is in it.
+"""Read torch's own index of a sharded checkpoint, the pickle `.metadata`, without executing anything in it.
 
 A pickle names functions and classes, and calls them as it is read. Here every class name that torch writes resolves to
-an inert `Record` of its arguments and state; all other names are refused. dcp_index.py converts the records with
-the same checks as JSON.
+an inert `Record` of its arguments and state; all other names are refused. dcp_index.py converts the records with the
+same checks as JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FILES = "torch.distributed.checkpoint.filesystem"
 
 
 class Record:
-    """What stands for an object in the pickle: the arguments of its class, and its attributes."""
+    """A stand-in for an object in the pickle: the arguments of its class, and its attributes."""
 
     def __init__(self, *arguments: Any) -> None:
         self.arguments = arguments
@@ -52,19 +52,22 @@ ADMITTED: dict[tuple[str, str], type] = {
     ("pathlib._local", "PosixPath"): Record,
     ("pathlib._local", "WindowsPath"): Record,
 }
-"""(module, name) -> what is made in its place. dtypes are admitted besides, as they are."""
+"""(module, name) -> the class that replaces it. dtypes are admitted too, as they are."""
 
 ARRAYS = pickle.BYTEARRAY8 + pickle.NEXT_BUFFER + pickle.READONLY_BUFFER
-"""Operations of a pickle that make an array of bytes or take one from outside."""
+"""Pickle operations that make an array of bytes or take one from outside."""
 
 
 def refuse_array(unpickler: pickle.Unpickler) -> None:
-    """Raises UnpicklingError: memory for an array of bytes is taken as the pickle asks, before its bytes are there."""
+    """Refuse an array of bytes: its memory is allocated as the pickle requests, before its bytes have been read.
+
+    Raises UnpicklingError.
+    """
     raise pickle.UnpicklingError("it holds an array of bytes, which no index of torch has")
 
 
-class Inert(pickle._Unpickler):  # the one in C makes room for 2^32 objects when a file of ten bytes says so
-    """An unpickler that knows the names above."""
+class Inert(pickle._Unpickler):  # the C version allocates room for 2^32 objects if a file of ten bytes requests it
+    """An unpickler that only knows the names above."""
 
     dispatch: ClassVar[Any] = pickle._Unpickler.dispatch | dict.fromkeys(ARRAYS, refuse_array)
 

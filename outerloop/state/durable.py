@@ -12,10 +12,10 @@ from pathlib import Path
 
 
 def make_folder(path: Path) -> Path:
-    """Make a directory with its parents, and sync the entries of all that this user may open; return the directory.
+    """Make a directory with its parents, and sync the entries of all parents that this user may open.
 
-    Parents that existed are synced too: whoever made them may not have done so. One that this user may not open was
-    made by somebody else.
+    Returns the directory. Parents that existed before are synced too: the process that made them may not have done so.
+    A parent that this user may not open was made by another user.
     """
     path.mkdir(parents=True, exist_ok=True)
     for above in path.absolute().parents:

@@ -19,11 +19,14 @@ GOSSIP = ["recipe=noloco", "exchange=swarm_gossip", "threads=1"]
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["exchange=swarm_gossip"], "gives every peer other contributions.*: type method=noloco, or exchange="),
-        (["recipe=diloco", "exchange=swarm_gossip"], "type method=noloco"),
-        (["recipe=noloco", "exchange=swarm_gossip", "compress=topk"], "neither sparse nor remembered: type"),
-        (["recipe=sparta", "exchange=swarm_gossip"], "draws anew every round.*: type compress=identity"),
-        (["method=noloco", "compress=identity", "exchange=swarm_gossip", "feedback=ef"], "type feedback=none"),
+        (["exchange=swarm_gossip"], "gives each peer different contributions.*: set method=noloco, or exchange="),
+        (["recipe=diloco", "exchange=swarm_gossip"], "set method=noloco"),
+        (
+            ["recipe=noloco", "exchange=swarm_gossip", "compress=topk"],
+            "neither sparse nor remembered by a feedback: set",
+        ),
+        (["recipe=sparta", "exchange=swarm_gossip"], "draws new random values every round.*: set compress=identity"),
+        (["method=noloco", "compress=identity", "exchange=swarm_gossip", "feedback=ef"], "set feedback=none"),
     ],
 )
 def test_what_cannot_gossip_is_refused_before_anything_starts(overrides: list[str], said: str) -> None:
