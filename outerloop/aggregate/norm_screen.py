@@ -60,7 +60,7 @@ class Measured:
 
     @property
     def median(self) -> float:
-        """m."""
+        """The median norm m."""
         norms = [norm for norm in self.norms if norm > 0]
         return min(median([*norms, *[math.inf] * self.refused]), max(norms, default=0.0))
 

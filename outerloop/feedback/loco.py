@@ -17,7 +17,7 @@ from outerloop.types import UserError
 
 
 class LoCo:
-    """Moving-average error per parameter.
+    """Error feedback with a moving average of the error per parameter.
 
     Args:
         beta: weight of the old error, at least 0 and below 1. Public code: 0.8.

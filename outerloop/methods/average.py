@@ -27,12 +27,12 @@ class Average:
         self.sent: Tensors = {}
 
     def init(self, slow: Tensors) -> None:
-        """Nothing to allocate."""
+        """Do nothing: there is nothing to allocate."""
 
     def outgoing(self, slow: Tensors, read: Tensors) -> Tensors:
         """Return θ, and remember it until the round lands."""
         sent = {name: fast.clone() for name, fast in read.items()}
-        self.sent |= sent  # a fragment may leave while another one is in flight
+        self.sent |= sent  # a fragment may launch while another one is in flight
         return sent
 
     def update(self, slow: Tensors, mean: Tensors, own: Tensors) -> None:

@@ -1,7 +1,7 @@
 """Evidence against a peer: two statements that it signed, where no honest peer signs both.
 
-    accept, accept     after one head, in one view, of two commits; a leader accepts what it proposes, so that two
-                       proposals are this, too
+    accept, accept     for two commits after one head in one view; a leader accepts its own proposal, so this includes
+                       two proposals
     accept, promise    after one head: it accepted X in view v, but its promise for a later view reports no accepted
                        commit, one that it accepted before view v, or another commit in view v
     payload, payload   two payloads that it signed for one round
@@ -58,7 +58,7 @@ class Signed:
 
     @staticmethod
     def from_list(value: Any) -> Signed:
-        """Raises MalformedMessage."""
+        """Parse what `to_list` returned. Raises MalformedMessage if it is invalid."""
         if type(value) is not list or len(value) != 2:
             raise MalformedMessage(f"a signed statement is [statement, signature]; came {quote(value)}")
         return Signed(_statement(value[0]), signature(value[1], "a statement's signature"))
@@ -141,12 +141,12 @@ def _left_out(accept: Any, promise: Any) -> str:
         return ""
     if told_view > view or (told_view, told) == (view, accepted):
         return ""
-    return f"promised view {later} of round {number} and left out what it had accepted in view {view}"
+    return f"promised view {later} of round {number} and left out the commit that it had accepted in view {view}"
 
 
 def _two_payloads(one: Any, other: Any) -> str:
     (_, number, *sealed), (_, other_number, *also) = one, other
-    return f"sealed two payloads for round {number}" if number == other_number and sealed != also else ""
+    return f"signed two payloads for round {number}" if number == other_number and sealed != also else ""
 
 
 def _is_signed(evidence: Evidence, signed: Signed, signatures: Signatures) -> bool:
@@ -185,7 +185,7 @@ def _promise(head: Any, view: Any, told_view: Any, told: Any) -> None:
     _view(view)
     if (told_view, told) != (-1, b"") or type(told_view) is not int:
         _view(told_view)
-        digest(told, "what a promise tells of")
+        digest(told, "the commit that a promise reports")
 
 
 def _state(number: Any = 0, root: Any = bytes(32)) -> None:

@@ -70,7 +70,7 @@ class Expulsion:
 
     @staticmethod
     def from_list(value: Any) -> Expulsion:
-        """Raises MalformedMessage."""
+        """Parse what `to_list` returned. Raises MalformedMessage if it is invalid."""
         if type(value) is not list or list(map(type, value[:5])) != [str, str, int, str, float] or len(value) != 6:
             raise MalformedMessage(f"an expulsion is [peer, sitting, round, why, when, evidence]; came {quote(value)}")
         peer, sitting, number, why, found_s, evidence = value

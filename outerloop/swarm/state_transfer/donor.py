@@ -8,7 +8,7 @@ chunks are served by their hashes (bulk.py).
 
 A copy costs this peer time and memory, so few are made, whatever is requested and by however many peers:
 
-    demand     one per peer, its latest; accepted only for the next FURTHEST_AHEAD commits to land
+    demand     one per peer, its latest; accepted for the next FURTHEST_AHEAD commits to land, later ones have to wait
     copied     if another peer wants the same commit, if no other commit was wanted in the COPY_EVERY commits before it,
                or if its number is a multiple of COPY_EVERY. Every donor copies at those multiples, so that no peer can
                keep the donors copying at different commits

@@ -55,7 +55,7 @@ class Manifest:
 
     @staticmethod
     def from_bytes(content: bytes) -> Manifest:
-        """Raises MalformedMessage."""
+        """Parse a manifest. Raises MalformedMessage if it is invalid."""
         value = unpacked(content, "the manifest")
         if not isinstance(value, list) or len(value) != len(FIELDS):
             raise MalformedMessage(f"a manifest is [{', '.join(FIELDS)}]; came {quote(value)}")

@@ -57,7 +57,7 @@ async def doubt(
     said = PURPOSE, sitting, number, peer, seen, *(state or ())
     if signatures.right(content[:SEAL_BYTES], *said, by=id_of(peer)):
         return ""
-    return f"what came as its payload of round {number} is not signed by it for this round"
+    return f"its payload of round {number} is not signed by it for this round"
 
 
 def _seen(content: bytes) -> bytes:

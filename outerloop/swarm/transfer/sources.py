@@ -38,7 +38,7 @@ class SourceReputation:
     def __init__(self) -> None:
         self.wrong: Counter[str] = Counter()
         self.wasted_s: defaultdict[str, float] = defaultdict(float)
-        self._lies: set[tuple[str, bytes]] = set()  # each cost the download of a whole content, so they stay few
+        self._lies: set[tuple[str, bytes]] = set()  # few: each one cost the download of a whole content
 
     def blame(self, holder: str, sha: bytes) -> None:
         """Record that a source sent wrong bytes for the content with this sha256: it is not asked for it again."""
