@@ -139,7 +139,7 @@ def test_without_change_it_is_every_h():
         ({"high": 1.1}, "schedule.low=0.2 schedule.high=0.5"),
     ],
 )
-def test_what_cannot_be_is_refused_with_what_to_set(options, typed):
+def test_what_cannot_be_is_refused_with_what_to_type(options, typed):
     with pytest.raises(UserError, match="set " + typed) as error:
         adaptive(**options)
     assert "\n" not in str(error.value)
