@@ -101,7 +101,7 @@ def test_bad_parts_are_answered_before_anything_starts(override, said):
 
 def test_more_fragments_than_layers_are_answered_before_anything_starts():
     streaming = load.load(["recipe=streaming_diloco", "model=nano", "schedule.fragments=7"])
-    with pytest.raises(UserError, match=r"more than the model's 4 layers: type schedule\.fragments=4"):
+    with pytest.raises(UserError, match=r"more than the model's 4 layers: set schedule\.fragments=4"):
         build.check_parts(streaming)
 
 

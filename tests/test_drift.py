@@ -140,7 +140,7 @@ def test_without_change_it_is_every_h():
     ],
 )
 def test_what_cannot_be_is_refused_with_what_to_type(options, typed):
-    with pytest.raises(UserError, match="type " + typed) as error:
+    with pytest.raises(UserError, match="set " + typed) as error:
         adaptive(**options)
     assert "\n" not in str(error.value)
 

@@ -145,7 +145,7 @@ def test_all_save_after_the_same_inner_step():
     ],
 )
 def test_without_a_delay_nothing_is_early(option, typed):
-    with pytest.raises(UserError, match="type " + typed) as error:
+    with pytest.raises(UserError, match="set " + typed) as error:
         build.make(load.composed([*option.split(), "schedule.early=true"]).schedule)
     assert "\n" not in str(error.value)
 

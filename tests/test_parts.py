@@ -179,7 +179,7 @@ def test_more_fragments_than_layers_are_refused_before_the_first_step(fragments,
     """Of two layers, of one, of a model without numbered layers; nothing has been trained yet."""
     layer = torch.nn.Linear(7, 7)
     net = {2: stacked(torch.nn.Tanh()), 1: torch.nn.Sequential(layer), 0: layer}[most]
-    said = f"fragments={fragments} is more than the model's {most} layers: type schedule.fragments={max(1, most)}$"
+    said = f"fragments={fragments} is more than the model's {most} layers: set schedule.fragments={max(1, most)}$"
     with pytest.raises(UserError, match=said):
         toy.outer(net, toy.alone(), schedule=Streaming(sync_every=12, fragments=fragments, delay=0))
 

@@ -34,8 +34,8 @@ def holds(point, clock):
 
 
 def says_why(point, why):
-    """One line that says what to type."""
-    assert "type " in why and "\n" not in why, (product.shown(point), why)
+    """One line that says what to set."""
+    assert ("set " in why or "type " in why) and "\n" not in why, (product.shown(point), why)
 
 
 @pytest.mark.parametrize("compress", product.CHOICES["compress"])

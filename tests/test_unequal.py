@@ -104,7 +104,7 @@ def test_own_numbers_of_inner_steps_weigh_by_samples(clock):
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf"), float("nan")])
 def test_seconds_must_be_positive(seconds):
-    with pytest.raises(UserError, match=r"schedule\.seconds=.* must be more than 0: type schedule\.seconds=60"):
+    with pytest.raises(UserError, match=r"schedule\.seconds=.* must be more than 0: set schedule\.seconds=60"):
         EverySeconds(seconds=seconds, sync_every=4)
 
 

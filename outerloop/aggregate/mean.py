@@ -1,4 +1,4 @@
-"""The plain mean: everyone counts the same.
+"""The plain mean: all peers have the same weight.
 
     ḡ = (1/P) Σ_p Δ̂_p
 
@@ -15,18 +15,18 @@ from outerloop.kernels.portable import divided
 
 
 class Mean:
-    """1/P of the sum."""
+    """The mean of P contributions: 1/P of their sum."""
 
     needs_norms = False
     linear = True
 
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
-        """P tensors of one shape -> their mean."""
+        """Return the mean of P tensors of the same shape."""
         return divided(total(sent), len(sent))
 
 
 def total(sent: Sequence[Tensor]) -> Tensor:
-    """The sum in the given order, a new tensor."""
+    """Return the sum in the given order as a new tensor."""
     out = sent[0].clone()
     for x in sent[1:]:
         out += x

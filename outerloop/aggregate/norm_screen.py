@@ -1,23 +1,23 @@
-"""Which contributions of a round count, how long each may be, and what its samples weigh.
+"""Refuse or clip contributions that are too long, and limit the weight of their samples.
 
-A contribution is its sender's word alone, and one that is far longer than all others would decide the outer step. For a
-fragment, over the peers p of a round, with ‖Δ̂_p‖ the norm of what p sent and n_p the samples it says it saw:
+A contribution cannot be verified, and one that is far longer than all others would decide the outer step. For a
+fragment, over the peers p of a round, with ‖Δ̂_p‖ the norm of p's contribution and n_p the samples that p reports:
 
-    m   lower median of the norms of this round, zeros apart; what is refused counts as longer than the rest
+    m   lower median of the norms of this round, without zeros; a refused norm counts as longer than the rest
     h   largest m of the last 4 rounds of this fragment that landed
-    s   lower median of the n_p, zeros apart
-    r = m;  max(m, h) with two
+    s   lower median of the n_p, without zeros
+    r = m;  max(m, h) with two peers
 
     refused    ‖Δ̂_p‖ > 5 r,  ‖Δ̂_p‖ > 2⁶⁰,  or  n_p > 2⁴⁰
-    clipped    Δ̂_p ← Δ̂_p · min(1, c / ‖Δ̂_p‖)       c = min(m, 4 h);  4 h with two, m before there is an h
-    weighs     n_p ← min(n_p, 4 s)
+    clipped    Δ̂_p ← Δ̂_p · min(1, c / ‖Δ̂_p‖)       c = min(m, 4 h);  4 h with two peers, m before there is an h
+    weight     n_p ← min(n_p, 4 s)
 
-Two norms have no middle: one of the two peers alone would set it. So with two the rounds before say what is usual. A
-norm of zero says nothing about it.
+With two norms, one of the two peers alone would set the median. So with two peers the usual norm comes from the rounds
+before. A norm of zero is ignored.
 
-This bounds how far one contribution moves the slow weights, not where to: see README for what that holds against.
-All of it follows from norms that have the same bits on all machines (exact_norms.py) and from rounds that all replicas
-landed, so all peers refuse and clip alike. Clipping to the median: Covenant-72B, arXiv 2603.08163.
+This bounds how far one contribution moves the slow weights, but not in which direction: see README for the attacks that
+this stops. Everything is computed from norms that have the same bits on all machines (exact_norms.py) and from rounds
+that all replicas landed, so all peers refuse and clip the same. Clipping to the median: Covenant-72B, arXiv 2603.08163.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from outerloop.aggregate.median_clip import factors_of
 GROWTH = 4.0
 """Times h: under a linear warm-up of the learning rate the norm of the second round is 3 times that of the first."""
 REFUSED = 5.0
-"""Times r. Norms of workers with equal work lie within some 5 % of each other, and grow more slowly than the number of
-inner steps: beyond it is who is more than some 8 times as fast as the others, where rounds take equal time."""
+"""Times r. Norms of workers with equal work are within about 5 % of each other, and grow more slowly than the number of
+inner steps. Where rounds take equal time, only a worker about 8 times as fast as the others exceeds this."""
 SAMPLES = 4
-"""Times the median of a round: more samples do not weigh more."""
+"""Times the median of a round: more samples give no more weight."""
 REMEMBERED = 4
-"""Rounds of a fragment."""
+"""Number of rounds of a fragment whose norms are kept."""
 LONGEST = 2.0**60
-"""No norm of an honest contribution: squares of 1,000 of them still sum to a finite float32."""
+"""Longer than any honest contribution. The squares of 1,000 such norms still sum to a finite float32."""
 MOST_SAMPLES = 1 << 40
-"""Nobody sees more between two rounds."""
+"""No peer processes more samples between two rounds."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The L2 norm and the samples of each contribution to a round, in peer-name order: the input of the screen.
+    """The input of the screen: L2 norm and samples of each contribution to a round, in peer-name order.
 
-    `refused`: number of contributions that were left out already. `own`: place of this peer's, where that matters.
+    `refused`: number of contributions already left out. `own`: index of this peer's contribution, if it matters.
     """
 
     fragment: int
@@ -60,21 +60,21 @@ class Measured:
 
     @property
     def median(self) -> float:
-        """m."""
+        """The median norm m."""
         norms = [norm for norm in self.norms if norm > 0]
         return min(median([*norms, *[math.inf] * self.refused]), max(norms, default=0.0))
 
     @property
     def has_middle(self) -> bool:
-        """Whether so many sent something that one of them alone does not set the median."""
+        """Whether more than two contributions, refused or nonzero, exist, so that no single peer sets the median."""
         return sum(norm > 0 for norm in self.norms) + self.refused > 2
 
 
 class NormScreen:
-    """The rules above, and the norms of the rounds that landed, which are equal on all replicas.
+    """The screen of pseudo-gradients: the rules above, and the norms of the landed rounds, equal on all replicas.
 
     Args:
-        on: False lets everything pass as it is; norms need not be measured then.
+        on: False: change nothing; norms need not be measured then.
     """
 
     def __init__(self, *, on: bool) -> None:
@@ -82,7 +82,7 @@ class NormScreen:
         self.landed: dict[int, list[float]] = {}
 
     def refusals(self, round: Measured) -> dict[int, str]:
-        """Place of each contribution that does not count -> why, in one line."""
+        """Return index -> one-line reason for each refused contribution."""
         possible = [norm for norm in round.norms if norm <= LONGEST]
         beyond = len(round.norms) - len(possible)
         bounded = replace(round, norms=possible, refused=round.refused + beyond)
@@ -90,7 +90,7 @@ class NormScreen:
         found = {}
         for place, (norm, n) in enumerate(zip(round.norms, round.samples, strict=True)):
             if n > MOST_SAMPLES:
-                found[place] = f"it says that it saw {n} samples, more than {MOST_SAMPLES}"
+                found[place] = f"it reports {n} samples, more than {MOST_SAMPLES}"
             elif not norm <= min(LONGEST, REFUSED * usual):
                 found[place] = f"its norm is {norm:.3g}, more than {REFUSED:.0f} times the usual {usual:.3g}"
         return found
@@ -104,14 +104,14 @@ class NormScreen:
         return factors_of(round.norms, min([*limits, GROWTH * before] if before else limits))
 
     def weights(self, round: Measured) -> list[int]:
-        """n_p, none of them more than 4 s."""
+        """Return the n_p, each at most 4 s."""
         return [min(n, SAMPLES * median(round.samples)) for n in round.samples] if self.on else round.samples
 
     def learn(self, round: Measured) -> None:
-        """These contributions have landed.
+        """Remember the median norm of a round that has landed.
 
-        If the norms of a pair differ by more than REFUSED, neither is remembered: one of them is wrong. Nor is what is
-        left of a round where one was refused before any norm was known.
+        If the norms of a pair differ by more than a factor of REFUSED, neither is remembered: one of them is wrong. Nor
+        is the rest of a round in which a contribution was refused before any norm was known.
         """
         norms = [norm for norm in round.norms if norm]
         apart = bool(norms) and max(norms) > REFUSED * min(norms)
@@ -120,19 +120,19 @@ class NormScreen:
             self.remember(round.fragment, [round.median])
 
     def remember(self, fragment: int, norms: list[float]) -> None:
-        """Keep the last norms of a fragment, these included."""
+        """Append norms of a fragment, and keep the last REMEMBERED ones."""
         self.landed[fragment] = [*self.landed.get(fragment, ()), *norms][-REMEMBERED:]
 
     def before(self, fragment: int) -> float:
-        """h, or 0 where no round has landed."""
+        """Return h, or 0 before the first landed round."""
         return max(self.landed.get(fragment, ()), default=0.0)
 
     def state_dict(self) -> dict[str, Any]:
-        """The norms that are remembered, by fragment; equal on all peers that have landed the same rounds."""
+        """Return the remembered norms by fragment; equal on all peers that have landed the same rounds."""
         return {"landed": {fragment: list(norms) for fragment, norms in self.landed.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned, or nothing of an older run. Raises ValueError for anything else."""
+        """Load what `state_dict` returned; an older run has no norms. Raises ValueError for anything else."""
         landed = {int(fragment): [float(norm) for norm in norms] for fragment, norms in state.get("landed", {}).items()}
         if not all(0 < norm <= LONGEST for norms in landed.values() for norm in norms):
             raise ValueError("a norm of a round that landed is not positive and finite")
@@ -140,6 +140,6 @@ class NormScreen:
 
 
 def median(values: Iterable[Any]) -> Any:
-    """The lower median of those that are not zero; 0 of none."""
+    """Return the lower median of the positive values; 0 if there are none."""
     positive = [x for x in values if x > 0]
     return statistics.median_low(positive) if positive else 0

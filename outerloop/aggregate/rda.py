@@ -2,9 +2,9 @@
 
     ḡ = (1/P) Σ_p ‖Δ̂_p‖ · m / ‖m‖,   m = (1/P) Σ_p Δ̂_p
 
-Averaging shortens: the more the workers disagree, the shorter their mean. RDA keeps the direction of the mean and the
-length of a single step. Norms are those of exact_norms.py, and the mean is stretched in float64 and rounded once, so
-that all machines get the same bits.
+The more the workers disagree, the shorter their mean. RDA keeps the direction of the mean, but gives it the length of a
+single contribution. Norms are those of exact_norms.py, and the mean is scaled in float64 and rounded once, so that all
+machines get the same bits.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from outerloop.kernels.portable import divided, exact_sum
 
 
 class RDA:
-    """The mean, stretched to the mean norm; zero where the mean is zero."""
+    """The mean, scaled to the mean norm; zero if the mean is zero."""
 
     needs_norms = False
     linear = False
 
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
-        """P tensors of one shape -> one of the same."""
+        """Aggregate P tensors of the same shape."""
         mean = divided(total(sent), len(sent))
         short = norm(mean)
         factor = exact_sum(map(norm, sent)) / len(sent) / short if short else 0.0

@@ -1,4 +1,4 @@
-"""Choose the screen of a run by what its peers send each other: steps that all take alike, or weights in pairs."""
+"""Choose the screen of a run by what its peers exchange: pseudo-gradients for a common step, or weights in pairs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ KINDS = ("auto", "median", "none")
 
 
 def screen_of(clip: str, *, method: OuterMethod, exchange: Exchange, eager: bool) -> NormScreen:
-    """Return the screen of a run; "auto": on where peers are others' machines, which need not be waited for.
+    """Return the screen of a run. "auto": on if the exchange does not wait for all peers, as with others' machines.
 
-    Raises UserError for another kind, and for "median" where contributions are no steps that all peers take alike.
+    Raises UserError for another kind, and for "median" unless all peers take the same outer step.
     """
     if clip not in KINDS:
-        raise UserError(f"clip={clip} is not one of {', '.join(KINDS)}: type clip=auto")
+        raise UserError(f"clip={clip} is not one of {', '.join(KINDS)}: set clip=auto")
     alike = method.shared and exchange.agrees and not eager
     if clip == "median" and not alike:
         raise UserError(
-            "clip=median needs peers that take the same outer step, and this method, this exchange or eager=true gives"
-            " each its own: type clip=none"
+            "clip=median needs peers that take the same outer step, but with this method, this exchange or eager=true"
+            " each peer takes a different one: set clip=none"
         )
     on = clip == "auto" and not exchange.waits_for_all
     if method.sends != "differences":

@@ -1,17 +1,17 @@
-"""Each coordinate divided by how many peers sent it. For sparse payloads; of dense ones without zeros it is the mean.
+"""Divide each coordinate's sum by the number of peers that sent it. For dense payloads without zeros this is the mean.
 
     ḡ_i = Σ_p Δ̂_p,i / |{p : Δ̂_p,i ≠ 0}|
 
-What the SparseLoCo authors' code computes (arXiv 2508.15706), but for a value of exactly 0: here it counts as not sent,
-there whatever was sent counts. Of [.4] and [0] the result is .4, and theirs .2. Top-k keeps zeros only of chunks with
-fewer than k other values, two-bit and sign codecs decode to 0 only where a whole group is 0.
+For sparse payloads. The code of the SparseLoCo authors (arXiv 2508.15706) computes the same except for values of
+exactly 0: they count as sent there, and as not sent here. For [0.4] and [0] the result is 0.2 there and 0.4 here. Top-k
+selects zeros only in chunks with fewer than k other values; two-bit and sign codecs decode to 0 only if a whole group
+is 0.
 
-Payloads of DCT coefficients are aggregated as such: each coefficient over the peers that sent it, as the code of DeMo's
-authors has it (arXiv 2411.19870).
+Payloads of DCT coefficients are aggregated as coefficients: each over the peers that sent it, as in the code of DeMo's
+authors (arXiv 2411.19870).
 
-Selections of different workers are almost disjoint
-(93-95 % with four workers), so against 1/P this is a step nearly P times as long, and it decides whether SparseLoCo
-beats DiLoCo.
+The selections of different workers are almost disjoint (93-95 % with four workers). So this step is nearly P times as
+long as with 1/P, which decides whether SparseLoCo beats DiLoCo.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from outerloop.aggregate.mean import total
 
 
 class Senders:
-    """Divide each coordinate's sum by the number of nonzero values; 0 where all are 0."""
+    """The sum of each coordinate divided by its number of nonzero values; 0 where all are 0."""
 
     needs_norms = False
     linear = False
 
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
-        """P tensors of one shape -> one of the same."""
+        """Aggregate P tensors of the same shape."""
         count = torch.zeros(sent[0].shape, dtype=torch.int32, device=sent[0].device)
         for x in sent:
             count += x != 0

@@ -1,14 +1,14 @@
-"""How far the contributions of a round point the same way, to the same bits at all peers.
+"""Measure how far the contributions of a round point in the same direction, with the same bits on all peers.
 
     ρ = Σ_j Σ_{p≠q} Δ̂_pj Δ̂_qj / Σ_j (c_j − 1) Σ_p Δ̂_pj²  =  (A − B) / D
     A = Σ_j (Σ_p Δ̂_pj)²,   B = Σ_j Σ_p Δ̂_pj²,   D = Σ_j (c_j − 1) Σ_p Δ̂_pj²,   c_j = |{p : Δ̂_pj ≠ 0}|
 
-1 where all who sent a value sent the same, 0 where they have nothing in common, below 0 where they contradict. What one
-peer alone sent says nothing, so it is left out: of sparse payloads those values count that several peers chose. With
-dense payloads c_j = P, and ρ is the mean agreement of two peers: (1 / s − 1) / (P − 1) with the gradient diversity
-s = Σ_p ‖Δ̂_p‖² / ‖Σ_p Δ̂_p‖² (arXiv 1706.05699).
+ρ is 1 if all peers that sent a value sent the same one, 0 if the values have nothing in common, and below 0 if they
+contradict each other. A value sent by one peer alone is left out, so in sparse payloads only values chosen by several
+peers count. With dense payloads c_j = P, and ρ is the mean agreement of two peers: (1 / s − 1) / (P − 1) with the
+gradient diversity s = Σ_p ‖Δ̂_p‖² / ‖Σ_p Δ̂_p‖² (arXiv 1706.05699).
 
-The sums are those of exact_norms.py, which no number of threads and no GPU changes.
+The sums are those of exact_norms.py, which do not depend on the number of threads or the GPU.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from outerloop.kernels.portable import exact_sum
 
 
 def agreement(fragment: Iterable[Sequence[Tensor]]) -> float | None:
-    """For each tensor what P peers sent, in peer-name order -> ρ; None where no value came from two peers."""
+    """Return ρ of a fragment, or None if no two peers sent the same coordinate.
+
+    `fragment`: for each tensor the contributions of P peers, in peer-name order.
+    """
     common = shared = 0.0
     for sent in fragment:
         sums = sums_of(sent)
@@ -34,7 +37,7 @@ def agreement(fragment: Iterable[Sequence[Tensor]]) -> float | None:
 
 
 def sums_of(sent: Sequence[Tensor]) -> tuple[float, float]:
-    """A − B and D of one tensor."""
+    """Return A − B and D of one tensor."""
     squares = lambda x: sum_of_squares(x, of=x.numel())  # noqa: E731
     count = torch.zeros(sent[0].shape, dtype=torch.int64, device=sent[0].device)
     for x in sent:

@@ -1,8 +1,8 @@
-"""The mean by training samples: a worker that did half the work counts half.
+"""The mean weighted by training samples: a worker that did half the work has half the weight.
 
     ḡ = Σ_p (n_p / Σ_q n_q) Δ̂_p          n_p: samples of peer p since this fragment's last landing
 
-Shares are taken before they meet the tensors: a product with any 64-bit count stays finite.
+The shares are computed before the multiplication: so a product with any 64-bit count stays finite.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from outerloop.aggregate.mean import total
 
 
 class Weighted:
-    """Sample-weighted mean; the plain mean when nobody has samples."""
+    """The sample-weighted mean; the plain mean if no peer has samples."""
 
     needs_norms = False
     linear = False
 
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
-        """P tensors of one shape -> one of the same."""
+        """Aggregate P tensors of the same shape."""
         n_P = samples if sum(samples) else [1] * len(sent)
         return total([x * (n / sum(n_P)) for x, n in zip(sent, n_P, strict=True)])

@@ -1,1 +1,1 @@
-"""AXIS feedback: what a peer remembers of what it did not send. One algorithm a file."""
+"""AXIS feedback: what a peer remembers of the values that it did not send. One algorithm per file."""

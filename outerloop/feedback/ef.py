@@ -1,9 +1,9 @@
-"""Error feedback (SparseLoCo, arXiv 2508.15706): what was not sent is offered again, decayed.
+"""Error feedback (SparseLoCo, arXiv 2508.15706): add the values that were not sent to the next round, decayed by β.
 
-    x = Δ + β e;    e ← x − x̂        x̂: what the peers decode from this peer's payload
+    x = Δ + β e;    e ← x − x̂        x̂: this peer's decoded payload
 
-The residual e holds the sparsification and the quantization error alike. β = 1 telescopes: over all rounds, what was
-put in equals what was sent plus what is held. β < 1 forgets stale directions and plays the part of outer momentum.
+The residual e holds both the sparsification and the quantization error. With β = 1 nothing is lost: over all rounds,
+the sum of all Δ equals the sum of all x̂ plus e. β < 1 forgets stale directions and acts like outer momentum.
 """
 
 from __future__ import annotations
@@ -17,50 +17,50 @@ from outerloop.types import UserError
 
 
 class ErrorFeedback:
-    """Residual per parameter, created when first needed.
+    """Error feedback with one residual per parameter, created when first needed.
 
     Args:
-        beta: share of the residual offered again, 0 .. 1. SparseLoCo: 0.95.
-        bits: of the stored residual, 32 or 8 (a quarter of the memory, no longer exact).
+        beta: share of the residual added to the next round, 0 .. 1. SparseLoCo: 0.95.
+        bits: bits per value of the stored residual, 32 or 8 (a quarter of the memory, but not exact).
 
     Raises:
-        UserError: if `beta` is outside 0 .. 1 or `bits` neither.
+        UserError: if `beta` is outside 0 .. 1 or `bits` is neither 32 nor 8.
     """
 
     remembers = True
 
     def __init__(self, *, beta: float, bits: int = 32) -> None:
         if not 0 <= beta <= 1:
-            raise UserError(f"feedback.beta={beta} must be 0 .. 1: type feedback.beta=0.95")
+            raise UserError(f"feedback.beta={beta} must be 0 .. 1: set feedback.beta=0.95")
         self.beta, self.residual = beta, storage_of(bits)
 
     def add(self, name: str, delta: Tensor) -> Tensor:
-        """Δ (any shape) -> x = Δ + β e, a new tensor."""
+        """Return x = Δ + β e as a new tensor. `delta`: Δ, any shape."""
         held = self.residual.get(name)
         return delta.clone() if held is None else delta + held * self.beta
 
     def keep(self, name: str, x: Tensor, sent: Tensor) -> None:
-        """e ← x − x̂."""
+        """Set e ← x − x̂."""
         self.residual.put(name, x - sent)
 
     def begin(self, name: str, slow: Tensor) -> Tensor:
-        """φ as it is: the inner steps begin from the slow weights."""
+        """Return φ unchanged: the inner steps start from the slow weights."""
         return slow
 
     def at_launch(self, name: str) -> tuple[Tensor | None, Tensor | None, float]:
-        """For the kernels: the residual as it is held, if there is one yet; its scales; its decay."""
+        """Return for the kernels: the stored residual, if there is one yet; its scales; its decay."""
         return *self.residual.in_place(name), self.beta
 
     def at_landing(self, name: str, like: Tensor) -> tuple[Tensor | None, Tensor | None, float]:
-        """The same, to be written to; zeros of the shape of `like` before the first landing."""
+        """Return the same for writing; before the first landing the residual is zeros of the shape of `like`."""
         if self.residual.in_place(name)[0] is None:
             self.residual.put_zeros(name, like)
         return self.at_launch(name)
 
     def state_dict(self) -> dict[str, Any]:
-        """The residual by parameter name."""
+        """Return the residual by parameter name."""
         return {"residual": self.residual.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a residual saved by `state_dict`."""
+        """Load a residual saved by `state_dict`."""
         self.residual.load_state_dict(state["residual"])

@@ -1,8 +1,8 @@
-"""LoCo (arXiv 2407.04480): a moving average of the error, stored in 8 bits, forgotten every T rounds.
+"""LoCo (arXiv 2407.04480): a moving average of the error, stored in 8 bits, reset every T rounds.
 
-    h = Δ + e;    e ← β e + (1 − β) (h − ĥ)        ĥ: what the peers decode;  e ← 0 after every T-th round
+    h = Δ + e;    e ← β e + (1 − β) (h − ĥ)        ĥ: this peer's decoded payload;  e ← 0 after every T-th round
 
-For low-bit dense codecs (4 bits and more). Averaging smooths the error of a quantizer, it does not make up for values
+For low-bit dense codecs (4 bits and more). Averaging smooths the error of a quantizer, but does not make up for values
 that were never sent: with a sparse codec use `ef`.
 """
 
@@ -17,12 +17,12 @@ from outerloop.types import UserError
 
 
 class LoCo:
-    """Moving-average error per parameter.
+    """Error feedback with a moving average of the error per parameter.
 
     Args:
-        beta: weight of the old error, 0 .. 1 exclusive. Public code: .8.
+        beta: weight of the old error, at least 0 and below 1. Public code: 0.8.
         reset_every: T, landed rounds of a parameter between two resets. Public code: 1024 steps.
-        bits: of the stored error, 8 or 32.
+        bits: bits per value of the stored error, 8 or 32.
 
     Raises:
         UserError: if a setting is out of range.
@@ -32,19 +32,19 @@ class LoCo:
 
     def __init__(self, *, beta: float, reset_every: int, bits: int = 8) -> None:
         if not 0 <= beta < 1:
-            raise UserError(f"feedback.beta={beta} must be at least 0 and below 1: type feedback.beta=0.8")
+            raise UserError(f"feedback.beta={beta} must be at least 0 and below 1: set feedback.beta=0.8")
         if reset_every < 1:
-            raise UserError(f"feedback.reset_every={reset_every} must be at least 1: type feedback.reset_every=1024")
+            raise UserError(f"feedback.reset_every={reset_every} must be at least 1: set feedback.reset_every=1024")
         self.beta, self.reset_every, self.error = beta, reset_every, storage_of(bits)
         self.landed: dict[str, int] = {}
 
     def add(self, name: str, delta: Tensor) -> Tensor:
-        """Δ (any shape) -> h = Δ + e, a new tensor."""
+        """Return h = Δ + e as a new tensor. `delta`: Δ, any shape."""
         held = self.error.get(name)
         return delta.clone() if held is None else delta + held
 
     def keep(self, name: str, x: Tensor, sent: Tensor) -> None:
-        """e ← β e + (1 − β) (h − ĥ), or 0 when it is time."""
+        """Set e ← β e + (1 − β) (h − ĥ), or 0 if a reset is due."""
         self.landed[name] = self.landed.get(name, 0) + 1
         error = (x - sent) * (1 - self.beta)
         held = self.error.get(name)
@@ -53,14 +53,14 @@ class LoCo:
         self.error.put(name, error.zero_() if self.landed[name] % self.reset_every == 0 else error)
 
     def begin(self, name: str, slow: Tensor) -> Tensor:
-        """φ as it is: the inner steps begin from the slow weights."""
+        """Return φ unchanged: the inner steps start from the slow weights."""
         return slow
 
     def state_dict(self) -> dict[str, Any]:
-        """The error and the count of landed rounds, by parameter name."""
+        """Return the error and the number of landed rounds, by parameter name."""
         return {"error": self.error.state_dict(), "landed": dict(self.landed)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Load what `state_dict` returned."""
         self.error.load_state_dict(state["error"])
         self.landed = dict(state["landed"])

@@ -1,8 +1,8 @@
-"""How a residual is kept between rounds: float32, or 8 bits a value (kernels/eight_bit.py).
+"""Storage of a residual between rounds: float32, or 8 bits per value (kernels/eight_bit.py).
 
-8 bits: blocks of 256 values share one float32 scale, max |e| / 127, so an entry is off by at most half a scale.
+8 bits: each block of 256 values shares one float32 scale, max |e| / 127, so a value is off by at most half a scale.
 
-N values, B blocks, L values a block.
+N values, B blocks, L values per block.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from outerloop.types import Tensors, UserError
 
 
 class Float32:
-    """4 bytes a value, exact."""
+    """Exact storage, 4 bytes per value."""
 
     def __init__(self) -> None:
         self.held: Tensors = {}
 
     def get(self, name: str) -> Tensor | None:
-        """What was put last under this name; None before the first."""
+        """Return the last tensor put under this name; None if there is none."""
         return self.held.get(name)
 
     def put(self, name: str, x: Tensor) -> None:
@@ -31,7 +31,7 @@ class Float32:
         self.held[name] = x
 
     def in_place(self, name: str) -> tuple[Tensor | None, None]:
-        """What is held, to be changed by who asks, and no scales."""
+        """Return the stored tensor itself, which the caller may change in place, and no scales."""
         return self.held.get(name), None
 
     def put_zeros(self, name: str, like: Tensor) -> None:
@@ -43,22 +43,22 @@ class Float32:
         self.held = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """By name."""
+        """Return the stored tensors by name."""
         return dict(self.held)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Load what `state_dict` returned."""
         self.held = dict(state)
 
 
 class EightBit:
-    """About 1 byte a value."""
+    """Rounded storage, about 1 byte per value."""
 
     def __init__(self) -> None:
         self.held: dict[str, tuple[Tensor, Tensor, torch.Size]] = {}
 
     def get(self, name: str) -> Tensor | None:
-        """What was put last under this name, to 8 bits; None before the first."""
+        """Return the last tensor put under this name, rounded to 8 bits; None if there is none."""
         if name not in self.held:
             return None
         return from_eight_bit(*self.held[name])
@@ -68,7 +68,7 @@ class EightBit:
         self.held[name] = *to_eight_bit(x), x.shape
 
     def in_place(self, name: str) -> tuple[Tensor | None, Tensor | None]:
-        """What is held, to be changed by who asks: codes (B, L) and scales (B, 1)."""
+        """Return the stored codes (B, L) and scales (B, 1) themselves, which the caller may change in place."""
         return self.held[name][:2] if name in self.held else (None, None)
 
     def put_zeros(self, name: str, like: Tensor) -> None:
@@ -82,11 +82,11 @@ class EightBit:
         self.held = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """By name: codes, scales, shape."""
+        """Return codes, scales and shape by name."""
         return {name: [code, scale, list(shape)] for name, (code, scale, shape) in self.held.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned, or the same as `dense` tensors."""
+        """Load what `state_dict` returned, or the same as tensors made by `dense`."""
         self.clear()
         for name, held in state.items():
             if isinstance(held, Tensor):
@@ -97,14 +97,14 @@ class EightBit:
 
 
 def dense(held: Any) -> Any:
-    """What `EightBit.state_dict` has under one name as a float32 tensor; anything else as it is."""
+    """Return one entry of `EightBit.state_dict` as a float32 tensor; return anything else unchanged."""
     if isinstance(held, list) and len(held) == 3 and isinstance(held[0], Tensor) and held[0].dtype == torch.int8:
         return from_eight_bit(held[0], held[1], torch.Size(held[2]))
     return held
 
 
 def storage_of(bits: int) -> Float32 | EightBit:
-    """The storage of 32 or 8 bits a value. Raises UserError for another number."""
+    """Return the storage with 32 or 8 bits per value. Raises UserError for another number."""
     if bits not in (8, 32):
-        raise UserError(f"feedback.bits={bits} is not one of 8, 32: type feedback.bits=8")
+        raise UserError(f"feedback.bits={bits} is not one of 8, 32: set feedback.bits=8")
     return EightBit() if bits == 8 else Float32()

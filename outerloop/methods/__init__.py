@@ -1,1 +1,1 @@
-"""AXIS method: what the mean of the contributions does to the slow weights. One algorithm a file."""
+"""AXIS method: how the mean of the contributions updates the slow weights. One algorithm per file."""

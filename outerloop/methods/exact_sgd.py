@@ -1,11 +1,11 @@
-"""One step of torch.optim.SGD, each product and sum rounded on its own: the same bits on every machine.
+"""One step of torch.optim.SGD, each product and sum rounded separately: the same bits on every machine.
 
     g ← ḡ + x · λ                                               λ: weight decay
     b ← b · μ + g · (1 − d);   b ← g in the first step          d: dampening
     x ← x − (g + b · μ) · η  (Nesterov),   x − b · η,   or without momentum  x − g · η
 
 torch's own step computes these with `add(alpha=)`, which is one fused multiply-add on AVX2 and two roundings elsewhere.
-kernels/land.py does the same to sparse contributions.
+kernels/land.py does the same with sparse contributions.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from torch import Tensor
 
 
 def sgd(x: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-    """Update x (any shape) in place, and its momentum.
+    """Update x (any shape) and its momentum in place.
 
     Args:
         x: slow weights.
         gradient: ḡ, of the shape and dtype of x.
         state: torch's state of x: "momentum_buffer", None or missing before the first step with momentum.
-        group: torch's settings of x.
+        group: torch's parameter group of x, with its settings.
     """
     g = gradient + x * group["weight_decay"] if group["weight_decay"] else gradient
     if group["momentum"]:
@@ -32,7 +32,7 @@ def sgd(x: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any
 
 
 def moved(state: dict[str, Any], g: Tensor, group: dict[str, Any]) -> Tensor:
-    """Return the momentum after this step."""
+    """Update the momentum in `state` and return it."""
     b = state.get("momentum_buffer")
     if b is None:
         b = state["momentum_buffer"] = g.clone()

@@ -1,14 +1,14 @@
-"""NoLoCo (arXiv 2506.10911): gossip in pairs, momentum and a pull towards the partner, no collective.
+"""NoLoCo (arXiv 2506.10911): gossip in pairs with momentum and a pull towards the partner, without a collective.
 
-Over this worker i and its partners j of the round, itself included:
+For worker i; the means are over its partners j of the round, including i itself:
 
     inside:    δ_i ← α δ_i + β mean_j(θ_j − φ_j) + γ (mean_j φ_j − φ_i);     φ_i ← φ_i + δ_i
     outside:   δ_i ← α δ_i + β mean_j(θ_j − φ_j);                φ_i ← φ_i + δ_i + γ (mean_j φ_j − φ_i)
 
-With γ = β inside, δ_i ← α δ_i + β (mean_j θ_j − φ_i): sending θ alone is enough, half the bytes.
+With γ = β inside, δ_i ← α δ_i + β (mean_j θ_j − φ_i): it is enough to send θ, which halves the bytes.
 
-Between the replicas of a pair the difference shrinks only for 0 < γ < 2 (1 − α²) inside (α = .9 with γ = .7 grows by
-1.1x a round, although the paper's window allows it), and for 0 < γ < 2 outside at any α.
+The difference between the replicas of a pair shrinks only for 0 < γ < 2 (1 − α²) inside, and for 0 < γ < 2 outside at
+any α. Inside with α = 0.9 and γ = 0.7 it grows by 1.1x per round, although the paper's range allows these values.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from outerloop.types import Tensors, UserError
 
 
 class NoLoCo:
-    """Heavy-ball momentum with consensus. Slow weights differ from worker to worker.
+    """Heavy-ball momentum with a consensus term. Slow weights differ from worker to worker.
 
     Args:
-        alpha: momentum α. Paper: .5.
-        beta: outer learning rate β. Paper: .7.
-        gamma: consensus γ; None: β.
+        alpha: momentum α. Paper: 0.5.
+        beta: outer learning rate β. Paper: 0.7.
+        gamma: consensus strength γ; None: β.
         consensus: "inside" the momentum as in the paper, or "outside" it.
 
     Raises:
-        UserError: for settings with which the replicas drift apart, with the inequality.
+        UserError: if the replicas would drift apart with these settings; the message has the inequality.
     """
 
     reads: Literal["weights"] = "weights"
@@ -49,23 +49,23 @@ class NoLoCo:
             rule = f"0 < gamma < 2 (1 - alpha^2) = {limit:.3g}" if self.inside else "0 < gamma < 2"
             raise UserError(
                 f"method.gamma={self.gamma} with alpha={alpha}: replicas drift apart unless {rule}:"
-                f" type method.gamma={limit / 2:.3g}, or method.consensus=outside"
+                f" set method.gamma={limit / 2:.3g}, or method.consensus=outside"
             )
         self.weights_only = self.inside and self.gamma == self.beta
         self.delta: Tensors = {}
 
     def init(self, slow: Tensors) -> None:
-        """δ = 0."""
+        """Set δ = 0."""
         self.delta = {name: torch.zeros_like(x) for name, x in slow.items()}
 
     def outgoing(self, slow: Tensors, read: Tensors) -> Tensors:
-        """θ (shape of the parameter); with γ ≠ β or consensus outside θ and φ stacked, (2, shape)."""
+        """Return θ, in the parameter's shape; with γ ≠ β or consensus outside, θ and φ stacked: (2, *shape)."""
         if self.weights_only:
             return {name: fast.clone() for name, fast in read.items()}
         return {name: torch.stack([fast.to(slow[name].dtype), slow[name]]) for name, fast in read.items()}
 
     def update(self, slow: Tensors, mean: Tensors, own: Tensors) -> None:
-        """One step of δ and φ for the parameters that `mean` names."""
+        """Take one step of δ and φ for the parameters in `mean`."""
         for name, m in mean.items():
             phi, delta = slow[name], self.delta[name]
             if self.weights_only:
@@ -80,10 +80,10 @@ class NoLoCo:
                 phi.add_(delta).add_(pull)
 
     def state_dict(self) -> dict[str, Any]:
-        """δ by parameter."""
+        """Return δ by parameter."""
         return {"delta": dict(self.delta)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over δ; call after `init`."""
+        """Load δ; call after `init`."""
         for name, x in self.delta.items():
             x.copy_(state["delta"][name])

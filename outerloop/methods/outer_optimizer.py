@@ -1,15 +1,15 @@
-"""Any torch optimizer as the outer optimizer; the steps of SGD and AdamW are equal bit for bit on every machine.
+"""Use any torch optimizer as the outer optimizer; steps of SGD and AdamW are equal bit for bit on every machine.
 
     ḡ = aggregate_p Δ̂_p;   φ ← optimizer(φ, ḡ)          Δ = φ − θ  (reads = "weights"),  or ∇ (reads = "gradients")
 
-DiLoCo (arXiv 2311.08105): SGD with Nesterov momentum, η .7, μ .9:   b ← μ b + ḡ;  φ ← φ − η (ḡ + μ b).
+DiLoCo (arXiv 2311.08105): SGD with Nesterov momentum, η 0.7, μ 0.9:   b ← μ b + ḡ;  φ ← φ − η (ḡ + μ b).
 SparseLoCo (arXiv 2508.15706): plain SGD, η 1. Plain averaging (LocalSGD): the same.
 DDP: reads = "gradients", H = 1: the averaged gradient of one step goes through AdamW, Muon or another inner optimizer,
-and no worker steps on its own.
+and no worker takes inner steps.
 
-SGD and AdamW are computed by exact_sgd.py and exact_adamw.py, in torch's own state, so that checkpoints of either fit.
-Every other optimizer takes torch's own step, whose last bits depend on the machine: its replicas stay equal on equal
-hardware alone (`portable` is False).
+SGD and AdamW are computed by exact_sgd.py and exact_adamw.py, with torch's own state, so checkpoints are compatible
+with torch's optimizers. Every other optimizer takes torch's own step, whose last bits depend on the machine: then
+replicas stay equal only on equal hardware (`portable` is False).
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from outerloop.methods.pseudo_gradient import Differences
 from outerloop.types import Tensors, UserError
 
 Rule = Callable[[Tensor, Tensor, dict[str, Any], dict[str, Any]], None]
-"""Slow weights, their gradient, torch's state of them, torch's settings of them: moves the first in place."""
+"""rule(slow weights, gradient, torch's state of the weights, torch's parameter group) updates the weights in place."""
 RULES: dict[type[Optimizer], Rule] = {torch.optim.SGD: sgd, torch.optim.AdamW: adamw}
 NOT_IN_RULES = ("maximize", "amsgrad")
-"""Settings of these optimizers that the rules do not compute."""
+"""Settings of these optimizers that the rules do not support."""
 
 
 @dataclass(frozen=True)
 class SGDStep:
-    """What one update of plain SGD is made of."""
+    """The settings of one update of plain SGD."""
 
     lr: float
     momentum: float
@@ -47,17 +47,17 @@ class SGDStep:
 
 
 class OuterOptimizer(Differences):
-    """The pseudo-gradient in `.grad`, one step of a torch optimizer on the slow weights.
+    """A method that puts the pseudo-gradient into `.grad` and takes one torch optimizer step on the slow weights.
 
     Args:
-        optimizer: list of (name, tensor) pairs -> torch optimizer over them; Muon goes by the names.
+        optimizer: list of (name, tensor) pairs -> torch optimizer over them; Muon needs the names.
         reads: "weights" for pseudo-gradients, "gradients" for the gradient of a single step.
         lr_factor: round (from 0) -> factor of the optimizer's learning rate; None keeps it constant.
-        momentum_factor: the same of its momentum.
+        momentum_factor: the same for its momentum.
         clip_norm: largest global L2 norm of the mean; None for no limit.
 
     Raises:
-        UserError: if `reads` is neither.
+        UserError: if `reads` is neither of these.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class OuterOptimizer(Differences):
         }
 
     def update(self, slow: Tensors, mean: Tensors, own: Tensors) -> None:
-        """One optimizer step on the parameters that `mean` names; the others do not move."""
+        """Take one optimizer step on the parameters in `mean`; the others do not move."""
         if self.clip_norm is not None:
             factor = clip_factor(mean, self.clip_norm)
             mean = {name: m * factor for name, m in mean.items()}
@@ -100,7 +100,7 @@ class OuterOptimizer(Differences):
         self.optimizer.zero_grad(set_to_none=True)
 
     def step(self) -> None:
-        """Move the slow weights that have a gradient: by this optimizer's rule, or as torch does."""
+        """Update the slow weights that have a gradient: by the rule of this optimizer, or else by torch's step."""
         if self.rule is None:
             self.optimizer.step()
             return
@@ -110,62 +110,62 @@ class OuterOptimizer(Differences):
                     self.rule(x, x.grad, self.optimizer.state[x], group)
 
     def probe(self) -> Optimizer:
-        """Return the optimizer over one small matrix, to read its settings from."""
+        """Return the optimizer over one small matrix, from which its settings can be read."""
         return self.make([("layers.0.weight", torch.zeros(1, 1))])
 
     def is_plain_sgd(self) -> bool:
-        """Whether `sgd_step` and `momentum_of` say all that an update does."""
+        """Return whether `sgd_step` and `momentum_of` describe an update completely."""
         probe = self.probe()
         extras = ("weight_decay", "dampening", "maximize")
         plain = type(probe) is torch.optim.SGD and not any(probe.defaults[extra] for extra in extras)
         return plain and self.reads == "weights" and self.clip_norm is None
 
     def sgd_step(self, first: str) -> SGDStep:
-        """Learning rate and momentum of the next update of the fragment whose first tensor this is; counts it."""
+        """Return the settings of the next update of the fragment whose first tensor this is, and count the update."""
         self.set_factors(self.updates(first))
         group = self.optimizer.param_groups[0]
         return SGDStep(group["lr"], group["momentum"], group["nesterov"])
 
     def momentum_of(self, slow: Tensor) -> Tensor:
-        """The momentum of one of the slow weights, zeros before its first update."""
+        """Return the momentum of one of the slow weights; zeros before its first update."""
         state = self.optimizer.state[slow]
         if state.get("momentum_buffer") is None:
             state["momentum_buffer"] = torch.zeros_like(slow)
         return state["momentum_buffer"]
 
     def updates(self, first: str) -> int:
-        """How many updates the fragment whose first tensor this is has had; counts this one."""
+        """Return the number of updates so far of the fragment whose first tensor this is, and count this one."""
         self.rounds[first] = self.rounds.get(first, 0) + 1
         return self.rounds[first] - 1
 
     def set_factors(self, round: int) -> None:
-        """Learning rate and momentum of this round."""
+        """Set the learning rate and momentum of this round."""
         for key, factor in self.factors.items():
             for group, peak in zip(self.optimizer.param_groups, self.peak[key], strict=True):
                 if factor is not None:
                     group[key] = peak * factor(round)
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's state and how many updates each fragment had."""
+        """Return the optimizer's state and the number of updates of each fragment."""
         return {"optimizer": self.optimizer.state_dict(), "rounds": dict(self.rounds)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned; call after `init`."""
+        """Load what `state_dict` returned; call after `init`."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.rounds = dict(state["rounds"])
 
 
 def rule_of(optimizer: Optimizer) -> Rule | None:
-    """Return the rule that computes this optimizer's step, or None where torch's own step is taken."""
+    """Return the rule that computes this optimizer's step, or None if torch's own step is used."""
     if any(group.get(setting) for group in optimizer.param_groups for setting in NOT_IN_RULES):
         return None
     return RULES.get(type(optimizer))
 
 
 def clip_factor(tensors: Tensors, max_norm: float) -> float:
-    """Return the factor that shortens tensors to a global L2 norm of `max_norm`; 1 where they are no longer than that.
+    """Return the factor that clips tensors to a global L2 norm of `max_norm`; 1 if they are not longer than that.
 
-    The same bits on every machine.
+    The result has the same bits on every machine.
     """
     norm = math.sqrt(exact_sum(sum_of_squares(x, of=x.numel()) for x in tensors.values()))
     return min(1.0, max_norm / (norm + 1e-6))

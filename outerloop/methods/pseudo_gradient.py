@@ -1,4 +1,4 @@
-"""What gradient-like methods offer: the pseudo-gradient Δ = φ − θ, or the gradients of a single step as they are."""
+"""Contributions of gradient-like methods: the pseudo-gradient Δ = φ − θ, or the gradients of a single step."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from outerloop.types import Tensors, UserError
 
 
 class Differences:
-    """The half of a method that comes before the exchange; equal means keep the slow weights of all peers equal.
+    """The half of a method that runs before the exchange. With equal means the slow weights of all peers stay equal.
 
     Args:
         reads: "weights" for pseudo-gradients, "gradients" for the gradient of a single step.
 
     Raises:
-        UserError: if `reads` is neither.
+        UserError: if `reads` is neither of these.
     """
 
     shared = True
@@ -26,7 +26,7 @@ class Differences:
         self.reads = reads
 
     def outgoing(self, slow: Tensors, read: Tensors) -> Tensors:
-        """Δ = φ − θ, or the gradients as they are."""
+        """Return Δ = φ − θ, or the gradients unchanged."""
         if self.reads == "gradients":
             return read
         return {name: slow[name] - fast for name, fast in read.items()}

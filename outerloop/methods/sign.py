@@ -1,8 +1,8 @@
-"""The sign of the mean (DeMo, arXiv 2411.19870): every coordinate moves by the same length.
+"""Step by the sign of the mean (DeMo, arXiv 2411.19870): every coordinate moves by the same length.
 
     φ ← φ · (1 − η λ) − sign(ḡ) · η
 
-DeMo: reads = "gradients", H = 1, with feedback β = .999 and a DCT top-k compressor in front.
+DeMo: reads = "gradients", H = 1, with feedback β = 0.999 and a DCT top-k compressor in front.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Sign(Differences):
         lr_factor: round (from 0) -> factor of η; None keeps it constant.
 
     Raises:
-        UserError: if `reads` is neither.
+        UserError: if `reads` is neither of these.
     """
 
     momentum = 0.0
@@ -43,20 +43,20 @@ class Sign(Differences):
         self.rounds: dict[str, int] = {}
 
     def init(self, slow: Tensors) -> None:
-        """Nothing evolves but the count of rounds of each parameter."""
+        """Reset the count of rounds of each parameter, which is the only state."""
         self.rounds = dict.fromkeys(slow, 0)
 
     def update(self, slow: Tensors, mean: Tensors, own: Tensors) -> None:
-        """One step for the parameters that `mean` names."""
+        """Take one step for the parameters in `mean`."""
         for name, m in mean.items():
             lr = self.lr * (self.lr_factor(self.rounds[name]) if self.lr_factor else 1.0)
             slow[name].mul_(1 - lr * self.weight_decay).sub_(m.sign().to(slow[name].dtype) * lr)
             self.rounds[name] += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Rounds by parameter."""
+        """Return the number of rounds by parameter."""
         return {"rounds": dict(self.rounds)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Load what `state_dict` returned."""
         self.rounds = dict(state["rounds"])

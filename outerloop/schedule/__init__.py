@@ -1,1 +1,1 @@
-"""AXIS schedule: which fragment leaves and which lands after inner step t. Pure between two landings. One a file."""
+"""AXIS schedule: which fragments launch and land after inner step t. Pure between landings. One schedule per file."""

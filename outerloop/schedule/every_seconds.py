@@ -1,10 +1,10 @@
-"""A round every S seconds of wall clock: fast and slow peers meet at the same time, each with what it has learned.
+"""Launch a round every S seconds of wall-clock time: fast and slow peers exchange at the same time, after unequal work.
 
-    round r leaves after the inner step that passes S seconds since round r - 1 landed here
+    round r launches after the inner step in which S seconds have passed since round r - 1 landed on this peer
 
-The seconds are counted as H steps of S / H each, whatever a peer's own inner steps take: delay, learning rates and
-checkpoints go by these. A round lands at all peers together, and there each starts its clock anew, so clocks need not
-agree. Peers then differ in the samples behind a round: aggregate=weighted goes by them.
+The seconds are counted as H steps of S / H each, however long a peer's own inner steps take; delay, learning rates and
+checkpoints count these steps. A round lands on all peers together, and each then restarts its clock, so clocks need not
+agree. Peers then contribute different numbers of samples to a round: aggregate=weighted takes these into account.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from outerloop.types import UserError
 
 
 class EverySeconds(EveryH):
-    """One fragment, the whole model.
+    """A schedule of one fragment, the whole model, by wall-clock time.
 
     Args:
-        seconds: S. An inner step should be far shorter: the others wait for one that is under way.
-        sync_every: H, counted steps that S is divided into.
+        seconds: S. An inner step should be far shorter: the other peers wait until a running one is finished.
+        sync_every: H, number of counted steps into which S is divided.
         delay: τ, counted steps between launch and landing, 0 .. H.
 
     Raises:
-        UserError: if one is out of range.
+        UserError: if a setting is out of range.
     """
 
     def __init__(self, *, seconds: float, sync_every: int, delay: int = 0) -> None:
         super().__init__(sync_every=sync_every, delay=delay)
         if not 0 < seconds < math.inf:
-            raise UserError(f"schedule.seconds={seconds} must be more than 0: type schedule.seconds=60")
+            raise UserError(f"schedule.seconds={seconds} must be more than 0: set schedule.seconds=60")
         self.step_s = seconds / sync_every

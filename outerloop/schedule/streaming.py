@@ -1,11 +1,11 @@
-"""Streaming DiLoCo (arXiv 2501.18512): P fragments of the model, each every H inner steps at an offset of its own.
+"""Streaming DiLoCo (arXiv 2501.18512): P fragments of the model, each sent every H inner steps at a different offset.
 
-    fragment p leaves after steps  r H + ⌊(p + 1) H / P⌋,  r = 0, 1, ...,  and lands τ steps later
+    fragment p launches after steps  r H + ⌊(p + 1) H / P⌋,  r = 0, 1, ...,  and lands τ steps later
 
-The peak bandwidth falls by P and the exchange hides behind τ inner steps. Layers are dealt out strided: the l-th layer
-(l = 0, 1, ... in the order of their numbers, which may have gaps, as in nn.Sequential) belongs to fragment l mod P, so
-that every fragment holds early and late layers; what stands before the first layer goes with the first fragment, what
-stands after the last layer with the last.
+The peak bandwidth falls by a factor of P, and the exchange overlaps with τ inner steps. Layers are strided: the l-th
+layer (l = 0, 1, ... in the order of their numbers, which may have gaps, as in nn.Sequential) belongs to fragment
+l mod P, so that every fragment has early and late layers. Parameters before the first layer belong to the first
+fragment, those after it that are in no layer to the last.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from outerloop.types import DueRounds, Round, UserError
 
 
 class Streaming:
-    """P strided fragments.
+    """A schedule of P strided fragments.
 
     Args:
         sync_every: H, inner steps between two rounds of one fragment. Paper: 30 .. 100.
-        fragments: P, 1 .. number of layers. Paper: 3 layers a fragment.
+        fragments: P, 1 .. number of layers. Paper: 3 layers per fragment.
         delay: τ, inner steps between launch and landing, below H / P.
-        early: land as soon as the bytes are in, after τ steps at the latest; for τ above 0.
+        early: land as soon as the bytes have arrived, after τ steps at the latest; requires τ > 0.
 
     Raises:
         UserError: if a setting is out of range.
@@ -35,27 +35,27 @@ class Streaming:
     def __init__(self, *, sync_every: int, fragments: int, delay: int, early: bool = False) -> None:
         if fragments < 1 or sync_every < fragments:
             raise UserError(
-                f"schedule.fragments={fragments} must be 1 .. sync_every={sync_every}: type schedule.fragments=2"
+                f"schedule.fragments={fragments} must be 1 .. sync_every={sync_every}: set schedule.fragments=2"
             )
         if not 0 <= delay < sync_every / fragments:
             raise UserError(
                 f"schedule.delay={delay} must be 0 or more and below sync_every / fragments ="
-                f" {sync_every / fragments:.3g}: type schedule.delay=0"
+                f" {sync_every / fragments:.3g}: set schedule.delay=0"
             )
         if early and not delay:
             fits = "schedule.delay=1, or " if sync_every > fragments else ""
             raise UserError(
-                f"schedule.early=true with delay=0: nothing can land before it is due: type {fits}schedule.early=false"
+                f"schedule.early=true with delay=0: no round can land before it is due: set {fits}schedule.early=false"
             )
         self.sync_every, self.fragments, self.delay, self.early = sync_every, fragments, delay, early
         self.offsets = [(p + 1) * sync_every // fragments for p in range(fragments)]
 
     def due(self, inner_step: int) -> DueRounds:
-        """See the equation above; steps are counted from 1."""
+        """Return the rounds due after this step, by the equation above. Steps are counted from 1."""
         return DueRounds(launch=self.rounds_at(inner_step), land=self.rounds_at(inner_step - self.delay))
 
     def rounds_at(self, step: int) -> tuple[Round, ...]:
-        """The rounds that leave after this step."""
+        """Return the rounds that launch after this step."""
         return tuple(
             Round(number=(step - offset) // self.sync_every, fragment=p)
             for p, offset in enumerate(self.offsets)
@@ -63,18 +63,18 @@ class Streaming:
         )
 
     def fragment(self, index: int, names: Sequence[str]) -> list[str]:
-        """Return the parameters of fragment `index`, in model order. Raises UserError where P exceeds the layers."""
+        """Return the parameters of fragment `index`, in model order. Raises UserError if P exceeds the layers."""
         layers = len(ranks_of(names))
         if self.fragments > max(1, layers):
             raise UserError(
                 f"schedule.fragments={self.fragments} is more than the model's {layers} layers:"
-                f" type schedule.fragments={max(1, layers)}"
+                f" set schedule.fragments={max(1, layers)}"
             )
         homes = strided(names, self.fragments)
         return [name for name in names if homes[name] == index]
 
     def inner_steps(self, rounds: int) -> int:
-        """rounds · H + τ."""
+        """Return the inner steps until the last of `rounds` rounds lands: rounds · H + τ."""
         return rounds * self.sync_every + self.delay
 
 
@@ -90,12 +90,12 @@ def strided(names: Sequence[str], fragments: int) -> dict[str, int]:
 
 
 def ranks_of(names: Sequence[str]) -> dict[int, int]:
-    """Return the rank of each layer number that occurs in these parameter names: {0: 0, 2: 1, 4: 2}."""
+    """Return layer number -> its rank, for the layer numbers in these parameter names, such as {0: 0, 2: 1, 4: 2}."""
     numbers = {layer_of(name) for name in names} - {None}
     return {number: rank for rank, number in enumerate(sorted(cast(set[int], numbers)))}
 
 
 def layer_of(name: str) -> int | None:
-    """The first number in a parameter's name: "model.layers.3.mlp.weight" -> 3; None without one."""
+    """Return the first number in a parameter's name, or None: "model.layers.3.mlp.weight" -> 3."""
     found = re.search(r"(?:^|\.)(\d+)\.", name)
     return int(found[1]) if found else None

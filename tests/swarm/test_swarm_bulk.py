@@ -219,7 +219,7 @@ def test_what_nobody_can_give_raises_in_time() -> None:
             await a.get(content, [])
         assert now_s() == 0
         network.freeze("b")
-        with pytest.raises(ContentUnavailable, match=r"0 of 1000 bytes are here.* after 100 s: b nothing came"):
+        with pytest.raises(ContentUnavailable, match=r"0 of 1000 bytes received.* after 100 s: b nothing came"):
             await a.get(content, ["b"], timeout_s=100)
         assert now_s() == 100
 
@@ -256,7 +256,7 @@ def test_a_claimed_tebibyte_costs_what_arrives() -> None:
         (a,) = await nodes(network, "a")
         await liar(network, "b", lambda request: bytes(100_000), claims=1 << 40)
         tracemalloc.start()
-        with pytest.raises(ContentUnavailable, match="of 1099511627776 bytes are here"):
+        with pytest.raises(ContentUnavailable, match="of 1099511627776 bytes received"):
             await a.bulk.get(bytes(32), 1 << 40, ["b"], at_most=MANY, timeout_s=5 * STALL_S)
         return a.bulk.bytes_received
 
@@ -303,7 +303,7 @@ def test_one_cap_for_payloads_and_state() -> None:
 
 @pytest.mark.parametrize("cap", [0.1, 0, -5, "fast", float("nan")])
 def test_a_cap_that_stalls_others_is_refused(cap: Any) -> None:
-    with pytest.raises(UserError, match=f"exchange.max_mbit={cap} .*type exchange.max_mbit=0.14 or more"):
+    with pytest.raises(UserError, match=f"exchange.max_mbit={cap} .*set exchange.max_mbit=0.14 or more"):
         pace_of(cap)
 
 

@@ -33,9 +33,9 @@ LIES = [
     (accept(3, HEAD, 1, X), accept(3, HEAD, 1, Y), "accepted two commits in round 3, view 1"),
     (accept(3, HEAD, 1, X), promise(3, HEAD, 2, None), "promised view 2 of round 3 and left out"),
     (accept(3, HEAD, 1, X), promise(3, HEAD, 7, (0, X)), "promised view 7 of round 3 and left out"),
-    (accept(3, HEAD, 1, X), promise(3, HEAD, 7, (1, Y)), "left out what it had accepted in view 1"),
-    ((PAYLOAD, 3, X), (PAYLOAD, 3, Y), "sealed two payloads for round 3"),
-    ((PAYLOAD, 3, X, 2, X), (PAYLOAD, 3, X, 2, Y), "sealed two payloads for round 3"),
+    (accept(3, HEAD, 1, X), promise(3, HEAD, 7, (1, Y)), "left out the commit that it had accepted in view 1"),
+    ((PAYLOAD, 3, X), (PAYLOAD, 3, Y), "signed two payloads for round 3"),
+    ((PAYLOAD, 3, X, 2, X), (PAYLOAD, 3, X, 2, Y), "signed two payloads for round 3"),
 ]
 TRUTHS = [
     (accept(3, HEAD, 1, X), accept(3, HEAD, 1, X)),

@@ -48,7 +48,7 @@ def test_who_seals_two_payloads_for_a_round_is_expelled_by_all() -> None:
         await asyncio.sleep(60)
         for letter in HONEST:
             found = expelled_by(swarm, letter)
-            assert set(found) == {"d"} and found["d"].startswith("sealed two payloads for round ")
+            assert set(found) == {"d"} and found["d"].startswith("signed two payloads for round ")
         swarm.agree()
         last = max(swarm["a"].landed)
         assert swarm["a"].who(last) == HONEST and liar.name not in swarm["a"].rounds.roster

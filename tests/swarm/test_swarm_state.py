@@ -169,7 +169,7 @@ def test_who_asks_for_what_is_past_hears_so_and_the_copy_does_not_stay_for_ever(
         network, content = MemoryNetwork(), state(10)
         made = await donors(network, "a")
         await land(made["a"], 7, content)
-        with pytest.raises(ContentUnavailable, match="0 of 1 peers give one state, and more than half have to"):
+        with pytest.raises(ContentUnavailable, match="0 of 1 peers offer the same state, more than half are needed"):
             await joiner(network).get(7, ["a"], ignore)
         assert now_s() < 1
         get = asyncio.create_task(joiner(network).get(8, ["a"], ignore))
@@ -355,7 +355,7 @@ def test_without_a_certificate_more_than_half_of_all_donors_have_to_name_a_state
                 donor.hold(state(100, int(seed)), Manifest.of(state(100, int(seed)), number=3, head=HEAD))
         get = joiner(network).get(3, list(made), ignore)
         if taken is None:
-            with pytest.raises(ContentUnavailable, match="give one state, and more than half have to"):
+            with pytest.raises(ContentUnavailable, match="offer the same state, more than half are needed"):
                 await get
         else:
             assert (await get)[1] == state(100, taken)

@@ -1,1 +1,1 @@
-"""Evidence against peers that contradict themselves, and their expulsion."""
+"""Evidence against peers that sign contradicting statements, and expulsion of these peers."""

@@ -1,11 +1,12 @@
-"""Evidence against peers (evidence.py) on its way: told to all once it is new, and asked for now and then.
+"""Exchange of evidence against peers (evidence.py): new evidence is sent to all peers, and all peers are polled for it.
 
-{evidence: true}, then the evidence as a map of its own ->                            told; no answer
-{}                                                      ->   <- {count: how many}, then each as a map of its own
+{evidence: true}, then the evidence as a separate map   ->                            a notice; no answer
+{}                                                      ->   <- {count}, then each piece of evidence as a separate map
 
-Each peer checks for itself, so it does not matter who tells. Who tells what proves nothing lies itself: nothing more of
-it is checked. So a remote can make this peer check one false piece of evidence, and a true one for each known peer:
-those of its own keys cost a write and a message to all for the first few, and nothing later (expelled.MAX_OUTSIDERS).
+Each peer checks evidence itself, so it does not matter which peer sends it. A peer that sends evidence that proves
+nothing lies itself: no more of its evidence is checked. So a remote peer can make this peer check one false piece of
+evidence, and one true piece for each known peer. True evidence against keys that the remote made itself costs a write
+and a message to all peers for the first few keys, and nothing after that (expulsion.MAX_OUTSIDERS).
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ from outerloop.swarm.validation import MalformedMessage, id_of, whole
 
 logger = logging.getLogger(__name__)
 AROUND_S = 10.0
-"""Pause between two questions to one of the others, drawn anew: who starts or was away has asked most in a minute."""
+"""Pause between two polls, each of a random peer: a peer that starts or returns has polled most others in a minute."""
 
 
 class Accusations:
-    """`names`: id -> name of the peers that may take part.
+    """The exchange of evidence by one peer.
 
-    `on_own` is told what this peer's own key is guilty of, `on_other` that another one has been expelled.
+    `names` returns id -> name of the peers that may take part. `on_own` is called with the offence that evidence proves
+    against this peer's own key. `on_other` is called when another peer has been expelled.
     """
 
     def __init__(
@@ -49,15 +51,15 @@ class Accusations:
         self._transport, self._expelled, self._names = transport, expelled, names
         self._run, self._on_own, self._on_other = run, on_own, on_other
         self._random = random.Random(transport.peer_id)
-        self._false: set[str] = set()  # ids of those who told what proves nothing
+        self._false: set[str] = set()  # ids of peers that sent evidence that proves nothing
         self._telling: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
-        """Answer whoever asks: what is told proves itself, and people look on (commands/status.py)."""
+        """Answer requests of any peer: evidence proves itself, and `outerloop status` reads it (commands/status.py)."""
         await self._transport.serve(protocol(self._run), allowed=anybody, handler=self._answer)
 
     async def accuse(self, evidence: Evidence, *, told_by: str = "") -> bool:
-        """Expel the accused and tell the others, if this is new and holds. Returns whether it is and does."""
+        """Expel the accused and notify the other peers, if the evidence is new and valid. Return whether it is."""
         if id_of(evidence.peer) == self._transport.peer_id:
             return self._confess(evidence)
         if not await self._expelled.convict(evidence):
@@ -71,14 +73,14 @@ class Accusations:
         return True
 
     async def ask_around(self) -> None:
-        """Ask one of the others after the other, for ever: what was told while this peer was away is not lost."""
+        """Poll random peers until cancelled, to receive evidence that was sent while this peer was away."""
         while True:
             if others := self._others():
                 await self._ask(self._random.choice(others))
             await asyncio.sleep(AROUND_S)
 
     def _confess(self, evidence: Evidence) -> bool:
-        """Who holds evidence against this peer itself is right to expel it."""
+        """Check evidence against this peer itself. Report the offence to `on_own` and return True if it is valid."""
         proven = bool(guilty(evidence, self._transport.trust.signatures))
         if proven:
             self._on_own(evidence.why)
@@ -89,7 +91,7 @@ class Accusations:
             for evidence in await ask(self._transport, self._run, peer):
                 await self._hear(peer, evidence)
         except (BrokenStream, Unreachable, TimeoutError) as error:
-            logger.debug("%s does not tell whom it has expelled: %s", peer, error)
+            logger.debug("%s does not report which peers it has expelled: %s", peer, error)
 
     async def _tell(self, peer: str, evidence: Evidence) -> None:
         try:
@@ -98,7 +100,7 @@ class Accusations:
                 await stream.send(msgpack.packb(evidence.to_map()))
                 await stream.ended()
         except (BrokenStream, Unreachable, TimeoutError) as error:
-            logger.debug("%s did not hear of %s: %s", peer, evidence.peer, error)
+            logger.debug("%s did not receive the evidence against %s: %s", peer, evidence.peer, error)
 
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
         if request.get("evidence") is True:
@@ -117,11 +119,11 @@ class Accusations:
             return
         if not await self.accuse(evidence, told_by=remote) and self._expelled.wants(evidence):
             self._false.add(remote)
-            why = f"accuses {evidence.peer} with what it has not signed"
+            why = f"accuses {evidence.peer} with evidence that proves nothing"
             self._transport.trust.refusals.note("ballots", self._names().get(remote, remote), why)
 
     def _others(self) -> list[str]:
-        """Ids of those whom this peer deals with, in order."""
+        """Return the sorted ids of the other allowed peers."""
         allow = self._transport.trust.allow
         return sorted(peer for peer in self._names() if peer != self._transport.peer_id and peer in allow)
 
@@ -131,7 +133,7 @@ def protocol(run: str) -> str:
 
 
 async def ask(transport: Transport, run: str, peer: str) -> list[Evidence]:
-    """What this peer (its id) has expelled others for, not checked yet.
+    """Request the evidence for which `peer` (its id) has expelled others. Return it unchecked.
 
     Raises BrokenStream, Unreachable, TimeoutError.
     """
@@ -145,8 +147,8 @@ async def ask(transport: Transport, run: str, peer: str) -> list[Evidence]:
 
 
 async def _receive(stream: Stream) -> Evidence:
-    """Raises BrokenStream; Unreadable for what is no evidence."""
+    """Receive one piece of evidence. Raises BrokenStream; Unreadable if it is malformed."""
     try:
         return Evidence.from_map(msgpack.unpackb(await stream.receive(at_most=MAX_BYTES)))
-    except ValueError as error:  # every way in which msgpack and validation.py refuse is one
+    except ValueError as error:  # all errors of msgpack and validation.py are ValueErrors
         raise Unreadable(f"unreadable evidence: {error}") from error

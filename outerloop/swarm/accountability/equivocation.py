@@ -1,7 +1,7 @@
-"""What the peers of a sitting have signed lately, so that two statements that contradict each other are seen.
+"""Detect equivocation: two recent statements of one peer that contradict each other.
 
-It is told each statement whose signature this peer has checked anyway, and compares it with the few that it could
-contradict: no signature is checked here, and none is made.
+Each statement whose signature this peer has checked anyway is compared with the few statements that it could
+contradict. No signature is checked or made here.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT
 from outerloop.swarm.consensus.statements import Statement
 
 VIEWS_KEPT = 64
-"""Accepts and promises of one peer in one round, each: the last ones. An honest peer sees few views of a round."""
+"""Accepts kept per peer and round, and as many promises: the latest. An honest peer sees few views of a round."""
 Place = tuple[int, bytes]
 KINDS = (ACCEPT, PROMISE, PAYLOAD)
 
 
 class EquivocationWatch:
-    """Of one sitting. Kept: a statement a peer, kind, round, view and head, of the rounds close to the one at hand."""
+    """A record of the recent statements in one session.
+
+    Keeps one statement per peer, kind, round, view and head, for the rounds close to the current one.
+    """
 
     def __init__(self, sitting: str) -> None:
         self._sitting = sitting
@@ -30,13 +33,13 @@ class EquivocationWatch:
         self._said: dict[int, dict[tuple[str, str], dict[Place, Signed]]] = defaultdict(lambda: defaultdict(dict))
 
     def begin(self, number: int) -> None:
-        """This round is at hand: what is of much earlier ones is forgotten."""
+        """Set the current round, and forget the statements about rounds that are far from it."""
         self._number = number
         for old in [known for known in self._said if not self._is_close(known)]:
             del self._said[old]
 
     def saw(self, peer: str, statement: Statement, signature: bytes) -> Evidence | None:
-        """Return evidence against a peer (its name) that has signed this, if it has signed the contrary before."""
+        """Record a statement that a peer (its name) has signed. Return evidence if it contradicts an earlier one."""
         context, number = str(statement[0]), int(statement[1])
         if context not in KINDS or not self._is_close(number):
             return None
@@ -51,7 +54,7 @@ class EquivocationWatch:
         return None
 
     def heard(self, context: str, run: str | bytes, fields: tuple[Field, ...], signature: bytes) -> Evidence | None:
-        """Return the same for whatever was found signed (signatures.py): most of it is nothing of the agreement."""
+        """Do the same for any verified signature (signatures.py). Most are not about the consensus and are ignored."""
         if run != self._sitting or context not in KINDS:
             return None
         peer, number = (1, 0) if context == PAYLOAD else (0, 1)
@@ -69,5 +72,5 @@ class EquivocationWatch:
 
 
 def place_of(statement: Statement) -> Place:
-    """Return the view and the head that a statement is about; the same for all payloads."""
+    """Return the view and the head that a statement is about; a constant for payloads."""
     return (0, b"") if statement[0] == PAYLOAD else (int(statement[3]), cast(bytes, statement[2]))

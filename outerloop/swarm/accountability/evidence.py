@@ -1,18 +1,20 @@
-"""Evidence against a peer: two statements that it signed, of which no honest peer makes both.
+"""Evidence against a peer: two statements that it signed, where no honest peer signs both.
 
-    accept, accept     after one head, in one view, of two commits; a leader accepts what it proposes, so that two
-                       proposals are this, too
-    accept, promise    after one head: it accepted X in view v, and its promise of a later view tells of nothing, of
-                       what it accepted before view v, or of another commit in view v
-    payload, payload   two that it sealed for one round
+    accept, accept     for two commits after one head in one view; a leader accepts its own proposal, so this includes
+                       two proposals
+    accept, promise    after one head: it accepted X in view v, but its promise for a later view reports no accepted
+                       commit, one that it accepted before view v, or another commit in view v
+    payload, payload   two payloads that it signed for one round
 
-An honest peer has on disk what it says before it says it, finds it there after a crash, and has one head of a chain at
-a time, after which it votes once: whatever is lost, repeated or late, it signs no such pair. A third peer cannot make
-one either: a statement holds for its sitting, signer and round alone (signer.py, signed_payload.py), and two signatures
-of one statement are no pair. So evidence needs no trust in who passes it on, and each peer checks it for itself.
+An honest peer writes a statement to disk before it sends it, and reads it back after a crash. It has one chain head at
+a time and votes once after each. So it signs no such pair, even if messages are lost, repeated or late. No third peer
+can make one either: a statement is valid only for its session, signer and round (signer.py, signed_payload.py), and two
+signatures of one statement are not a pair. So the peer that relays evidence need not be trusted: each peer checks the
+evidence itself.
 
-A root of the state that most others do not name (state_roots.py) is none: a peer whose weights differ, because of a
-fault of its machine, names one without lying, and heals (verify.py). Nor does a seal say of which chain the state is.
+A state root that differs from the one of the majority (state_roots.py) is not evidence: a peer whose weights differ
+because of a hardware fault names one without lying, and recovers (verify.py). Nor does a payload's signature state
+which chain the state belongs to.
 """
 
 from __future__ import annotations
@@ -39,14 +41,14 @@ from outerloop.swarm.validation import (
 
 ACCEPT, PROMISE, PAYLOAD = "accept", "promise", "payload"
 MAX_SITTING = 512
-"""Letters. A run's name and 17 more."""
+"""Longest session name in characters: a run's name and 17 more."""
 MAX_BYTES = 4096
-"""Of one piece of evidence as msgpack, with every field as long as it may be."""
+"""Size of one piece of evidence in msgpack, with every field as long as it may be."""
 
 
 @dataclass(frozen=True)
 class Signed:
-    """A statement, its context first (statements.py), and the signature of who made it."""
+    """A statement, its context first (statements.py), and its signer's signature."""
 
     statement: Statement
     signature: bytes
@@ -56,15 +58,18 @@ class Signed:
 
     @staticmethod
     def from_list(value: Any) -> Signed:
-        """Raises MalformedMessage."""
+        """Parse what `to_list` returned. Raises MalformedMessage if it is invalid."""
         if type(value) is not list or len(value) != 2:
-            raise MalformedMessage(f"what was signed is [statement, signature]; came {quote(value)}")
+            raise MalformedMessage(f"a signed statement is [statement, signature]; came {quote(value)}")
         return Signed(_statement(value[0]), signature(value[1], "a statement's signature"))
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """`peer`: the name of the accused, who has signed both in this sitting. `of` puts the two in order."""
+    """A pair of contradicting statements. `peer`: name of the accused, which signed both in the session `sitting`.
+
+    `of` puts the two statements in order.
+    """
 
     sitting: str
     peer: str
@@ -77,12 +82,12 @@ class Evidence:
 
     @property
     def number(self) -> int:
-        """The round that it is about."""
+        """The round that the evidence is about."""
         return int(self.first.statement[1])
 
     @property
     def why(self) -> str:
-        """What the accused did, in a few words; empty when the two agree."""
+        """A short description of the offence; empty if the statements do not contradict each other."""
         return contradiction(self.first.statement, self.second.statement)
 
     def to_map(self) -> dict[str, Any]:
@@ -95,28 +100,26 @@ class Evidence:
 
     @staticmethod
     def from_map(value: Any) -> Evidence:
-        """Raises MalformedMessage for what is no evidence; whether it is true `guilty` tells."""
+        """Parse evidence. Raises MalformedMessage if it is not well-formed. `guilty` checks the signatures."""
         found = fields(value, "evidence", ("sitting", "peer", "first", "second"))
         sitting = found["sitting"]
         if type(sitting) is not str or not 0 < len(sitting) <= MAX_SITTING or not sitting.isprintable():
-            raise MalformedMessage(f"a sitting has 1 to {MAX_SITTING} printable letters; came {quote(sitting)}")
+            raise MalformedMessage(f"a sitting has 1 to {MAX_SITTING} printable characters; came {quote(sitting)}")
         first, second = Signed.from_list(found["first"]), Signed.from_list(found["second"])
         evidence = Evidence(sitting, peer_id(found["peer"], "the accused"), first, second)
         if _order(first) > _order(second) or not evidence.why:
-            raise MalformedMessage(
-                f"evidence is two statements in order that contradict each other; came {quote(value)}"
-            )
+            raise MalformedMessage(f"evidence is two contradicting statements in order; came {quote(value)}")
         return evidence
 
 
 def guilty(evidence: Evidence, signatures: Signatures) -> str:
-    """Return the name of the peer that this proves to have lied; empty when it proves nothing."""
+    """Return the name of the peer that the evidence convicts; empty if it proves nothing."""
     proven = evidence.why and all(_is_signed(evidence, one, signatures) for one in (evidence.first, evidence.second))
     return evidence.peer if proven else ""
 
 
 def contradiction(one: Statement, other: Statement) -> str:
-    """Return what a peer did that made both statements; empty when an honest one may."""
+    """Return the offence of a peer that signed both statements; empty if an honest peer may sign both."""
     one, other = sorted((one, other), key=lambda statement: str(statement[0]))
     if (one[0], other[0]) == (ACCEPT, ACCEPT):
         return _two_accepts(one, other)
@@ -138,12 +141,12 @@ def _left_out(accept: Any, promise: Any) -> str:
         return ""
     if told_view > view or (told_view, told) == (view, accepted):
         return ""
-    return f"promised view {later} of round {number} and left out what it had accepted in view {view}"
+    return f"promised view {later} of round {number} and left out the commit that it had accepted in view {view}"
 
 
 def _two_payloads(one: Any, other: Any) -> str:
     (_, number, *sealed), (_, other_number, *also) = one, other
-    return f"sealed two payloads for round {number}" if number == other_number and sealed != also else ""
+    return f"signed two payloads for round {number}" if number == other_number and sealed != also else ""
 
 
 def _is_signed(evidence: Evidence, signed: Signed, signatures: Signatures) -> bool:
@@ -153,12 +156,12 @@ def _is_signed(evidence: Evidence, signed: Signed, signatures: Signatures) -> bo
 
 
 def _order(signed: Signed) -> tuple[str, bytes, bytes]:
-    """By context first, so that an accept comes before a promise."""
+    """Return a sort key: the context first, so that an accept comes before a promise."""
     return str(signed.statement[0]), msgpack.packb(signed.statement), signed.signature
 
 
 def _statement(value: Any) -> Statement:
-    """Raises MalformedMessage for what no peer of any version of the agreement signs."""
+    """Parse a statement. Raises MalformedMessage if no peer of any version of the consensus signs its like."""
     if type(value) is not list or len(value) < 3:
         raise MalformedMessage(f"a statement is a list that begins with its context; came {quote(value)}")
     context, number, *said = value
@@ -173,7 +176,7 @@ def _statement(value: Any) -> Statement:
         digest(said[0], "a payload")
         _state(*said[1:])
     else:
-        raise MalformedMessage(f"no statement of accepts, promises and payloads is {quote(value)}")
+        raise MalformedMessage(f"a statement is an accept, a promise or a payload; came {quote(value)}")
     return (context, number, *said)
 
 
@@ -182,11 +185,11 @@ def _promise(head: Any, view: Any, told_view: Any, told: Any) -> None:
     _view(view)
     if (told_view, told) != (-1, b"") or type(told_view) is not int:
         _view(told_view)
-        digest(told, "what a promise tells of")
+        digest(told, "the commit that a promise reports")
 
 
 def _state(number: Any = 0, root: Any = bytes(32)) -> None:
-    """What a seal signs beside the payload, if its owner names a state of the run (state_roots.py)."""
+    """Check the fields signed along with a payload if its owner names a state of the run (state_roots.py)."""
     whole(number, "the number of a sealed state", most=MAX_NUMBER)
     digest(root, "the root of a sealed state")
 

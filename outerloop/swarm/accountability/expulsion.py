@@ -1,11 +1,12 @@
-"""Who is expelled from a run: on disk beside the identity, refused by the allow-list, until an operator lifts it.
+"""The register of peers expelled from a run: stored next to the identity, enforced by the allow-list.
 
-    expelled   peers, with what they did, in which round, when this peer found it, and the evidence
-    lifted     [peer, sitting, round] of what an operator forgave: evidence about this peer up to ROUNDS_KEPT rounds
-               after that one is ignored, since other peers may hold further evidence of the same lie
+    expelled   peers with their offence, its round, the time when this peer found it, and the evidence
+    lifted     [peer, sitting, round] of offences that an operator forgave: evidence against this peer up to ROUNDS_KEPT
+               rounds after that one is ignored, since other peers may hold further evidence of the same offence
 
-A peer stays expelled when the run is resumed in another sitting. The accused chooses the round that it signs for, so
-that evidence about a round of this sitting that is not near yet is ignored: lifting it would forgive all until then.
+A peer stays expelled until an operator lifts it, also when the run is resumed in another session. Evidence about a
+round of this session that is still far ahead is ignored: the accused chooses the round that it signs for, and lifting
+such an expulsion would forgive everything until then.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ logger = logging.getLogger(__name__)
 NAME = "expelled"
 VERSION = 1
 MAX_EXPELLED = 1024
-"""As many as a roster has seats, 4 MB on disk and in the answer to who asks. One more takes the place of the first."""
+"""As many as the largest roster; 4 MB on disk and in an answer to a poll. One more replaces the oldest entry."""
 MAX_OUTSIDERS = 64
-"""When as many are expelled, only who holds a seat in one of the last rosters is: a new key costs nothing in an open
-run, and each one that lies costs this peer a write and a message to everybody."""
+"""When this many peers are expelled, only peers in one of the last rosters are added: in an open run a new key costs
+nothing, and each one that lies costs this peer a write and a message to all peers."""
 MAX_WHY = 256
 Lift = tuple[str, str, int]
 
 
 @dataclass(frozen=True)
 class Expulsion:
-    """`found_s`: seconds since 1970 by this machine's clock."""
+    """The entry of one expelled peer. `found_s`: seconds since 1970 by this machine's clock."""
 
     peer: str
     sitting: str
@@ -60,7 +61,7 @@ class Expulsion:
     evidence: Evidence
 
     def line(self) -> str:
-        """What people are shown."""
+        """Return a line for display."""
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.found_s))
         return f"{self.peer} {self.why}; expelled {when}"
 
@@ -69,18 +70,18 @@ class Expulsion:
 
     @staticmethod
     def from_list(value: Any) -> Expulsion:
-        """Raises MalformedMessage."""
+        """Parse what `to_list` returned. Raises MalformedMessage if it is invalid."""
         if type(value) is not list or list(map(type, value[:5])) != [str, str, int, str, float] or len(value) != 6:
             raise MalformedMessage(f"an expulsion is [peer, sitting, round, why, when, evidence]; came {quote(value)}")
         peer, sitting, number, why, found_s, evidence = value
         if not why.isprintable() or len(why) > MAX_WHY:
-            raise MalformedMessage(f"why a peer is expelled has {MAX_WHY} printable letters at most; came {quote(why)}")
-        return Expulsion(peer_id(peer, "who is expelled"), sitting, number, why, found_s, Evidence.from_map(evidence))
+            raise MalformedMessage(f"an offence has at most {MAX_WHY} printable characters; came {quote(why)}")
+        return Expulsion(peer_id(peer, "the expelled peer"), sitting, number, why, found_s, Evidence.from_map(evidence))
 
 
 @dataclass(frozen=True)
 class ExpulsionRegister:
-    """What the file holds: an event makes a new one. `expelled` by peer id, in the order in which they were found."""
+    """The file's content, immutable: each event makes a new register. `expelled`: by peer id, oldest entry first."""
 
     expelled: Mapping[str, Expulsion] = field(default_factory=dict)
     lifted: tuple[Lift, ...] = ()
@@ -90,13 +91,13 @@ class ExpulsionRegister:
         return replace(self, expelled={**dict(last), id_of(one.peer): one})
 
     def without(self, peer_id: str) -> ExpulsionRegister:
-        """Lift the expulsion of this peer, which is expelled."""
+        """Return the register with the expulsion of this peer lifted. The peer must be expelled."""
         one = self.expelled[peer_id]
         others = {other: entry for other, entry in self.expelled.items() if other != peer_id}
         return ExpulsionRegister(others, (*self.lifted, (peer_id, one.sitting, one.number)))
 
     def forgives(self, peer: str, sitting: str, number: int) -> bool:
-        """Whether an operator has lifted what this peer (its name) did then."""
+        """Return whether an operator has forgiven this peer's (its name) offences in this session and round."""
         return any(
             (who, where) == (id_of(peer), sitting) and number <= upto + ROUNDS_KEPT for who, where, upto in self.lifted
         )
@@ -107,7 +108,7 @@ class ExpulsionRegister:
 
     @staticmethod
     def from_bytes(content: bytes) -> ExpulsionRegister:
-        """Raises MalformedMessage when it is damaged or of another version."""
+        """Parse a register. Raises MalformedMessage if it is damaged or has another version."""
         value = unpacked(content, "the list of expelled peers")
         found = fields(value, "the list of expelled peers", ("version", "expelled", "lifted"))
         whole(found["version"], "its version", least=VERSION, most=VERSION)
@@ -117,24 +118,24 @@ class ExpulsionRegister:
 
 
 def read_register(disk: Disk) -> ExpulsionRegister:
-    """Return what lies on disk, an empty one where nothing does. Raises UserError when it is damaged."""
+    """Return the register on disk; an empty one if there is no file. Raises UserError if the file is damaged."""
     try:
         return ExpulsionRegister.from_bytes(bytes(disk.read(NAME))) if NAME in disk.names() else ExpulsionRegister()
     except MalformedMessage as error:
         raise UserError(
-            f"{error}: remove the file {NAME} beside the payloads of this peer, and the others tell it again"
+            f"{error}: remove the file {NAME} next to this peer's payloads, and the other peers will send its content"
         ) from error
 
 
 async def write_register(disk: Disk, register: ExpulsionRegister) -> None:
-    """Return when it is safe."""
+    """Write the register. Returns once it is safely on disk."""
     await disk.write(NAME, register.to_bytes())
 
 
 class ExpelledPeers:
-    """One peer's register while it runs: whoever is in it is not in `trust.allow`.
+    """A running peer's register: keeps the expelled peers out of `trust.allow`.
 
-    `memory`: of the agreement; None before the rounds have begun, when nobody is expelled.
+    `memory` returns the hard state of the consensus; None before the rounds have begun: then no peer is expelled.
     """
 
     def __init__(
@@ -145,7 +146,7 @@ class ExpelledPeers:
         memory: Callable[[], HardState | None],
         now_s: Callable[[], float] = time.time,
     ) -> None:
-        """Raises UserError when the file is damaged."""
+        """Load the register. Raises UserError if the file is damaged."""
         self._disk, self._trust, self._memory, self._now_s = disk, trust, memory, now_s
         self.register = read_register(disk)
         self._writing = asyncio.Lock()
@@ -154,11 +155,11 @@ class ExpelledPeers:
 
     @property
     def evidence(self) -> list[Evidence]:
-        """All that can be shown to others."""
+        """The evidence against all expelled peers."""
         return [one.evidence for one in self.register.expelled.values()]
 
     def wants(self, evidence: Evidence) -> bool:
-        """Whether evidence against this peer is worth a check."""
+        """Return whether the evidence is worth checking: it is new, near, not forgiven, and there is room for it."""
         peer, sitting, number = evidence.peer, evidence.sitting, evidence.number
         memory = self._memory()
         if memory is None or (sitting == memory.run and number > memory.number + ROUNDS_KEPT):
@@ -168,7 +169,7 @@ class ExpelledPeers:
         return len(self.register.expelled) < MAX_OUTSIDERS or _has_seat(memory, id_of(peer))
 
     async def convict(self, evidence: Evidence) -> bool:
-        """Expel the accused, if that is worth a check and the evidence holds. Returns whether it does, once safe."""
+        """Expel the accused if the evidence is worth checking and valid. Return whether it is, once safely on disk."""
         if not self.wants(evidence) or not guilty(evidence, self._trust.signatures):
             return False
         await self._expel(evidence)
@@ -182,12 +183,12 @@ class ExpelledPeers:
         for forgotten in known.keys() - self.register.expelled.keys():
             self._trust.allow.readmit(forgotten)
         logger.warning("%s %s: it is expelled from the run", peer, why)
-        async with self._writing:  # one after the other, and each writes all that is known by then
+        async with self._writing:  # one write at a time, each of the newest register
             await write_register(self._disk, self.register)
 
 
 def _has_seat(memory: HardState, peer_id: str) -> bool:
-    """Whether a peer is in one of the last rosters."""
+    """Return whether a peer is in one of the last rosters."""
     return any(peer_id == id_of(peer) for one in memory.log for peer in one.commit.roster)
 
 

@@ -1,16 +1,16 @@
-"""Whether this peer's memory is older than what the peer has signed: its disk was set back while the process lived.
+"""Detect a rollback: this peer's hard state is older than its votes, as its disk was reset during a run of its process.
 
-A process notes in the identity file that it has a memory (hard_state_file.py), and no more than that: a snapshot of the
-disk from later in the life of the same process passes there. But votes are on disk before anybody hears of them, so a
-vote of this peer that others show, and that its memory does not hold, was cast after the snapshot:
+The identity file records only that a process has a hard state (hard_state_file.py), so a snapshot taken later by the
+same process is accepted there. But a vote is on disk before any other peer receives it. So a vote signed by this peer
+that is missing from its hard state was cast after the snapshot:
 
-    accept     of the round at hand, in a later view than what is remembered as accepted
-    promise    of the round at hand, of a later view than what is remembered as promised
-    either     of a later round than the one at hand
+    accept     for the current round, in a later view than the accept on disk
+    promise    for the current round, for a later view than the promise on disk
+    either     for a round after the current one
 
-A peer that has left a chain for another one (forks.py, HardState.left) forgets on purpose what it voted on the chain it
-left, so nothing is concluded until its rounds have passed the height of that chain. What nobody shows is not noticed:
-of three peers two that are set back together, while the third is away, may vote twice.
+A peer that has left a chain for another one (forks.py, HardState.left) discards its votes on the old chain on purpose,
+so nothing is concluded until its rounds have passed the height of that chain. A rollback is detected only if some peer
+shows such a vote: of three peers, two that are reset together while the third is away may vote twice.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from outerloop.swarm.consensus.hard_state import HardState
 
 
 def forgotten(memory: HardState, context: str, sitting: str | bytes, said: Sequence[Field]) -> str:
-    """Return which vote of this peer its memory does not hold, in words; empty where what was signed is no such vote.
+    """Return a description of a vote of this peer that is missing from its memory; empty if there is no such vote.
 
-    `context`, `sitting` and `said` as Signatures.witness is told them.
+    `context`, `sitting` and `said` are the arguments of Signatures.witness.
     """
     if sitting != memory.run or context not in (ACCEPT, PROMISE) or said[0] != memory.peer or memory.left:
         return ""
@@ -39,7 +39,7 @@ def forgotten(memory: HardState, context: str, sitting: str | bytes, said: Seque
 
 
 def _held(memory: HardState, context: str) -> int:
-    """The view up to which votes of a kind are remembered."""
+    """Return the latest view for which a vote of this kind is remembered."""
     if context == PROMISE:
         return memory.promised
     return memory.accepted.view if memory.accepted else -1

@@ -1,1 +1,1 @@
-"""The run's state for a peer that joins late or fell behind."""
+"""Transfer of the run's state to a peer that joins late or fell behind."""

@@ -1,16 +1,17 @@
-"""State for those who come late: every donor copies its own at the same landing, and goes on training.
+"""Serve the state to peers that join late: all donors copy theirs when the same commit lands, and continue training.
 
-    {number} ->   <- {manifest: [sha256, bytes, signature]} once this peer has landed that commit and copied its state,
-                  <- {} when it is past it, or has not come to it for so long that it is to be asked again
+    {number} ->   <- {manifest: [sha256, bytes, signature]} once this peer has landed that commit and copied its state
+                  <- {} when the commit has passed, or does not land within POLL_S: the joiner has to ask again
 
-A joiner names a commit that is about to be. Donors whose states are equal have equal manifests (manifest.py), and the
-chunks go out by their hashes (bulk.py).
+A joiner names a commit that is about to land. Donors whose states are equal have equal manifests (manifest.py). The
+chunks are served by their hashes (bulk.py).
 
-A copy costs this peer its time and its memory, so few are made, whatever is asked for and by however many:
+A copy costs this peer time and memory, so few are made, whatever is requested and by however many peers:
 
-    demand     one a peer, the last one; for a commit that is landed next or is after that, else it waits until it is
-    copied     if no other was wanted in the COPY_EVERY commits before it, or if its number is a multiple of COPY_EVERY:
-               of those every donor copies, so that nobody can make the donors copy at different commits for ever
+    demand     one per peer, its latest; accepted for the next FURTHEST_AHEAD commits to land, later ones have to wait
+    copied     if another peer wants the same commit, if no other commit was wanted in the COPY_EVERY commits before it,
+               or if its number is a multiple of COPY_EVERY. Every donor copies at those multiples, so that no peer can
+               keep the donors copying at different commits
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ from outerloop.swarm.transfer.bulk import Bulk
 from outerloop.swarm.transfer.rate_limiter import RateLimiter
 
 FURTHEST_AHEAD = 2
-"""Commits after the last one landed here that a state may be demanded of: who asks knows that one, or the next."""
+"""A state may be demanded for this many commits after the last one landed here: a joiner knows that one or the next."""
 COPY_EVERY = 4
-"""Commits; in as many that follow one another at most two states are copied, one of them as of a multiple of it."""
+"""In this many consecutive commits at most two states are copied, one of them at a multiple of this number."""
 
 
 def next_common(number: int) -> int:
-    """Return the first commit from this number on whose state every donor copies for whoever asks."""
+    """Return the first commit from `number` on at which every donor copies its state on any demand."""
     return -(-number // COPY_EVERY) * COPY_EVERY
 
 
 class Donor:
-    """`wants` may be asked by the trainer's thread, all else belongs to the network's.
+    """The serving side of state transfer. `wants` may be called from the trainer's thread, all else from the network's.
 
-    `sitting`: what manifests are signed for.
+    `sitting`: returns the session that manifests are signed for.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Donor:
         self._demands: dict[str, int] = {}
         self._landed = -1
         self._copied = -COPY_EVERY  # the last commit that was copied
-        self._hashing = -1  # one that was copied, and is not held yet
+        self._hashing = -1  # a commit whose copied state is not held yet
         self._news = asyncio.Event()
         self._drop: asyncio.TimerHandle | None = None
 
@@ -70,11 +71,11 @@ class Donor:
         await self._transport.serve(self._protocol, allowed=self._allowed, handler=self._tell)
 
     def wants(self, number: int) -> bool:
-        """Whether somebody asked for the state as of this commit."""
+        """Return whether a peer has demanded the state as of this commit."""
         return number in list(self._demands.values())
 
     def landed(self, number: int, *, copied: bool) -> None:
-        """This peer is past a commit. Not `copied`: whoever asks for it too late is told so."""
+        """Note that a commit has landed. Unless `copied`, later requests for its state get an empty answer."""
         self._landed = number
         if copied:
             self._copied = self._hashing = number
@@ -82,21 +83,21 @@ class Donor:
         self._tell_waiting()
 
     def hold(self, content: bytes, manifest: Manifest) -> None:
-        """Give this state, until nobody has asked for it for a while."""
+        """Serve this state until no peer has requested it for STATE_KEPT_S."""
         self._held.put(content, manifest)
         self._hashing = -1
         self._hold_on()
         self._tell_waiting()
 
     def release(self, number: int) -> None:
-        """Give the state as of this commit no longer, if that is the one that is held."""
+        """Stop serving the state as of this commit, if it is the one that is held."""
         if self._held.number == number:
             self._held.clear()
 
     async def _tell(self, remote: str, request: Request, stream: Stream) -> None:
         number = request.get("number")
         if type(number) is not int or number < 0:
-            raise Unreadable("a request without the number of a commit")
+            raise Unreadable("the request lacks the number of a commit")
         try:
             async with limit(POLL_S):
                 while self._held.number != number and (number > self._landed or number == self._hashing):
@@ -111,7 +112,7 @@ class Donor:
         await stream.ended()
 
     def _demand(self, peer: str, number: int) -> None:
-        """Remember what this peer wants, if a copy may be made of it."""
+        """Remember the commit that this peer wants, if a copy may be made for it."""
         others = {other: wanted for other, wanted in self._demands.items() if other != peer}
         last = max([self._copied, *others.values()])
         rested = number - last >= COPY_EVERY or number in others.values() or number % COPY_EVERY == 0
@@ -119,7 +120,7 @@ class Donor:
             self._demands = {**others, peer: number}
 
     def _signature(self, number: int) -> bytes:
-        """Of what is named, as the state as of this commit."""
+        """Sign the held manifest's sha256 and size as the state as of this commit."""
         return self._transport.trust.signatures.sign(CONTEXT, self._sitting(), number, *self._held.named)
 
     def _hold_on(self) -> None:
@@ -133,7 +134,10 @@ class Donor:
 
 
 class _Held:
-    """One state: its manifest and its chunks by sha256, `asked` for. `named`: sha256 and bytes of the manifest."""
+    """One state: its manifest and its chunks by sha256. `named`: sha256 and size of the manifest.
+
+    `asked` is called whenever a part is requested.
+    """
 
     def __init__(self, *, asked: Callable[[], None]) -> None:
         self._asked = asked
@@ -147,7 +151,7 @@ class _Held:
         self._parts = {**dict(zip(manifest.chunks, cut(content), strict=True)), self.named[0]: told}
 
     def clear(self) -> None:
-        """A transfer under way still ends."""
+        """Drop the state. Uploads that have started still finish."""
         self.number, self._parts = -1, {}
 
     def get(self, sha: bytes) -> Buffer | None:
@@ -157,10 +161,10 @@ class _Held:
 
 
 def protocol_of(run: str) -> str:
-    """Where a joiner asks for a manifest."""
+    """Return the protocol by which a joiner requests a manifest."""
     return f"outerloop/1/{run}/snapshot"
 
 
 def content_of(run: str) -> str:
-    """The run whose bulk transfers are manifests and chunks."""
+    """Return the run name under which manifests and chunks are transferred in bulk."""
     return f"{run}/state"

@@ -1,10 +1,10 @@
-"""A state on its way here: its manifest, then its chunks from all donors that name it at once.
+"""Download a state: its manifest, then its chunks from all donors that name this state, in parallel.
 
-    more than half of all donors name one state    ->   that one, while it is not certified yet (state_roots.py)
-    else                                           ->   the certified one, once that is known
+    more than half of all donors name one state    ->   that one, before it is certified (state_roots.py)
+    else                                           ->   the certified one, once it is known
 
-What arrived is kept on disk until all is here, so a download that was broken off goes on where it was as long as the
-state stays the same one.
+Chunks are kept on disk until all have arrived, so an interrupted download resumes where it stopped as long as the state
+is still the same.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from outerloop.swarm.validation import MalformedMessage, digest, whole
 logger = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]
 Named = tuple[bytes, int]
-"""sha256 and bytes of a manifest."""
+"""sha256 and size in bytes of a manifest."""
 
 
 class Download:
-    """Gets states; `disk` is for nothing but their chunks. `sitting`: what donors sign for."""
+    """The downloading side. `disk` holds nothing but chunks. `sitting`: returns the session that donors sign for."""
 
     def __init__(self, transport: Transport, *, run: str, sitting: Callable[[], str], disk: Disk) -> None:
         self._transport = transport
@@ -58,11 +58,11 @@ class Download:
         at_most: int,
         certified: Callable[[], Awaitable[bytes]] | None = None,
     ) -> tuple[Manifest, bytes]:
-        """The state of at most so many bytes as of this commit from those of `donors` (peer ids) that give it.
+        """Return the state as of this commit, at most `at_most` bytes, from those of `donors` (peer ids) that offer it.
 
-        `progress` is told the bytes that are here and the size; `certified` waits for the sha256 of its manifest,
-        which the caller compares. None: nothing certifies it, and more than half of the donors have to name it. Raises
-        ContentUnavailable, MalformedMessage.
+        `progress` is called with the bytes received and the size. `certified` waits for the sha256 of the certified
+        manifest; the caller compares it with the result. If `certified` is None, more than half of the donors must name
+        the same state. Raises ContentUnavailable, MalformedMessage.
         """
         answers = await asyncio.gather(*(self._ask(donor, number, most_bytes(at_most)) for donor in donors))
         offers = _offers(answers)
@@ -72,16 +72,16 @@ class Download:
             named = next((one for one in offers if one[0] == sha), None)
         if named is None:
             count = max(map(len, offers.values()), default=0)
-            raise ContentUnavailable(f"{count} of {len(donors)} peers give one state, and more than half have to")
+            raise ContentUnavailable(f"{count} of {len(donors)} peers offer the same state, more than half are needed")
         (sha, length), holders = named, offers[named]
         told = await self.bulk.get(sha, length, holders, at_most=most_bytes(at_most), timeout_s=PULL_S)
         manifest = Manifest.from_bytes(told)
         if manifest.number != number or manifest.size_bytes > at_most:
-            raise ContentUnavailable(f"a state of {manifest.size_bytes} bytes as of commit {manifest.number} was named")
+            raise ContentUnavailable(f"donors name a state of {manifest.size_bytes} bytes, commit {manifest.number}")
         return manifest, await self._chunks(manifest, holders, progress)
 
     async def _ask(self, donor: str, number: int, at_most: int) -> tuple[Named, str] | None:
-        """What a donor names, and who it is; None: it gives nothing."""
+        """Return the manifest that a donor names, and the donor; None if it offers no valid one."""
         try:
             async with limit(DONATE_S), self._transport.open_stream(donor, self._protocol) as stream:
                 await stream.send_object({"number": number})
@@ -90,27 +90,27 @@ class Download:
             named = digest(sha, "a manifest"), whole(length, "its bytes", most=at_most)
             return (named, donor) if self._signed(donor, number, named, signature) else None
         except (BrokenStream, Unreachable, TimeoutError, MalformedMessage, KeyError, TypeError, ValueError) as error:
-            logger.warning("%s gives no state as of commit %d: %r", donor, number, error)
+            logger.warning("%s offers no state as of commit %d: %r", donor, number, error)
             return None
 
     def _signed(self, donor: str, number: int, named: Named, signature: object) -> bool:
-        """Whether a donor stands for what it names."""
+        """Return whether the donor signed what it names; refuse and log it otherwise."""
         trust = self._transport.trust
         right = trust.signatures.right(signature, CONTEXT, self._sitting(), number, *named, by=donor)
         if not right:
-            trust.refusals.note("manifests", donor, f"a state as of commit {number} whose name it did not sign")
+            trust.refusals.note("manifests", donor, f"a state as of commit {number} without its valid signature")
         return right
 
     async def _chunks(self, manifest: Manifest, holders: list[str], progress: Progress) -> bytes:
-        """All of them, each come to lie in its place; equal ones (a state may have many zeros) come once."""
+        """Return the whole state. Equal chunks (a state may have many zeros) are downloaded once."""
         kept, turns, here = self._keep_only(manifest), asyncio.Semaphore(TRANSFERS_AT_ONCE), 0
-        content = io.BytesIO(bytes(manifest.size_bytes))  # takes memory as it fills, and gives it away without a copy
+        content = io.BytesIO(bytes(manifest.size_bytes))  # takes up memory as it fills; getvalue() makes no copy
         chunks = cut(content.getbuffer())
 
         async def one(sha: bytes, places: list[int]) -> None:
             nonlocal here
-            chunk, first = chunks[places[0]], places[0] % len(holders)  # every chunk asks another holder first
-            async with turns:  # so many run, and none is cut short because others wait
+            chunk, first = chunks[places[0]], places[0] % len(holders)  # each chunk starts with a different source
+            async with turns:  # no more run than there are slots, so none loses its turn to a waiting one
                 if sha.hex() not in kept or not self._read(sha, chunk):
                     await self._fetch(sha, chunk, holders[first:] + holders[:first])
             for place in places[1:]:
@@ -127,11 +127,11 @@ class Download:
         for name in self._disk.names():
             self._disk.remove(name)
         for chunk in chunks:
-            chunk.release()  # nobody writes there any more
+            chunk.release()  # nothing writes to it any more
         return content.getvalue()
 
     def _read(self, sha: bytes, chunk: memoryview) -> bool:
-        """Whether it came before and is not damaged: then it is in its place."""
+        """Copy a chunk from disk into `chunk`. Return whether it was there undamaged."""
         found = bytes(self._disk.read(sha.hex()))
         if right := len(found) == len(chunk) and hashlib.sha256(found).digest() == sha:
             chunk[:] = found
@@ -142,7 +142,7 @@ class Download:
         await self._disk.write(sha.hex(), chunk)
 
     def _keep_only(self, manifest: Manifest) -> set[str]:
-        """What is on disk of this state; chunks of an older one that never was complete go."""
+        """Return the names of this state's chunks on disk; delete chunks of an earlier, incomplete download."""
         here = set(self._disk.names())
         needed = {sha.hex() for sha in manifest.chunks}
         for name in here - needed:
@@ -151,14 +151,14 @@ class Download:
 
 
 class _Nothing:
-    """This side gives nothing."""
+    """An empty content source: the downloading side serves nothing."""
 
     def get(self, sha: bytes) -> Buffer | None:
         return None
 
 
 def _offers(answers: Sequence[tuple[Named, str] | None]) -> dict[Named, list[str]]:
-    """Which donors name what."""
+    """Return the donors that name each manifest."""
     donors: defaultdict[Named, list[str]] = defaultdict(list)
     for answer in answers:
         if answer is not None:
@@ -169,5 +169,5 @@ def _offers(answers: Sequence[tuple[Named, str] | None]) -> dict[Named, list[str
 
 
 def _named_by_most(offers: Mapping[Named, Sequence[str]], donors: int) -> Named | None:
-    """What more than half of so many donors name."""
+    """Return the manifest that more than half of `donors` peers name, or None."""
     return next((named for named, holders in offers.items() if 2 * len(holders) > donors), None)

@@ -1,12 +1,12 @@
-"""The state of a run from those who have it to one that comes late, or was away for too long.
+"""Transfer the run's state from its peers to a newcomer: a peer that joins late or was away for too long.
 
-the newest commit h that is proven        ->   its roster is asked for the state as of commit n = h + 1 (donor.py)
-commit n is decided, as the chain signs   ->   the newcomer follows the chain from there, and keeps what comes
+newest proven commit h is found           ->   ask its roster for the state as of commit n = h + 1 (donor.py)
+commit n is decided, proven by the chain  ->   follow the chain from there and keep the commits that arrive
 donors name their states in the chain     ->   the state that a majority of them names is the run's (state_roots.py)
-just that state is here (download.py)     ->   its trainer goes on from it, and lands what has come meanwhile
+that very state has arrived (download.py) ->   the trainer resumes from it and lands the commits kept meanwhile
 
-Where commit n passed without a state, the next n is one that every donor copies. Before the first round, the state that
-the run begins with goes the same way to those that hold another one; there more than half of the givers name it.
+If no state can be had as of commit n, the next n is one at which every donor copies. Before the first round, the run's
+initial state is transferred the same way to peers that hold a different one; more than half of its donors must name it.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from outerloop.swarm.validation import MAX_NUMBER, MalformedMessage, id_of
 
 logger = logging.getLogger(__name__)
 START = MAX_NUMBER
-"""The number of a commit that never is: the state that a run begins with goes by it."""
+"""A number that no commit ever has. It stands for the run's initial state."""
 
 
 class StateTransfer:
-    """Both sides of it. `own`: this peer's name; `sitting`: what donors sign for; `disk`: for chunks alone; `pace`: how
-    fast state may leave.
+    """Both sides of state transfer. `own`: this peer's name; `sitting`: returns the session that donors sign for;
+    `disk`: holds nothing but chunks; `pace`: rate limit of uploads.
 
-    `given` and `taken` carry and count it.
+    `given` and `taken` transfer the bytes and count them.
     """
 
     def __init__(
@@ -73,32 +73,32 @@ class StateTransfer:
         await self._donor.serve()
 
     def wants(self, number: int) -> bool:
-        """Whether somebody waits for the state as of this commit; for the trainer's thread."""
+        """Return whether a peer waits for the state as of this commit. Called from the trainer's thread."""
         return self._donor.wants(number)
 
     async def give_start(self, content: bytes) -> None:
-        """Give this state, which is as of no commit but the start of the run, to who asks for it."""
+        """Serve the run's initial state."""
         self._donor.hold(content, await asyncio.to_thread(Manifest.of, content, number=START, head=bytes(32)))
 
     async def take_start(self, givers: Iterable[str], *, at_most: int, progress: Progress) -> bytes:
-        """The state of at most so many bytes that these peers (names) begin with.
+        """Return the initial state, at most `at_most` bytes, from these peers (names).
 
-        Tries until it succeeds: the caller limits the time.
+        Retries until it succeeds: the caller limits the time.
         """
         ids = [id_of(giver) for giver in givers]
         while True:
             try:
                 return (await self._download.get(START, ids, progress, at_most=at_most))[1]
             except (ContentUnavailable, MalformedMessage) as error:
-                logger.warning("no state to begin with: %s; asking again", error)
+                logger.warning("no initial state: %s; retrying", error)
             await asyncio.sleep(RETRY_S[1])
 
     async def end_start(self) -> None:
-        """All have it: the copy may go."""
+        """Drop the initial state once all peers have it."""
         self._donor.release(START)
 
     async def landed(self, number: int, content: bytes | None) -> None:
-        """The trainer has landed a commit, and copied its state if that was wanted.
+        """Note that the trainer has landed a commit, and serve `content`, its copied state, if one was wanted.
 
         This peer's next payload names that state.
         """
@@ -111,23 +111,23 @@ class StateTransfer:
             self._donor.hold(content, manifest)
 
     def silent_s(self) -> float:
-        """Seconds since a peer last told this one something of the run, or state came from one or went to one."""
+        """Return the seconds since a peer last answered about the run, or state was last received or sent."""
         moved = self.taken.bytes_received + self.given.bytes_sent
         if moved > self._moved:
             self._heard_s, self._moved = time.monotonic(), moved
         return time.monotonic() - self._heard_s
 
     def listen(self) -> None:
-        """Silence counts from now on."""
+        """Restart the clock of `silent_s`."""
         self._heard_s = time.monotonic()
 
     async def take_over(
         self, peers: Callable[[], Iterable[str]], *, sitting: str, at_most: int, progress: Progress
     ) -> tuple[int, bytes]:
-        """The commit that counts as landed from now on, and the state of at most so many bytes as of it.
+        """Return the number of the commit to resume after, and the state of at most `at_most` bytes as of it.
 
-        `peers` returns the names of those who may know of the run; it is called before each attempt, since more may be
-        known by then. Tries until it succeeds: the caller limits the time.
+        `peers` returns the names of the peers that may know the run; it is called before each attempt, since more may
+        have become known. Retries until it succeeds: the caller limits the time.
         """
         notary = KeySigner(self._trust.signatures, sitting=sitting, own=self._own)
         number = None
@@ -147,19 +147,19 @@ class StateTransfer:
                 if manifest.sha == sha:
                     self._rounds.arrived()
                     return number, content
-                self._warn("the state that most donors gave is not the one that most have named; asking again")
+                self._warn("the state that most donors sent is not the one that the commits certify; retrying")
             except (ContentUnavailable, MalformedMessage) as error:
-                self._warn(f"no state as of commit {number}: {error}; asking again, or for a later one")
+                self._warn(f"no state as of commit {number}: {error}; retrying, or asking for a later one")
             finally:
                 getting.cancel()
                 root.cancel()
             await asyncio.sleep(RETRY_S[1])
 
     async def _newest(self, peers: Callable[[], Iterable[str]], notary: KeySigner) -> Commit:
-        """The newest commit that is proven (proof.py), as soon as there is one; who tells another is refused.
+        """Wait for the newest proven commit (proof.py) and return it. Log peers that report a different one.
 
-        Where neither a memory nor a list tells whose word counts, it rests on most of those that are asked, or else on
-        most of those that answer.
+        Without a known roster or an allow-list there are no voters. Then more than half of the peers asked must hold
+        the commit, or else more than half of those that answer.
         """
         while True:
             others = {id_of(peer): peer for peer in peers() if peer != self._own and id_of(peer) in self._trust.allow}
@@ -175,18 +175,18 @@ class StateTransfer:
             if head := newest(logs, notary, voters=counted, known=None if self._rounds.outrun else known):
                 for peer, why in objections(logs, head).items():
                     self._trust.refusals.note("ballots", others[peer], why)
-                rests_on = _told(voters) or f"the {len(logs)} peers that answered, for there is no exchange.allow"
+                rests_on = _told(voters) or f"the {len(logs)} peers that answered (exchange.allow is not set)"
                 logger.info("commit %d is held by more than half of %s, or follows it", head.number, rests_on)
                 return head
             if logs:
                 whom = _told(voters) or f"the {len(logs)} peers that answer"
                 self._warn(
-                    f"{len(logs)} peers tell their commits, but more than half of {whom} have to hold one: waiting"
+                    f"{len(logs)} peers report their commits, but more than half of {whom} must hold the same: waiting"
                 )
             await asyncio.sleep(RETRY_S[1])
 
     async def _logs(self, peers: Sequence[str], voters: Voters) -> dict[str, Sequence[CommitCertificate]]:
-        """Return the logs of these, by peer id; who is still silent when most voters hold one commit is left out."""
+        """Return the logs of `peers` by peer id. Stop waiting for the rest once most voters hold one commit."""
         logs: dict[str, Sequence[CommitCertificate]] = {}
         answers = self._rounds.history.answers(peers, None, enough=lambda: anchor(logs, voters) is not None)
         async with aclosing(answers):
@@ -198,9 +198,9 @@ class StateTransfer:
     async def _certified(
         self, number: int, head: Commit, donors: Sequence[str], notary: KeySigner, sitting: str
     ) -> bytes:
-        """Follow the chain from `head`: the sha256 of the manifest that the run's state as of this commit has.
+        """Follow the chain from `head`. Return the sha256 of the manifest of the run's state as of commit `number`.
 
-        Raises ContentUnavailable when it is not certified, UserError when this peer may not follow.
+        Raises ContentUnavailable if it does not get certified, UserError if this peer may not follow.
         """
         decided = await self._decided(head, donors, notary)
         while decided.commit.number < number:
@@ -214,48 +214,48 @@ class StateTransfer:
             certified.cancel()
 
     async def _follow(self, number: int, peers: Sequence[str], certified: asyncio.Task[bytes]) -> None:
-        """Look how far these are until the state is certified, and say so when that takes long."""
+        """Follow these peers, one after the other, until the state is certified. Log it if that takes long."""
         clock = asyncio.get_running_loop().time
         began_s, said_s, turn = clock(), CERTIFY_S, 0
         while not certified.done():
             if self._rounds.outrun:
-                raise ContentUnavailable(f"the others are too far past commit {number} already")
+                raise ContentUnavailable(f"the other peers are already too far past commit {number}")
             await self._look_at(peers[turn % len(peers)])
             turn += 1
             if clock() - began_s > said_s:
                 said_s *= 2
                 self._warn(
                     f"the state as of commit {number} waits for the rounds after it: {self._rounds.roots.told(number)}."
-                    " A run that ends before that hands nothing over"
+                    " If the run ends before that, no state is transferred"
                 )
             await asyncio.wait([certified], timeout=RETRY_S[1])
 
     async def _decided(self, head: Commit, peers: Sequence[str], notary: KeySigner) -> CommitCertificate:
-        """The commit after `head`, as soon as one of them proves it.
+        """Wait until a peer proves the commit after `head`, and return it.
 
-        Raises ContentUnavailable when most of those that answer do not have it and will not: their logs begin after it,
-        or they are on another chain.
+        Raises ContentUnavailable if most of the peers that answer will never have it: their logs begin after it, or
+        they are on another chain.
         """
         while True:
-            first = next(self._turns) % max(1, len(peers))  # a silent one is not the first again
+            first = next(self._turns) % max(1, len(peers))  # start with a different peer each time: one may be silent
             told = await self._rounds.history.after(head, [*peers[first:], *peers[:first]], notary)
             if told.proven:
                 self._heard_s = time.monotonic()
                 return told.proven[0]
             if len(told.later) + len(told.parted) > len(told.level):
-                raise ContentUnavailable(f"the others do not tell what follows commit {head.number} any more")
+                raise ContentUnavailable(f"the other peers no longer have the commit that follows commit {head.number}")
             if told.level:
                 self._heard_s = time.monotonic()
             await asyncio.sleep(RETRY_S[1])
 
     def _warn(self, line: str) -> None:
-        """Once, however often it is so."""
+        """Log a warning unless it repeats the last one."""
         if line != self._warned:
             logger.warning("%s", line)
         self._warned = line
 
     async def _look_at(self, peer: str) -> None:
-        """Follow a peer where it is ahead."""
+        """Ask a peer how far it is, and follow it if it is ahead."""
         try:
             async with limit(VIEW_S):
                 await self._rounds.look_at(peer)
@@ -265,5 +265,5 @@ class StateTransfer:
 
 
 def _told(voters: Sequence[frozenset[str]]) -> str:
-    """Whose word counts, for people; empty where nothing tells."""
+    """Describe the groups of voters for a log line; empty without voters."""
     return " or ".join(f"{len(group)} peers" for group in voters)

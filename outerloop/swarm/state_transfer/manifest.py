@@ -1,9 +1,9 @@
-"""What a snapshot of the run's state is made of: data only, a name for every 8 MiB of it.
+"""The manifest of a snapshot of the run's state: the sha256 of every chunk of 8 MiB.
 
     sha256 of the manifest's bytes -> the sha256 of every chunk, and the commit that the state is as of
 
-Peers that hold equal states have equal manifests, so one name stands for all of them as holders. Each donor signs the
-name over (sitting, commit, sha256, bytes): it stands for the state, and can be shown to.
+Peers that hold equal states have equal manifests, so the manifest's sha256 names the state and all of these peers are
+sources of it. Each donor signs (sitting, commit, sha256, bytes), so it can be proven that the donor named this state.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ import msgpack
 
 from outerloop.swarm.validation import MAX_AMOUNT, MAX_NUMBER, MalformedMessage, digest, fields, quote, unpacked, whole
 
-CHUNK_BYTES = 8 << 20  # of 4 MiB there are twice as many streams, which take a fifth longer on loopback
+CHUNK_BYTES = 8 << 20  # 4 MiB needs twice as many streams, which takes a fifth longer on loopback
 CONTEXT = "manifest"
-"""Of a donor's signature."""
+"""The context of a donor's signature."""
 FIELDS = ("number", "head", "size_bytes", "chunks")
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """`number` and `head`: of the commit after whose landing the state was copied. `chunks`: sha256 of each."""
+    """A state's manifest. `number`, `head`: number and digest of the commit that landed before the copy.
+
+    `chunks`: sha256 of each chunk.
+    """
 
     number: int
     head: bytes
@@ -37,11 +40,11 @@ class Manifest:
 
     @property
     def sha(self) -> bytes:
-        """The name of it: sha256 of its bytes."""
+        """The sha256 of the manifest's bytes, which names the state."""
         return hashlib.sha256(self.to_bytes()).digest()
 
     def places(self) -> dict[bytes, list[int]]:
-        """Where each different chunk belongs, in the order of their first places."""
+        """Return sha256 -> the indexes of the chunks that have it, in order of first occurrence."""
         places: dict[bytes, list[int]] = {}
         for chunk, sha in enumerate(self.chunks):
             places.setdefault(sha, []).append(chunk)
@@ -52,7 +55,7 @@ class Manifest:
 
     @staticmethod
     def from_bytes(content: bytes) -> Manifest:
-        """Raises MalformedMessage."""
+        """Parse a manifest. Raises MalformedMessage if it is invalid."""
         value = unpacked(content, "the manifest")
         if not isinstance(value, list) or len(value) != len(FIELDS):
             raise MalformedMessage(f"a manifest is [{', '.join(FIELDS)}]; came {quote(value)}")
@@ -60,20 +63,22 @@ class Manifest:
         size_bytes = whole(found["size_bytes"], "a state's size in bytes", most=MAX_AMOUNT)
         names = found["chunks"]
         if type(names) is not bytes or len(names) != 32 * -(-size_bytes // CHUNK_BYTES):
-            raise MalformedMessage(f"a manifest of {size_bytes} bytes does not name every chunk of {CHUNK_BYTES}")
+            raise MalformedMessage(
+                f"a manifest of a state of {size_bytes} bytes must have one sha256 per chunk of {CHUNK_BYTES} bytes"
+            )
         chunks = tuple(names[start : start + 32] for start in range(0, len(names), 32))
         if size_bytes % CHUNK_BYTES and chunks[-1] in chunks[:-1]:
-            raise MalformedMessage("a manifest gives its last chunk, which is shorter, the name of another one")
+            raise MalformedMessage("a manifest's last chunk is shorter, but has the sha256 of another chunk")
         number, head = whole(found["number"], "a manifest's commit", most=MAX_NUMBER), digest(found["head"], "its head")
         return Manifest(number, head, size_bytes, chunks)
 
 
 def cut(content: bytes | memoryview) -> list[memoryview]:
-    """The chunks of a content, not copied; the last one may be shorter."""
+    """Return views of the content's chunks; the last one may be shorter."""
     view = memoryview(content)
     return [view[start : start + CHUNK_BYTES] for start in range(0, len(content), CHUNK_BYTES)]
 
 
 def most_bytes(size_bytes: int) -> int:
-    """What the manifest of a state of at most so many bytes can take."""
+    """Return the largest size in bytes of the manifest of a state of at most `size_bytes`."""
     return 128 + 32 * -(-size_bytes // CHUNK_BYTES)

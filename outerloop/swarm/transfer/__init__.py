@@ -1,1 +1,1 @@
-"""Content by its hash, from whichever peers hold it."""
+"""Download of content by its hash, from any peer that holds it."""

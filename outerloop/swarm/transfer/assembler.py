@@ -1,8 +1,8 @@
-"""Content on its way: the bytes that are here so far, and who gave which, so that a liar can be named.
+"""Assemble one content from the bytes of one or several sources, and find the sources that sent wrong bytes.
 
-The sha256 of the whole says that something is wrong, not what. While all bytes come from one holder that is enough.
-Else the bytes are thrown away, and from then on a holder continues only its own; when the right content is here, it
-shows which of the bytes thrown away were wrong.
+The sha256 of the whole content shows that some bytes are wrong, but not which ones. If all bytes came from one source,
+that source is at fault. Otherwise the bytes are discarded, and from then on each source may only continue its own
+bytes. Once the right content is complete, it shows which of the discarded bytes were wrong.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from outerloop.swarm.transfer.receive_buffer import ReceiveBuffer
 
 BLOCK_BYTES = 1 << 20
-"""Is hashed beside the loop, .6 ms of it; what is left of the last block is not."""
+"""A block is hashed in a thread, in 0.6 ms. A last block that is shorter is hashed on the event loop."""
 
 
 @dataclass
 class _Part:
-    """Consecutive bytes from one holder."""
+    """A range of consecutive bytes from one source."""
 
     holder: str
     start: int
@@ -27,7 +27,7 @@ class _Part:
 
 
 class ContentAssembler:
-    """Fills `room` with what arrives."""
+    """A partial content: writes received bytes to `room` and remembers which source sent which bytes."""
 
     def __init__(self, sha: bytes, length: int, room: ReceiveBuffer) -> None:
         self.sha = sha
@@ -37,23 +37,23 @@ class ContentAssembler:
         self._unhashed: list[bytes] = []
         self._parts: list[_Part] = []
         self._unmixed = False
-        self._suspects: list[tuple[_Part, bytes]] = []  # with the sha256 of what was given
+        self._suspects: list[tuple[_Part, bytes]] = []  # with the sha256 of the discarded bytes
 
     def __len__(self) -> int:
         return self._room.tell()
 
     def __str__(self) -> str:
-        return f"{self.sha.hex()[:16]} ({len(self)} of {self.length} bytes are here)"
+        return f"{self.sha.hex()[:16]} ({len(self)} of {self.length} bytes received)"
 
     def turn_to(self, holder: str) -> None:
-        """The next bytes come from this holder."""
+        """Attribute the next bytes to this source. May discard bytes of other sources (see the module)."""
         if self._unmixed and self._givers() - {holder}:
             self._clear()
         if not self._parts or self._parts[-1].holder != holder:
             self._parts.append(_Part(holder, len(self), len(self)))
 
     async def add(self, piece: bytes) -> None:
-        """One at a time."""
+        """Append received bytes. Calls must not overlap."""
         self._room.write(piece)
         self._parts[-1].end = len(self)
         self._unhashed.append(piece)
@@ -64,12 +64,12 @@ class ContentAssembler:
         return len(self) == self.length
 
     def right(self) -> bool:
-        """Whether the bytes that are here are the content."""
+        """Return whether the received bytes have the expected sha256."""
         self._hash()
         return self._seen.digest() == self.sha
 
     def reject(self) -> str | None:
-        """Throw wrong bytes away; who gave them, if it was one holder alone."""
+        """Discard wrong bytes. Return the source that sent them, or None if there were several."""
         givers = self._givers() or {self._parts[-1].holder}
         if len(givers) > 1:
             self._suspects = [(part, _sha(self._between(part))) for part in self._parts if part.end > part.start]
@@ -78,11 +78,11 @@ class ContentAssembler:
         return givers.pop() if len(givers) == 1 else None
 
     def liars(self) -> set[str]:
-        """Who gave bytes, thrown away since, that are not those of the content, which is here by now."""
+        """Return the sources whose discarded bytes were wrong. The content must be complete and right."""
         return {part.holder for part, given in self._suspects if _sha(self._between(part)) != given}
 
     def _hash(self) -> None:
-        """What has come since: the pieces, for a view into the room would keep it from growing."""
+        """Hash the pieces received since the last call. A view of `room` would keep it from growing."""
         for piece in self._unhashed:
             self._seen.update(piece)
         self._unhashed.clear()

@@ -1,16 +1,16 @@
-"""Bulk transfer: content named by its sha256, from whoever holds it, continued where a broken stream left it.
+"""Bulk transfer: download content named by its sha256 from any peer that holds it, and resume after a broken stream.
 
-A transfer, one stream:   {sha, offset} ->   <- {wait: true} while it has to queue   <- {length}, or {}: not held here
+One stream per transfer:  {sha, offset} ->   <- {wait: true} while it is queued   <- {length}, or {}: content not held
                           <- content[offset:], in pieces of 256 KiB   <- end mark (4 bytes)
 
-A stream that ends or stalls early has still brought what it has brought: the next one, to the same holder or another,
-asks for the rest. What is right is decided by the hash alone, at the end; who gave wrong bytes is found by it
-(assembler.py), who wastes time is asked last (sources.py).
+The bytes of a stream that ends or stalls early are kept: the next stream, to the same source or another, requests the
+rest. The complete content is checked against its hash. assembler.py finds the sources of wrong bytes; sources.py asks
+sources that waste time last.
 
-The asker closes a stream when a piece takes longer than STALL_S; and when its holder's turn is over, if another content
-waits for the slot (download_slots.py) or another holder may have this one. So nobody keeps the contents of others away
-by giving slowly, or by naming contents that do not exist. A transfer that nothing waits for may take as long as it
-needs.
+The downloader closes a stream when a piece takes longer than STALL_S. It also closes it when the source's turn is over
+and either another content waits for the slot (download_slots.py) or another source may have this content. So a peer
+cannot block other downloads by sending slowly or by announcing contents that do not exist. A transfer that nothing
+waits for has no limit on its total time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class SlotTurnOver(Exception):
-    """A holder has given for as long as it may while others wait."""
+    """The source has used up its turn while another source or another content waits."""
 
 
 def _ignore(arrived: int, length: int) -> None:
@@ -45,9 +45,10 @@ def _ignore(arrived: int, length: int) -> None:
 
 @dataclass
 class _Get:
-    """One content on its way here. `began_s`: the stream at hand. `heard_s`: when the last bytes came.
+    """The state of one download.
 
-    `silence` ends it when no whole piece has come for `silent_s`.
+    `began_s`: when the current stream was opened. `heard_s`: when the last bytes arrived. `silence` is the timeout that
+    ends the download when no whole piece has arrived for `silent_s`.
     """
 
     partial: ContentAssembler
@@ -60,13 +61,14 @@ class _Get:
 
 
 class Bulk:
-    """Gets content from others and gives what the store holds, at most 8 transfers each way at once.
+    """Client and server of bulk transfers: downloads from other peers, uploads from `store`, at most 8 each at once.
 
-    pace     what all gifts together may take, shared with whoever else is given it; none: no limit. Under 140 kB/s they
-             go out fewer at once, so that a piece still arrives in half the time after which others give up
-    of_one   transfers from one holder at once
+    pace     rate limit of all uploads together, which other senders may share; None: no limit. Below 140 kB/s fewer
+             uploads run at once, so that a piece still arrives in half of the time after which other peers give up
+    of_one   largest number of concurrent downloads from one source
 
-    `bytes_sent` and `bytes_received` count content, every copy; `reputation` tells who gave wrong bytes.
+    `bytes_sent` and `bytes_received` count the bytes of every copy of a content. `reputation` records the peers that
+    sent wrong bytes.
     """
 
     def __init__(
@@ -90,16 +92,16 @@ class Bulk:
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes of content given so far."""
+        """Bytes of content uploaded so far."""
         return self.gifts.bytes_sent
 
     @property
     def moving_s(self) -> float:
-        """Seconds so far in which at least one transfer was under way; any thread may ask."""
+        """Seconds so far in which at least one transfer was running. May be read from any thread."""
         return self._busy.total_s()
 
     async def serve(self) -> None:
-        """Give to allowed peers, from now on."""
+        """Start to serve uploads to allowed peers."""
         await self._transport.serve(self._protocol, allowed=self._allowed, handler=self.gifts.give)
 
     async def get(
@@ -112,11 +114,12 @@ class Bulk:
         timeout_s: float,
         progress: Callable[[int, int], None] = _ignore,
     ) -> bytes:
-        """The content with this sha256 and length (bytes) from any of `holders` (peer ids), tried in turn.
+        """Return the content with this sha256 and length (bytes), from any of `holders` (peer ids), tried in turn.
 
-        More may be appended to `holders` meanwhile. `sha` and `length` may be what a peer told. `progress` is told the
-        bytes that are here and the length, at every step. Raises ContentUnavailable: more than `at_most` bytes, nobody
-        has it, or none of its pieces came for `timeout_s`, waiting for other transfers to end left out.
+        The caller may append to `holders` during the download. `sha` and `length` need not be trusted. `progress` is
+        called with the bytes received so far and the length, after every read. Raises ContentUnavailable if `length` is
+        more than `at_most` bytes, if no peer has the content, or if no piece arrived for `timeout_s`, not counting the
+        time spent waiting for a slot.
         """
         room = GrowingBuffer()
         get = self._begin(ContentAssembler(sha, length, room), holders, progress, timeout_s)
@@ -126,7 +129,7 @@ class Bulk:
         return room.getvalue()
 
     async def fill(self, place: memoryview, sha: bytes, holders: Sequence[str], *, timeout_s: float) -> None:
-        """As `get`, of a content of the place's length, which comes to lie there. Raises ContentUnavailable."""
+        """Download like `get`, but write to `place`, which has the content's length. Raises ContentUnavailable."""
         await self._finish(
             self._begin(ContentAssembler(sha, len(place), FixedBuffer(place)), holders, _ignore, timeout_s)
         )
@@ -137,7 +140,7 @@ class Bulk:
         return _Get(partial, Sources(holders, self.reputation, partial.sha), progress, silent_s, limit(silent_s))
 
     async def _finish(self, get: _Get) -> None:
-        """Until all is here and right."""
+        """Ask sources until the content is complete and right."""
         try:
             async with get.silence:
                 while not await self._ask_one(get):
@@ -148,7 +151,7 @@ class Bulk:
             self.reputation.blame(holder, get.partial.sha)
 
     async def _ask_one(self, get: _Get) -> bool:
-        """Ask one holder for what is missing; whether all is here and right."""
+        """Ask one source for the missing bytes. Return whether the content is complete and right."""
         async with self._slot(get) as holder:
             await self._open(get, holder)
         if not get.partial.complete():
@@ -160,12 +163,12 @@ class Bulk:
             self.reputation.blame(liar, get.partial.sha)
             get.holders.leave_out(liar, "gave wrong bytes")
         else:
-            logger.warning("%s from several holders is wrong: now from one at a time", get.partial.sha.hex()[:16])
+            logger.warning("%s from several sources is wrong: retrying from one source", get.partial.sha.hex()[:16])
         return False
 
     @asynccontextmanager
     async def _slot(self, get: _Get) -> AsyncIterator[str]:
-        """Have a slot, and the holder to ask in it; the wait for it is not the holders' silence."""
+        """Wait for a slot and yield the source to ask in it. The wait does not count towards the silence limit."""
         ends_s, began_s = get.silence.when(), _now_s()
         assert ends_s is not None
         get.silence.reschedule(None)
@@ -174,7 +177,7 @@ class Bulk:
             yield holder
 
     async def _open(self, get: _Get, holder: str) -> None:
-        """One stream. If it breaks, what it brought stays."""
+        """Run one stream. If it breaks, the bytes received are kept."""
         get.partial.turn_to(holder)
         before = len(get.partial)
         get.began_s = get.heard_s = _now_s()
@@ -185,7 +188,7 @@ class Bulk:
             get.holders.turn_over(holder, brought=len(get.partial) - before, after_s=_now_s() - get.began_s)
         except (BrokenStream, Unreachable) as error:
             get.holders.failed(holder, error, brought=len(get.partial) - before, silent_s=_now_s() - get.heard_s)
-            logger.debug("%s: %s failed (%s), going on from there", get.partial, holder, error)
+            logger.debug("%s: %s failed (%s), resuming from there", get.partial, holder, error)
 
     async def _fetch(self, get: _Get, holder: str) -> None:
         async with self._transport.open_stream(holder, self._protocol) as stream:
@@ -198,7 +201,7 @@ class Bulk:
                 get.holders.leave_out(holder, "does not have it" if length is None else "has it with another length")
 
     async def _receive(self, get: _Get, holder: str, stream: Stream) -> None:
-        """What is missing, as it comes."""
+        """Receive the missing bytes."""
         since_piece = 0
         async for some in stream.pieces(get.partial.length - len(get.partial)):
             get.heard_s = _now_s()
@@ -213,7 +216,7 @@ class Bulk:
                 self._look_at_turn(get, holder)
 
     def _look_at_turn(self, get: _Get, holder: str) -> None:
-        """Raise SlotTurnOver when a holder has had its turn, and another one or another content waits."""
+        """Raise SlotTurnOver when the source's turn is over and another source or another content waits."""
         over = _now_s() - get.began_s >= get.holders.turn_s(holder)
         if over and (self.slots.wanted or get.holders.alternatives()):
             raise SlotTurnOver

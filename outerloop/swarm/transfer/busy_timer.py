@@ -1,4 +1,4 @@
-"""For how long something has been under way: things that overlap count once."""
+"""Measure the total time in which at least one operation was running."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from contextlib import contextmanager
 
 
 class BusyTimer:
-    """By the clock of the loop that says what is under way; any thread may ask."""
+    """A timer of overlapping operations, by the event loop's clock. `total_s` may be called from any thread."""
 
     def __init__(self) -> None:
         self._clock = time.monotonic
         self._under_way = 0
-        self._state: tuple[float, float | None] = (0.0, None)  # up to the last change; since when, if under way
+        self._state: tuple[float, float | None] = (0.0, None)  # total at the last change; its time, if busy
 
     @contextmanager
     def during(self) -> Iterator[None]:
-        """One thing is under way."""
+        """Count one operation as running inside this block."""
         self._clock = asyncio.get_running_loop().time
         self._change(1)
         try:
@@ -27,7 +27,7 @@ class BusyTimer:
             self._change(-1)
 
     def total_s(self) -> float:
-        """Seconds so far in which at least one thing was under way."""
+        """Return the seconds so far in which at least one operation was running."""
         past_s, since_s = self._state
         return past_s if since_s is None else past_s + self._clock() - since_s
 

@@ -1,4 +1,4 @@
-"""What this peer holds for others, by the sha256 of its bytes."""
+"""The contents that this peer offers to others, by the sha256 of their bytes."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import hashlib
 
 
 class ContentStore:
-    """sha256 -> content. Content that was put twice stays until it was dropped twice."""
+    """A reference-counted map sha256 -> content: content that was put twice stays until it is dropped twice."""
 
     def __init__(self) -> None:
         self._held: dict[bytes, bytes] = {}
         self._times: dict[bytes, int] = {}
 
     def put(self, content: bytes) -> bytes:
-        """Hold `content`; its sha256, by which others ask for it."""
+        """Store `content`. Return its sha256, by which others request it."""
         sha = hashlib.sha256(content).digest()
         self._held[sha] = content
         self._times[sha] = self._times.get(sha, 0) + 1
         return sha
 
     def drop(self, sha: bytes) -> None:
-        """Take one `put` back; a transfer under way still ends."""
+        """Undo one `put`. Uploads that have started still finish."""
         self._times[sha] -= 1
         if not self._times[sha]:
             del self._times[sha], self._held[sha]

@@ -1,7 +1,7 @@
-"""Which transfers to this peer run at once: TRANSFERS_AT_ONCE together, `of_one` from each holder, the others wait.
+"""Limit concurrent downloads: TRANSFERS_AT_ONCE in total and `of_one` from each source; the others wait for a slot.
 
-Holders that have wasted time (sources.SourceReputation) get SLOW_AT_ONCE of the slots at most, so that what the others
-give never waits for those alone. One that is new and slow gives its slot up at the end of its turn (bulk.py).
+Sources that have wasted time (sources.SourceReputation) get at most SLOW_AT_ONCE of the slots, so that downloads from
+other sources never wait for these alone. A slow source without a record gives up its slot after its turn (bulk.py).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from outerloop.swarm.timeouts import RETRY_S, limit
 from outerloop.swarm.transfer.sources import SourceReputation, Sources
 
 TRANSFERS_AT_ONCE = 8
-"""So many share a link of 1 Mbit/s, and each still brings a piece in STALL_S."""
+"""When this many transfers share a link of 1 Mbit/s, each still delivers a piece within STALL_S."""
 SLOW_AT_ONCE = TRANSFERS_AT_ONCE // 2
 
 
 class DownloadSlots:
-    """The transfers that run, by holder."""
+    """The slots of the running downloads, counted by source."""
 
     def __init__(self, reputation: SourceReputation, *, of_one: int) -> None:
         self._reputation = reputation
@@ -30,17 +30,17 @@ class DownloadSlots:
 
     @property
     def taken(self) -> int:
-        """How many transfers run."""
+        """Number of running downloads."""
         return self._taken.total()
 
     @property
     def wanted(self) -> bool:
-        """Whether a content waits for a slot."""
+        """Return whether a content waits for a slot."""
         return bool(self._waiting)
 
     @asynccontextmanager
     async def one(self, holders: Sources) -> AsyncIterator[str]:
-        """Have a slot, with a holder to ask in it. Raises ContentUnavailable when none of them can give the content."""
+        """Wait for a slot and yield the source to ask in it. Raises ContentUnavailable when no source is left."""
         holder = await self._next(holders)
         self._taken[holder] += 1
         try:
@@ -50,7 +50,7 @@ class DownloadSlots:
             self._call()
 
     async def _next(self, holders: Sources) -> str:
-        """The holder to ask, once one may be asked; more may be named meanwhile."""
+        """Wait until a source may be asked and return it. The list of sources may grow meanwhile."""
         called = asyncio.Event()
         self._waiting[called] = holders
         try:
@@ -64,14 +64,14 @@ class DownloadSlots:
             del self._waiting[called]
 
     def _call(self) -> None:
-        """Wake the content that has waited longest of those that may begin."""
+        """Wake the content that has waited longest among those that can start now."""
         for called, holders in self._waiting.items():
             if not called.is_set() and holders.next(self._free) is not None:
                 called.set()
                 return
 
     def _free(self, holder: str) -> bool:
-        """Whether a transfer from a holder may begin."""
+        """Return whether a download from this source may start."""
         if self._taken[holder] >= self._of_one or self.taken >= TRANSFERS_AT_ONCE:
             return False
         slow = [one for one in self._taken.elements() if self._reputation.wasted_s[one]]

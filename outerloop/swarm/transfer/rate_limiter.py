@@ -1,4 +1,4 @@
-"""A limit in bytes per second, shared by everything that sends, on the loop's clock."""
+"""A limit in bytes per second, shared by all senders, measured by the event loop's clock."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from outerloop.swarm.timeouts import STALL_S
 from outerloop.types import UserError
 
 LEAST_BYTES_PER_S = 2 * PIECE_BYTES / STALL_S
-"""A piece in half of the time after which others give up."""
+"""The rate that delivers a piece in half of the time after which other peers give up."""
 
 
 class RateLimiter:
-    """Who takes a turn waits until everything taken before it is through. `bytes_per_s` None: nobody waits.
+    """A rate limiter: each call of `take` waits until the bytes of all calls before it have had their time.
 
-    Nothing is saved up while nobody sends: by any time t after the first turn at most `bytes_per_s` * t bytes and one
-    turn have left.
+    `bytes_per_s` None: no limit. Idle time earns no credit: by any time t after the first call at most
+    `bytes_per_s` * t bytes plus those of one call have been sent.
     """
 
     def __init__(self, bytes_per_s: float | None) -> None:
@@ -25,7 +25,7 @@ class RateLimiter:
         self._free_at_s = 0.0
 
     async def take(self, count: int) -> None:
-        """Wait for the turn of `count` bytes."""
+        """Wait until `count` bytes may be sent."""
         if self.bytes_per_s is None:
             return
         now_s = asyncio.get_running_loop().time()
@@ -35,14 +35,14 @@ class RateLimiter:
 
 
 def pace_of(max_mbit: float | None) -> RateLimiter:
-    """The limit of a user, in Mbit/s of payloads and state; None: none. Raises UserError for one that stalls others."""
+    """Return the limiter for the user's limit in Mbit/s; None: no limit. Raises UserError if the limit is too low."""
     if max_mbit is None:
         return RateLimiter(None)
     number = isinstance(max_mbit, int | float) and math.isfinite(max_mbit)
     if not number or max_mbit * 1e6 / 8 < LEAST_BYTES_PER_S:
         least = f"{LEAST_BYTES_PER_S * 8e-6:.2f}"
         raise UserError(
-            f"exchange.max_mbit={max_mbit} is no upload limit that others can live with, they would take this peer for"
-            f" frozen: type exchange.max_mbit={least} or more, or null for no limit"
+            f"exchange.max_mbit={max_mbit} is too low an upload limit, other peers would consider this peer frozen:"
+            f" set exchange.max_mbit={least} or more, or null for no limit"
         )
     return RateLimiter(max_mbit * 1e6 / 8)

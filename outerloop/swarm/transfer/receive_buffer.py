@@ -1,4 +1,4 @@
-"""Where a content that is on its way comes to lie: in memory that grows with it, or in its place among others."""
+"""Buffers for the content being downloaded: one that grows with it, or a fixed part of a larger buffer."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Protocol
 
 
 class ReceiveBuffer(Protocol):
-    """Written from its beginning on."""
+    """A buffer that is written in order, from its beginning."""
 
     def write(self, piece: bytes, /) -> object: ...
 
     def tell(self) -> int:
-        """Bytes that are here."""
+        """Return the number of bytes written."""
         ...
 
     def getbuffer(self) -> memoryview:
-        """Those bytes, not copied."""
+        """Return the bytes written, without a copy."""
         ...
 
     def clear(self) -> None:
-        """None of them."""
+        """Discard all bytes."""
         ...
 
 
 class GrowingBuffer(io.BytesIO):
-    """As large as what has come, whatever was announced; `getvalue` gives it away without a copy."""
+    """A buffer as large as the bytes received, whatever length was announced. `getvalue` makes no copy."""
 
     def clear(self) -> None:
         self.seek(0)
@@ -33,7 +33,7 @@ class GrowingBuffer(io.BytesIO):
 
 
 class FixedBuffer:
-    """Exactly as large as the content is to be, within a larger one."""
+    """A buffer exactly as large as the content, within a larger buffer."""
 
     def __init__(self, view: memoryview) -> None:
         self._view, self._end = view, 0

@@ -1,13 +1,13 @@
-"""A payload with its owner's signature in front, so that whoever passes it on cannot pass it off as something else.
+"""A payload with its owner's signature in front, so that a peer that relays it cannot present it as anything else.
 
     signature (64 bytes) | payload          over (purpose, sitting, round, the owner's name, sha256 of the payload)
                                             and the state that the owner names, if it names one
 
-What a commit names is the sha256 of both together. Nobody says that it holds a payload before the signature was found
-right, and nobody accepts a commit without holding all of its payloads: so what a majority accepts is made of what its
-owners offered for just this round, whatever a leader claims and whoever gave the bytes; and a state that a commit says
-a participant names (state_roots.py) is the one that it does name. The payload itself repeats its round, fragment, peer
-and samples (wire.py).
+A commit names the sha256 of both together. A peer reports that it holds a payload only after it has checked the
+signature, and accepts a commit only if it holds all of its payloads. So a commit accepted by a majority consists of
+payloads that their owners offered for exactly this round, whatever the leader claims and whichever peer sent the bytes.
+Likewise a state that a commit attributes to a participant (state_roots.py) is the one that the participant named. The
+payload itself repeats its round, fragment, peer and samples (wire.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 PURPOSE = "payload"
 SEAL_BYTES = SIGNATURE_BYTES
 INLINE_BYTES = 4 << 20
-"""More is hashed or copied beside the network thread's loop, at 1.7 GB/s or so."""
+"""More bytes than this are hashed or copied in a separate thread, not on the network loop, at about 1.7 GB/s."""
 
 
 def sealed(
@@ -38,7 +38,7 @@ def sealed(
     peer: str,
     state: State | None = None,
 ) -> bytes:
-    """What travels. `peer`: the name of this peer, who offers it; `state`: what it names beside."""
+    """Return signature and payload. `peer`: the name of this peer, the owner; `state`: the state it names, if any."""
     seen = hashlib.sha256(payload).digest()
     return signatures.sign(PURPOSE, sitting, number, peer, seen, *(state or ())) + payload
 
@@ -52,12 +52,12 @@ async def doubt(
     peer: str,
     state: State | None = None,
 ) -> str:
-    """Why this is not what a peer offered for this round, naming this state; empty when it is."""
+    """Return why this is not what `peer` signed for this round and state; an empty string if it is."""
     seen = await beside(len(content), lambda: _seen(content))
     said = PURPOSE, sitting, number, peer, seen, *(state or ())
     if signatures.right(content[:SEAL_BYTES], *said, by=id_of(peer)):
         return ""
-    return f"what came as its payload of round {number} is not signed by it for this round"
+    return f"its payload of round {number} is not signed by it for this round"
 
 
 def _seen(content: bytes) -> bytes:
@@ -65,7 +65,7 @@ def _seen(content: bytes) -> bytes:
 
 
 async def unsealed(contents: Sequence[tuple[str, Buffer]]) -> list[tuple[str, bytes | memoryview]]:
-    """Peers and their payloads: a view of bytes, which nobody can change; a copy of what lies in a file."""
+    """Return peers and their payloads: a view if the content is immutable bytes, a copy if it is stored in a file."""
     size = sum(len(content) for _, content in contents if not isinstance(content, bytes))
     return await beside(size, lambda: [(peer, _payload(content)) for peer, content in contents])
 
@@ -76,5 +76,5 @@ def _payload(content: Buffer) -> bytes | memoryview:
 
 
 async def beside(size: int, work: Callable[[], T]) -> T:
-    """What `work` on so many bytes comes to; the loop goes on meanwhile when they are many."""
+    """Return the result of `work` on `size` bytes. More than INLINE_BYTES are processed in a thread."""
     return await asyncio.to_thread(work) if size > INLINE_BYTES else work()

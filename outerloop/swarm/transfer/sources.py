@@ -1,13 +1,14 @@
-"""Whom to ask next for a content: of those who may hold it, whoever has done the least harm so far.
+"""Choose the next source to ask for a content: of the peers that may hold it, the one that has done the least harm.
 
-First those who never gave wrong bytes, then whoever has wasted the least of this peer's time, then the caller's order.
-Wasted is the time that it was silent before a stream broke, the pause after a stream that brought less than one piece,
-and of a turn that was over before the content was here the time beyond what SLOW_LINK_BYTES_PER_S would have needed for
-what it brought. What is known of a holder outlives the content, so a frozen one costs one stall and not one for each
-content; giving a content whole clears it of wasted time.
+Sources are ordered by the number of contents for which they sent wrong bytes, then by the time they have wasted, then
+by the caller's order. Wasted time is the silence before a stream broke; the pause after a stream that brought less than
+one piece; and, for a turn that ended before the content was complete, the time beyond what SLOW_LINK_BYTES_PER_S would
+have needed for the bytes it brought. The record of a source outlives the content, so a frozen source costs one stall
+altogether, not one per content. Delivering a content completely clears the wasted time.
 
-A holder has a turn of TRANSFER_S, and each time that it is asked for the same content again as long as all its turns
-before: so a large content comes over a slow link, and one that gives slowly on purpose costs a share of the time.
+A source's first turn lasts TRANSFER_S; each further turn for the same content lasts as long as all turns before it
+together. So a large content can arrive over a slow link, and a source that is slow on purpose costs only a share of the
+time.
 """
 
 from __future__ import annotations
@@ -24,27 +25,27 @@ from outerloop.swarm.timeouts import GONE_AFTER_S, GONE_TRIES, RETRY_S, TRANSFER
 
 logger = logging.getLogger(__name__)
 SLOW_LINK_BYTES_PER_S = 125_000
-"""1 Mbit/s: the slowest link that is counted on. A holder that is slower loses no content, but others go first."""
+"""1 Mbit/s: the slowest link that is expected. A slower source can still deliver, but other sources are asked first."""
 
 
 class ContentUnavailable(Exception):
-    """Nobody could give a content, or not in time; the message tells what became of each holder."""
+    """No source delivered the content in time. The message states what happened with each source."""
 
 
 class SourceReputation:
-    """What this peer knows of others as givers. `wrong`: contents that a holder gave wrongly."""
+    """The record of other peers as sources. `wrong`: number of contents for which a peer sent wrong bytes."""
 
     def __init__(self) -> None:
         self.wrong: Counter[str] = Counter()
         self.wasted_s: defaultdict[str, float] = defaultdict(float)
-        self._lies: set[tuple[str, bytes]] = set()  # each cost the download of a whole content, so they stay few
+        self._lies: set[tuple[str, bytes]] = set()  # few: each one cost the download of a whole content
 
     def blame(self, holder: str, sha: bytes) -> None:
-        """A holder gave other bytes than those with this sha256. Once is enough: it is not asked for them again."""
+        """Record that a source sent wrong bytes for the content with this sha256: it is not asked for it again."""
         if not self.lied(holder, sha):
             self._lies.add((holder, sha))
             self.wrong[holder] += 1
-            logger.warning("%s gave wrong bytes for %s; it is not asked for them again", holder, sha.hex()[:16])
+            logger.warning("%s gave wrong bytes for %s; it will not be asked for them again", holder, sha.hex()[:16])
 
     def lied(self, holder: str, sha: bytes) -> bool:
         return (holder, sha) in self._lies
@@ -57,11 +58,11 @@ class _Tries:
     undialled_since_s: float = 0.0
     ready_at_s: float = 0.0
     last_error: str = ""
-    used_s: float = 0.0  # of all turns that were over before the content was here
+    used_s: float = 0.0  # all turns that ended before the content was complete
 
 
 class Sources:
-    """The holders of one content, as long as it takes to get it. `names` may grow meanwhile."""
+    """The sources of one content while it is downloaded. The caller may append to `names` meanwhile."""
 
     def __init__(self, names: Sequence[str], reputation: SourceReputation, sha: bytes) -> None:
         self._reputation = reputation
@@ -76,27 +77,27 @@ class Sources:
         return "; ".join(f"{name} {why}" for name, why in (errors | self._out).items()) or "no holder"
 
     def next(self, free: Callable[[str], bool]) -> str | None:
-        """Whom to ask of those that are free; None to wait for one. Raises ContentUnavailable when nobody is left."""
+        """Return the free source to ask next; None: wait for one. Raises ContentUnavailable if no source is left."""
         now_s = asyncio.get_running_loop().time()
         names = [name for name in self._left() if free(name) and self._tries[name].ready_at_s <= now_s]
         return min(names, key=self._wasted_s, default=None)
 
     def alternatives(self) -> bool:
-        """Whether there is more than one to ask."""
+        """Return whether more than one source is left."""
         return len(self._tries) - len(self._out) > 1
 
     async def pause(self) -> None:
-        """Wait until the next holder may be asked: attempts in vain are repeated with growing pauses."""
+        """Wait for the back-off of the next source: failed attempts are repeated with growing pauses."""
         tries = self._tries[min(self._left(), key=self._wasted_s)]
         await asyncio.sleep(tries.ready_at_s - asyncio.get_running_loop().time())
         tries.ready_at_s = 0.0
 
     def leave_out(self, name: str, why: str) -> None:
-        """Do not ask this holder again for this content."""
+        """Do not ask this source for this content again."""
         self._out[name] = why
 
     def failed(self, name: str, error: Exception, *, brought: int, silent_s: float) -> None:
-        """A stream broke after it had brought so many bytes, and had been silent for so long."""
+        """Record a broken stream, the number of bytes it `brought` and the time without bytes before it broke."""
         tries = self._tries[name]
         tries.last_error = str(error)
         tries.fruitless = 0 if brought >= PIECE_BYTES else tries.fruitless + 1
@@ -106,11 +107,11 @@ class Sources:
         self._note_dial(name, tries, error)
 
     def turn_s(self, name: str) -> float:
-        """How long a holder may give while others wait."""
+        """Return the length of this source's next turn, which applies while others wait."""
         return max(TRANSFER_S, self._tries[name].used_s)
 
     def turn_over(self, name: str, *, brought: int, after_s: float) -> None:
-        """A holder gave so many bytes in its turn, and more are missing."""
+        """Record a turn that ended before the content was complete."""
         tries = self._tries[name]
         tries.last_error = f"gave {brought} bytes in {after_s:.0f} s"
         tries.used_s += after_s
@@ -120,8 +121,9 @@ class Sources:
         self._reputation.wasted_s[name] = 0.0
 
     def _left(self) -> list[str]:
-        """Who may be asked: of those that are not left out who gave wrong bytes least often. Raises
-        ContentUnavailable.
+        """Return the sources with the fewest wrong contents of those not left out.
+
+        Raises ContentUnavailable if all are left out.
         """
         self._meet()
         left = [name for name in self._tries if name not in self._out]
@@ -131,11 +133,11 @@ class Sources:
         return [name for name in left if self._reputation.wrong[name] == least]
 
     def _wasted_s(self, name: str) -> float:
-        """With its turns for this content, so that another one comes next."""
+        """Return the wasted time plus the turns for this content, so that a different source is asked next."""
         return self._reputation.wasted_s[name] + self._tries[name].used_s
 
     def _meet(self) -> None:
-        """Those that were named since."""
+        """Add the sources that were named since the last call."""
         for name in self._names:
             if name not in self._tries:
                 self._tries[name] = _Tries()

@@ -1,6 +1,6 @@
-"""What a peer gives of its contents to whoever asks: so many at once, each no faster than the user's limit lets it.
+"""Serve contents to other peers: a limited number of uploads at once, within the user's rate limit.
 
-Who has to queue is told so every BUSY_S: silence would mean that this peer is frozen. The protocol is bulk.py's.
+A queued peer gets a message every BUSY_S, since silence would mean that this peer is frozen. Protocol: see bulk.py.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ SHA_BYTES = 32
 
 
 class ContentSource(Protocol):
-    """What is given."""
+    """The store that uploads read from."""
 
     def get(self, sha: bytes) -> Buffer | None:
-        """The content with this sha256, if it is held."""
+        """Return the content with this sha256, or None if it is not held."""
         ...
 
 
 class Uploads:
-    """Answers requests for content. `busy`: that one is under way; `bytes_sent` counts content, every copy."""
+    """A server for content requests. `busy` times running uploads; `bytes_sent` counts the bytes of every copy."""
 
     def __init__(self, source: ContentSource, pace: RateLimiter, busy: BusyTimer) -> None:
         self.source = source
@@ -60,13 +60,13 @@ class Uploads:
         for start in range(0, len(content), PIECE_BYTES):
             piece = content[start : start + PIECE_BYTES]
             await self._pace.take(len(piece))
-            self.bytes_sent += len(piece)  # before it can arrive: both counts agree as soon as a round has landed
+            self.bytes_sent += len(piece)  # before it can arrive: both counts agree once a round has landed
             await stream.write(piece)
         await stream.write(END_MARK)
 
     @asynccontextmanager
     async def _turn(self, stream: Stream) -> AsyncIterator[None]:
-        """One of the gifts at once."""
+        """Wait for an upload slot, and keep the queued requester informed."""
         turn = asyncio.create_task(self.turns.acquire())
         try:
             while not (await asyncio.wait([turn], timeout=BUSY_S))[0]:
@@ -80,12 +80,12 @@ class Uploads:
 def _wanted(request: Request) -> tuple[bytes, int]:
     sha, offset = request.get("sha"), request.get("offset")
     if not isinstance(sha, bytes) or len(sha) != SHA_BYTES or not isinstance(offset, int) or offset < 0:
-        raise Unreadable("a request without a sha256 and an offset")
+        raise Unreadable("the request lacks a valid sha256 or offset")
     return sha, offset
 
 
 def _gifts_at_once(pace: RateLimiter) -> int:
-    """As many as get a piece each through in half of a stall, one at least."""
+    """Return how many uploads can run at once so that each still sends a piece in half of STALL_S; at least 1."""
     if pace.bytes_per_s is None:
         return TRANSFERS_AT_ONCE
     return max(1, min(TRANSFERS_AT_ONCE, int(pace.bytes_per_s / LEAST_BYTES_PER_S)))
