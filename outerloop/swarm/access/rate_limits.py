@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 MAX_REMOTES = 2048
 """Buckets that are remembered, twice as many as peers of a run; the one that was used least recently goes first."""
-EVERYBODY = "all that are not members"
+EVERYBODY = "all non-members"
 """Whose bucket the shared one is, where a refusal names somebody."""
 
 
