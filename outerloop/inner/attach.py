@@ -1,4 +1,4 @@
-"""Attach the outer loop to any training loop: every step of the optimizer counts as an inner step.
+"""Attach the outer loop to any training loop. Every step of the optimizer counts as an inner step.
 
     outer = outerloop.from_recipe("sparseloco", model, "exchange.peers=4")
     outerloop.attach(optimizer, outer)

@@ -1,4 +1,4 @@
-"""Run a task in exactly one of several workers; if that worker is killed before it finishes, another takes over."""
+"""Run a task in exactly one of several workers. If that worker is killed first, another one takes over."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Export the global model to a folder that other tools can read: safetensors weights, config and tokenizer.
+"""Export the global model to a folder that other tools can read.
 
-The folder appears atomically: everything is written to a hidden sibling folder, which is then renamed.
+It holds safetensors weights, config and tokenizer. The folder appears atomically: everything is written to a hidden
+sibling folder, which is then renamed.
 """
 
 from __future__ import annotations

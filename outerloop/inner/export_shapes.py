@@ -1,8 +1,8 @@
-"""Read names and shapes of an exported model, in the order in which messages carry its parameters, without weights.
+"""Read names and shapes of an exported model without reading its weights.
 
-For a folder with a config.json, transformers builds the model on the meta device, which allocates no memory. Any other
-safetensors file was either written by `export`, with the order in its metadata, or by another tool. In the latter case
-the order in the file is used.
+The names are in the order in which messages carry the parameters. For a folder with a config.json, transformers builds
+the model on the meta device, which allocates no memory. Any other safetensors file was written either by `export`, with
+the order in its metadata, or by another tool. In the latter case the order in the file is used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A non-leading rank of a gathered island: it follows the orders of the leader and holds no outer state.
+"""A non-leading rank of a gathered island. It follows the orders of the leader and holds no outer state.
 
 leader's order     action of this rank
 gather, scatter    contributes or receives its shards (gathered.py)

@@ -1,4 +1,4 @@
-"""Callback that runs the outer loop in the Hugging Face transformers Trainer, with one process per peer.
+"""Callback for the Hugging Face transformers Trainer that runs the outer loop. A peer is one process.
 
     trainer = Trainer(model, args, train_dataset=data)
     make = lambda model, state: outerloop.from_recipe("sparseloco", model, "exchange.peers=2", state=state)

@@ -1,4 +1,4 @@
-"""Callback that runs the outer loop in the Lightning Trainer, with one process per peer.
+"""Callback for the Lightning Trainer that runs the outer loop. A peer is one process.
 
     make = lambda module, state: outerloop.from_recipe("sparseloco", module, "exchange.peers=2", state=state)
     Trainer(callbacks=[outerloop.LightningCallback(make)], max_steps=3000).fit(module, data)

@@ -1,4 +1,4 @@
-"""Models: the Llama architectures of configs/model, and the interface that the trainer expects of any model.
+"""Llama models of configs/model, and the interface that the trainer expects of any model.
 
 A model is an nn.Module that maps tokens (B, T) to logits (B, T, V), or to an object that holds them as `.logits`.
 Letters: B sequences in a batch, T tokens in a sequence, V vocabulary.

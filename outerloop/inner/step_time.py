@@ -1,4 +1,4 @@
-"""Time budget of a worker: inner steps, communication that stops them, and waiting for other peers.
+"""Time budget of a worker: inner steps, blocking communication, and waiting for other peers.
 
     utilization = compute / (compute + communication + others)
 

@@ -1,4 +1,4 @@
-"""The inner trainer of one worker, which turns batches into inner steps and runs the outer loop after each.
+"""The inner trainer of one worker. It turns batches into inner steps and runs the outer loop after each.
 
 One inner step: `accumulate` micro-batches of `batch` sequences, backward, clip, AdamW, then the outer loop counts it.
 Without an inner optimizer (method.reads = "gradients") the outer loop uses the accumulated gradient itself.

@@ -1,4 +1,4 @@
-"""Run one worker: resume, train, evaluate, save and deliver the final model, and report progress as events.
+"""Run one worker: resume, train, evaluate, save, deliver the final model, emit events.
 
 All ranks of an island run this together; only the first rank emits events. Events are flat dictionaries with the keys
 "event" (status, step, round, eval, saved, done), "worker" and "step". Field names include their units.

@@ -1,4 +1,4 @@
-"""Checkpoint of one worker in its run directory: one file per worker, plus the shards of a sharded island.
+"""Checkpoint of one worker in its run directory: one file, plus the shards of a sharded island.
 
     checkpoints/step-00000300/worker-0.pt     the whole state of a worker; for a sharded island, the unsharded part
     checkpoints/step-00000300/island-0/       its shards (distributed_checkpoint.py)

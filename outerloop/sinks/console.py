@@ -1,4 +1,4 @@
-"""Terminal output: a live progress bar on a terminal, plain lines if the output is a file or a pipe."""
+"""Terminal output: a live progress bar, or plain lines if the output is a file or a pipe."""
 
 from __future__ import annotations
 

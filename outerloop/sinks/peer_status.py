@@ -1,4 +1,4 @@
-"""Sink for the status that a swarm peer shows to observers (`outerloop status`): last round, loss and speed."""
+"""Sink for the status that a swarm peer shows to `outerloop status`: last round, loss, speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hard state of consensus (the votes of a peer) on disk, next to its payloads and its identity file.
+"""The hard state of consensus (the votes of a peer) on disk, next to its identity file.
 
     <identity>.rounds/agreement     the hard state
     <identity>.rounds/generation    the count of the last process (identity.py, Life) that synced the hard state

@@ -1,4 +1,4 @@
-"""Identity of a peer: an Ed25519 key in a file of the run directory, so that a restarted worker keeps its peer id.
+"""Identity of a peer: an Ed25519 key in a file of the run directory. A restarted worker keeps its peer id.
 
 libp2p reads its identity as the protobuf message PrivateKey{type, data}. For Ed25519 type is 1 and data is the 32-byte
 seed followed by the 32-byte public key. hivemind itself would write RSA-2048; Ed25519 signs four times faster and its

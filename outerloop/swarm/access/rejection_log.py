@@ -1,4 +1,4 @@
-"""Rejection log: counts by kind what this peer refused, and logs the sender and the reason at a limited rate.
+"""Rejection log: counts what this peer refused, and logs sender and reason at a limited rate.
 
     outsiders   a stream of a peer that is not on the allow-list, may not use the protocol, or is a second process with
                 the same key (incarnations.py)

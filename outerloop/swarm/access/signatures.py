@@ -1,4 +1,4 @@
-"""Ed25519 signatures that third parties can verify, made with the key from which a peer id is derived.
+"""Ed25519 signatures that third parties can verify. A peer id is derived from the key that signs.
 
     peer id     base58 of 00 24 (identity multihash of 36 bytes) | 08 01 12 20 (Ed25519, 32 bytes) | public key
     signature   over DOMAIN | msgpack of [context, run, field, ...]

@@ -1,4 +1,4 @@
-"""Admission control for incoming streams: limits per remote peer, and limits for all non-members together.
+"""Admission control for incoming streams, with limits per peer and for all non-members together.
 
     peer not on the allow-list or not entitled to the protocol   sent a refusal, TURNED_AWAY_AT_ONCE at a time
     too many open streams, or too many requests                  closed; nothing is read
@@ -107,7 +107,7 @@ class Admission:
                     self._bytes.charge(remote, stream.moved_bytes)
 
     def _excess(self, remote: str, *, public: bool) -> tuple[str, str] | None:
-        """Return who exceeds which limit, or None if no limit is exceeded.
+        """Return the peer that exceeds a limit and the reason, or None if no limit is exceeded.
 
         For a non-member within the stream limits this also spends one request.
         """

@@ -1,4 +1,4 @@
-"""p2pd, hivemind's libp2p daemon, run as a child process that is neither orphaned nor stopped by our Ctrl-C.
+"""p2pd, hivemind's libp2p daemon, as a child process that is never orphaned. Our Ctrl-C does not reach it.
 
 hivemind can launch p2pd itself, but then three problems are out of our control:
 

@@ -1,4 +1,4 @@
-"""Message framing on a byte stream, so that a broken stream is never mistaken for a complete one.
+"""Message framing on a byte stream, which detects streams that broke before their end.
 
     length (8 bytes, big endian) | sha256 of the content (32 bytes) | content, in pieces of 256 KiB | end mark (4 bytes)
 

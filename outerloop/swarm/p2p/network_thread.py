@@ -1,4 +1,4 @@
-"""The network thread, which runs one asyncio loop next to the training thread, and the only bridge between the two."""
+"""The network thread, which runs one asyncio loop. It is the only bridge to the training thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A temporary read-only peer with a throwaway identity (or the onlooker's key) and a loopback port."""
+"""A temporary read-only peer. It has a throwaway identity (or the onlooker's key) and listens on loopback."""
 
 from __future__ import annotations
 

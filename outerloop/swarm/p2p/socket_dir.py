@@ -1,4 +1,4 @@
-"""A private folder for the unix sockets between Python and p2pd, with removal of orphaned folders.
+"""A private folder for the unix sockets between Python and p2pd. Orphaned folders are removed.
 
 The folder is in /tmp because the path of a unix socket may have at most 107 bytes. Its owner locks the folder until the
 process ends, and renames it to its final name only after locking it. So an unlocked folder with a final name belongs to

@@ -1,4 +1,4 @@
-"""The network interface that the protocols use: `node.Node` implements it with hivemind, tests do so in memory."""
+"""The network interface that the protocols use. `node.Node` implements it with hivemind, the tests in memory."""
 
 from __future__ import annotations
 
