@@ -10,7 +10,7 @@
     manifests   the name of a state that its donor did not sign
 
 Remote peers control how often this happens. So each (kind, name) pair is logged at most once per QUIET_S, with the
-number of refusals left out before, and only the last NAMES pairs are remembered.
+number of refusals not logged since the line before, and only the last NAMES pairs are remembered.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Admission control for incoming streams, with limits per peer and for all non-members together.
 
-    peer not on the allow-list or not entitled to the protocol   sent a refusal, TURNED_AWAY_AT_ONCE at a time
+    peer not on the allow-list or not entitled to the protocol   sent a refusal; nothing is read
     too many open streams, or too many requests                  closed; nothing is read
     first frame late or too long, or too many bytes announced    closed
 
