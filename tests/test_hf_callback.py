@@ -69,7 +69,7 @@ def test_a_checkpoint_holds_the_outer_loop(tmp_path):
     outer, other = callback_of(whole).outer, callback_of(resumed).outer
     assert other.inner_step == 9 and other.slow_hash == outer.slow_hash and toy.same_weights(whole.model, resumed.model)
     (tmp_path / "a/checkpoint-4/outerloop.pt").unlink()
-    with pytest.raises(UserError, match=r"goes on from step 4, and .*outerloop\.pt is not there"):
+    with pytest.raises(UserError, match=r"resumes from step 4, but .*outerloop\.pt does not exist"):
         trainer_of(tmp_path / "a", *options).train(resume_from_checkpoint=str(tmp_path / "a/checkpoint-4"))
 
 
@@ -87,7 +87,7 @@ def test_two_peers_on_different_data_hold_one_model(tmp_path):
 
 
 def test_a_trainer_of_several_processes_is_refused_before_anything_is_made():
-    with pytest.raises(UserError, match="has 2 processes, and the callback is of one: start one process a peer"):
+    with pytest.raises(UserError, match="has 2 processes, but the callback supports one: start one process per peer"):
         outerloop.HFCallback(None, None).on_train_begin(SimpleNamespace(world_size=2), None, None)
 
 
@@ -97,7 +97,7 @@ def test_the_run_is_left_when_the_optimizer_does_not_fit():
     outer.exchange.abort = lambda: left.append(True)
     args = SimpleNamespace(world_size=1, train_batch_size=1, gradient_accumulation_steps=1)
     optimizer = SimpleNamespace(optimizer=torch.optim.SGD(model[0].parameters(), lr=0.1))
-    with pytest.raises(UserError, match=r"1\.weight is trainable, and SGD does not train it"):
+    with pytest.raises(UserError, match=r"1\.weight is trainable, but SGD does not train it"):
         callback = outerloop.HFCallback(None, lambda model, state: outer)
         callback.on_train_begin(args, SimpleNamespace(global_step=0), None, model=model, optimizer=optimizer)
     assert left == [True]

@@ -100,7 +100,7 @@ def test_an_error_leaves_the_run_at_once(tmp_path):
 
 
 def test_a_trainer_of_several_processes_is_refused_before_anything_is_made():
-    with pytest.raises(UserError, match="has 2 processes, and the callback is of one: start one process a peer"):
+    with pytest.raises(UserError, match="has 2 processes, but the callback supports one: start one process per peer"):
         outerloop.LightningCallback(None).on_train_start(SimpleNamespace(world_size=2), None)
 
 

@@ -85,7 +85,7 @@ def test_what_the_optimizer_does_not_train_is_named():
     model = toy.model()
     outer = outerloop.from_recipe("diloco", model, exchange=toy.alone())
     optimizer = torch.optim.AdamW(model[0].parameters())
-    with pytest.raises(UserError, match=r"1\.weight is trainable, and AdamW does not train it"):
+    with pytest.raises(UserError, match=r"1\.weight is trainable, but AdamW does not train it"):
         outerloop.attach(optimizer, outer)
 
 

@@ -1,1 +1,1 @@
-"""AXIS inner: who turns batches into inner steps."""
+"""AXIS inner: training code that turns batches into inner steps."""

@@ -1,10 +1,10 @@
-"""The outer loop in anybody's training loop: every step that an optimizer takes counts as an inner step.
+"""Attach the outer loop to any training loop. Every step of the optimizer counts as an inner step.
 
     outer = outerloop.from_recipe("sparseloco", model, "exchange.peers=4")
     outerloop.attach(optimizer, outer)
 
-Gradient accumulation needs nothing: several backward passes, one step. A step that GradScaler leaves out is not taken,
-and not counted.
+Gradient accumulation needs no settings: several backward passes, then one step. A step that GradScaler skips is not
+counted.
 """
 
 from __future__ import annotations
@@ -24,21 +24,23 @@ logger = logging.getLogger(__name__)
 
 
 class Attached:
-    """A hook on `optimizer.step`, until `remove` or the end of a `with` block.
+    """The outer loop attached to an optimizer by hooks on `optimizer.step`.
+
+    It stays attached until `remove` is called or the `with` block ends.
 
     Args:
-        optimizer: of all trainable parameters of the model that `outer` was made for, and of others if need be;
-            also as `accelerator.prepare` returns it.
-        outer: told of every step; its rounds launch and land inside `optimizer.step`. A Follower takes part in them.
-        samples: training samples (sequences) that a step stands for; they weigh in a sample-weighted mean only.
-        on_round: told of every round that landed or failed.
-        sole_writer: nothing but this optimizer changes the weights from one of its steps to the next (no averaged
-            weights in their place to evaluate with, say), so that a launch with delay can be copied meanwhile; else
-            the step that it comes after takes as long as that copy.
+        optimizer: optimizer of all trainable parameters of the model that `outer` was made for; it may have others as
+            well. An optimizer returned by `accelerator.prepare` is accepted.
+        outer: counts every step; its rounds launch and land inside `optimizer.step`. A Follower takes part in them.
+        samples: training samples (sequences) per step; used only as the weight in a sample-weighted mean.
+        on_round: called with the report of every round that landed or failed.
+        sole_writer: only this optimizer changes the weights between two of its steps (for example, they are not
+            replaced by averaged weights for evaluation). A delayed launch is then copied in the background. Otherwise
+            the step before it also takes the time of that copy.
 
     Raises:
-        UserError: when the optimizer does not train a parameter that the model would exchange, or the model has got one
-            since `outer` was made.
+        UserError: if the optimizer does not train a parameter that the model would exchange, or the model has gained
+            a trainable parameter since `outer` was made.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class Attached:
                 self.on_round(report)
 
     def remove(self) -> None:
-        """The optimizer is as it was; the outer loop stays where it is."""
+        """Remove the hooks from the optimizer; the outer loop keeps its state."""
         self.outer.before_update()
         self.outer.announced = False
         for handle in self.handles:
@@ -86,28 +88,28 @@ class Attached:
 
 
 def with_hooks(optimizer: Any) -> Optimizer:
-    """Return the optimizer that takes the steps.
+    """Return the optimizer that has step hooks.
 
-    Accelerate's wrapper has no hooks; it calls the step of the optimizer inside it when gradients are complete.
+    Accelerate's wrapper has none; it calls the step of the wrapped optimizer when the gradients are complete.
     """
     return optimizer if hasattr(optimizer, "_optimizer_step_post_hooks") else optimizer.optimizer
 
 
 def check_covered(optimizer: Optimizer, outer: OuterLoop | Follower) -> None:
-    """Raises UserError naming the first trainable parameter that is not the optimizer's."""
+    """Check that the optimizer has all trainable parameters. Raises UserError naming the first one that is missing."""
     trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
     for name, p in outer.island.params.items():
         if id(p) not in trained:
             raise UserError(
-                f"{name} is trainable, and {type(optimizer).__name__} does not train it: give it to the optimizer,"
+                f"{name} is trainable, but {type(optimizer).__name__} does not train it: pass it to the optimizer,"
                 " or set requires_grad_(False) on it before the outer loop is made"
             )
 
 
 def refuse_many(processes: int) -> None:
-    """Raises UserError where a Trainer averages gradients over processes, each of which would be a peer."""
+    """Check that a Trainer has a single process. Raises UserError if it has several: each would become a peer."""
     if processes > 1:
         raise UserError(
-            f"this Trainer has {processes} processes, and the callback is of one: start one process a peer, or give"
-            " outerloop.from_recipe the DDP model in a training loop of your own"
+            f"this Trainer has {processes} processes, but the callback supports one: start one process per peer, or"
+            " pass the DDP model to outerloop.from_recipe in your own training loop"
         )

@@ -1,4 +1,4 @@
-"""Something that one of several workers shall do, whoever comes first, be it that the first is killed over it."""
+"""Run a task in exactly one of several workers. If that worker is killed first, another one takes over."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from pathlib import Path
 
 @contextmanager
 def only_once(path: Path, what: str) -> Iterator[bool]:
-    """One at a time; whether this one is to do it. `path` says what was done last: a block that raises or is killed
-    has done nothing."""
+    """Enter the block in one process at a time, and yield whether this process has to do the task.
+
+    `path` stores the task (`what`) that was completed last. A block that raises or is killed does not count as done.
+    """
     with path.open("a+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # given free with the process at the latest
+        fcntl.flock(file, fcntl.LOCK_EX)  # released when the process ends, at the latest
         file.seek(0)
         mine = file.read() != what
         yield mine

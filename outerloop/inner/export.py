@@ -1,6 +1,7 @@
-"""The global model as a folder that other tools read: weights as safetensors, config and tokenizer beside them.
+"""Export the global model to a folder that other tools can read.
 
-The folder appears at once or not at all: everything is written to a hidden sibling, which is then renamed.
+It holds safetensors weights, config and tokenizer. The folder appears atomically: everything is written to a hidden
+sibling folder, which is then renamed.
 """
 
 from __future__ import annotations
@@ -21,24 +22,25 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 ORDER = "parameters"
-"""Where model.safetensors, which sorts by name, says in which order messages carry the parameters."""
+"""Metadata key of model.safetensors for the order in which messages carry the parameters (the file sorts by name)."""
 
 
 def export_hf(model: nn.Module, slow: Tensors, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> None:
-    """Write the slow weights of `model` to `folder`; the model itself keeps its weights.
+    """Write the slow weights of `model` to `folder`; the weights of the model itself do not change.
 
     A transformers model loads with AutoModelForCausalLM.from_pretrained(folder), the tokenizer with AutoTokenizer.
-    Any other module gives `model.safetensors` (parameters and persistent buffers by name) and the tokenizer.
+    For any other module the folder holds `model.safetensors` (parameters and persistent buffers by name) and the
+    tokenizer. Raises UserError if the folder exists and is neither empty nor an exported model.
 
     Args:
-        model: the training model; gives the architecture and the buffers, not the weights.
+        model: the training model; provides the architecture, the buffers and the frozen parameters.
         slow: the weights to write, by the names of model.named_parameters().
-        tokenizer: written beside the weights; None: the folder holds none.
-        folder: created, or replaced if an earlier export is there.
+        tokenizer: written next to the weights; None: no tokenizer is written.
+        folder: created; an earlier export is replaced.
     """
     folder = Path(folder)
     if folder.exists() and not is_replaceable(folder):
-        raise UserError(f"{folder} exists and holds no exported model; give the export a folder of its own")
+        raise UserError(f"{folder} exists and holds no exported model; choose a separate folder for the export")
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = folder.parent / f".{folder.name}.partial-{uuid.uuid4().hex[:8]}"
     try:
@@ -49,16 +51,16 @@ def export_hf(model: nn.Module, slow: Tensors, tokenizer: PreTrainedTokenizerBas
 
 
 def weights(model: nn.Module, slow: Tensors) -> dict[str, Tensor]:
-    """The slow weights, and what no exchange carries: frozen parameters and persistent buffers."""
+    """Return the slow weights plus what is never exchanged: frozen parameters and persistent buffers."""
     names = dict(model.named_parameters())
-    assert slow.keys() <= names.keys(), f"slow weights that the model has not: {slow.keys() - names.keys()}"
+    assert slow.keys() <= names.keys(), f"slow weights missing from the model: {slow.keys() - names.keys()}"
     tied = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     buffers = {name: tensor for name, tensor in model.state_dict().items() if name not in tied}
     return {name: tensor.detach().cpu().contiguous() for name, tensor in {**buffers, **names, **slow}.items()}
 
 
 def write(model: nn.Module, state: dict[str, Tensor], tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> None:
-    """Everything into a new folder."""
+    """Write the whole export to a new folder."""
     from transformers import PreTrainedModel
     from transformers.utils.logging import disable_progress_bar
 
@@ -75,7 +77,7 @@ def write(model: nn.Module, state: dict[str, Tensor], tokenizer: PreTrainedToken
 
 
 def write_config(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> None:
-    """The config with the tokenizer's special tokens, so that generation knows where to stop."""
+    """Write the config with the tokenizer's special tokens, so that generation knows where to stop."""
     from transformers import GenerationConfig
 
     if tokenizer is None:
@@ -88,12 +90,12 @@ def write_config(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | No
 
 
 def is_replaceable(folder: Path) -> bool:
-    """Empty, or an earlier export: nothing of the user's is deleted."""
+    """Return whether the folder is empty or an earlier export, so that replacing it deletes no files of the user."""
     return folder.is_dir() and (not any(folder.iterdir()) or any(folder.glob("model*.safetensors")))
 
 
 def replace_folder(new: Path, folder: Path) -> None:
-    """Rename `new` to `folder`; what was there goes only once the new one is complete."""
+    """Rename `new` to `folder`, then delete the previous folder."""
     old = new.with_name(new.name.replace(".partial-", ".old-"))
     if folder.exists():
         folder.rename(old)

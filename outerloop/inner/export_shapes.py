@@ -1,7 +1,8 @@
-"""Names and shapes of an exported model, in the order in which messages carry its parameters; no weight is read.
+"""Read names and shapes of an exported model without reading its weights.
 
-A folder with a config.json is built anew, without memory, by transformers. Other files are what `export` writes of any
-module, with the order in their metadata, or foreign ones, whose order is as good as any.
+The names are in the order in which messages carry the parameters. For a folder with a config.json, transformers builds
+the model on the meta device, which allocates no memory. Any other safetensors file was written either by `export`, with
+the order in its metadata, or by another tool. In the latter case the order in the file is used.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from outerloop.types import UserError
 
 
 def shapes_of(path: Path) -> dict[str, Size]:
-    """Of a folder such as a run's hf/, or of the .safetensors file in it. Raises UserError."""
+    """Return the shapes for a folder such as a run's hf/, or for a .safetensors file. Raises UserError."""
     folder = path if path.is_dir() else path.parent
     file = folder / "model.safetensors" if path.is_dir() else path
     try:
         return from_config(folder) if (folder / "config.json").exists() and path.exists() else from_file(file)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"--model {path} is no exported model, {reason}: type --model RUN_DIR/hf") from error
+        raise UserError(f"--model {path} is not an exported model, {reason}: type --model RUN_DIR/hf") from error
 
 
 def from_config(folder: Path) -> dict[str, Size]:
-    """Of the model that a Hugging Face folder describes."""
+    """Return the shapes of the model that the config of a Hugging Face folder describes."""
     from transformers import AutoConfig, AutoModelForCausalLM  # here: the import takes 3 s
 
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -39,7 +40,7 @@ def from_config(folder: Path) -> dict[str, Size]:
 
 
 def from_file(file: Path) -> dict[str, Size]:
-    """Of a .safetensors file."""
+    """Return the shapes in a .safetensors file."""
     with safe_open(file, framework="pt") as tensors:
         names = json.loads((tensors.metadata() or {}).get(ORDER, "null")) or tensors.keys()
         return {name: Size(tensors.get_slice(name).get_shape()) for name in names}

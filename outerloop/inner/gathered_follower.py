@@ -1,10 +1,10 @@
-"""A rank of a gathered island that does not lead: it trains and evaluates as the leader says, and holds no outer state.
+"""A non-leading rank of a gathered island. It follows the orders of the leader and holds no outer state.
 
-leader's order     this rank
-gather, scatter    lends its shards (gathered.py)
-step, evaluate     computes with the others, on its part of the batch
-save, load         its shards of the model and the inner optimizer; where to go on in the data comes with the order
-leave              is done
+leader's order     action of this rank
+gather, scatter    contributes or receives its shards (gathered.py)
+step, evaluate     computes together with the other ranks, on its part of the batch
+save, load         saves or loads its shards of the model and inner optimizer; a load order carries the data position
+leave              ends
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from outerloop.types import Tensors
 
 
 class GatheredFollower:
-    """What such a rank has in place of an outer loop: it knows where the run stands, and holds nothing."""
+    """A stand-in for the outer loop on such a rank: it knows the current inner step, and holds no outer state."""
 
     residual_share = momentum_share = 0.0
     spare_bytes = 0
@@ -34,20 +34,20 @@ class GatheredFollower:
         self.inner_step, self.slow = 0, Tensors()
 
     def before_update(self) -> float:
-        """Nothing reads the weights meanwhile."""
+        """Return 0 seconds of waiting: nothing reads the weights in the background."""
         return 0.0
 
     def after_inner_step(self, samples: int) -> list[Any]:
-        """The leader's affair."""
+        """Return no reports: only the leader runs rounds."""
         return []
 
     def evolved(self) -> dict[str, Any]:
-        """Nothing."""
+        """Return an empty state."""
         return {}
 
 
 def follow(trainer: Trainer, validation: Tensor, plan: Plan) -> None:
-    """Until the leader's run has come to its end. Raises UserError and LeaderFailed, as the leader did."""
+    """Follow the leader's orders until its run ends. Raises UserError or LeaderFailed if the leader failed."""
     island: Any = trainer.outer.island
     follower = Follower(island)
     while (order := follower.hear())["do"] != "leave":

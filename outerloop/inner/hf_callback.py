@@ -1,12 +1,12 @@
-"""The outer loop in the Trainer of Hugging Face transformers, one process a peer.
+"""Callback for the Hugging Face transformers Trainer that runs the outer loop. A peer is one process.
 
     trainer = Trainer(model, args, train_dataset=data)
     make = lambda model, state: outerloop.from_recipe("sparseloco", model, "exchange.peers=2", state=state)
     trainer.add_callback(outerloop.HFCallback(trainer, make))
     trainer.train()
 
-Rounds go to whatever the Trainer reports to, under the names of `rounds.CHARTS`. Every checkpoint folder gets one file
-more, and `train(resume_from_checkpoint=True)` goes on from it.
+Rounds are logged to the Trainer's reporting targets, under the names in `round.CHARTS`. The callback adds one file to
+every checkpoint folder, and `train(resume_from_checkpoint=True)` resumes from it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from outerloop.types import UserError
 
 
 class HFCallback(TrainerCallback):
-    """`outer` is the outer loop, from the first step on.
+    """A Trainer callback that creates the outer loop when training begins, as `outer`, and attaches it.
 
     Args:
-        trainer: the one that this becomes a callback of.
-        make: (model on its device, what `outer.state_dict()` was at the checkpoint or None at the start) -> outer loop,
+        trainer: the Trainer that this callback is added to.
+        make: (model on its device, `outer.state_dict()` saved at the checkpoint, or None at the start) -> outer loop,
             joined to its exchange.
     """
 
@@ -46,8 +46,8 @@ class HFCallback(TrainerCallback):
     ) -> None:
         """Make the outer loop and attach it to the optimizer.
 
-        Raises UserError when training goes on from a checkpoint that holds no outer loop, for a Trainer of several
-        processes, and for an optimizer that does not train the whole model; the run is left then.
+        Raises UserError if training resumes from a checkpoint without an outer loop, if the Trainer has several
+        processes, or if the optimizer does not train the whole model. In the last case this peer leaves the run.
         """
         refuse_many(args.world_size)
         self.outer = self.make(kwargs["model"], saved(args, state) if state.global_step else None)
@@ -60,35 +60,35 @@ class HFCallback(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Log the rounds that this step landed."""
-        due = control.should_log  # logging puts it out, and the loss of this step may be still to come
+        due = control.should_log  # trainer.log may reset it before this step's loss is logged
         for report in self.rounds:
             self.trainer.log(report.charts(bytes_sent=self.outer.exchange.bytes_sent))
         self.rounds.clear()
         control.should_log = due
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Put the outer loop into the checkpoint that was just written."""
+        """Add the state of the outer loop to the checkpoint that was just written."""
         checkpoint.write_atomically(file_of(args, state), checkpoint.packed(self.outer.state_dict()))
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Leave the run, when the others have what they need."""
+        """Leave the run once the other peers have what they need."""
         self.attached.remove()
         self.outer.exchange.close()
 
 
 def file_of(args: TrainingArguments, state: TrainerState) -> Path:
-    """The file of the outer loop in the checkpoint of the current step."""
+    """Return the path of the outer loop's file in the checkpoint of the current step."""
     return Path(str(args.output_dir)) / f"checkpoint-{state.global_step}" / "outerloop.pt"
 
 
 def saved(args: TrainingArguments, state: TrainerState) -> dict[str, Any]:
-    """The outer loop's state at the checkpoint that training goes on from. Raises UserError when it is not there."""
+    """Return the outer loop's state in the checkpoint that training resumes from. Raises UserError if it is missing."""
     file = file_of(args, state)
     if not file.exists():
         raise UserError(
-            f"training goes on from step {state.global_step}, and {file} is not there: type output_dir= with the folder"
-            " of the checkpoint, or start without resume_from_checkpoint"
+            f"training resumes from step {state.global_step}, but {file} does not exist: set output_dir= to the folder"
+            " of the checkpoints, or start without resume_from_checkpoint"
         )
     return checkpoint.read(file)

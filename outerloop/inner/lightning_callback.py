@@ -1,10 +1,10 @@
-"""The outer loop in the Trainer of Lightning, one process a peer.
+"""Callback for the Lightning Trainer that runs the outer loop. A peer is one process.
 
     make = lambda module, state: outerloop.from_recipe("sparseloco", module, "exchange.peers=2", state=state)
     Trainer(callbacks=[outerloop.LightningCallback(make)], max_steps=3000).fit(module, data)
 
-Rounds go to the Trainer's loggers, under the names of `rounds.CHARTS`. Its checkpoints hold the outer loop, and
-`fit(ckpt_path=...)` goes on from there.
+Rounds are logged to the Trainer's loggers, under the names in `round.CHARTS`. Checkpoints include the outer loop, and
+`fit(ckpt_path=...)` resumes from it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from outerloop.inner.attach import Attached, refuse_many
 
 
 class LightningCallback(Callback):
-    """`outer` is the outer loop, from the first step on.
+    """A Trainer callback that creates the outer loop when training starts, as `outer`, and attaches it.
 
     Args:
-        make: (module on its device, what `outer.state_dict()` was at the checkpoint or None at the start) -> outer
+        make: (module on its device, `outer.state_dict()` saved at the checkpoint, or None at the start) -> outer
             loop, joined to its exchange.
-        samples: training samples that an optimizer step stands for; they weigh in a sample-weighted mean only.
+        samples: training samples per optimizer step; used only as the weight in a sample-weighted mean.
     """
 
     def __init__(self, make: Callable[[Module, dict[str, Any] | None], OuterLoop], *, samples: int = 1) -> None:
@@ -36,12 +36,12 @@ class LightningCallback(Callback):
         self.rounds: list[RoundReport] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Make the outer loop and attach it to the optimizer, which is to train the whole module.
+        """Make the outer loop and attach it to the optimizer.
 
-        Raises UserError for a Trainer of several processes.
+        Raises UserError if the Trainer has several processes, or the optimizer does not train the whole module.
         """
         refuse_many(trainer.world_size)
-        self.outer, self.restored = self.make(pl_module, self.restored), None  # another `fit` begins anew
+        self.outer, self.restored = self.make(pl_module, self.restored), None  # another `fit` starts fresh
         self.attached = Attached(trainer.optimizers[0], self.outer, samples=self.samples, on_round=self.rounds.append)
 
     def on_train_batch_end(
@@ -56,7 +56,7 @@ class LightningCallback(Callback):
         self.rounds.clear()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave the run, when the others have what they need."""
+        """Leave the run once the other peers have what they need."""
         assert self.outer is not None
         self.attached.remove()
         self.outer.exchange.close()
@@ -67,9 +67,9 @@ class LightningCallback(Callback):
             self.outer.exchange.abort()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps: all of the outer loop that evolves."""
+        """Return the state of the outer loop for a checkpoint; empty before training starts."""
         return self.outer.state_dict() if self.outer is not None else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """What the outer loop shall go on from, when training starts."""
+        """Store the state from which the outer loop resumes when training starts."""
         self.restored = state_dict

@@ -1,4 +1,4 @@
-"""Learning-rate factors by step, for the inner and for the outer optimizer."""
+"""Learning-rate factor per step, for the inner and the outer optimizer."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from outerloop.kernels.portable import cosine
 
 
 def warmup_cosine(step: int, *, warmup_steps: int, total_steps: int, floor: float) -> float:
-    """Factor of the peak learning rate at `step` (counted from 0).
+    """Return the factor of the peak learning rate at `step` (counted from 0).
 
-    Rises linearly over `warmup_steps`, then half a cosine down to `floor` at `total_steps`, and stays there.
-    The same bits on every machine.
+    It rises linearly over `warmup_steps`, then falls along half a cosine to `floor` at `total_steps`, and stays there.
+    The result is bit-identical on all machines.
     """
     if step < warmup_steps:
         return (step + 1) / warmup_steps

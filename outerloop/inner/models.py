@@ -1,4 +1,4 @@
-"""Models: the Llama shapes of configs/model, and the one contract that the trainer has with any model.
+"""Llama models of configs/model, and the interface that the trainer expects of any model.
 
 A model is an nn.Module that maps tokens (B, T) to logits (B, T, V), or to an object that holds them as `.logits`.
 Letters: B sequences in a batch, T tokens in a sequence, V vocabulary.
@@ -36,27 +36,29 @@ def llama(
     norm_eps: float,
     attention: str,
 ) -> LlamaForCausalLM:
-    """A Llama with random weights, drawn from torch's global generator: seed it to get the same model on every peer.
+    """Return a Llama with random weights. Seed torch's global generator first to get the same model on every peer.
 
     Args:
-        vocab_size: V; at least the data's.
+        vocab_size: V; at least the vocabulary of the data.
         hidden_size: width of the residual stream.
         intermediate_size: width of the SwiGLU.
         layers: transformer blocks.
         heads: query heads; divides hidden_size.
         kv_heads: key and value heads; divides heads. Equal to heads: no grouping.
-        max_seq_len: the longest sequence that an exported model promises to read.
+        max_seq_len: the maximum sequence length stated in the config of an exported model.
         tie_embeddings: use the input embedding as the output matrix.
         rope_theta: base wavelength of the rotary embedding.
         norm_eps: epsilon of RMSNorm.
-        attention: "sdpa" or "eager"; transformers' name of the implementation.
+        attention: "sdpa" or "eager"; the implementation, by its name in transformers.
+
+    Raises UserError if `attention` is unknown or the numbers of heads do not divide as required.
     """
     if attention not in ATTENTIONS:
         raise UserError(f"model.attention={attention!r} is not one of {', '.join(ATTENTIONS)}")
     if hidden_size % heads or heads % kv_heads:
         raise UserError(
             f"model.hidden_size={hidden_size} model.heads={heads} model.kv_heads={kv_heads}: heads must divide "
-            f"hidden_size and kv_heads must divide heads; type model.kv_heads={heads} for plain attention"
+            f"hidden_size and kv_heads must divide heads; set model.kv_heads={heads} for plain attention"
         )
     from transformers import LlamaConfig, LlamaForCausalLM  # here: the import takes 3 s
 
@@ -80,7 +82,7 @@ def llama(
 
 
 def logits_of(model: nn.Module, tokens: Tensor) -> Tensor:
-    """Tokens (B, T) -> logits (B, T, V)."""
+    """Run the model: tokens (B, T) -> logits (B, T, V)."""
     within = model.module if isinstance(model, DistributedDataParallel) else model
     caches = hasattr(getattr(within, "config", None), "use_cache")  # a transformers model, compiled or sharded or plain
     output = model(tokens, use_cache=False) if caches else model(tokens)
@@ -88,6 +90,6 @@ def logits_of(model: nn.Module, tokens: Tensor) -> Tensor:
 
 
 def next_token_loss(model: nn.Module, window: Tensor) -> Tensor:
-    """Window (B, T + 1) -> mean cross-entropy in nats, float32 scalar."""
+    """Compute the loss: window (B, T + 1) -> mean cross-entropy in nats, float32 scalar."""
     logits = logits_of(model, window[:, :-1])
     return F.cross_entropy(logits.float().flatten(0, 1), window[:, 1:].flatten())

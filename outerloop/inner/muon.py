@@ -1,7 +1,7 @@
-"""Muon inside (MuLoCo, arXiv 2505.23725): matrices of the layers by Muon, everything else by AdamW.
+"""Inner optimizer with Muon for layer matrices and AdamW for the rest (MuLoCo, arXiv 2505.23725).
 
-Muon orthogonalizes the momentum of a matrix by Newton-Schulz steps; embeddings, the output matrix, norms and biases are
-not maps between layers and stay with AdamW. Both are torch's own.
+Muon orthogonalizes the momentum of a matrix by Newton-Schulz steps. Embeddings, the output matrix, norms and biases are
+not maps between layers, so AdamW updates them. Both optimizers are torch's implementations.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ Named = Iterable[tuple[str, Parameter]]
 
 
 class MuonWithAdamW(Optimizer):
-    """One optimizer to the outside: two inside, their param groups side by side.
+    """Muon and AdamW behind the interface of one optimizer, with the param groups of both.
 
     Args:
         params: (name, parameter) pairs.
-        lr: of Muon, whose updates are scaled to AdamW's length (`match_rms_adamw`).
-        adamw_lr: of AdamW.
-        momentum: of Muon.
-        betas: of AdamW.
-        weight_decay: decoupled, of both.
-        fused: torch's fused AdamW.
+        lr: learning rate of Muon, whose updates are scaled to the RMS of AdamW's (`match_rms_adamw`).
+        adamw_lr: learning rate of AdamW.
+        momentum: momentum of Muon.
+        betas: betas of AdamW.
+        weight_decay: decoupled weight decay of both.
+        fused: use torch's fused AdamW.
     """
 
     def __init__(
@@ -60,21 +60,21 @@ class MuonWithAdamW(Optimizer):
         self.param_groups = [group for part in self.parts for group in part.param_groups]
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One step of both."""
+        """Take one step with both optimizers."""
         for part in self.parts:
             part.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """Both states."""
+        """Return the states of both optimizers."""
         return {"parts": [part.state_dict() for part in self.parts]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore the states of both optimizers."""
         for part, saved in zip(self.parts, state["parts"], strict=True):
             part.load_state_dict(saved)
         self.param_groups = [group for part in self.parts for group in part.param_groups]
 
 
 def is_layer_matrix(name: str, p: Parameter) -> bool:
-    """A matrix inside a numbered layer."""
+    """Return whether a parameter is a matrix inside a numbered layer."""
     return p.dim() == 2 and any(piece.isdigit() for piece in name.split("."))

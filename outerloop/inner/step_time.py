@@ -1,10 +1,10 @@
-"""Where a worker's time goes: inner steps, communication that they had to stop for, waiting for others.
+"""Time budget of a worker: inner steps, blocking communication, and waiting for other peers.
 
     utilization = compute / (compute + communication + others)
 
-Communication is everything that the outer loop did between two inner steps, waiting for others apart: launching, bytes
-that were still on their way, landing. What is hidden behind inner steps costs nothing here. Evaluations and checkpoints
-are none of the three.
+Communication is all work of the outer loop between two inner steps except waiting for other peers: launching, waiting
+for bytes still in transit, and landing. Communication that overlaps with inner steps is not counted. Evaluations and
+checkpoints belong to none of the three.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from outerloop.inner.trainer import StepReport
 
 
 class StepTimeBudget:
-    """Adds up steps until a round has landed."""
+    """The times of all inner steps since the last round landed."""
 
     def __init__(self) -> None:
         self.compute_s = self.outer_s = 0.0
 
     def add(self, step: StepReport) -> None:
-        """One inner step, and what came after it."""
+        """Add one inner step and the outer-loop work after it."""
         self.compute_s += step.compute_s
         self.outer_s += step.outer_s
 
     def on(self, report: RoundReport) -> dict[str, float]:
-        """Seconds since the round that landed before this one; the next one begins at nothing."""
+        """Return the seconds spent since the previous round landed, and reset the sums."""
         others_s = min(self.outer_s, report.others_s)
         spent = {
             "compute_s": self.compute_s,

@@ -1,7 +1,7 @@
-"""The inner trainer: batches -> inner steps of one worker, with the outer loop attached.
+"""The inner trainer of one worker. It turns batches into inner steps and runs the outer loop after each.
 
 One inner step: `accumulate` micro-batches of `batch` sequences, backward, clip, AdamW, then the outer loop counts it.
-Without an inner optimizer (method.reads = "gradients") the accumulated gradient itself goes to the outer loop.
+Without an inner optimizer (method.reads = "gradients") the outer loop uses the accumulated gradient itself.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ PRECISIONS = ("auto", "float32", "bfloat16")
 
 @dataclass(frozen=True)
 class StepReport:
-    """One inner step: mean loss in nats a token, tokens trained on, the rounds that landed, the inner learning rate
-    (None without an inner optimizer), seconds of the step itself and of all that it stood still for the outer loop.
+    """Result of one inner step: mean loss in nats per token, tokens trained on, the inner learning rate (None without
+    an inner optimizer), the rounds that landed, seconds of the step itself, and seconds stopped for the outer loop.
 
-    On an accelerator what `update` has queued may still run; it is waited for with what comes next.
+    On an accelerator, kernels queued by `update` may still be running; their time counts towards the next operation
+    that waits for them.
     """
 
     loss: float
@@ -45,21 +46,22 @@ class StepReport:
 
 
 class Trainer:
-    """Inner steps of one worker.
+    """The inner trainer of one worker.
 
     Args:
-        model: on its device already.
-        forward: what the forward pass calls: the model itself, torch.compile's, or DDP's.
+        model: the model, already on its device.
+        forward: module called in the forward pass: the model itself, or its torch.compile or DDP wrapper.
         ranks: the processes that train this model together, each on its part of a batch.
         stream: this process's batches, (batch / ranks, seq_len + 1) int64.
-        outer: told of every inner step; where the rank does not lead its island, what it has in place
-        (gathered_follower.py). optimizer: (name, parameter) pairs -> inner optimizer; None when the outer optimizer
-        does it all. lr_factor: inner step of the run (from 0) -> factor of the optimizer's learning rate.
-        warmup_steps: after so many of its own updates a worker may take all of that: one that comes late begins with
-            moments of nothing.
-        accumulate: micro-batches a step.
+        outer: the outer loop, which counts every inner step; on a non-leading rank of a gathered island its stand-in
+            (gathered_follower.py).
+        optimizer: (name, parameter) pairs -> inner optimizer; None if only the outer optimizer updates the weights.
+        lr_factor: inner step of the run (from 0) -> factor of the optimizer's learning rate.
+        warmup_steps: number of this worker's own updates over which a linear ramp also limits that factor. A worker
+            that joins late needs this because its optimizer moments start at zero.
+        accumulate: micro-batches per step.
         clip_norm: largest global L2 norm of the gradient; None for no limit.
-        precision: "auto" takes bfloat16 autocast on CUDA devices that have it, float32 elsewhere.
+        precision: "auto" uses bfloat16 autocast on CUDA devices that support it, float32 elsewhere.
     """
 
     def __init__(
@@ -90,7 +92,7 @@ class Trainer:
         self.tokens = self.updates = 0
 
     def step(self) -> StepReport:
-        """One inner step, and whatever rounds fall due after it."""
+        """Take one inner step, then launch and land the rounds that are due after it."""
         began = time.perf_counter()
         self.outer.island.call("step", inner_step=self.outer.inner_step)
         for p in self.params:
@@ -105,21 +107,24 @@ class Trainer:
         return StepReport(loss, tokens, lr, rounds, compute_s, time.perf_counter() - began - compute_s)
 
     def train_on(self, windows: list[Tensor]) -> tuple[float, float | None, float]:
-        """One step of the inner optimizer: the mean loss of these micro-batches before it, its learning rate, and the
-        seconds that it waited for the outer loop to have read the weights."""
+        """Take one step of the inner optimizer on these micro-batches.
+
+        Returns the mean loss before the step, the learning rate, and the seconds spent waiting until the outer loop had
+        read the weights.
+        """
         [loss] = self.ranks.sum([sum(self.backward(window) for window in windows) / self.ranks.size])
         still_s = self.outer.before_update()
         return loss, self.update(), still_s
 
     def backward(self, window: Tensor) -> float:
-        """Loss and gradient of one micro-batch, scaled so that the micro-batches of a step add up to their mean."""
+        """Add the gradient of one micro-batch and return its loss, both divided by `accumulate` to sum to the mean."""
         with self.autocast():
             loss = next_token_loss(self.forward, window) / self.accumulate
         loss.backward()
         return float(loss.detach())
 
     def update(self) -> float | None:
-        """Clip and step the inner optimizer; returns its learning rate (None without one)."""
+        """Clip the gradient, step the inner optimizer, and return its learning rate (None without an optimizer)."""
         if self.optimizer is None:
             return None
         if self.clip_norm is not None:
@@ -129,14 +134,14 @@ class Trainer:
         for group, peak in zip(self.optimizer.param_groups, self.peak_lr, strict=True):
             group["lr"] = peak * factor
         self.optimizer.step()
-        self.optimizer.zero_grad()  # other workers of this device may compute next: one model's gradients for all
+        self.optimizer.zero_grad()  # workers sharing this device take turns: only one needs memory for gradients
         return float(self.optimizer.param_groups[0]["lr"])
 
     @torch.no_grad()
     def evaluate(self, windows: Tensor, weights: Tensors, *, batch: int) -> float:
-        """Sum of nats of the model with these weights over all predicted tokens of windows (n, seq_len + 1).
+        """Return the total loss in nats with these weights over all predicted tokens of windows (n, seq_len + 1).
 
-        With several ranks each has windows of its own, all as many, and the sum is over those of all.
+        With several ranks each rank has separate windows, the same number on each, and the sum is over all of them.
         """
         self.outer.before_update()
         with self.outer.replica.weights(weights):
@@ -145,7 +150,7 @@ class Trainer:
 
     @torch.no_grad()
     def nats(self, windows: Tensor, batch: int) -> float:
-        """The same with the weights that the model has; all ranks call it."""
+        """Do the same with the model's current weights. All ranks must call it."""
         self.model.eval()
         nats = 0.0
         with self.autocast():
@@ -155,7 +160,7 @@ class Trainer:
         return self.ranks.sum([nats])[0]
 
     def state_dict(self) -> dict[str, Any]:
-        """Fast weights and buffers, inner optimizer, data position, tokens seen, and the outer loop's state."""
+        """Return fast weights and buffers, inner optimizer, data position, tokens seen, and the outer loop's state."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict() if self.optimizer else None,
@@ -164,11 +169,11 @@ class Trainer:
         }
 
     def position(self) -> dict[str, Any]:
-        """Data position, tokens seen, updates made: equal on all ranks."""
+        """Return data position, tokens seen and updates made, which are equal on all ranks."""
         return {"stream": self.stream.state_dict(), "tokens": self.tokens, "updates": self.updates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on exactly where `state_dict` was taken."""
+        """Restore a state returned by `state_dict`, to resume exactly there."""
         self.outer.before_update()
         self.model.load_state_dict(state["model"])
         if self.optimizer:
@@ -177,13 +182,13 @@ class Trainer:
         self.outer.load_state_dict(state["outer"])
 
     def go_on_from(self, position: dict[str, Any]) -> None:
-        """Take over what `position` returned."""
+        """Restore a position returned by `position`."""
         self.stream.load_state_dict(position["stream"])
         self.tokens, self.updates = position["tokens"], position["updates"]
 
 
 def autocast_of(precision: str, device: torch.device) -> Callable[[], AbstractContextManager]:
-    """The context of the forward pass. Raises UserError for an unknown precision."""
+    """Return the autocast context for the forward pass. Raises UserError for an unknown precision."""
     if precision not in PRECISIONS:
         raise UserError(f"inner.precision={precision!r} is not one of {', '.join(PRECISIONS)}")
     capable = device.type == "cuda" and torch.cuda.is_bf16_supported()
@@ -193,14 +198,15 @@ def autocast_of(precision: str, device: torch.device) -> Callable[[], AbstractCo
 
 
 def pick_device(name: str, index: int) -> torch.device:
-    """ "auto": CUDA, else Apple's GPU, else the CPU. Raises UserError for what is unknown or not there.
+    """Return the device for a name; "auto" is CUDA, else Apple's GPU, else the CPU.
 
-    The local workers of a machine with several CUDA devices take them in turn, by their index.
+    With several CUDA devices, local workers are assigned to them round-robin by index. Raises UserError if the device
+    is unknown or not available.
     """
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         name = next(kind for kind, available in there.items() if available)
     if name not in there or not there[name]:
         available = ", ".join(["auto", *(kind for kind, yes in there.items() if yes)])
-        raise UserError(f"inner.device={name!r} is not available here, which has {available}: type inner.device=auto")
+        raise UserError(f"inner.device={name!r} is not available here; available: {available}. Set inner.device=auto")
     return torch.device(name, index % torch.cuda.device_count()) if name == "cuda" else torch.device(name)

@@ -1,7 +1,7 @@
-"""One worker's run: join, resume, train, evaluate, save, hand in the model; every step told as an event.
+"""Run one worker: resume, train, evaluate, save, deliver the final model, emit events.
 
-The ranks of an island do all of it together, and the first of them tells. Events are flat dictionaries with "event" and
-"worker": status, step, round, eval, done. Names carry their units.
+All ranks of an island run this together; only the first rank emits events. Events are flat dictionaries with the keys
+"event" (status, step, round, eval, saved, done), "worker" and "step". Field names include their units.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class Plan:
-    """What one worker is to do. `*_every` in rounds, `log_every` in inner steps; 0 means only at the end.
+    """The settings of one worker's run. `*_every` counts rounds (0: only at the end), `log_every` counts inner steps.
 
-    `keep_payload_rounds`: how many of the last rounds' own payloads stay on disk.
+    `keep_payload_rounds`: number of recent rounds for which this worker's payloads are kept on disk.
     """
 
     index: int
@@ -50,15 +50,15 @@ class Plan:
 
 
 class Worker:
-    """Drives one trainer from its first or its saved inner step to the last.
+    """Runs one trainer from its first inner step, or the one in its checkpoint, to the last.
 
     Args:
-        plan: what to do.
-        trainer: this worker's inner trainer, its outer loop attached.
-        exchange: the outer loop's exchange, joined already.
+        plan: settings of this run.
+        trainer: this worker's inner trainer, with its outer loop.
+        exchange: the outer loop's exchange, already joined.
         validation: this worker's share of the validation windows, (n, seq_len + 1) int64.
-        emit: where events go.
-        check_stop: raises Stopped when the run shall end.
+        emit: called with each event.
+        check_stop: raises Stopped if the run has to end early.
     """
 
     def __init__(
@@ -85,14 +85,14 @@ class Worker:
 
     @property
     def step(self) -> int:
-        """Inner steps done."""
+        """Number of inner steps done."""
         return self.trainer.outer.inner_step
 
     def run(self) -> None:
-        """From the start or the checkpoint to the last round.
+        """Run from the start or the checkpoint to the last round.
 
-        Raises Stopped, RoundFailed after too many failures in a row, QuorumLost, ReplicasDiverged, and UserError when
-        the peers do not begin at the same point.
+        Raises Stopped, RoundFailed after too many failed rounds in a row, QuorumLost, ReplicasDiverged, Outvoted, and
+        UserError if the peers do not start from the same point.
         """
         if self.plan.resume_step is not None:
             self.resume(self.plan.resume_step)
@@ -115,10 +115,10 @@ class Worker:
         self.emit("done", slow_hash=f"{self.trainer.outer.slow_hash:016x}", peer=self.exchange.peer, **self.counters())
 
     def inner_step(self) -> StepReport:
-        """Take one inner step and land what is due.
+        """Take one inner step and land the rounds that are due.
 
-        Raises ReplicasDiverged once the state is saved: nobody knows yet which of the replicas is wrong. Islands of
-        several ranks are not saved: they save collectively, and only the leader sees this error.
+        Raises ReplicasDiverged, after saving the state, because it is not known yet which of the replicas is wrong. For
+        an island of several ranks nothing is saved: saving is collective, and only the leader gets this error.
         """
         try:
             return self.trainer.step()
@@ -128,8 +128,9 @@ class Worker:
             raise
 
     def finish(self) -> None:
-        """End with one model: the mean where replicas differ, else that of most peers (final_check.py). Raises
-        Outvoted.
+        """Agree on the final model: the mean if replicas differ by design, else the majority's model (final_check.py).
+
+        Raises Outvoted if this peer's model is not the majority's.
         """
         if not self.trainer.outer.shared:
             self.become_one()
@@ -142,42 +143,43 @@ class Worker:
         self.divergence = ending.divergence
 
     def raise_if_diverged(self) -> None:
-        """Once the model is handed in: raises ReplicasDiverged where no hash was that of most peers at the end."""
+        """Raise ReplicasDiverged if no hash had a majority at the end. Call this after delivering the model."""
         if self.divergence:
             raise ReplicasDiverged(self.divergence)
 
     def become_one(self) -> None:
-        """Take the mean of all replicas that fit as this machine's model of the run, and evaluate it."""
+        """Make the mean of all compatible replicas this machine's final model, and evaluate it."""
         found = average(self.trainer.outer, self.lanes)
         self.trainer.outer.replica.settle(found.mean)
         for reason in found.refused.values():
             self.tell_once(f"left out, {reason}")
         for peer, part in found.shortened.items():
             self.tell_once(
-                f"{peer}: {part:.2g} of its distance from here counts: it is farther than partners usually are"
+                f"{peer}: only {part:.2g} of its distance counts, because it is farther away than partners usually are"
             )
         replicas, size = len(found.peers), self.exchange.size
-        self.tell_once(f"the model is the mean of {replicas} of {size} replicas, {found.spread:.2g} apart")
+        self.tell_once(f"the model is the mean of {replicas} of {size} replicas, their spread is {found.spread:.2g}")
         self.tell_validation(self.plan.rounds, found.mean, spread=found.spread, replicas=replicas)
 
     def begin_together(self) -> None:
-        """Check that most peers, on whatever machine, begin at one point, with equal weights (initial_state.py).
+        """Check that most peers start from the same point with equal weights (initial_state.py). Raises UserError.
 
-        Without lockstep each goes on from where it is. One that took over the weights of others saves them: it could
-        not draw them again if it were killed before its first checkpoint. Raises UserError.
+        Without lockstep this check is skipped. A worker that took over weights from other peers saves them at once: it
+        could not reproduce them if it were killed before its first checkpoint.
         """
         if self.exchange.lockstep and begin_alike(self.trainer.outer, meet(self.trainer.outer), self.tell_once):
             self.save()
 
     def tell_once(self, text: str) -> None:
-        """A line of the run, which the first worker of each machine tells."""
+        """Report a status line about the whole run; only worker 0 of each machine emits it."""
         if self.plan.index == 0:
             self.emit("status", text=text)
 
     def after_round(self, report: RoundReport, *, now: bool = True) -> None:
-        """Account, and evaluate and save when it is time: after the last fragment of a round has landed.
+        """Record a round; after its last fragment has landed, evaluate and save if they are due.
 
-        Not `now`: others have landed since, at once, because this peer was away; what there was to see is past.
+        `now`: False if more rounds landed in the same step, because this peer had fallen behind. The weights are newer
+        than the round then, so it is neither evaluated nor saved.
         """
         self.account(of_all_lanes(report, self.lanes) if self.lanes.size > 1 else report)
         if self.plan.keep_payload_rounds and report.blob and self.ranks.leads:
@@ -195,20 +197,23 @@ class Worker:
             self.save_when_due()
 
     def save_when_due(self) -> None:
-        """Where rounds land early: after the step at which all have landed, so that they save after the same one."""
+        """Save if a save is pending.
+
+        If rounds may land early, wait for the step at which all peers have landed, so that all save after the same one.
+        """
         schedule = self.trainer.outer.schedule
         if self.to_be_saved and (not schedule.early or schedule.due(self.step).land):
             self.to_be_saved = False
             self.save()
 
     def account(self, report: RoundReport) -> None:
-        """Tell the round; give up after too many failures in a row."""
+        """Report a round. Raises RoundFailed after too many failed rounds in a row."""
         for refusal in report.refused:
             self.emit("status", text=f"left out, {refusal}")
         for note in report.notes:
             self.emit("status", text=note)
         for peer in report.diverged:
-            self.emit("status", text=f"{peer} holds other weights than most: it is to take over theirs")
+            self.emit("status", text=f"{peer} has other weights than most peers: it has to take over theirs")
         self.failed_in_a_row = self.failed_in_a_row + 1 if report.failed else 0
         self.totals["wait_s"] += report.wait_s
         counters = self.counters()
@@ -244,21 +249,21 @@ class Worker:
             raise RoundFailed(f"{self.failed_in_a_row} rounds in a row did not complete, the last one: {report.failed}")
 
     def partners(self, report: RoundReport) -> dict[str, list[str]]:
-        """Whom this worker met, where that differs from worker to worker."""
+        """Return this worker's partners in the round, if they differ between workers; else nothing."""
         return {} if self.exchange.agrees else {"partners": [x for x in report.peers if x != self.exchange.peer]}
 
     def tell_step(self, report: StepReport) -> None:
-        """One line for the log, every `log_every` inner steps."""
+        """Emit a step event every `log_every` inner steps."""
         if self.step // self.plan.log_every != self.told // self.plan.log_every:
             self.told = self.step
             rate = report.tokens / report.compute_s
             self.emit("step", loss=report.loss, lr=report.lr, tokens=self.trainer.tokens, tokens_per_s=rate)
 
     def evaluate(self, *, round_number: int) -> None:
-        """The global model on this worker's share of the validation set, as a sum of nats.
+        """Evaluate the global model on this worker's share of the validation set, and report the sum of nats.
 
-        Where replicas differ, the global model is their mean, and `spread` says how far apart they are. Without
-        lockstep the mean waits for the end, and until then each worker tells of its own replica.
+        If replicas differ, the global model is their mean, and `spread` states how far apart they are. Without lockstep
+        the mean is formed only at the end; until then each worker evaluates its own replica.
         """
         outer = self.trainer.outer
         if outer.shared or not self.exchange.lockstep:
@@ -268,19 +273,19 @@ class Worker:
             self.tell_validation(round_number, found.mean, spread=found.spread, replicas=len(found.peers))
 
     def tell_validation(self, round_number: int, weights: Tensors, **replicas: float) -> None:
-        """These weights on this worker's share."""
+        """Evaluate the given weights on this worker's share, and emit an eval event."""
         nats = self.trainer.evaluate(self.validation, weights, batch=self.plan.eval_batch)
         tokens = self.validation[:, 1:].numel() * self.ranks.size
         self.emit("eval", round=round_number, nats=nats, predicted=tokens, tokens=self.trainer.tokens, **replicas)
 
     def save(self) -> None:
-        """This worker's whole state; the parent seals the generation when all local workers have saved."""
+        """Save this worker's whole state. The parent process seals the checkpoint once all local workers have saved."""
         rest = {"rng": rng.get_state(), "counters": self.counters()}
         save(self.trainer, rest, run_dir=self.plan.run_dir, step=self.step, worker=self.plan.index)
         self.emit("saved")
 
     def resume(self, step: int) -> None:
-        """Take over this worker's state of `step`. Random numbers of an island's other ranks begin anew."""
+        """Restore this worker's state at `step`. The random generators of an island's other ranks start fresh."""
         rest = load(self.trainer, run_dir=self.plan.run_dir, step=step, worker=self.plan.index)
         if self.ranks.leads:
             rng.set_state(rest["rng"])
@@ -288,24 +293,24 @@ class Worker:
         self.totals = self.base | {"bytes_sent": 0, "bytes_received": 0}
 
     def counters(self) -> dict[str, Any]:
-        """Totals since the run began, earlier sittings included; bytes of all lanes."""
+        """Return totals since the run began, including earlier sessions, with the bytes of all lanes."""
         moved = [int(total) for total in self.lanes.sum([self.exchange.bytes_sent, self.exchange.bytes_received])]
         counted = {"bytes_sent": moved[0], "bytes_received": moved[1], **self.exchange.counters()}
         return self.totals | {name: self.base.get(name, 0) + count for name, count in counted.items()}
 
     def emit(self, event: str, **fields: Any) -> None:
-        """Send one event on its way; the first rank of an island does."""
+        """Emit one event; on all ranks of an island but the first, do nothing."""
         if self.ranks.leads:
             self.emit_event({"event": event, "worker": self.plan.index, "step": self.step, **fields})
 
 
 def is_due(done: int, every: int) -> bool:
-    """Whether something that comes every so often (0: never) comes after `done` rounds."""
+    """Return whether something done every `every` rounds (0: never) is due after `done` rounds."""
     return every > 0 and done % every == 0
 
 
 def of_all_lanes(report: RoundReport, ranks: RankGroup) -> RoundReport:
-    """The account of a round of an island whose ranks are lanes: payloads and norms of all of them."""
+    """Return the report of a round with payload bytes and norms combined over all lanes of an island."""
     of_lane = [report.payload_bytes, report.delta_norm**2, report.mean_norm**2]
     payload_bytes, delta, mean = ranks.sum(of_lane)
     return replace(report, payload_bytes=int(payload_bytes), delta_norm=math.sqrt(delta), mean_norm=math.sqrt(mean))

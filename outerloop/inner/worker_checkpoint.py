@@ -1,11 +1,11 @@
-"""One worker's state in its run directory: a file of its own, and the shards of an island's ranks beside it.
+"""Checkpoint of one worker in its run directory: one file, plus the shards of a sharded island.
 
-    checkpoints/step-00000300/worker-0.pt     all of a worker; of an island of shards what is not cut
+    checkpoints/step-00000300/worker-0.pt     the whole state of a worker; for a sharded island, the unsharded part
     checkpoints/step-00000300/island-0/       its shards (distributed_checkpoint.py)
 
-All ranks of an island call `save`; its first rank writes the file, once all shards are there, and what vouches for both
-(checkpoint.py). All call `load`, but those that follow a leader `load_inner`. Shards come back on any number of ranks,
-a whole replica on any number of copies.
+All ranks of an island call `save`. Once all shards are written, the first rank writes the file, and the record that
+verifies both (checkpoint.py). All ranks call `load`, except that ranks which follow a leader call `load_inner`. Shards
+can be loaded on any number of ranks, a whole replica on any number of copies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ State = dict[str, Any]
 
 
 def save(trainer: Trainer, rest: State, *, run_dir: Path, step: int, worker: int) -> None:
-    """Write the state of a trainer, and what else a worker has."""
+    """Write the state of a trainer, and the rest of a worker's state. All ranks of an island call this."""
     outer, folder = trainer.outer, shards_of(run_dir, step, worker)
     outer.island.call("save", step=step)
     if not is_cut(trainer.model):
@@ -42,7 +42,7 @@ def save(trainer: Trainer, rest: State, *, run_dir: Path, step: int, worker: int
 
 
 def load(trainer: Trainer, *, run_dir: Path, step: int, worker: int) -> State:
-    """Put a trainer where `save` was called; what else was written."""
+    """Restore the state of a trainer, and return the whole content of the file, including `rest` from `save`."""
     outer, folder = trainer.outer, shards_of(run_dir, step, worker)
     state = checkpoint.load(run_dir, step, worker)
     if not is_cut(trainer.model):
@@ -59,23 +59,26 @@ def load(trainer: Trainer, *, run_dir: Path, step: int, worker: int) -> State:
 
 
 def load_inner(trainer: Trainer, position: State, *, run_dir: Path, step: int, worker: int) -> None:
-    """Put a rank of a gathered island there but for the outer state, which its leader has, and this from it."""
+    """Restore the inner state of a rank of a gathered island: its shards, and `position`, which the leader sends.
+
+    The outer state is only on the leader.
+    """
     resharding().load_inner(shards_of(run_dir, step, worker), trainer.optimizer, trainer.model)
     trainer.go_on_from(position)
 
 
 def resharding() -> ModuleType:
-    """The module, once it is needed: what it imports takes a second."""
+    """Import the checkpoint module only when it is needed, because that takes a second."""
     return import_module("outerloop.core.distributed_checkpoint")
 
 
 def shards_of(run_dir: Path, step: int, worker: int) -> Path:
-    """The folder of an island's shards."""
+    """Return the folder of an island's shards."""
     return checkpoint.generation(run_dir, step) / f"island-{worker}"
 
 
 def keep_payload(folder: Path, report: RoundReport, *, rounds: int) -> None:
-    """Write the message of a round, landed or failed, and remove those of all but the last `rounds` rounds."""
+    """Write the payload of a round, landed or failed, and delete the payloads of all but the last `rounds` rounds."""
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint.write_atomically(folder / f"{report.round.number:08d}-{report.round.fragment}.outl", report.blob)
     for path in folder.glob("*.outl"):

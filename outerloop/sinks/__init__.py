@@ -1,1 +1,1 @@
-"""Where the rows of a run go: metrics.jsonl, the terminal, Weights & Biases. A sink never stops training."""
+"""Sinks for the rows of a run: metrics.jsonl, the terminal, Weights & Biases. A sink never stops training."""

@@ -1,4 +1,4 @@
-"""The terminal: a live bar where there is one, plain lines where output goes to a file or a pipe."""
+"""Terminal output: a live progress bar, or plain lines if the output is a file or a pipe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from outerloop.types import printable
 
 
 def readable_bytes(count: float) -> str:
-    """1234567 -> 1.2 MB."""
+    """Format a number of bytes: 1234567 -> 1.2 MB."""
     for unit in ("B", "KB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -20,11 +20,11 @@ def readable_bytes(count: float) -> str:
 
 
 class Terminal:
-    """Progress of one run.
+    """The progress display of one run.
 
     Args:
-        rounds: how many the run has.
-        console: where to print.
+        rounds: number of rounds in the run.
+        console: the console to print to.
     """
 
     def __init__(self, *, rounds: int, console: Console) -> None:
@@ -42,7 +42,7 @@ class Terminal:
             self.bar.start()
 
     def write(self, row: dict[str, Any]) -> None:
-        """Take one row in and show what changed."""
+        """Process one row and show what changed."""
         self.now |= {key: row[key] for key in self.now if key in row}
         if row["event"] in ("step", "eval"):
             self.first.setdefault(row["worker"], row)
@@ -56,7 +56,7 @@ class Terminal:
             self.say(row["text"])
 
     def show_round(self, row: dict[str, Any]) -> None:
-        """The bar, or a line."""
+        """Update the bar, or print a line if there is no terminal."""
         if row["failed"]:
             self.say(f"round {row['round']} did not complete: {row['failed']}")
         if self.console.is_terminal:
@@ -65,7 +65,7 @@ class Terminal:
             self.say(f"round {row['round']}/{self.rounds}  {self.line()}")
 
     def line(self) -> str:
-        """Loss, speed, bytes, peers."""
+        """Return a one-line summary: losses, speed, bytes sent, peers."""
         losses = {"loss": self.now["loss"], "val": self.now["val_loss"]}
         loss = "  ".join(f"{name} {x:.3f}" for name, x in losses.items() if x is not None)
         sent = readable_bytes(self.now["bytes_sent"])
@@ -74,16 +74,16 @@ class Terminal:
         return f"{loss}  {self.tokens_per_s():,.0f} tokens/s  sent {sent}  {there} peers"
 
     def tokens_per_s(self) -> float:
-        """Of all local workers together, over this sitting."""
+        """Return the mean speed of all local workers together, over the current session."""
         tokens = sum(row["tokens"] - self.first[worker]["tokens"] for worker, row in self.latest.items())
         began = min((row["wall_s"] for row in self.first.values()), default=0.0)
         return tokens / max(1e-9, max((row["wall_s"] for row in self.latest.values()), default=0.0) - began)
 
     def say(self, text: str) -> None:
-        """One plain line, printable whatever others have said in it."""
+        """Print one plain line. Unprintable characters, which may come from other peers, are made printable."""
         self.console.print(printable(text), highlight=False, soft_wrap=True, markup=False)
 
     def close(self) -> None:
-        """Leave the last state on the screen."""
+        """Stop the bar; its last state stays on the screen."""
         if self.console.is_terminal:
             self.bar.stop()

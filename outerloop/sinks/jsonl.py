@@ -1,4 +1,4 @@
-"""metrics.jsonl: every row of a run, one JSON object a line, flushed as it comes."""
+"""metrics.jsonl: every row of a run as one JSON object per line, flushed at once."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from outerloop.state import checkpoint
 
 
 class Jsonl:
-    """Appends rows to a file, after the rows of earlier sittings.
+    """A sink that appends rows to a file, after the rows of earlier sessions.
 
     Args:
         path: the file.
-        earlier: rows to begin with; whatever else the file holds is dropped, atomically.
+        earlier: rows to start with; they atomically replace the content of the file.
     """
 
     def __init__(self, path: Path, *, earlier: list[dict[str, Any]]) -> None:
@@ -23,18 +23,18 @@ class Jsonl:
         self.begin(earlier)
 
     def begin(self, earlier: list[dict[str, Any]]) -> None:
-        """Go on after these rows."""
+        """Replace the content of the file with these rows, then append to it."""
         checkpoint.write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in earlier).encode())
         self.file = self.path.open("a", buffering=1)
 
     def write(self, row: dict[str, Any]) -> None:
-        """One row."""
+        """Append one row."""
         self.file.write(json.dumps(row) + "\n")
 
     def sync(self) -> None:
-        """Every row so far is on disk."""
+        """Sync all rows so far to disk."""
         os.fsync(self.file.fileno())
 
     def close(self) -> None:
-        """No more rows."""
+        """Close the file."""
         self.file.close()

@@ -1,4 +1,4 @@
-"""What a swarm peer shows of itself to whoever looks on (`outerloop status`): its last round, its loss, its speed."""
+"""Sink for the status that a swarm peer shows to `outerloop status`: last round, loss, speed."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from outerloop.swarm.membership.status import Status
 
 
 class PeerStatusSink:
-    """Keeps one worker's status up to date from its rows.
+    """A sink that updates one worker's status from its rows.
 
     Args:
-        show: where it goes after each step and round; it may drop some.
+        show: called with the status after each step and round; it may skip some updates.
     """
 
     def __init__(self, show: Callable[[Status], None]) -> None:
         self.show, self.status = show, Status()
 
     def write(self, row: dict[str, Any]) -> None:
-        """One row."""
+        """Update the status from one row, and show it."""
         if row["event"] == "step":
             self.status = replace(self.status, loss=row["loss"], tokens_per_s=row["tokens_per_s"])
         elif row["event"] == "round":

@@ -1,4 +1,4 @@
-"""Weights & Biases: offline unless a key is set; its failures are told once and never stop training."""
+"""Weights & Biases sink: offline unless a key is set. A failure is logged once and never stops training."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ NAMES = {
     "round": CHARTS | {name: f"outer/{name}" for name in (*SPENT, "utilization")},
     "validation": {"val_loss": "val/loss"},
 }
-"""Event -> name of a field -> name of its chart."""
+"""Event -> field name -> chart name."""
 STEP = "inner_step"
-"""Name of the horizontal axis. Wandb's own step only rises, and drops what comes with a lower one."""
+"""Name of the horizontal axis. wandb's own step must not decrease: wandb drops values with a lower step."""
 
 
 class Wandb:
-    """The first worker's steps and rounds, and every validation, against inner steps, in whatever order they come.
+    """A sink that logs the first worker's steps and rounds, and all validations, against inner steps in any order.
 
-    A validation comes when the slowest worker has told its share, after later steps of the first worker.
+    A validation is complete when the slowest worker has reported its share, so it may follow later steps of the first
+    worker.
 
     Args:
         project, entity, name: of the wandb run.
-        run_dir: where its files go.
-        settings: the configuration to show beside it.
+        run_dir: folder for wandb's files.
+        settings: the configuration to show with the run.
     """
 
     def __init__(self, *, project: str, entity: str | None, name: str, run_dir: Path, settings: dict[str, Any]) -> None:
@@ -55,7 +56,7 @@ class Wandb:
             self.give_up(error)
 
     def write(self, row: dict[str, Any]) -> None:
-        """One row, if it has a chart."""
+        """Log one row if any of its fields has a chart."""
         names = NAMES.get(row["event"], {})
         values = {names[key]: value for key, value in row.items() if key in names and value is not None}
         if self.run is None or not values or row.get("worker", 0):
@@ -66,7 +67,7 @@ class Wandb:
             self.give_up(error)
 
     def close(self) -> None:
-        """Upload or write what is left."""
+        """Finish the wandb run: upload or write the remaining data."""
         try:
             if self.run is not None:
                 self.run.finish()
@@ -74,13 +75,13 @@ class Wandb:
             self.give_up(error)
 
     def give_up(self, error: Exception) -> None:
-        """Say it once; from then on rows go nowhere."""
+        """Log the failure and drop all later rows."""
         self.run = None
-        log.warning("wandb failed and is left out from here on: %s", error)
+        log.warning("wandb failed and is disabled from now on: %s", error)
 
 
 def id_of(run_dir: Path) -> str:
-    """The wandb id of a run directory, made once: resuming goes on in the same wandb run."""
+    """Return the wandb id of a run directory, created once so that a resumed run continues the same wandb run."""
     file = run_dir / "wandb-id.txt"
     if not file.exists():
         file.write_text(uuid.uuid4().hex)

@@ -124,7 +124,7 @@ def test_who_lost_its_memory_does_not_come_back_as_the_peer_that_voted(seed: int
     before = Signatures.of(path).peer_id
     (folder_of(path) / NAME).unlink()
     if listed:
-        with pytest.raises(UserError, match="has voted, and what it has voted for is gone"):
+        with pytest.raises(UserError, match="has voted, but the record of its votes is missing"):
             fit_to_vote(path, Folder, listed=True, tell=print)
     else:
         assert Signatures.of(fit_to_vote(path, Folder, listed=False, tell=print)).peer_id != before
@@ -170,7 +170,7 @@ def test_whatever_happened_to_the_memory_the_list_has_to_be_changed(damage: str,
     with pytest.raises(UserError) as error:
         fit_to_vote(path, Folder, listed=True, tell=print)
     said = str(error.value)
-    assert f"Type rm {path}" in said and Signatures.of(path).peer_id in said and "exchange.allow of every" in said
+    assert f"Run rm {path}" in said and Signatures.of(path).peer_id in said and "exchange.allow of every" in said
     assert "\n" not in said
 
 
@@ -199,7 +199,7 @@ def test_of_a_file_of_an_earlier_version_it_is_said_that_nothing_is_known(tmp_pa
     path, said = ensure_identity(tmp_path / "identity.key"), list[str]()
     path.write_bytes(path.read_bytes()[:68])
     assert fit_to_vote(path, Folder, listed=True, tell=said.append) == path
-    assert len(said) == 1 and "is of an earlier version and is taken over" in said[0]
+    assert len(said) == 1 and "is from an earlier version and is kept in use" in said[0]
     Life.begin(path)
     assert fit_to_vote(path, Folder, listed=True, tell=pytest.fail) == path
 
@@ -223,7 +223,7 @@ def test_a_peer_is_the_same_by_another_name(tmp_path: Path) -> None:
     path = voter(tmp_path, first)
     again = HardState.first(run=RUN, peer="000-x", roster=["000-x", "002-y"])
     file = HardStateFile(Folder(folder_of(path)), own="000-x", life=Life.begin(path))
-    with pytest.raises(UserError, match="has voted in the run as 001-x, and is 000-x now: start it as worker 1"):
+    with pytest.raises(UserError, match="has voted in the run as 001-x, but is 000-x now: start it as worker 1"):
         asyncio.run(file.write(again))
     assert HardStateFile(Folder(folder_of(path)), own="001-x").read(run=RUN) == first, (
         "what it voted for is not forgotten"

@@ -376,7 +376,7 @@ def taken() -> Iterator[int]:
 def test_a_port_that_is_taken_is_told_in_one_line(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemon, "STOP_S", 0.3)
     for host in ("127.0.0.1", "0.0.0.0"):
-        with pytest.raises(UserError, match=rf"listens on {host}, port {taken}: type another exchange.port="):
+        with pytest.raises(UserError, match=rf"listens on {host}, port {taken}: set exchange.port="):
             asyncio.run(daemon._wait_for_port(host, taken))
     asyncio.run(daemon._wait_for_port("127.0.0.1", 0))
 

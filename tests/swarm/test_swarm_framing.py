@@ -81,7 +81,7 @@ def test_a_stalled_sender_raises() -> None:
         reader.feed_data(frame(bytes(100))[:50])
         await Stream(reader, None).receive(at_most=1000)  # type: ignore[arg-type]
 
-    with pytest.raises(BrokenStream, match="did not come for 30 s"):
+    with pytest.raises(BrokenStream, match="did not arrive for 30 s"):
         run(stall())
 
 

@@ -234,7 +234,7 @@ def test_who_is_not_on_the_list_is_refused_by_name_and_told_what_to_type(make: M
     landed = together(listed, lambda peer: peer.start(b"x", Round(0)).wait(30))
     assert [[one.peer for one in contributions] for contributions in landed] == [sorted(one.peer for one in listed)] * 2
     assert listed[0].counters()["refused_outsiders"] > 0
-    with pytest.raises(UserError, match=r"exchange.allow=.* is no list: type exchange.allow=\["):
+    with pytest.raises(UserError, match=r"exchange.allow=.* is not a list: set exchange.allow=\["):
         make(peers=2, allow=ids[0])
     with pytest.raises(UserError, match="outerloop doctor --run-dir"):
         make(peers=2, allow=["me"])

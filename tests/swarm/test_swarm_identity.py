@@ -55,7 +55,7 @@ def test_a_key_that_others_may_read_is_refused_and_it_is_said_what_to_type(tmp_p
     path = ensure_identity(tmp_path / "identity")
     path.chmod(mode)
     for use in (read_identity, Life.begin):
-        with pytest.raises(UserError, match=rf"private key and has permissions {mode:04o}: type chmod 600 {path}$"):
+        with pytest.raises(UserError, match=rf"private key and has permissions {mode:04o}: run chmod 600 {path}$"):
             use(path)
     path.chmod(0o400)
     read_identity(path)

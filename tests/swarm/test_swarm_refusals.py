@@ -169,7 +169,7 @@ def test_a_peer_outside_the_allow_list_is_answered_nothing(caplog: pytest.LogCap
 
     run(scene())
     assert [line for line in caplog.messages if " z: " in line] == [
-        "refused (outsiders) z: asked for outerloop/1/r/payload, and is not in exchange.allow"
+        "refused (outsiders) z: asked for outerloop/1/r/payload, but is not in exchange.allow"
     ]
 
 

@@ -1,3 +1,3 @@
-"""Keys, signatures, allow-list and rate limits: who a peer is, and what it may ask."""
+"""Access control: identity keys, signatures, allow-list and rate limits."""
 
 import outerloop.swarm.hivemind_import  # noqa: F401  before anything that imports hivemind

@@ -1,4 +1,4 @@
-"""Whom a peer answers, what it signs with, and where it notes what it refused."""
+"""Access control of one peer: its allow-list, its signatures and its log of rejections."""
 
 from __future__ import annotations
 
@@ -11,70 +11,70 @@ from outerloop.swarm.validation import MalformedMessage
 from outerloop.types import UserError
 
 ROSTER = "/roster"
-"""End of the protocol in which a peer tells the roster (listed_roster.py)."""
+"""Suffix of the protocol name with which a peer serves the roster (listed_roster.py)."""
 EXPELLED = "/expelled"
-"""End of the protocol in which a peer tells whom it has expelled (accusations.py)."""
+"""Suffix of the protocol name with which a peer serves the list of expelled peers (accusations.py)."""
 
 
 class AllowList:
-    """Peer ids; `in` tells whether a peer may take part. An empty list: everybody, the run is open.
+    """The ids of the peers that may take part; check an id with `in`. If it is empty, the run is open to all peers.
 
     Args:
-        peers: ids as the user typed them.
-        own: this peer's id, which need not be typed.
+        peers: ids from the configuration.
+        own: this peer's id, which is added to a non-empty list.
 
     Raises:
-        UserError: for what is no peer id.
+        UserError: if an entry is not a peer id, or `peers` is a string.
     """
 
     def __init__(self, peers: Sequence[str] = (), *, own: str = "") -> None:
         if isinstance(peers, str):
-            raise UserError(f"exchange.allow={peers} is no list: type exchange.allow=[{peers}]")
+            raise UserError(f"exchange.allow={peers} is not a list: set exchange.allow=[{peers}]")
         for peer in peers:
             try:
                 public_key_of(str(peer))
             except MalformedMessage as error:
-                shown = "`outerloop doctor --run-dir` shows the ids of a run directory's workers"
+                shown = "run `outerloop doctor --run-dir` to see the ids of the workers of a run directory"
                 raise UserError(f"exchange.allow: {error}; {shown}") from error
         self._peers = frozenset(peers) | {own} if peers else frozenset()
         self._expelled: set[str] = set()
 
     @property
     def listed(self) -> frozenset[str]:
-        """The ids that are on it, with the own one; none where the run is open."""
+        """The listed ids that are not expelled, including this peer's own id; empty if the run is open."""
         return frozenset(peer for peer in self._peers if peer in self)
 
     @property
     def closed(self) -> bool:
-        """Whether there is a list."""
+        """Whether the run has an allow-list."""
         return bool(self._peers)
 
     def __contains__(self, peer_id: str) -> bool:
         return peer_id not in self._expelled and (not self._peers or peer_id in self._peers)
 
     def expel(self, peer_id: str) -> None:
-        """This peer may take part no longer (expulsion.py), in an open run either."""
+        """Exclude a peer from the run (expulsion.py). This works in an open run as well."""
         self._expelled.add(peer_id)
 
     def readmit(self, peer_id: str) -> None:
-        """This peer is expelled no longer."""
+        """Lift the expulsion of a peer."""
         self._expelled.discard(peer_id)
 
     def why_not(self, peer_id: str) -> str:
-        """Why a peer that is not in this list is turned away."""
+        """Return the reason for which a peer that is not `in` this list is refused."""
         return "was expelled from the run" if peer_id in self._expelled else "is not in exchange.allow"
 
     def lists(self, peer_id: str) -> bool:
-        """Return whether the list as it was typed has this peer, or there is none, whatever it has done since."""
+        """Return whether the configured list contains this peer or the run is open, ignoring expulsions."""
         return not self._peers or peer_id in self._peers
 
 
 @dataclass(frozen=True)
 class AccessControl:
-    """One peer's. `admits` comes before every handler, and `garbled` after one that was told nonsense.
+    """The access control of one peer. Call `admits` before each handler, and `garbled` if a request was malformed.
 
-    `onlooker`: id of this machine's `outerloop status`, which may read the roster of a listed run and who was expelled
-    from it, and nothing else.
+    `onlooker`: peer id that `outerloop status` uses on this machine. It may read the roster and the expelled peers of a
+    run with an allow-list, and nothing else.
     """
 
     signatures: Signatures
@@ -83,16 +83,19 @@ class AccessControl:
     onlooker: str = ""
 
     def admits(self, remote: str, protocol: str, allowed: Callable[[str], bool]) -> bool:
-        """Whether a stream of this peer is answered: it is on the list, and then `allowed`."""
+        """Return whether to answer a stream of this peer: it must be on the list, and then pass `allowed`.
+
+        Records a refusal in the rejection log.
+        """
         looks_on = remote == self.onlooker and protocol.endswith((ROSTER, EXPELLED))
         if remote not in self.allow and not looks_on:
-            self.refusals.note("outsiders", remote, f"asked for {protocol}, and {self.allow.why_not(remote)}")
+            self.refusals.note("outsiders", remote, f"asked for {protocol}, but {self.allow.why_not(remote)}")
             return False
         if not allowed(remote):
-            self.refusals.note("outsiders", remote, f"asked for {protocol}, and is not a member")
+            self.refusals.note("outsiders", remote, f"asked for {protocol}, but is not a member")
             return False
         return True
 
     def garbled(self, remote: str, protocol: str, error: Exception) -> None:
-        """What this peer said to a handler is no message of the protocol."""
+        """Record that a peer sent a handler something that is not a message of the protocol."""
         self.refusals.note("requests", remote, f"{protocol}: {error}")

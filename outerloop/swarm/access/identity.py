@@ -1,15 +1,15 @@
-"""Who a peer is: an Ed25519 key in a file of the run directory, so that a restarted worker keeps its peer id.
+"""Identity of a peer: an Ed25519 key in a file of the run directory. A restarted worker keeps its peer id.
 
 libp2p reads its identity as the protobuf message PrivateKey{type, data}. For Ed25519 type is 1 and data is the 32-byte
 seed followed by the 32-byte public key. hivemind itself would write RSA-2048; Ed25519 signs four times faster and its
-public key can be read back from the peer id. A field that libp2p does not know, and passes over, follows:
+public key can be read back from the peer id. An extra field follows, which libp2p does not know and skips:
 
-    starts   how many times a process has begun as this peer, copies that it objected to counted (incarnations.py)
-    voted    number of the last start whose process synced its agreement memory; 0: never voted
+    starts   number of processes started as this peer, including copies that it objected to (incarnations.py)
+    voted    number of the last start whose process synced its hard state (its votes); 0: never voted
 
-Both are in the key's own file, so that no copy of the key is without them: a peer that has voted, and finds no memory
-as new as `voted`, might vote twice in a round (hard_state_file.py). Files of earlier versions are without; such a one
-is taken over at the first start.
+Both are in the same file as the key, so that every copy of the key has them. A peer that has voted, but finds no hard
+state as new as `voted`, might vote twice in a round (hard_state_file.py). Files from earlier versions lack this field;
+it is added at the first start.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ COUNTS = struct.Struct(">QQ")
 COUNTS_PREFIX = bytes([0x7A, COUNTS.size])
 NONCE_BYTES = 16
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
-"""Permissions that a key's file has not, as ssh has it: who reads the key can vote in this peer's name."""
+"""Permission bits that a key file must not have, as for ssh: any reader of the key can vote as this peer."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Content of an identity file. `starts` None: of an earlier version, which did not count."""
+    """The content of an identity file. `starts` is None for a file from an earlier version, which did not count."""
 
     private: bytes
     starts: int | None = 0
@@ -50,24 +50,24 @@ class Identity:
 
     @property
     def key(self) -> Ed25519PrivateKey:
-        """What it signs with."""
+        """The signing key."""
         return Ed25519PrivateKey.from_private_bytes(self.private[len(PRIVATE_KEY_PREFIX) :][:32])
 
     def to_bytes(self) -> bytes:
-        """Return it as libp2p reads it, and `read`."""
+        """Return the file content, in the format that libp2p and `read` accept."""
         return self.private + COUNTS_PREFIX + COUNTS.pack(self.starts or 0, self.voted)
 
     @staticmethod
     def read(path: Path) -> Identity:
-        """Return the content of a file. Raises UserError for one of another kind, or that others may read."""
+        """Read an identity file. Raises UserError if it has another format or other users may access it."""
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & OTHERS:
-            raise UserError(f"{path} is a private key and has permissions {mode:04o}: type chmod 600 {path}")
+            raise UserError(f"{path} is a private key and has permissions {mode:04o}: run chmod 600 {path}")
         content = path.read_bytes()
         private, rest = content[:KEY_BYTES], content[KEY_BYTES:]
         counted = rest.startswith(COUNTS_PREFIX) and len(rest) == len(COUNTS_PREFIX) + COUNTS.size
         if len(private) != KEY_BYTES or not private.startswith(PRIVATE_KEY_PREFIX) or (rest and not counted):
-            raise UserError(f"{path} holds no Ed25519 identity: remove it, and a new one is made")
+            raise UserError(f"{path} holds no Ed25519 identity: remove it, and a new one will be created")
         if not rest:
             return Identity(private, None)
         starts, voted = COUNTS.unpack(rest[len(COUNTS_PREFIX) :])
@@ -76,7 +76,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Life:
-    """One process of the peer whose identity is at `path`: the so many-th, `count`, with a number drawn, `nonce`."""
+    """One process (incarnation) of the peer with identity file `path`: its start number `count`, a random `nonce`."""
 
     path: Path
     count: int
@@ -84,7 +84,7 @@ class Life:
 
     @staticmethod
     def begin(path: Path) -> Life:
-        """Return the next one, counted on disk. Raises UserError for a full disk, and as Identity.read does."""
+        """Count a new start on disk and return it. Raises UserError if the disk is full, or as Identity.read does."""
         identity = Identity.read(path)
         count = (identity.starts or 0) + 1
         try:
@@ -97,32 +97,32 @@ class Life:
         return Life(path, count, secrets.token_bytes(NONCE_BYTES))
 
     def leave_out(self, count: int) -> None:
-        """Let later processes have higher counts than this one, which a copy of the key has taken."""
+        """Reserve `count`, which a copy of the key has used, so that later processes get higher counts."""
         identity = Identity.read(self.path)
         if count > (identity.starts or 0):
             _replace(self.path, replace(identity, starts=count))
 
     def has_memory(self) -> None:
-        """Note on disk that this process has made sure of its memory, before it votes for the first time."""
+        """Record on disk that this process has synced its hard state. Called before its first vote."""
         identity = Identity.read(self.path)
         _replace(self.path, replace(identity, voted=max(identity.voted, self.count)))
 
 
 def new_identity() -> bytes:
-    """A fresh key as the bytes of a libp2p identity file."""
+    """Return a new key as the bytes of a libp2p identity file."""
     key = Ed25519PrivateKey.generate()
     private = PRIVATE_KEY_PREFIX + key.private_bytes_raw() + key.public_key().public_bytes_raw()
     return Identity(private).to_bytes()
 
 
 def ensure_identity(path: str | os.PathLike[str]) -> Path:
-    """The identity file at `path`, readable by its owner only; written if absent, all of it or none, and synced."""
+    """Return the identity file at `path`. If absent, create it atomically, synced and readable by its owner only."""
     path = Path(path)
     if not path.exists():
         make_folder(path.parent)
         temporary = _written_beside(path, new_identity())
         try:
-            with suppress(FileExistsError):  # another worker was faster: its key is the one
+            with suppress(FileExistsError):  # another worker was faster: its key is used
                 os.link(temporary, path)
         finally:
             temporary.unlink()
@@ -131,17 +131,20 @@ def ensure_identity(path: str | os.PathLike[str]) -> Path:
 
 
 def onlooker_file(identity_path: str | os.PathLike[str]) -> Path:
-    """Return the key beside a worker's own that `outerloop status` of this machine looks at a listed run with."""
+    """Return the file of the key with which `outerloop status` on this machine reads a run that has an allow-list.
+
+    It is stored next to the worker's identity file, and created if absent.
+    """
     return ensure_identity(Path(identity_path).with_name("onlooker.key"))
 
 
 def read_identity(path: Path) -> Ed25519PrivateKey:
-    """The key in an identity file. Raises UserError as Identity.read does."""
+    """Return the key in an identity file. Raises UserError as Identity.read does."""
     return Identity.read(path).key
 
 
 def set_aside(path: Path, *, peer_id: str) -> Path:
-    """Return where the identity file of a peer lies from now on; another one can be made in its place."""
+    """Rename the identity file of a peer, so that a new one can be created, and return the new path."""
     aside = path.with_name(f"{path.name}.of-{peer_id}")
     path.replace(aside)
     sync_folder(path.parent)
@@ -154,7 +157,7 @@ def _replace(path: Path, identity: Identity) -> None:
 
 
 def _written_beside(path: Path, content: bytes) -> Path:
-    """A file in the same folder, synced."""
+    """Write a temporary file in the same folder, sync it, and return its path."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -1,11 +1,11 @@
 """Rate limits: a token bucket per remote peer, and one shared by all non-members.
 
-    Rate(burst, per_s)        so much at once, and so much a second from then on
-    spend(remote, amount)     all of it or nothing: whoever is refused has spent nothing
-    charge(remote, amount)    what is known only afterwards: the bucket may go below zero, and is refilled first
+    Rate(burst, per_s)        an amount available at once, and a refill rate
+    spend(remote, amount)     spend the whole amount or nothing: a refused request costs nothing
+    charge(remote, amount)    for a cost known only afterwards: the bucket may go below zero, and refills first
 
-Members draw only on their own bucket. Identities cost nothing, so whoever is no member draws on a bucket of its own and
-on one that all of them share: what many of them spend is bounded, and is not the members'.
+A member draws only on its own bucket. Identities cost nothing, so a non-member draws on its own bucket and on one that
+all non-members share. This bounds what many non-members spend together, and keeps it from using up the members' budget.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 MAX_REMOTES = 2048
-"""Buckets that are remembered, twice as many as peers of a run; the one that was used least recently goes first."""
-EVERYBODY = "all that are not members"
-"""Whose bucket the shared one is, where a refusal names somebody."""
+"""Number of buckets kept, twice the number of peers in a run; the least recently used one is dropped first."""
+EVERYBODY = "all non-members"
+"""Name of the owner of the shared bucket in a refusal."""
 
 
 @dataclass(frozen=True)
 class Rate:
-    """An amount at once, and an amount a second."""
+    """A burst amount, and a refill rate per second."""
 
     burst: float
     per_s: float
@@ -36,7 +36,7 @@ def loop_s() -> float:
 
 
 class Bucket:
-    """Tokens of one spender: `burst` at most, full at first. The clock is read at its first use."""
+    """A token bucket: at most `burst` tokens, full at first. The clock is not read before the first use."""
 
     def __init__(self, rate: Rate, now_s: Callable[[], float]) -> None:
         self._rate = rate
@@ -45,7 +45,7 @@ class Bucket:
         self._tokens = rate.burst
 
     def left(self) -> float:
-        """Return the tokens that are there now; below zero when more was charged."""
+        """Refill the bucket and return its tokens; negative if more was charged than it had."""
         now_s = self._now_s()
         passed_s = 0.0 if self._at_s is None else now_s - self._at_s
         self._tokens = min(self._rate.burst, self._tokens + passed_s * self._rate.per_s)
@@ -53,23 +53,25 @@ class Bucket:
         return self._tokens
 
     def take(self, amount: float) -> bool:
-        """Spend an amount, if there is so much; return whether there was."""
+        """Spend an amount if the bucket has that many tokens; return whether it was spent."""
         if amount > self.left():
             return False
         self._tokens -= amount
         return True
 
     def charge(self, amount: float) -> None:
-        """Spend an amount, whatever is left."""
+        """Spend an amount unconditionally; the bucket may become negative."""
         self._tokens = self.left() - amount
 
 
 class Budget:
-    """The buckets of one thing that costs. `is_member`: by peer id; `each` is for all, `strangers` for the rest.
+    """The buckets for one kind of cost: one per remote peer, and a shared one for all non-members.
 
     Args:
-        each: what one remote may spend.
-        strangers: what all remotes that are no members may spend together.
+        each: rate of one remote peer, member or not.
+        strangers: rate of all non-members together.
+        is_member: returns whether a peer id is a member's.
+        now_s: the clock, in seconds.
     """
 
     def __init__(
@@ -88,22 +90,22 @@ class Budget:
         self._of: OrderedDict[str, Bucket] = OrderedDict()
 
     def lacking(self, remote: str, amount: float = 1.0) -> str:
-        """Return whose bucket has less than an amount, the remote's or EVERYBODY's; empty when none has."""
+        """Return the owner of a bucket with less than `amount` (`remote` or EVERYBODY), or "" if there is none."""
         return next((who for who, bucket in self._drawn_on(remote).items() if amount > bucket.left()), "")
 
     def spend(self, remote: str, amount: float = 1.0) -> str:
-        """Spend an amount. Return whose bucket has less; nothing is spent then. Empty: it is spent."""
+        """Spend an amount and return "". If a bucket has less, spend nothing and return its owner, as `lacking`."""
         lacking = self.lacking(remote, amount)
         if not lacking:
             self.charge(remote, amount)
         return lacking
 
     def per_s(self, whose: str) -> float:
-        """Return the rate of a bucket that `lacking` has named."""
+        """Return the refill rate of the bucket whose owner `lacking` returned."""
         return (self._shared if whose == EVERYBODY else self._each).per_s
 
     def charge(self, remote: str, amount: float) -> None:
-        """Spend an amount, whatever is left."""
+        """Spend an amount unconditionally; the buckets may become negative."""
         for bucket in self._drawn_on(remote).values():
             bucket.charge(amount)
 

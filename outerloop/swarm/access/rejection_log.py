@@ -1,16 +1,16 @@
-"""What this peer refused, from whom and why: every one is counted by kind, and told in the log now and then.
+"""Rejection log: counts what this peer refused, and logs sender and reason at a limited rate.
 
-    outsiders   a stream of a peer that is not on the allow-list, has no part in what it asks for, or is a second one
-                with the same key (incarnations.py)
-    records     a roster record that is not its owner's, too large or too long-lived, or of a peer outside
-    requests    what came on a stream and is no message of its protocol, or a longer one than allowed
-    payloads    a payload that its owner did not sign for this round, that is larger than allowed, or that cannot be
-                landed: nobody can decode it, or its norm is far beyond the others'
-    ballots     a message of the agreement that cannot be taken, or a history that nothing proves
-    manifests   a state's name that its donor did not sign
+    outsiders   a stream of a peer that is not on the allow-list, may not use the protocol, or is a second process with
+                the same key (incarnations.py)
+    records     a roster record not signed by its owner, too large, valid for too long, or of a peer outside the run
+    requests    data on a stream that is not a message of its protocol, or longer than allowed; requests over a limit
+    payloads    a payload not signed by its owner for this round, larger than allowed, or impossible to land because it
+                cannot be decoded or its norm is far above those of other payloads
+    ballots     a consensus message that cannot be accepted, or a history without proof
+    manifests   the name of a state that its donor did not sign
 
-A stranger decides how often this happens, so a name is told once in QUIET_S for each kind, with how many there were,
-and only the last NAMES of them are remembered.
+Remote peers control how often this happens. So each (kind, name) pair is logged at most once per QUIET_S, with the
+number of refusals not logged since the line before, and only the last NAMES pairs are remembered.
 """
 
 from __future__ import annotations
@@ -30,15 +30,18 @@ NAMES = 1024
 
 
 class RejectionLog:
-    """Counts of one peer, since it started."""
+    """The rejection counts of one peer since it started."""
 
     def __init__(self, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self.of_kind: Counter[str] = Counter()
-        self._told: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()  # when, and how many since
+        self._told: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()  # when logged, count since
 
     def note(self, kind: Kind, who: str, why: str) -> None:
-        """`who` by name or peer id, checked before; `why` in one line."""
+        """Count a refusal, and log it unless `who` was logged for this kind within QUIET_S.
+
+        `who`: a name or peer id that was verified before. `why`: the reason, in one line.
+        """
         self.of_kind[kind] += 1
         told_s, more = self._told.pop((kind, who), (-QUIET_S, 0))
         loud = self._now_s() - told_s >= QUIET_S
@@ -55,6 +58,6 @@ class RejectionLog:
             )
 
     def counters(self) -> dict[str, float]:
-        """All of them, and by kind, as the metrics name them."""
+        """Return the counts in total and by kind, under their metric names."""
         by_kind = {f"refused_{kind}": float(self.of_kind[kind]) for kind in get_args(Kind)}
         return {"refused_messages": sum(by_kind.values()), **by_kind}

@@ -1,11 +1,11 @@
-"""Who said it, so that a third one can check: Ed25519 signatures by the key that a peer id is made of.
+"""Ed25519 signatures that third parties can verify. A peer id is derived from the key that signs.
 
     peer id     base58 of 00 24 (identity multihash of 36 bytes) | 08 01 12 20 (Ed25519, 32 bytes) | public key
     signature   over DOMAIN | msgpack of [context, run, field, ...]
 
-A stream proves who is at its other end, and no more: what is passed on, kept, or read from the DHT needs a signature.
-Context and run are in front of every field, and msgpack puts a length before each, so that nothing that was signed
-for one purpose, run or round can be shown as something else.
+A stream proves only the identity of the peer at its remote end. Data that is forwarded, stored or read from the DHT
+needs a signature. Context and run precede all fields, and msgpack prefixes each field with its length. So a signature
+made for one purpose, run or round cannot be passed off as one for another.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ PEER_ID_PREFIX = bytes([0x00, 36, 0x08, 0x01, 0x12, 32])
 ED25519_ID = re.compile(r"12D3KooW[1-9A-HJ-NP-Za-km-z]{44}")
 Field = bytes | str | int | float
 Witness = Callable[[str, str | bytes, tuple[Field, ...], bytes], None]
-"""Told of what somebody has signed: context, run, fields, signature."""
+"""Called with each valid signature: context, run, fields, signature."""
 
 
 class Signatures:
-    """Signs as this peer, and checks what others signed.
+    """Signs as this peer, and verifies signatures of other peers.
 
     Args:
-        key: of this peer's identity.
-        public_of: peer id -> public key, or MalformedMessage; libp2p's own way unless peers are named otherwise.
+        key: key of this peer's identity.
+        public_of: peer id -> public key, or raises MalformedMessage. None: the public key is read from the peer id.
 
-    `witness`: told of everything that `right` finds signed.
+    `witness`: called with each signature that `right` finds valid.
     """
 
     def __init__(self, key: Ed25519PrivateKey, *, public_of: Callable[[str], Ed25519PublicKey] | None = None) -> None:
@@ -49,7 +49,7 @@ class Signatures:
 
     @staticmethod
     def of(identity_path: str | os.PathLike[str]) -> Signatures:
-        """Of the peer with this identity file. Raises UserError for a file of another kind."""
+        """Return the Signatures for an identity file. Raises UserError as Identity.read does."""
         return Signatures(read_identity(Path(identity_path)))
 
     @property
@@ -57,11 +57,11 @@ class Signatures:
         return peer_id_of(self._key.public_key())
 
     def sign(self, context: str, run: str | bytes, *fields: Field) -> bytes:
-        """64 bytes, the same for the same."""
+        """Return the 64-byte signature. It is deterministic."""
         return self._key.sign(_message(context, run, fields))
 
     def right(self, signature: object, context: str, run: str | bytes, *fields: Field, by: str) -> bool:
-        """Whether the peer with this id has signed this. Whatever a stranger sends is an answer, never an error."""
+        """Return whether the peer `by` has signed this. Malformed signatures and ids give False, never an error."""
         if type(signature) is not bytes or len(signature) != SIGNATURE_BYTES:
             return False
         try:
@@ -74,9 +74,9 @@ class Signatures:
 
 @lru_cache(maxsize=1024)
 def public_key_of(peer_id: str) -> Ed25519PublicKey:
-    """The key that a peer id is made of. Raises MalformedMessage: it is no id of an Ed25519 key."""
+    """Return the public key in a peer id. Raises MalformedMessage if it is not the id of an Ed25519 key."""
     if not ED25519_ID.fullmatch(peer_id):
-        raise MalformedMessage(f"the id of an Ed25519 peer is 52 letters from 12D3KooW on; came {quote(peer_id)}")
+        raise MalformedMessage(f"an Ed25519 peer id has 52 characters and starts with 12D3KooW; got {quote(peer_id)}")
     content = PeerID.from_base58(peer_id).to_bytes()
     if not is_peer_id(content):
         raise MalformedMessage(f"{peer_id} holds no Ed25519 key")
@@ -84,7 +84,7 @@ def public_key_of(peer_id: str) -> Ed25519PublicKey:
 
 
 def is_peer_id(raw: bytes) -> bool:
-    """Return whether these are the bytes of an id that `public_key_of` takes."""
+    """Return whether these are the raw bytes of a peer id that `public_key_of` accepts."""
     return len(raw) == len(PEER_ID_PREFIX) + 32 and raw.startswith(PEER_ID_PREFIX)
 
 

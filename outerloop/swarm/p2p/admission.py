@@ -1,17 +1,17 @@
-"""Which streams of other peers are answered, and what one peer, or all that are not members, may cost this one.
+"""Admission control for incoming streams, with limits per peer and for all non-members together.
 
-    not on the allow-list, or not entitled to this protocol: told so, TURNED_AWAY_AT_ONCE at a time; nothing is read
-    not on the allow-list, and asks again and again          its connection is closed, with all streams on it
-    too many streams at a time, or asked too often           closed; nothing is read
-    a first frame that is late or long, too much at a time   closed
+    peer not on the allow-list or not entitled to the protocol   sent a refusal; nothing is read
+    peer not on the allow-list that asks again and again         its connection is closed, with all streams on it
+    too many open streams, or too many requests                  closed; nothing is read
+    first frame late or too long, or too many bytes announced    closed
 
-In a run with an allow-list all that are on it are members here: the others never come so far. In an open run anybody
-can make identities, so what all who are not members may take together is bounded as well. They can exhaust each other's
-share, newcomers' included, but not the members'.
+In a run with an allow-list, every listed peer counts as a member here; other peers are refused at the first check. In
+an open run anyone can create identities, so the total use of all non-members is bounded as well. Non-members,
+newcomers included, can exhaust each other's share, but not the members' share.
 
-What anybody may ask is short and cheap, and is bounded by requests and bytes. What only a newcomer may ask, payloads
-and states, is bounded by requests: a state is as large as the model. How fast it leaves, the operator says
-(rate_limiter.py).
+Public requests are short and cheap; they are limited in number and in bytes. Requests that are reserved for newcomers
+(payloads and states) are limited in number only, because a state is as large as the model. The operator sets the
+upload rate of states (rate_limiter.py).
 """
 
 from __future__ import annotations
@@ -31,39 +31,41 @@ from outerloop.swarm.timeouts import FIRST_FRAME_S, limit
 
 logger = logging.getLogger(__name__)
 MEMBER_STREAMS = 64
-"""Of one member. At one peer it has open at most one transfer of payloads and 8 of state, two polls, three for commits,
-one each to meet, pair, assemble and form, and about 16 messages of the agreement on their way: 34, and as many more."""
+"""Limit for one member. At one peer it has open at most one transfer of payloads and 8 of state, two polls, three for
+commits, one each to meet, pair, assemble and form, and about 16 consensus messages in flight: 34. The limit leaves
+about as many again."""
 NEWCOMER_STREAMS = 24
-"""Of one that is to become a member: one transfer of payloads, 8 of state, 15 for the rest."""
+"""Limit for one newcomer (a peer about to become a member): one transfer of payloads, 8 of state, 15 for the rest."""
 STRANGER_STREAMS = 8
-"""Of one peer that is not a member, for what anybody may ask; a newcomer's count among its NEWCOMER_STREAMS."""
+"""Limit for the public requests of one non-member. Those of a newcomer also count towards its NEWCOMER_STREAMS."""
 OUTSIDE_STREAMS = 128
-"""Of all that are not members: with those of the members well below 1,024 open files, the usual limit."""
+"""Limit for all non-members together. With the members' streams it stays well below the usual limit of 1,024 open
+files."""
 TURNED_AWAY_AT_ONCE = 16
-"""Peers that are told that they are not answered, at a time; the others' streams are closed without a word."""
+"""Number of peers that are being sent a refusal at a time. Streams of further refused peers are closed silently."""
 TURNED_AWAY, TURNED_AWAY_IN_ALL = Rate(burst=16, per_s=1), Rate(burst=256, per_s=16)
-"""Streams of one peer that is not on the allow-list, and of all of them, that are refused one by one. Each costs about
-1 ms, so past that the connection is closed: a new one costs its owner as much as this peer."""
+"""Streams refused one by one: of one peer that is not on the allow-list, and of all such peers. Each costs about 1 ms.
+Beyond that the peer's connection is closed, since a new connection costs its owner as much as this peer."""
 REQUEST_BYTES = 1024
-"""Of what anybody may ask, from one that is not a member: a map with a name, the hash of a key or a number of bytes."""
+"""Largest public request from a non-member: a map with a name, the hash of a key or a number of bytes."""
 RECEIVING_BYTES = 8 << 20
-"""What the streams of one peer may announce together: four of the longest messages of the agreement."""
+"""Largest total announced by all streams of one peer: four of the longest consensus messages."""
 REQUESTS, REQUESTS_OF_STRANGERS = Rate(burst=32, per_s=4), Rate(burst=256, per_s=64)
-"""For what anybody may ask. A peer that forms asks often in its first seconds, then once a second; several do at a
-time."""
+"""For public requests: one non-member, all non-members. A peer that joins the forming swarm sends many requests in its
+first seconds, then one a second. Several peers do so at the same time."""
 BYTES, BYTES_OF_STRANGERS = Rate(burst=4 << 20, per_s=256 << 10), Rate(burst=16 << 20, per_s=1 << 20)
-"""Both ways, for the same. A probe takes 2 MiB; several machines probe or form at a time."""
+"""For public requests, bytes sent and received. A probe takes 2 MiB; several machines may probe or form at a time."""
 REQUESTS_OF_NEWCOMER, REQUESTS_OF_NEWCOMERS = Rate(burst=512, per_s=128), Rate(burst=2048, per_s=512)
-"""For all else: ballots, and a stream for each payload and each 8 MiB of a state. A newcomer needs about 10 a second of
-each peer where a round takes a second, and more while it catches up."""
+"""For all other requests: ballots, and one stream for each payload and each 8 MiB of a state. With rounds of one second
+a newcomer sends each peer about 10 requests a second, and more while it catches up."""
 
 
 class Admission:
-    """Answers streams of others.
+    """Decides which incoming streams are answered.
 
     Args:
-        member: whether a peer id is a member's, of those whom `trust` admits.
-        hang_up: close the connection to a peer.
+        member: returns whether a peer that `trust` admits is a member.
+        hang_up: closes the connection to a peer.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class Admission:
         self._member = member
         self._hang_up = hang_up
         self._hanging_up: set[str] = set()
-        self._open: Counter[tuple[str, bool]] = Counter()  # by peer, and whether it is what anybody may ask
+        self._open: Counter[tuple[str, bool]] = Counter()  # key: (peer id, whether the protocol is public)
         self._open_outside = 0
         self._turning_away = 0
         self._receiving: Counter[str] = Counter()  # bytes announced on streams that are open
@@ -85,9 +87,9 @@ class Admission:
     async def answer(
         self, remote: str, protocol: str, stream: Stream, *, allowed: Callable[[str], bool], handler: Handler
     ) -> None:
-        """Let `handler` answer one stream of a peer, if that is admitted and `allowed`; the caller closes it.
+        """Pass one stream of a peer to `handler` if the peer is admitted and `allowed`. The caller closes the stream.
 
-        A stream that ends otherwise than it should is dropped at once, with all that the other side did not take.
+        A stream that fails is aborted at once; data that the remote peer has not taken yet is dropped.
         """
         try:
             if not self._trust.admits(remote, protocol, allowed):
@@ -105,7 +107,7 @@ class Admission:
                 logger.debug("%s left %s: %s", remote, protocol, error)
         except OSError as error:
             stream.abort()
-            if not EXHAUSTION.note(error):  # else the other side asks again
+            if not EXHAUSTION.note(error):  # if it is exhaustion, the remote peer retries
                 raise
 
     async def _hand_on(self, remote: str, stream: Stream, handler: Handler, *, public: bool) -> None:
@@ -119,21 +121,24 @@ class Admission:
                     self._bytes.charge(remote, stream.moved_bytes)
 
     def _excess(self, remote: str, *, public: bool) -> tuple[str, str] | None:
-        """Return whose stream is one too many and why; None when it is not. A request is spent then."""
+        """Return the peer that exceeds a limit and the reason, or None if no limit is exceeded.
+
+        For a non-member within the stream limits this also spends one request.
+        """
         outside = not self._member(remote)
         most = NEWCOMER_STREAMS if outside else MEMBER_STREAMS
         if self._open[remote, True] + self._open[remote, False] >= most:
             return remote, f"has {most} streams open, more are closed"
         if outside and public and self._open[remote, True] >= STRANGER_STREAMS:
-            return remote, f"has {STRANGER_STREAMS} streams open for what anybody may ask, more are closed"
+            return remote, f"has {STRANGER_STREAMS} streams open for public requests, more are closed"
         if outside and self._open_outside >= OUTSIDE_STREAMS:
             return EVERYBODY, f"have {OUTSIDE_STREAMS} streams open, more are closed"
         if outside and (who := self._overspent(remote, public=public)):
-            return who, "asked too often or for too much; not answered for a while"
+            return who, "asked too often or for too much; its requests are refused for a while"
         return None
 
     def _overspent(self, remote: str, *, public: bool) -> str:
-        """Return whose budget is spent; empty when none is. A request is spent then."""
+        """Spend one request. If a budget is exhausted, spend nothing and return whose it is; else return ""."""
         if not public:
             return self._of_newcomers.spend(remote)
         return self._bytes.lacking(remote) or self._requests.spend(remote)
@@ -152,7 +157,10 @@ class Admission:
 
     @contextmanager
     def _reserve(self, remote: str, size: int) -> Iterator[None]:
-        """Have room for a message of a peer while it arrives. Raises Unreadable when it announces too much."""
+        """Reserve `size` bytes for a message of a peer while it arrives.
+
+        Raises Unreadable if the peer's streams announce more than RECEIVING_BYTES together.
+        """
         if self._receiving[remote] + size > RECEIVING_BYTES:
             raise Unreadable(f"announces more than {RECEIVING_BYTES} bytes at a time on its streams")
         self._receiving[remote] += size
@@ -164,7 +172,10 @@ class Admission:
                 del self._receiving[remote]
 
     async def _turn_away(self, remote: str, stream: Stream) -> None:
-        """Tell a peer that it is not answered, if there are not too many of them; hang up on who asks too often."""
+        """Send a peer a refusal. Close the connection of an unlisted peer that asks too often.
+
+        If TURNED_AWAY_AT_ONCE refusals are being sent already, abort the stream instead.
+        """
         if remote not in self._trust.allow and self._turned_away.spend(remote):
             stream.abort()
             await self._hang_up_once(remote)
@@ -178,7 +189,7 @@ class Admission:
                 self._turning_away -= 1
 
     async def _hang_up_once(self, remote: str) -> None:
-        """Close the connection to a peer, unless that is under way."""
+        """Close the connection to a peer, unless it is being closed already."""
         if remote in self._hanging_up:
             return
         self._hanging_up.add(remote)

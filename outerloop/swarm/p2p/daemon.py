@@ -1,13 +1,14 @@
-"""p2pd, hivemind's libp2p daemon, as a child of our own that can neither be orphaned nor be hit by our Ctrl-C.
+"""p2pd, hivemind's libp2p daemon, as a child process that is never orphaned. Our Ctrl-C does not reach it.
 
-hivemind would launch it for us; three things are then out of our hands. A Ctrl-C in the terminal would reach p2pd too
-and race with our leaving, so it gets a session of its own. A kill -9 of the worker would leave it running, so the
-kernel is asked to kill it with the *thread* that launched it (PR_SET_PDEATHSIG): launch from the network thread, which
-lives as long as the process. And QUIC must be off (82-100 % of hivemind's streams lose their tail on it, in silence),
-so it listens on TCP only.
+hivemind can launch p2pd itself, but then three problems are out of our control:
 
-The request to the kernel is made by a tiny Python that then becomes p2pd (16 ms): `preexec_fn` would run Python between
-fork and exec of a process with many threads, and copy the page tables of a trainer.
+- A Ctrl-C in the terminal would reach p2pd as well and race with our shutdown. So p2pd runs in a separate session.
+- A kill -9 of the worker would leave p2pd running. So the kernel is asked to kill it when the *thread* that launched it
+  ends (PR_SET_PDEATHSIG). Launch it from the network thread, which lives as long as the process.
+- QUIC must be off: on QUIC 82-100 % of hivemind's streams silently lose their tail. So p2pd listens on TCP only.
+
+A small Python program makes the request to the kernel and then replaces itself with p2pd (16 ms). `preexec_fn` would
+run Python between fork and exec in a process with many threads, and copy the page tables of a trainer.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from outerloop.types import UserError, printable
 logger = logging.getLogger(__name__)
 
 # argv: the parent's pid, then the command. 1 is PR_SET_PDEATHSIG, 9 is SIGKILL.
-# A parent that is gone already would never be reported any more.
+# If the parent has exited already, no signal would ever come, so p2pd is not started.
 DIE_WITH_PARENT = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9)
@@ -42,14 +43,14 @@ if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """
 MESSAGE_BYTES = 3 << 19
-"""Of one DHT message, both ways: the largest answer (storage.py) with what is beside it. p2pd drops larger ones."""
+"""Largest DHT message, sent or received: the largest answer (storage.py) plus overhead. p2pd drops larger ones."""
 PORT_POLL_S = 0.1
 NO_BOOTSTRAP = "failed to connect to bootstrap peers"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DaemonOptions:
-    """Where a peer listens, who it is, whom it knows. `observer`: it asks the DHT and is not asked."""
+    """Listening address, identity and initial peers of a daemon. `observer`: its DHT node only sends queries."""
 
     identity_path: Path
     host: str
@@ -66,12 +67,12 @@ class DaemonOptions:
             ipaddress.ip_address(self.host)
         except ValueError as error:
             raise UserError(
-                f"host={self.host} is no IP address; type exchange.host=0.0.0.0 for all interfaces"
+                f"host={self.host} is not an IP address; set exchange.host=0.0.0.0 for all interfaces"
             ) from error
 
 
 def check_addresses(option: str, addresses: Sequence[str], *, must_name: str) -> None:
-    """Raises UserError for what is no multiaddr with that part."""
+    """Check that each address is a multiaddr with the part `must_name`. Raises UserError if one is not."""
     for address in addresses:
         try:
             Multiaddr(address)[must_name]
@@ -81,11 +82,11 @@ def check_addresses(option: str, addresses: Sequence[str], *, must_name: str) ->
 
 
 class _NotUp(Exception):
-    """p2pd ended, or said nothing in time; the text is its last line."""
+    """p2pd exited or did not become ready in time. The text is its last output line, or the reason."""
 
 
 class Daemon:
-    """One p2pd process; `control` is the multiaddr of the socket that it obeys."""
+    """One p2pd process. `control` is the multiaddr of its control socket."""
 
     def __init__(self, process: asyncio.subprocess.Process, control: str) -> None:
         self.control = control
@@ -102,7 +103,7 @@ class Daemon:
         self._log_task = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
-        """SIGTERM, then SIGKILL; returns when the process is gone."""
+        """Send SIGTERM, then SIGKILL if that takes longer than STOP_S. Return when the process has ended."""
         self._stopping = True
         try:
             async with limit(STOP_S):
@@ -114,7 +115,7 @@ class Daemon:
 
     async def _end_by(self, number: signal.Signals) -> None:
         if self._process.returncode is None:
-            with suppress(ProcessLookupError):  # os.kill: the process' own method may reap it under asyncio's hands
+            with suppress(ProcessLookupError):  # os.kill: the process object's own method may reap it behind asyncio
                 os.kill(self.pid, number)
         await self._process.wait()
 
@@ -122,7 +123,7 @@ class Daemon:
         while await self._next_line():
             logger.debug("p2pd: %s", self._last_line)
         if not self._stopping:
-            logger.error("p2pd ended by itself, this peer is cut off: %s", self._last_line)
+            logger.error("p2pd exited unexpectedly, this peer is disconnected: %s", self._last_line)
 
     async def _next_line(self) -> bool:
         assert self._process.stdout is not None
@@ -133,7 +134,10 @@ class Daemon:
 
 
 async def launch(options: DaemonOptions, folder: Path) -> Daemon:
-    """A running daemon that has reached an initial peer. They may be starting just now too, so it tries for a while."""
+    """Start a daemon and return it once it has reached an initial peer.
+
+    The initial peers may be starting at the same moment, so this retries for BOOTSTRAP_S. Raises UserError.
+    """
     now_s = asyncio.get_running_loop().time
     begun_s = now_s()
     await _wait_for_port(options.host, options.port)
@@ -149,9 +153,9 @@ async def launch(options: DaemonOptions, folder: Path) -> Daemon:
 
 
 async def _wait_for_port(host: str, port: int) -> None:
-    """Wait until no program listens on a port: libp2p would share it, and each of the two get streams of the other.
+    """Wait until no program listens on a port. libp2p would share it, and each program would get the other's streams.
 
-    Raises UserError after STOP_S, the time that a peer which was here before takes to end.
+    Raises UserError after STOP_S, the time that a previous peer on this port takes to stop.
     """
     try:
         async with limit(STOP_S):
@@ -159,38 +163,38 @@ async def _wait_for_port(host: str, port: int) -> None:
                 await asyncio.sleep(PORT_POLL_S)
     except TimeoutError as error:
         raise UserError(
-            f"another program on this machine listens on {host}, port {port}: type another exchange.port=, or 0 for"
-            " any that is free; each worker of a machine needs its own"
+            f"another program on this machine listens on {host}, port {port}: set exchange.port= to another port, or"
+            " to 0 for any free one; each worker of a machine needs its own"
         ) from error
 
 
 def _is_taken(host: str, port: int) -> bool:
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that ended lately do no harm
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # recently closed connections do not count
         try:
             trial.bind((host, port))
         except OSError as error:
-            return error.errno == errno.EADDRINUSE  # what else is wrong p2pd tells
+            return error.errno == errno.EADDRINUSE  # p2pd reports other errors
     return False
 
 
 def unreachable(initial_peers: Sequence[str]) -> UserError:
     return UserError(
         f"no initial peer answers at {', '.join(initial_peers)}; is it running, and are host and port open? "
-        "Type the address that a running peer printed, in a run as exchange.initial_peers=[...]"
+        "Give an address that a running peer printed; for a run set exchange.initial_peers=[...]"
     )
 
 
 async def _launch_once(options: DaemonOptions, folder: Path, limit_s: float) -> Daemon:
     control = f"/unix{folder}/p2pd.sock"
-    (folder / "p2pd.sock").unlink(missing_ok=True)  # of the attempt before
+    (folder / "p2pd.sock").unlink(missing_ok=True)  # left by the previous attempt
     daemon = Daemon(await _spawn([str(_binary()), *arguments(options, control)]), control)
     try:
         async with limit(limit_s):
             await daemon.ready()
     except TimeoutError as error:
         await daemon.stop()
-        raise _NotUp(NO_BOOTSTRAP if options.initial_peers else f"no sign of life in {limit_s:.0f} s") from error
+        raise _NotUp(NO_BOOTSTRAP if options.initial_peers else f"no output within {limit_s:.0f} s") from error
     except BaseException:
         await daemon.stop()
         raise
@@ -213,7 +217,7 @@ def _binary() -> Path:
 
 
 def arguments(options: DaemonOptions, control: str) -> list[str]:
-    """p2pd's flags. NAT traversal and relays cost time and packets that are wasted inside one network."""
+    """Return p2pd's flags. NAT traversal and relays are on for `open_internet` only; one network does not need them."""
     outside = int(options.open_internet)
     family = f"ip{ipaddress.ip_address(options.host).version}"
     flags = {

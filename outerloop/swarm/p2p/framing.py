@@ -1,10 +1,11 @@
-"""One message on a byte stream, so that a broken stream can never pass for a finished one.
+"""Message framing on a byte stream, which detects streams that broke before their end.
 
     length (8 bytes, big endian) | sha256 of the content (32 bytes) | content, in pieces of 256 KiB | end mark (4 bytes)
 
-libp2p ends a stream alike when the sender was done and when it was killed, hence the explicit length, the end mark and
-the hash. The reader gives a limit and compares it with the length *before* it allocates. A frozen sender keeps its
-connection open for ever, hence a limit in time on every piece. Small control messages are msgpack maps in one frame.
+libp2p ends a stream in the same way whether the sender finished or was killed, hence the explicit length, the end mark
+and the hash. The reader sets a size limit and compares it with the length *before* it allocates memory. A frozen sender
+keeps its connection open indefinitely, hence a timeout on every piece. Small control messages are msgpack maps in one
+frame.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ from outerloop.swarm.timeouts import STALL_S, TURN_AWAY_S, limit
 
 PIECE_BYTES = 256 * 1024  # the fastest size measured: 326-392 MB/s against 188-208 MB/s for pieces of 1 to 4 MiB
 CONTROL_BYTES = 64 * 1024
-SMALL_BYTES = 16 * 1024  # a message of up to so many bytes leaves in one write: three would be three packets
+SMALL_BYTES = 16 * 1024  # messages up to this size are sent in one write: three writes would be three packets
 END_MARK = b"end\n"
 TURNED_AWAY = {"turned_away": True}
 
 
 class BrokenStream(Exception):
-    """The stream ended early, stalled, or carried something else than it announced. Trying again may help."""
+    """The stream ended early, stalled, or carried other bytes than announced. Trying again may help."""
 
 
 class Unreadable(BrokenStream):
-    """What came is no message: not the network's fault but the sender's."""
+    """The received bytes are not a valid message. The sender is at fault, not the network."""
 
 
 class TurnedAway(BrokenStream):
-    """The other side does not answer this peer: it is not on its list, or not a member yet."""
+    """The remote peer refuses this one, which is not on its allow-list or not a member yet."""
 
 
 def _ignore(count: int) -> None:
@@ -44,9 +45,10 @@ def _ignore(count: int) -> None:
 
 
 class Stream:
-    """Messages over one pair of reader and writer. `stall_s` is the longest that one piece may take.
+    """A message stream over one pair of reader and writer. `stall_s`: time limit for each piece.
 
-    `reserve` is entered with the announced bytes of each message while it arrives. `moved_bytes`: both ways so far.
+    `reserve`: context manager entered with the announced size of each message while it arrives. `moved_bytes`: bytes
+    sent and received so far.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, stall_s: float = STALL_S) -> None:
@@ -57,7 +59,7 @@ class Stream:
         self.moved_bytes = 0
 
     async def send(self, content: bytes, *, digest: bytes = b"", count: Callable[[int], None] = _ignore) -> None:
-        """Write one message. `digest`: its sha256 where already known; `count` is told the bytes of each piece."""
+        """Write one message. `digest`: its sha256, if already known; `count` is called with the size of each piece."""
         header = len(content).to_bytes(8, "big") + (digest or hashlib.sha256(content).digest())
         if len(content) <= SMALL_BYTES:
             await self.write(b"".join((header, content, END_MARK)))
@@ -74,12 +76,15 @@ class Stream:
     async def receive(
         self, *, at_most: int, patience_s: float | None = STALL_S, count: Callable[[int], None] = _ignore
     ) -> bytes:
-        """Read one message of `at_most` bytes; its start may take `patience_s` (None: as long as the caller waits)."""
+        """Read and return one message of up to `at_most` bytes. Raises BrokenStream, or Unreadable if it is longer.
+
+        `patience_s`: time limit for its header (None: no limit besides the caller's).
+        """
         header = await self._read(40, patience_s)
         length, digest = int.from_bytes(header[:8], "big"), header[8:]
         if length > at_most:
             raise Unreadable(f"a message of {length} bytes was announced, at most {at_most} are allowed")
-        content, seen = io.BytesIO(), hashlib.sha256()  # grows with what comes, and gives it away without a copy
+        content, seen = io.BytesIO(), hashlib.sha256()  # BytesIO grows as bytes arrive; getvalue does not copy
         with self.reserve(length):
             async for piece in self.pieces(length):
                 content.write(piece)
@@ -90,7 +95,7 @@ class Stream:
         return content.getvalue()
 
     async def pieces(self, length: int) -> AsyncIterator[bytes]:
-        """`length` raw bytes as they come, then the end mark; every 256 KiB of them may take `stall_s`."""
+        """Yield `length` raw bytes as they arrive, then check the end mark. Time limit per 256 KiB: `stall_s`."""
         loop, left = asyncio.get_running_loop(), length
         while left:
             of_piece, until_s = min(PIECE_BYTES, left), loop.time() + self._stall_s
@@ -108,47 +113,47 @@ class Stream:
     async def receive_object(
         self, *, patience_s: float | None = STALL_S, at_most: int = CONTROL_BYTES
     ) -> dict[str, Any]:
-        """Read one small control message, a map with text keys."""
+        """Read one small control message, a map with text keys. Raises TurnedAway if the peer refuses."""
         try:
             value = msgpack.unpackb(await self.receive(at_most=at_most, patience_s=patience_s))
-        except ValueError as error:  # every way in which msgpack refuses bytes is one
+        except ValueError as error:  # base class of all of msgpack's unpacking errors
             raise Unreadable(f"unreadable control message: {error}") from error
         if not isinstance(value, dict):
-            raise Unreadable(f"a control message is a map, not {type(value).__name__}")
+            raise Unreadable(f"a control message must be a map, not {type(value).__name__}")
         if value == TURNED_AWAY:
-            raise TurnedAway("it does not answer this peer")
+            raise TurnedAway("it refuses requests from this peer")
         return value
 
     async def turn_away(self) -> None:
-        """Tell the other side, in so many bytes, that it is not answered: else it would take the network for broken."""
+        """Send the remote peer an explicit refusal; without it, the peer would assume a network fault."""
         async with limit(TURN_AWAY_S):
             await self.send_object(TURNED_AWAY)
             await self.ended()
 
     async def ended(self) -> None:
-        """Wait until the other side has closed the stream: it has read all that was sent, or it is gone."""
+        """Wait until the remote side has closed the stream, because it has read everything or has gone away."""
         try:
             async with limit(self._stall_s):
                 await self._reader.read(1)
         except TimeoutError as error:
-            raise BrokenStream(f"the other side kept the stream open for {self._stall_s:g} s") from error
+            raise BrokenStream(f"the remote side kept the stream open for {self._stall_s:g} s") from error
         except OSError:
-            return  # reset: ended as well
+            return  # a reset ends the stream as well
 
     def abort(self) -> None:
-        """Close both ways at once, and drop what the other side has not taken yet: `close` would wait until it does."""
+        """Close both directions at once and drop unsent data. `close` would wait until the remote side takes it."""
         self._writer.transport.abort()
 
     async def write(self, piece: bytes | memoryview) -> None:
-        """Write raw bytes, and wait until they are on their way."""
+        """Write raw bytes and wait until the transport accepts more."""
         self.moved_bytes += len(piece)
-        async with _in_time(self._stall_s, "nothing was taken"):
+        async with _in_time(self._stall_s, "nothing was accepted"):
             self._writer.write(piece)
             await self._writer.drain()
 
     async def _read_some(self, at_most: int, limit_s: float) -> bytes:
-        """What is there, or else comes first."""
-        async with _in_time(limit_s, "the rest of a piece did not come"):
+        """Return up to `at_most` bytes as soon as any are available."""
+        async with _in_time(limit_s, "the rest of a piece did not arrive"):
             piece = await self._reader.read(at_most)
         if not piece:
             raise BrokenStream("the stream ended early")
@@ -157,7 +162,7 @@ class Stream:
 
     async def _read(self, size: int, limit_s: float | None) -> bytes:
         try:
-            async with _in_time(limit_s, "nothing came"):
+            async with _in_time(limit_s, "nothing was received"):
                 return await self._reader.readexactly(size)
         except asyncio.IncompleteReadError as error:
             raise BrokenStream(f"the stream ended {size - len(error.partial)} bytes early") from error
@@ -165,7 +170,7 @@ class Stream:
 
 @asynccontextmanager
 async def _in_time(limit_s: float | None, failure: str) -> AsyncIterator[None]:
-    """What goes wrong with one end of a stream, as BrokenStream."""
+    """Apply a time limit, and turn timeouts and OSErrors of a stream into BrokenStream."""
     try:
         async with limit(limit_s):
             yield

@@ -1,4 +1,4 @@
-"""The network thread: one asyncio loop that lives beside the training thread, and the only bridge between the two."""
+"""The network thread, which runs one asyncio loop. It is the only bridge to the training thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class NetworkThread:
-    """Runs coroutines in the background; `spawn` returns at once, `call` waits."""
+    """A background thread that runs coroutines. `spawn` returns at once, `call` waits for the result."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -26,16 +26,19 @@ class NetworkThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def call(self, work: Coroutine[Any, Any, T], *, timeout_s: float) -> T:
-        """The result of `work`, waited for by the calling thread. TimeoutError cancels the work."""
+        """Run `work`, block the calling thread until it is done, and return its result.
+
+        Raises TimeoutError after `timeout_s`, and cancels the work.
+        """
         future = self.spawn(work)
         try:
             return future.result(timeout_s)
-        except BaseException:  # the limit, or Ctrl-C while waiting: nobody wants the result any more
+        except BaseException:  # timeout, or Ctrl-C while waiting: the result is no longer needed
             future.cancel()
             raise
 
     def stop(self, *, timeout_s: float) -> None:
-        """Cancel what still runs, end the loop, end the thread."""
+        """Cancel the running tasks, stop the loop and end the thread."""
         self.call(_cancel_all(), timeout_s=timeout_s)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout_s)

@@ -1,9 +1,10 @@
-"""One peer of the swarm: its daemon, its place in the DHT and its streams, behind one network thread.
+"""One peer of the swarm: its daemon, its DHT node and its streams, run by one network thread.
 
     trainer thread --call/spawn--> network thread --unix sockets--> p2pd --TCP, Noise--> other peers
 
-libp2p proves the id of whoever opens a stream and does no more: anybody who can dial may call every handler. So `serve`
-asks the allow-list, then `allowed`, before it reads a single byte, and bounds what the others may take (admission.py).
+libp2p proves the id of the peer that opens a stream, and nothing else: any peer that can dial may call every handler.
+So `serve` checks the allow-list and then `allowed` before it reads a single byte, and limits the resources that other
+peers may use (admission.py).
 """
 
 from __future__ import annotations
@@ -45,17 +46,18 @@ T = TypeVar("T")
 
 
 class Node:
-    """A running peer: `peer_id`, `addresses`, `dht`, and streams both ways. Coroutines run in its network thread.
+    """A running peer: `peer_id`, `addresses`, `dht`, and streams in both directions.
 
-    `allow`: ids of the peers that may take part; none: everybody.
+    Coroutines run in its network thread. `allow`: ids of the peers that may take part; empty: all peers.
     """
 
     peer_id: str
     addresses: list[str]
-    """Full multiaddrs that others can join with, the ones that other machines can reach first."""
+    """Full multiaddrs that other peers can join with; those that other machines can reach come first."""
     dht: DHTNode
     member: Callable[[str], bool]
-    """Whose records and requests go before strangers', by peer id; set by who knows."""
+    """Returns whether the peer with this id is a member. Members take precedence over non-members in the DHT and in
+    admission control. The code that forms the swarm sets it; until then only this peer itself counts."""
 
     def __init__(self, options: DaemonOptions, *, allow: Sequence[str] = ()) -> None:
         raise_file_limit()
@@ -69,7 +71,7 @@ class Node:
         self._folder = SocketFolder()
         self._daemon: Daemon | None = None
         self._p2p: P2P | None = None
-        self._opened = asyncio.Event()  # or given up, with everything tidied away
+        self._opened = asyncio.Event()  # set when opening has succeeded or failed
         self._thread: NetworkThread | None = NetworkThread("outerloop-swarm")
         try:
             self.call(self._open(), timeout_s=START_S + STOP_S + DHT_S)
@@ -103,7 +105,7 @@ class Node:
             try:
                 yield stream
             except BaseException:
-                stream.abort()  # a peer that takes nothing would keep it open
+                stream.abort()  # a remote peer that reads nothing would keep it open
                 raise
 
     async def serve(self, protocol: str, *, allowed: Callable[[str], bool], handler: Handler) -> None:
@@ -111,7 +113,7 @@ class Node:
             with (
                 closing(writer),
                 suppress(asyncio.CancelledError),
-            ):  # cancelled: this peer is leaving, no error
+            ):  # cancelled: this peer is shutting down, not an error
                 remote, stream = info.peer_id.to_base58(), Stream(reader, writer)
                 await self._admission.answer(remote, protocol, stream, allowed=allowed, handler=handler)
 
@@ -119,7 +121,7 @@ class Node:
         await self._p2p.add_binary_stream_handler(protocol, answer)
 
     def close(self) -> None:
-        """End the streams, the DHT node, the daemon and the thread, and remove the sockets. Idempotent."""
+        """Shut down the streams, the DHT node, the daemon and the thread, and remove the sockets. Idempotent."""
         if self._thread is None:
             return
         thread, self._thread = self._thread, None
@@ -146,7 +148,7 @@ class Node:
             await Probes(self, seen=self.seen_at).serve()
 
     async def seen_at(self, peer_id: str) -> str:
-        """The address at the other end of a connection to a peer; empty when there is none any more."""
+        """Return the remote address of an open connection to a peer, or "" if there is none."""
         assert self._p2p is not None
         async with limit(STOP_S):
             connected = await self._p2p.list_peers()
@@ -169,11 +171,11 @@ class Node:
                     records=self.records,
                     is_member=self._counts_on,
                     observer=options.observer,
-                    strict=not options.open_internet,  # behind a NAT nobody can call back until a hole is punched
+                    strict=not options.open_internet,  # behind a NAT no peer can connect back before hole punching
                 )
         except ValidationError as error:
             raise UserError(
-                f"an initial peer refuses this one: {error}; set the clock, or type exchange.announce=[...]"
+                f"an initial peer refuses this one: {error}; set the clock, or set exchange.announce=[...]"
             ) from error
         except (RuntimeError, TimeoutError) as error:
             raise unreachable(options.initial_peers) from error
@@ -193,7 +195,7 @@ class Node:
 
 
 def _peer(peer_id: str) -> PeerID:
-    """Raises Unreachable: others may name a peer by what is no peer id."""
+    """Convert a peer id. Raises Unreachable if it is malformed, since ids may come from other peers."""
     try:
         public_key_of(peer_id)
     except MalformedMessage as error:
@@ -202,7 +204,7 @@ def _peer(peer_id: str) -> PeerID:
 
 
 async def _attach(daemon: Daemon, folder: Path) -> P2P:
-    """hivemind's client of our daemon, with its own socket beside the daemon's instead of in /tmp."""
+    """Return hivemind's client of our daemon, with its socket next to the daemon's instead of in /tmp."""
 
     class PrivateP2P(P2P):
         _UNIX_SOCKET_PREFIX = f"/unix{folder}/"
@@ -212,7 +214,8 @@ async def _attach(daemon: Daemon, folder: Path) -> P2P:
 
 
 async def _bounded(step: Awaitable[object]) -> None:
-    """One step of a shutdown. Without its daemon hivemind would wait for ever, so the next step is the second plan."""
+    """Run one step of a shutdown for at most STOP_S. Without its daemon hivemind would wait indefinitely, so a step
+    that fails is skipped."""
     try:
         async with limit(STOP_S):
             await step

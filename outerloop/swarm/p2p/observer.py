@@ -1,4 +1,4 @@
-"""A read-only peer: throwaway identity (or the onlooker's key), loopback port, cleans up after itself."""
+"""A temporary read-only peer. It has a throwaway identity (or the onlooker's key) and listens on loopback."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from outerloop.swarm.timeouts import OPEN_S, limit
 
 
 class ObserverNode(Node):
-    """A peer that can dial one address instead of whatever leads to a peer id."""
+    """A peer that can dial one given address, instead of any known address of a peer id."""
 
     async def dial(self, address: str) -> str:
-        """The id of the peer at this full address, proven. Raises Unreachable."""
+        """Connect to the peer at this full address and return its id, which libp2p has proven. Raises Unreachable."""
         assert self._p2p is not None
         where, _, peer_id = address.rpartition("/p2p/")
         try:
@@ -44,11 +44,13 @@ def visit(
     observer: bool = True,
     identity_path: Path | None = None,
 ) -> Iterator[ObserverNode]:
-    """A visitor for the length of a block. `observer`: it asks the DHT and is not asked. Raises UserError.
+    """Run a visitor for the duration of a `with` block. Raises UserError.
 
-    `identity_path`: of a key that others know; else it is a new one that is forgotten.
+    Args:
+        observer: its DHT node only sends queries and answers none.
+        identity_path: file of a key that other peers know; None: a new key that is deleted afterwards.
     """
-    folder = SocketFolder()  # the next peer removes it should this process be killed
+    folder = SocketFolder()  # if this process is killed, the next peer removes it
     try:
         options = DaemonOptions(
             identity_path=identity_path or ensure_identity(folder.path / "identity.key"),

@@ -1,13 +1,14 @@
-"""A probe: how far away a peer is, in time, in bandwidth and by its clock. Every peer answers whom its allow-list
-admits, so in an open run anybody:
+"""Probe: measure the round trip, the bandwidth and the clock offset to a peer.
 
-    {bytes}  ->   <- {clock, bytes, seen}           its time, how many bytes it grants, where it sees the asker
+A peer answers probes from every peer that its allow-list admits, so in an open run from any peer:
+
+    {bytes}  ->   <- {clock, bytes, seen}           its time, bytes granted, the address it sees the prober at
     {}       ->   <- {clock}                        PINGS times
     bytes granted, end mark ->   <- {}              up
     {}       ->   <- bytes granted, end mark        down
 
-Who asks (`outerloop doctor`) is not a member yet. It gains nothing by it: 1 MiB each way at most a probe, 8 MiB each
-way a minute for all who ask together (1.1 Mbit/s), nothing kept, nothing passed on.
+The prober (`outerloop doctor`) is not a member yet. Probes are cheap: at most 1 MiB each way per probe, and 8 MiB each
+way per minute for all probers together (1.1 Mbit/s). Nothing is stored or forwarded.
 """
 
 from __future__ import annotations
@@ -32,8 +33,11 @@ MAX_SEEN = 256
 
 @dataclass(frozen=True)
 class Measured:
-    """What a probe found. `clock_ahead_s` of theirs, give or take half of `round_trip_s`; rates in bytes/s, None when
-    the peer granted no transfer; `seen`: the address that the peer sees this one at, empty if it does not say."""
+    """Result of a probe.
+
+    `clock_ahead_s`: seconds that the remote clock is ahead, plus or minus half of `round_trip_s`. `up`, `down`: rates
+    in bytes/s, None if the peer granted no transfer. `seen`: the address that the peer sees this one at, or "".
+    """
 
     round_trip_s: float
     clock_ahead_s: float
@@ -43,7 +47,7 @@ class Measured:
 
 
 class Probes:
-    """Answers probes. `seen` tells the address that a peer is seen at."""
+    """Answers probes. `seen`: returns the address that this peer sees a remote peer at."""
 
     def __init__(self, transport: Transport, *, seen: Callable[[str], Awaitable[str]]) -> None:
         self._transport = transport
@@ -70,7 +74,7 @@ class Probes:
 
 
 async def measure(transport: Transport, peer_id: str) -> Measured:
-    """Probe a peer. Raises Unreachable, BrokenStream (it does not answer probes as it should) and TimeoutError."""
+    """Probe a peer. Raises Unreachable, BrokenStream (invalid or incomplete answer) or TimeoutError."""
     async with limit(MEASURE_S), transport.open_stream(peer_id, PROTOCOL) as stream:
         await stream.send_object({"bytes": PROBE_BYTES})
         answer = await stream.receive_object()
@@ -83,13 +87,13 @@ async def measure(transport: Transport, peer_id: str) -> Measured:
 
 
 async def _ping(stream: Stream) -> tuple[float, float]:
-    """Round trip, and how far the other clock is ahead if both ways took as long."""
+    """Return the round trip and the seconds that the remote clock is ahead, assuming equal times both ways."""
     began_s, here = _now_s(), time.time()
     await stream.send_object({})
     clock = (await stream.receive_object()).get("clock")
     round_trip_s = _now_s() - began_s
     if not isinstance(clock, float) or not math.isfinite(clock):
-        raise Unreadable("a probe was answered without a time")
+        raise Unreadable("the answer to a probe has no valid time")
     return round_trip_s, clock - here - round_trip_s / 2
 
 
@@ -128,7 +132,7 @@ async def _take(stream: Stream, count: int) -> None:
 
 def _count(value: object) -> int:
     if type(value) is not int or not 0 <= value <= PROBE_BYTES:
-        raise Unreadable(f"a probe is of 0 to {PROBE_BYTES} bytes")
+        raise Unreadable(f"the size of a probe must be 0 to {PROBE_BYTES} bytes")
     return value
 
 

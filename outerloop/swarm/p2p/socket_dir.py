@@ -1,8 +1,8 @@
-"""A private folder for the unix sockets between Python and p2pd, and none left behind.
+"""A private folder for the unix sockets between Python and p2pd. Orphaned folders are removed.
 
-It lies in /tmp because a unix socket's path may not be longer than 107 bytes. Its owner holds a lock on it for as long
-as it lives, and gives it its name only once it does: a folder of that name that nobody locks is of a peer that was
-killed. The next peer on the machine removes it, or the command whose worker that peer was.
+The folder is in /tmp because the path of a unix socket may have at most 107 bytes. Its owner locks the folder until the
+process ends, and renames it to its final name only after locking it. So an unlocked folder with a final name belongs to
+a peer that was killed. It is removed by the next peer on the machine, or by the command that started the killed worker.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path
 TMP = Path("/tmp")
 PREFIX = "outerloop-swarm-"
 UNNAMED = "outerloop-new-"
-YOUNG_S = 60.0  # without its name yet, a folder this young may be about to be locked
+YOUNG_S = 60.0  # a folder without its final name may still be about to be locked at this age
 
 
 class SocketFolder:
-    """One peer's folder of sockets: `path`, until `remove`."""
+    """The socket folder of one peer, at `path` until `remove` is called."""
 
     def __init__(self) -> None:
         remove_orphans()
@@ -37,10 +37,10 @@ class SocketFolder:
 
 
 def remove_orphans() -> None:
-    """The folders of peers of this machine that were killed."""
+    """Remove the folders left by killed peers of this machine."""
     unnamed = [path for path in TMP.glob(UNNAMED + "*") if _age_s(path) > YOUNG_S]
     for path in [*TMP.glob(PREFIX + "*"), *unnamed]:
-        with suppress(OSError):  # another user's, still locked, or removed by somebody else just now
+        with suppress(OSError):  # another user's, still locked, or just removed by another process
             _remove_if_unlocked(path)
 
 

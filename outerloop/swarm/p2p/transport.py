@@ -1,4 +1,4 @@
-"""What the protocols above need of a network: hivemind's is `node.Node`; one in memory is enough to test them."""
+"""The network interface that the protocols use. `node.Node` implements it with hivemind, the tests in memory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from outerloop.swarm.timeouts import GONE_AFTER_S, GONE_TRIES, RETRY_S
 T = TypeVar("T")
 Request = dict[str, Any]
 Handler = Callable[[str, Request, Stream], Awaitable[None]]
-"""(proven peer id of who asks, the request, the stream to answer on)"""
+"""Arguments: proven peer id of the requester, the request, the stream to answer on."""
 
 
 def anybody(peer_id: str) -> bool:
-    """Let whoever may see the run ask: `allowed` of what is answered to strangers, within bounds of their own."""
+    """Admit every peer. As `allowed` it marks a protocol as public: non-members may use it, within separate limits."""
     return True
 
 
@@ -27,33 +27,33 @@ class Unreachable(Exception):
 
 
 class PeerUnreachable(Exception):
-    """A peer stayed unreachable for so long that its process must have ended."""
+    """A peer was unreachable for GONE_AFTER_S, so its process must have ended."""
 
 
 class Transport(Protocol):
-    """A peer's way to the others. `trust`: its signatures, its allow-list, what it refused."""
+    """A peer's connection to the other peers. `trust`: its signatures, its allow-list and its rejection log."""
 
     peer_id: str
     trust: AccessControl
 
     def open_stream(self, peer_id: str, protocol: str) -> AbstractAsyncContextManager[Stream]:
-        """A stream to another peer, closed at the end of the block. Raises Unreachable."""
+        """Open a stream to another peer; it is closed at the end of the `with` block. Raises Unreachable."""
         ...
 
     async def serve(self, protocol: str, *, allowed: Callable[[str], bool], handler: Handler) -> None:
-        """Answer streams of this protocol, of those that `trust` admits and that are `allowed`: anybody can dial.
+        """Answer streams of this protocol from peers that `trust` admits and for which `allowed` returns true.
 
-        The others are turned away before anything of theirs is read. How much one peer may ask is bounded, most of all
-        where `allowed` is `anybody` (admission.py).
+        Any peer can dial. Streams of other peers are refused before anything is read from them. The requests of one
+        peer are limited, most strictly where `allowed` is `anybody` (admission.py).
         """
         ...
 
 
 async def persist(attempt: Callable[[], Awaitable[T]], *, peer: str) -> T:
-    """Repeat `attempt` with growing pauses until it succeeds; the caller sets the limit in time.
+    """Repeat `attempt` with growing pauses until it succeeds, and return its result. The caller sets the timeout.
 
-    A broken stream may happen to a slow peer and is tried again for ever. A peer that cannot even be dialled for
-    GONE_AFTER_S has ended: PeerUnreachable.
+    A slow peer may cause a broken stream, so broken streams and timeouts are retried without limit. Raises
+    PeerUnreachable if the peer could not be dialled for GONE_AFTER_S and more than GONE_TRIES attempts.
     """
     loop = asyncio.get_running_loop()
     pause_s, failed_dials, since = RETRY_S[0], 0, 0.0
