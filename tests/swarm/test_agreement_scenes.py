@@ -606,9 +606,9 @@ def test_what_is_foreign_is_refused_by_name() -> None:
         (follower, leader, decided_by((leader, "x", "y"), proposed.commit), "accepts of 1 of 3 peers, no majority"),
         (follower, leader, forged(proposed.commit, leader, third), "accepts of 1 of 3 peers, no majority"),
         (follower, leader, of_two_views(proposed.commit, leader, third), "accepts of 1 of 3 peers, no majority"),
-        (leader, third, Accept(0, head, 0, proposed.commit.digest, bytes(64)), "without signing that"),
+        (leader, third, Accept(0, head, 0, proposed.commit.digest, bytes(64)), "without a valid signature"),
         (wrong, leader, promise(leader, head, 1), "does not lead"),
-        (right, wrong, promise(leader, head, 1), "without signing that"),
+        (right, wrong, promise(leader, head, 1), "without a valid signature"),
     ]
     for peer, sender, message, reason in scenes:
         (refused,) = world[peer].receive(sender, message)  # type: ignore[arg-type]

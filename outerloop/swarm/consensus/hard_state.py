@@ -152,7 +152,7 @@ def _log(value: Any) -> tuple[CommitCertificate, ...]:
 def _left(value: Any) -> frozenset[tuple[int, bytes]]:
     rows = items(value, "the commits that were left")
     if any(type(row) is not list or len(row) != 2 for row in rows):
-        raise MalformedMessage(f"a commit that was left is [number, sha256]; came {quote(value)}")
+        raise MalformedMessage(f"a commit that was left is [number, sha256]; got {quote(value)}")
     return frozenset(
         (whole(number, "the number of a commit that was left", most=MAX_NUMBER), digest(sha256, "its sha256"))
         for number, sha256 in rows

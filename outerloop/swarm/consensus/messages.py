@@ -198,7 +198,7 @@ class CommitCertificate:
         view = whole(found["view"], "a decided view", least=commit.view, most=MAX_VIEW)
         links = _links(found["links"], commit.view)
         if (links[-1].view if links else 0) != view:
-            raise MalformedMessage(f"links of a decided commit end in its view {view}; came {quote(found['links'])}")
+            raise MalformedMessage(f"links of a decided commit end in its view {view}; got {quote(found['links'])}")
         return CommitCertificate(commit, view, _rows(found["accepts"], "accepts", _accept), links)
 
 
@@ -256,7 +256,7 @@ def from_map(value: Any) -> Message:
     """A stranger's map -> a message. Raises MalformedMessage."""
     kind = value.get("kind") if isinstance(value, dict) else None
     if not isinstance(kind, str) or kind not in NAMES:
-        raise MalformedMessage(f"a message is a map whose kind is one of {', '.join(NAMES)}; came {quote(value)}")
+        raise MalformedMessage(f"a message is a map whose kind is one of {', '.join(NAMES)}; got {quote(value)}")
     found = fields(value, kind, ("kind", *NAMES[kind]))
     if kind == "decided":
         return _decided(found["decided"])
@@ -283,7 +283,7 @@ def _view(value: Any, *, least: int = 0) -> int:
 
 def _row(value: Any, length: int, what: str) -> list[Any]:
     if type(value) is not list or len(value) != length:
-        raise MalformedMessage(f"{what}; came {quote(value)}")
+        raise MalformedMessage(f"{what}; got {quote(value)}")
     return value
 
 
