@@ -513,7 +513,7 @@ def test_a_newcomer_brings_the_head_and_who_lost_its_memory_is_a_newcomer() -> N
     world = trio(outsiders=("d",))
     play_round(world)
     head = world["a"].memory.log[-1]
-    with pytest.raises(ValueError, match="brings no memory"):
+    with pytest.raises(ValueError, match="has no saved state"):
         HardState.joining(run=RUN, peer="a", head=head)
     stale = ask("d", world["d"].memory.head.digest)
     assert kinds(world["a"].receive("d", stale)) == [ViewChange]

@@ -165,7 +165,7 @@ class CommitChain(PaxosInstance):
             self._choose(sender, found, log)
         elif apart(self.memory.log, log):
             first = max(self.memory.log[0].commit.number, log[0].commit.number)
-            reason = f"its history parted from this before commit {first}, earlier than the logs reach: these are two runs"
+            reason = f"its history parted before commit {first}, earlier than the logs reach: these are two runs"
             self._refuse(sender, f"{reason}. To join one run, restart the workers of the other as new peers")
         else:
             self._reach_back(log)
