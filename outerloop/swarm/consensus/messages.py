@@ -9,7 +9,7 @@ head.
     decided   a majority of the roster has accepted it: these peers, with their signatures
     ask       from a peer outside the roster: I hold the head; count my payload and admit me
 
-The sender is proven by the stream of the message, not by a field. What is forwarded to others is signed (statements.py).
+The sender is proven by the stream of the message, not by a field. What others are shown is signed (statements.py).
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Promise:
 
 @dataclass(frozen=True)
 class Propose:
-    """A leader's proposal. `accepted`: the proposal, which the leader itself has accepted in the view of the proposal."""
+    """A leader's proposal. `accepted`: the proposal, which the leader has accepted in the view of the proposal."""
 
     accepted: Accepted
 
