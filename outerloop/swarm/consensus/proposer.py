@@ -26,7 +26,7 @@ Willing = Callable[[Commit, tuple[Pledge, ...]], bool]
 
 @dataclass(frozen=True)
 class ProposalChoice:
-    """The commit to propose and the peer that holds its payloads. `links`: of the views in which it was proposed before.
+    """The commit to propose and a peer that holds its payloads. `links`: of the views in which it was proposed.
     `pledges`: the promises that justify it now."""
 
     commit: Commit
