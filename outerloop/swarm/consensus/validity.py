@@ -82,7 +82,7 @@ def _wrong_asks(memory: HardState, commit: Commit, present: set[str], notary: Ac
 
 
 def _wrong_roster(memory: HardState, commit: Commit, present: set[str], absent_rounds: int) -> str:
-    """Check that the leaving peers were absent and that the entering peers are those the rule admits (roster_change.py)."""
+    """Check that leaving peers were absent and entering peers are those the rule admits (roster_change.py)."""
     stay = set(memory.roster).intersection(commit.roster)
     leaving = set(memory.roster) - stay
     if leaving & present:

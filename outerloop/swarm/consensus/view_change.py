@@ -146,6 +146,6 @@ def reached(roster: tuple[str, ...], wishes: Collection[ViewWish]) -> int:
 
 
 def certificate(roster: tuple[str, ...], wishes: Collection[ViewWish], view: int) -> tuple[ViewWish, ...]:
-    """Return the wishes that prove that a majority wants this view or a later one, in order; empty if no majority does."""
+    """Return the wishes of a majority for this view or later ones, in order; empty if there is no majority."""
     proving = tuple(sorted(one for one in wishes if one.view >= view))
     return proving if len(proving) >= majority(roster) else ()
