@@ -49,7 +49,7 @@ class ResourceExhaustion:
         return True
 
     async def wait_out(self, attempt: Callable[[], Awaitable[T]], *, where: str = "") -> T:
-        """Return the result of `attempt`, retried as long as it fails with such a condition. The caller limits the time.
+        """Return the result of `attempt`, retried while it fails with such a condition. The caller limits the time.
 
         Raises any other error of `attempt`.
         """
