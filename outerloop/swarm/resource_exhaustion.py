@@ -1,7 +1,7 @@
-"""Out of file descriptors or disk space: temporary conditions of this machine, so operations are retried.
+"""Retry of operations that failed for lack of file descriptors or disk space, which is temporary on a machine.
 
-A run of days must not end because a log filled the disk for a minute. What failed is tried again until it succeeds,
-and the user is told once in QUIET_S what to do.
+A run of days must not end because a log filled the disk for a minute. A failed operation is retried until it succeeds,
+and a log line, at most one per condition and QUIET_S, states what to do.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ REMEDIES = {
 }
 QUIET_S = 30.0
 MOST_FILES = 65_536
-"""Open files that a process asks for: as many streams as 1,024 members may hold open here (admission.py)."""
+"""Open files that a process requests: enough for the streams that 1,024 members may hold open here (admission.py)."""
 
 
 class ResourceExhaustion:
-    """What this process has told its user."""
+    """The retry logic of a process, which remembers when it last logged each condition."""
 
     def __init__(self, *, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self._told_s: dict[int, float] = {}
 
     def note(self, error: BaseException | None, *, where: str = "") -> bool:
-        """Return whether an error is such a condition; if so, tell the user."""
+        """Return whether an error is such a condition. If so, log it, at most once in QUIET_S."""
         if not isinstance(error, OSError) or error.errno not in REMEDIES:
             return False
         now_s = self._now_s()
         if now_s - self._told_s.get(error.errno, -QUIET_S) >= QUIET_S:
             self._told_s[error.errno] = now_s
             place = f" at {where}" if where else ""
-            logger.warning("%s%s: waiting until that has passed; %s", _said(error), place, REMEDIES[error.errno])
+            logger.warning("%s%s: waiting until this has passed; %s", _said(error), place, REMEDIES[error.errno])
         return True
 
     async def wait_out(self, attempt: Callable[[], Awaitable[T]], *, where: str = "") -> T:
-        """Return the result of `attempt`, repeated as long as it fails of such a condition; the caller limits the time.
+        """Return the result of `attempt`, retried while it fails with such a condition. The caller limits the time.
 
-        Raises what else it fails of.
+        Raises any other error of `attempt`.
         """
         while True:
             try:
@@ -62,13 +62,13 @@ class ResourceExhaustion:
             await asyncio.sleep(EXHAUSTED_S)
 
     def quiet(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Handle what no task of a loop caught: asyncio reports each connection that it could not accept."""
+        """Handle an error that no task of a loop caught: asyncio reports each connection that it could not accept."""
         if not self.note(context.get("exception")):
             loop.default_exception_handler(context)
 
 
 EXHAUSTION = ResourceExhaustion()
-"""One a process, like the limits that it is about."""
+"""One instance per process, like the limits that it handles."""
 
 
 def raise_file_limit() -> None:

@@ -1,4 +1,4 @@
-"""Files that outlive a crash: each is there whole or not at all, and safe before anybody is told of it."""
+"""Crash-safe files: each exists completely or not at all, and is on disk before its write is reported as done."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ Buffer = bytes | mmap.mmap | memoryview
 
 
 class Disk(Protocol):
-    """Named contents; `Folder` is the real one, a dictionary is enough for tests."""
+    """A store of named contents. `Folder` is the real implementation; tests can use a dictionary."""
 
     def names(self) -> list[str]: ...
 
     def read(self, name: str) -> Buffer:
-        """A content, which stays readable when it is removed meanwhile. Raises FileNotFoundError."""
+        """Return a content, which stays readable if it is removed meanwhile. Raises FileNotFoundError."""
         ...
 
     async def write(self, name: str, content: bytes | memoryview) -> None:
-        """Returns when it is safe."""
+        """Store a content. Return when it is safely stored."""
         ...
 
     def remove(self, name: str) -> None: ...
 
 
 class Folder:
-    """A folder of files. They are written in a thread beside the loop: a disk may be slow, and others are served.
+    """A folder of files. They are written in a separate thread, so a slow disk does not block the event loop.
 
-    Not `synced`: for what is checked when it is read, and only costs time when it is lost.
+    Use `synced=False` for files that are checked when they are read and only cost time if they are lost.
     """
 
     def __init__(self, path: Path, *, synced: bool = True) -> None:
@@ -42,9 +42,10 @@ class Folder:
         make_folder(path)
 
     def cleared(self) -> Folder:
-        """Return this folder without what a killed process had begun to write.
+        """Remove files that a killed process had begun to write, and return this folder.
 
-        For the one process that writes here, before it does: what another one has begun is not its own to remove.
+        Only for the one process that writes to this folder, before its first write: otherwise this would remove the
+        unfinished files of another process.
         """
         for begun in self._path.glob(".*"):
             begun.unlink()
@@ -54,13 +55,13 @@ class Folder:
         return [file.name for file in self._path.iterdir() if not file.name.startswith(".")]
 
     def read(self, name: str) -> Buffer:
-        """Mapped, not copied: what is given to others passes no memory of this process."""
+        """Return the file as a memory map, so that serving it to others needs no copy in this process."""
         with (self._path / name).open("rb") as file:
             empty = os.fstat(file.fileno()).st_size == 0
             return b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     async def write(self, name: str, content: bytes | memoryview) -> None:
-        """As of Disk; a full disk, or too many open files, are waited out."""
+        """As in Disk. Retry while the disk is full or too many files are open."""
         await EXHAUSTION.wait_out(lambda: asyncio.to_thread(self._write, name, content), where=str(self._path))
 
     def remove(self, name: str) -> None:
@@ -75,7 +76,7 @@ class Folder:
                 if self._synced:
                     os.fsync(file.fileno())
         except OSError:
-            temporary.unlink(missing_ok=True)  # what there is of it would take the space that is waited for
+            temporary.unlink(missing_ok=True)  # the partial file would occupy the space that is waited for
             raise
         temporary.replace(self._path / name)
         if self._synced:

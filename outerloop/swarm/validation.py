@@ -1,6 +1,4 @@
-"""A peer's map -> checked values. Whatever is not exactly what it should be is a MalformedMessage that names the
-field.
-"""
+"""Checks of untrusted maps from peers. A value of the wrong form raises a MalformedMessage that names the field."""
 
 from __future__ import annotations
 
@@ -25,70 +23,70 @@ class MalformedMessage(ValueError):
 
 
 def unpacked(content: bytes, what: str) -> Any:
-    """Return what these msgpack bytes say. Raises MalformedMessage when they are damaged."""
+    """Return the value encoded in these msgpack bytes. Raises MalformedMessage if they are damaged."""
     try:
         return msgpack.unpackb(content)
-    except ValueError as error:  # every way in which msgpack refuses bytes is one
+    except ValueError as error:  # every error of msgpack for bad bytes is one
         raise MalformedMessage(f"{what} is unreadable: {error}") from error
 
 
 def fields(value: Any, what: str, names: Iterable[str]) -> dict[str, Any]:
-    """A map with exactly these keys."""
+    """Check that this is a map with exactly these keys, and return it."""
     names = set(names)
     if not isinstance(value, dict) or set(value) != names:
-        raise MalformedMessage(f"{what} is a map of {', '.join(sorted(names))}; came {quote(value)}")
+        raise MalformedMessage(f"{what} is a map of {', '.join(sorted(names))}; got {quote(value)}")
     return value
 
 
 def whole(value: Any, what: str, *, least: int = 0, most: int) -> int:
-    if type(value) is not int or not least <= value <= most:  # True is no number
-        raise MalformedMessage(f"{what} is a whole number from {least} to {most}; came {quote(value)}")
+    if type(value) is not int or not least <= value <= most:  # excludes bool
+        raise MalformedMessage(f"{what} is a whole number from {least} to {most}; got {quote(value)}")
     return value
 
 
 def id_of(name: str) -> str:
-    """Return the peer id in a name, NNN-<peer id>, which streams are opened to and prove; a bare id is its own."""
+    """Return the peer id in a name NNN-<peer id>; a bare id is returned as is. Streams are authenticated by peer id."""
     return name.partition("-")[2] or name
 
 
 def digest(value: Any, what: str) -> bytes:
     if type(value) is not bytes or len(value) != 32:
-        raise MalformedMessage(f"{what} is a sha256 of 32 bytes; came {quote(value)}")
+        raise MalformedMessage(f"{what} is a sha256 of 32 bytes; got {quote(value)}")
     return value
 
 
 def signature(value: Any, what: str) -> bytes:
     if type(value) is not bytes or len(value) != SIGNATURE_BYTES:
-        raise MalformedMessage(f"{what} has {SIGNATURE_BYTES} bytes; came {quote(value)}")
+        raise MalformedMessage(f"{what} has {SIGNATURE_BYTES} bytes; got {quote(value)}")
     return value
 
 
 def peer_id(value: Any, what: str) -> str:
     if type(value) is not str or not PEER_ID.fullmatch(value):
-        raise MalformedMessage(f"{what} is a peer id; came {quote(value)}")
+        raise MalformedMessage(f"{what} is a peer id; got {quote(value)}")
     return value
 
 
 def items(value: Any, what: str, *, least: int = 0) -> list[Any]:
-    """A list of one entry a peer at most."""
+    """Check that this is a list of at most MAX_PEERS entries, and return it."""
     if type(value) is not list or not least <= len(value) <= MAX_PEERS:
-        raise MalformedMessage(f"{what} is a list of {least} to {MAX_PEERS}; came {quote(value)}")
+        raise MalformedMessage(f"{what} is a list of {least} to {MAX_PEERS}; got {quote(value)}")
     return value
 
 
 def peer_ids(value: Any, what: str, *, least: int = 0) -> tuple[str, ...]:
-    """Peer ids, each once, in ascending order."""
+    """Check that these are peer ids, each once and in ascending order, and return them."""
     return ascending([peer_id(one, what) for one in items(value, what, least=least)], what)
 
 
 def ascending(peers: list[str], what: str) -> tuple[str, ...]:
     if any(left >= right for left, right in pairwise(peers)):
-        raise MalformedMessage(f"{what} come each once and in ascending order; came {quote(peers)}")
+        raise MalformedMessage(f"{what} come each once and in ascending order; got {quote(peers)}")
     return tuple(peers)
 
 
 def quote(value: Any) -> str:
-    """A stranger's value, in short."""
+    """Return a short form of an untrusted value for a message."""
     if isinstance(value, dict | list | tuple | bytes | str) and len(value) > QUOTED:
         return f"{type(value).__name__} of {len(value)}"
     text = repr(value)

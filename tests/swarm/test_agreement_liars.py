@@ -415,8 +415,8 @@ def test_what_was_proposed_before_is_proposed_again_with_all_that_justified_it()
     for links, why in (
         ((again,), "does not show that commit"),
         ((first._replace(signature=bytes(64)), again), "does not show that"),
-        ((first, jumped), "do not tell of it as the last accepted, in view 0"),
-        ((first, justified(memory, 2, commit, dict.fromkeys(FOUR[:3]))), "do not tell of it"),
+        ((first, jumped), "do not report it as the last accepted, in view 0"),
+        ((first, justified(memory, 2, commit, dict.fromkeys(FOUR[:3]))), "do not report it"),
     ):
         (refused,) = machine.receive(memory.leader(2), Propose(Accepted(commit, links)))
         assert isinstance(refused, Reject) and why in refused.reason

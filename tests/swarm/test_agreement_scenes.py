@@ -513,7 +513,7 @@ def test_a_newcomer_brings_the_head_and_who_lost_its_memory_is_a_newcomer() -> N
     world = trio(outsiders=("d",))
     play_round(world)
     head = world["a"].memory.log[-1]
-    with pytest.raises(ValueError, match="brings no memory"):
+    with pytest.raises(ValueError, match="has no saved state"):
         HardState.joining(run=RUN, peer="a", head=head)
     stale = ask("d", world["d"].memory.head.digest)
     assert kinds(world["a"].receive("d", stale)) == [ViewChange]
@@ -606,9 +606,9 @@ def test_what_is_foreign_is_refused_by_name() -> None:
         (follower, leader, decided_by((leader, "x", "y"), proposed.commit), "accepts of 1 of 3 peers, no majority"),
         (follower, leader, forged(proposed.commit, leader, third), "accepts of 1 of 3 peers, no majority"),
         (follower, leader, of_two_views(proposed.commit, leader, third), "accepts of 1 of 3 peers, no majority"),
-        (leader, third, Accept(0, head, 0, proposed.commit.digest, bytes(64)), "without signing that"),
+        (leader, third, Accept(0, head, 0, proposed.commit.digest, bytes(64)), "without a valid signature"),
         (wrong, leader, promise(leader, head, 1), "does not lead"),
-        (right, wrong, promise(leader, head, 1), "without signing that"),
+        (right, wrong, promise(leader, head, 1), "without a valid signature"),
     ]
     for peer, sender, message, reason in scenes:
         (refused,) = world[peer].receive(sender, message)  # type: ignore[arg-type]

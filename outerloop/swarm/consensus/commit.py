@@ -1,10 +1,10 @@
-"""A commit: what a round came to. Everybody applies exactly its participants, and its roster decides the next round.
+"""A commit: the result of a round. All peers apply exactly its participants, and its roster decides the next round.
 
     digest of commit r = sha256(DOMAIN | msgpack of its map, keys in the order below)
     parent of commit r = digest of commit r - 1, so one digest names the whole history
 
 The chain begins with genesis, the commit before its first round: no participants, the first roster, and a parent that
-names the run. A run that was resumed as a whole begins another chain, at the round where it goes on.
+names the run. A run that was resumed as a whole begins another chain, at the round where it resumes.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from outerloop.swarm.validation import (
 DOMAIN = b"outerloop/1/commit\n"
 GENESIS = -1
 MOST_LETTERS = 64
-"""Of the name of a peer that names a state: both are in the name of the payload's file (round_store.py), 255 at
-most.
+"""Maximum length of a peer's name in a participant that names a state. The name of the payload's file contains both
+(round_store.py) and may have at most 255 letters.
 """
 State = tuple[int, bytes]
 """The number of a commit, and the sha256 of the manifest of the run's state as of it."""
@@ -46,9 +46,9 @@ State = tuple[int, bytes]
 
 @dataclass(frozen=True)
 class Participant:
-    """One payload of a round: whose it is, its sha256 and its size; in order of these.
+    """One payload of a round: its owner, sha256 and size. Participants are ordered by these.
 
-    `state`: the state of the run that its owner has copied, where somebody asked for it (state_roots.py).
+    `state`: the state of the run that the owner has copied, if a peer asked for it (state_roots.py).
     """
 
     peer: str
@@ -68,18 +68,18 @@ class Participant:
 
     @staticmethod
     def of(peer: str, content: bytes | memoryview, *, state: State | None = None) -> Participant:
-        """What a payload is called."""
+        """Return the participant that describes this payload."""
         return Participant(peer, hashlib.sha256(content).digest(), len(content), state)
 
     @staticmethod
     def from_list(value: Any) -> Participant:
         """Raises MalformedMessage."""
         if type(value) is not list or len(value) not in (3, 5):
-            raise MalformedMessage(f"a participant is [peer, sha256, bytes] or that with a state; came {quote(value)}")
+            raise MalformedMessage(f"a participant is [peer, sha256, bytes] or that with a state; got {quote(value)}")
         peer, sha256, size_bytes, *state = value
         if state and type(peer) is str and len(peer) > MOST_LETTERS:
             raise MalformedMessage(
-                f"who names a state has a name of at most {MOST_LETTERS} letters; came {quote(peer)}"
+                f"a participant with a state has a name of at most {MOST_LETTERS} letters; got {quote(peer)}"
             )
         return Participant(
             peer_id(peer, "a participant's peer"),
@@ -96,10 +96,11 @@ def _state(number: Any, sha256: Any) -> State:
 
 @dataclass(frozen=True)
 class Commit:
-    """`view`: where it was proposed first. A later view proposes it again unchanged, so that its digest stays.
+    """A proposed or decided commit of one round.
 
-    `participants` in the order of peers; `roster`: the peers, in order, that decide the next round. `asks`: who takes
-    part without being in the roster that decides this round, in order, each with its signed request to be counted.
+    `view`: the view of its first proposal. A later view proposes it again unchanged, so its digest stays the same.
+    `participants`: in the order of peers. `roster`: the peers that decide the next round, in order. `asks`: the peers
+    that take part but are not in the roster of this round, in order, each with its signed request to be counted.
     """
 
     number: int
@@ -145,16 +146,14 @@ class Commit:
 def _asks(value: Any) -> tuple[tuple[str, bytes], ...]:
     rows = items(value, "asks")
     if any(type(row) is not list or len(row) != 2 for row in rows):
-        raise MalformedMessage(f"an ask is [peer, signature]; came {quote(value)}")
+        raise MalformedMessage(f"an ask is [peer, signature]; got {quote(value)}")
     asks = tuple((peer_id(peer, "an asker"), signature(signed, "an asker's signature")) for peer, signed in rows)
     ascending([peer for peer, _ in asks], "asks")
     return asks
 
 
 def genesis(run: str, roster: Iterable[str], *, first: int = 0) -> Commit:
-    """The commit before round `first`, which its roster decides. Raises MalformedMessage for a roster that cannot
-    be.
-    """
+    """Return the commit before round `first`; `roster` decides that round. Raises MalformedMessage for a bad roster."""
     parent = hashlib.sha256(DOMAIN + run.encode()).digest()
     names = peer_ids(sorted(set(roster)), "the first roster's peers", least=1)
     if len({id_of(name) for name in names}) < len(names):
@@ -163,15 +162,18 @@ def genesis(run: str, roster: Iterable[str], *, first: int = 0) -> Commit:
 
 
 def majority(roster: tuple[str, ...]) -> int:
-    """The least number of peers that is more than half: any two majorities of a roster share a peer."""
+    """Return the smallest number of peers that is more than half: any two majorities of a roster share a peer."""
     return len(roster) // 2 + 1
 
 
 def most_faulty(roster: tuple[str, ...]) -> int:
-    """f = (n - 1) // 3, the faults beside which rounds go on: one of four. Any f + 1 peers include an honest one."""
+    """Return f = (n - 1) // 3, the number of liars with which rounds still continue: 1 of 4.
+
+    Any f + 1 peers include an honest one.
+    """
     return (len(roster) - 1) // 3
 
 
 def minority(roster: tuple[str, ...]) -> int:
-    """The most peers that are fewer than half: two of five. They may lie and still decide no roster."""
+    """Return the largest number of peers that is less than half: 2 of 5. If only they lie, they decide no roster."""
     return (len(roster) - 1) // 2

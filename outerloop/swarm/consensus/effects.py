@@ -1,4 +1,4 @@
-"""What the agreement asks of the world around it, to be carried out in the order given."""
+"""Effects that the agreement asks its caller to carry out, in the order given."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from outerloop.swarm.consensus.messages import Message
 
 @dataclass(frozen=True)
 class Persist:
-    """Write `memory.to_bytes()` to disk, synced, before anything that follows: others will count on it.
+    """Write `memory.to_bytes()` to disk, synced, before carrying out any later effect: other peers will rely on it.
 
-    A commit is applied and passed on before it is saved: a majority has accepted it on theirs.
+    A commit is applied and passed on before it is saved: a majority has its accepts on disk.
     """
 
     memory: HardState
@@ -21,7 +21,7 @@ class Persist:
 
 @dataclass(frozen=True)
 class Send:
-    """At most once: what is lost is made up for by the next view."""
+    """Send `message` to the peer `to`, at most once: the next view makes up for a lost message."""
 
     to: str
     message: Message
@@ -29,14 +29,14 @@ class Send:
 
 @dataclass(frozen=True)
 class ApplyCommit:
-    """The round came to this. Get its payloads and take the outer step. A new round begins: start its timers."""
+    """Fetch the payloads of this decided commit and take the outer step. A new round begins: start its timers."""
 
     commit: Commit
 
 
 @dataclass(frozen=True)
 class FetchPayloads:
-    """These payloads of the round are proposed and not held: pull them from `holder` or any other, then say `holds`."""
+    """Pull these proposed payloads of the round from `holder` or another peer, then call `holds` for each."""
 
     number: int
     participants: tuple[Participant, ...]
@@ -45,7 +45,7 @@ class FetchPayloads:
 
 @dataclass(frozen=True)
 class CatchUp:
-    """`peer` is in round `number` already: get its `commits_since`, and `receive` them in order."""
+    """Get `commits_since` from `peer`, which is in round `number` already, and `receive` them in order."""
 
     number: int
     peer: str
@@ -53,9 +53,9 @@ class CatchUp:
 
 @dataclass(frozen=True)
 class ChainLeft:
-    """The chain was left for a better one (forks.py): what was applied from round `number` on does not hold any more.
+    """Roll back: the peer switched to a better chain (forks.py), so commits applied from round `number` on are invalid.
 
-    The commits of the other one are applied next.
+    The commits of the better chain are applied next.
     """
 
     number: int
@@ -63,9 +63,9 @@ class ChainLeft:
 
 @dataclass(frozen=True)
 class Reject:
-    """A message that changed nothing, and why: for the log.
+    """Log that a message changed nothing, and the reason.
 
-    `parted`: its sender's chain is another one, or its log may tell what this one does not: get it, and `compare`.
+    `parted`: the sender is on another chain, or its log may contain more than this one: get its log and `compare`.
     """
 
     sender: str

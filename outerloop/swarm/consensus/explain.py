@@ -1,4 +1,4 @@
-"""Why a round is not decided yet, in one line for people: who or what is waited for."""
+"""One line for users that explains why a round is not decided yet: what it waits for, from which peers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from outerloop.swarm.consensus.chain import CommitChain
 from outerloop.swarm.consensus.commit import majority
 from outerloop.swarm.consensus.proposer import candidates
 
-NAMED = 5  # peers named in a line, the others are counted
+NAMED = 5  # peers named in a line; the others are only counted
 
 
 def waiting_for(agreement: CommitChain) -> str:
@@ -39,7 +39,7 @@ def _as_leader(agreement: CommitChain) -> str:
     if memory.promised > 0 and len(memory.roster) - len(silent) < needed:
         return f"{len(memory.roster) - len(silent)} of {needed} promises are here; none of {names(silent)}"
     if gathering.wanted:
-        return f"proposed before, payloads of {names(one.peer for one in gathering.wanted)} are to be fetched"
+        return f"proposed before; payloads of {names(one.peer for one in gathering.wanted)} are not here yet"
     here, awaited = {one.peer for one in candidates(memory, agreement.countable)}, agreement.awaited
     enough = agreement.closing.needed(
         len(memory.roster), awaited=len(awaited), grace=gathering.grace, deadline=gathering.deadline
@@ -48,7 +48,7 @@ def _as_leader(agreement: CommitChain) -> str:
 
 
 def names(peers: Iterable[str]) -> str:
-    """Some of them, and how many more."""
+    """Return the first NAMED names and how many more there are."""
     known = sorted(set(peers))
     more = f" and {len(known) - NAMED} more" if len(known) > NAMED else ""
     return ", ".join(known[:NAMED]) + more

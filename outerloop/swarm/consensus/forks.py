@@ -1,16 +1,16 @@
-"""Two chains of one run: where they part, and which of the two all go on with.
+"""Forks: where two chains of one run part, and which of the two all peers continue.
 
-A majority of a roster decides, two majorities share a peer, and an honest one votes once: a round that is decided twice
-shows a peer that lied. Both certificates are looked at (scrutiny.doubt), their signatures are witnessed
-(equivocation.py), and who has lied is expelled. Then all go on with the same chain:
+A majority of a roster decides, two majorities share a peer, and an honest peer votes once: a round that is decided
+twice proves that a peer lied. Both certificates are checked (validity.doubt), their signatures are recorded as evidence
+(equivocation.py), and the peer that lied is expelled. Then all peers continue the same chain:
 
-    at the first round that differs    the commit that was proposed first in the lower view; of one view, the smaller
-                                       digest. The length of the chains plays no part
+    at the first round that differs    the commit whose first proposal was in the lower view; if the views are equal,
+                                       the one with the smaller digest. The length of the chains plays no part
 
-Both belong to the commit itself, not to one of the certificates that it may have, so this is a strict order of the
-commits of a round and, by the first round that differs, of chains: all come to the same one, and nobody goes back to
-one that it has left. It takes logs that reach back to where the chains part. `apart` tells of those that do not: what
-they show is that there are two chains, and neither which one is better nor who lied.
+View and digest belong to the commit itself, not to one of its possible certificates. So this is a strict order of the
+commits of a round and, by the first round that differs, of chains: all peers choose the same chain, and none returns to
+a chain that it has left. This needs logs that reach back to the fork. `apart` detects logs that do not: they show that
+there are two chains, but neither which one is better nor which peer lied.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from outerloop.swarm.consensus.messages import CommitCertificate
 
 
 class ForkPoint(NamedTuple):
-    """The last commit of both chains, whose roster decided the next round, and what that came to on either."""
+    """The last common commit, whose roster decided the next round, and that round's commit on each of the chains."""
 
     base: CommitCertificate
     own: CommitCertificate
@@ -32,7 +32,7 @@ class ForkPoint(NamedTuple):
 
 
 def linked(log: Sequence[CommitCertificate]) -> bool:
-    """Whether a log is one piece of a chain: at least one commit, and each follows the one before it."""
+    """Return whether a log is one piece of a chain: at least one commit, and each follows the one before it."""
     follows = (
         (later.commit.number, later.commit.parent) == (one.commit.number + 1, one.commit.digest)
         for one, later in pairwise(log)
@@ -43,7 +43,7 @@ def linked(log: Sequence[CommitCertificate]) -> bool:
 def parting(ours: Sequence[CommitCertificate], theirs: Sequence[CommitCertificate]) -> ForkPoint | None:
     """Return where two linked logs part.
 
-    None where they do not show that: they hold the same, or neither holds the last commit of both chains.
+    Return None if they do not show that: their common rounds agree, or neither contains the last common commit.
     """
     known, told = {one.commit.number: one for one in ours}, {one.commit.number: one for one in theirs}
     for number in sorted(known.keys() & told.keys()):
@@ -55,18 +55,18 @@ def parting(ours: Sequence[CommitCertificate], theirs: Sequence[CommitCertificat
 
 
 def apart(ours: Sequence[CommitCertificate], theirs: Sequence[CommitCertificate]) -> bool:
-    """Whether two linked logs are of different chains and do not show where these part."""
+    """Return whether two linked logs belong to different chains but do not show where these part."""
     known, told = digests(ours), digests(theirs)
     differ = any(known[number] != told[number] for number in known.keys() & told.keys())
     return differ and parting(ours, theirs) is None
 
 
 def digests(log: Sequence[CommitCertificate]) -> dict[int, bytes]:
-    """Return what a linked log tells of a chain, by number: its commits, and the one before them."""
+    """Return the digests that a linked log proves, by number: of its commits, and of the commit before them."""
     first = log[0].commit
     return {first.number - 1: first.parent} | {one.commit.number: one.commit.digest for one in log}
 
 
 def is_better(one: Commit, other: Commit) -> bool:
-    """Whether all go on with the first of two commits of one round that follow the same commit."""
+    """Return whether all peers continue with `one`, of two commits of one round with the same parent."""
     return (one.view, one.digest) < (other.view, other.digest)

@@ -1,15 +1,16 @@
-"""When the leader of a round closes the gather: everybody who is in by then takes part, the others go on to the next.
+"""The rule by which the leader of a round closes the gather. Peers whose payloads are in take part in this round; the
+others continue with the next one.
 
-    all in         at once: of those that may take part
-    grace over     what `quorum` says of the roster is in:
+    all in         closes at once when the payloads of all roster peers that may take part are in
+    grace over     closes when the share of the roster that `quorum` names is in:
                        "majority"   more than half of it
-                       "min_peers"  no more than min_fraction of it and min_peers
-                       "all"        all of it: a peer that is gone stops the run; one that is expelled does not
-    deadline over  min_peers are in; with "all", as before
+                       "min_peers"  only min_fraction of it and min_peers
+                       "all"        all of it: a peer that is gone stops the run, an expelled one does not
+    deadline over  closes when min_peers are in; with "all", as before
 
-Besides, min_peers and min_fraction of the roster must be in at the end of the grace whatever the quorum. Grace and
-deadline are events that the leader's own clock sends. Below min_peers nothing ever closes. This is about payloads: what
-closes is decided by a majority of the roster in any case.
+At the end of the grace, min_peers and min_fraction of the roster must be in whatever the quorum. Grace and deadline
+are events from the leader's own clock. Below min_peers the gather never closes. All of this is about payloads: the
+commit itself is always decided by a majority of the roster.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class GatherPolicy:
-    """`min_fraction` of the roster, 0 to 1; `quorum` as above."""
+    """The settings of the rule. `min_fraction`: of the roster, 0 to 1. `quorum`: as described above."""
 
     min_peers: int
     min_fraction: float
@@ -28,14 +29,17 @@ class GatherPolicy:
 
     def __post_init__(self) -> None:
         if self.min_peers < 1 or not 0 <= self.min_fraction <= 1:
-            raise ValueError(f"min_peers is 1 or more and min_fraction 0 to 1; came {self}")
+            raise ValueError(f"min_peers is 1 or more and min_fraction 0 to 1; got {self}")
 
     def closes(self, held: int, roster: int, *, awaited: int, grace: bool, deadline: bool) -> bool:
-        """Whether `held` payloads of a roster of so many, of which `awaited` may be counted, are enough now."""
+        """Return whether `held` payloads are enough now, for a `roster` of which `awaited` peers may be counted.
+
+        All three are numbers of peers.
+        """
         return held >= self.needed(roster, awaited=awaited, grace=grace, deadline=deadline)
 
     def needed(self, roster: int, *, awaited: int, grace: bool, deadline: bool) -> int:
-        """How many payloads are enough now. More than the roster has when it is smaller than min_peers."""
+        """Return how many payloads are enough now. May exceed the roster if that is smaller than min_peers."""
         if self.quorum == "all" or not (grace or deadline):
             return max(self.min_peers, awaited)
         if deadline:

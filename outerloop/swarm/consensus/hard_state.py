@@ -1,7 +1,7 @@
-"""What a peer of the agreement remembers through a crash: the last commits, what it promised, what it accepted.
+"""The durable state of a peer of the agreement: the last commits, what it promised, and what it accepted.
 
-It lies beside the peer's identity, and the two share one fate: a peer that lost its memory might vote twice, so it
-comes back with a new identity. Payloads that an accepted commit names must outlive a crash as well (see agreement).
+It is stored next to the peer's identity, and both are kept or lost together: a peer that lost this state might vote
+twice, so it returns with a new identity. Payloads that an accepted commit names must survive a crash too (chain.py).
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ from outerloop.swarm.validation import (
 
 VERSION = 4
 ROUNDS_KEPT = 8
-"""Commits that a peer can be behind and still be brought up by replay."""
+"""The most commits that a peer can be behind and still catch up by replay."""
 
 
 @dataclass(frozen=True)
 class HardState:
-    """Immutable: an event makes a new one. `log`: the last commits, the last of them is the head.
+    """Immutable durable state of one peer: every event that changes it creates a new instance.
 
-    `promised`: the view at hand; nothing of an earlier one is accepted any more. `accepted`: the last that was.
-    Both are about the round after the head. `left`: number and digest of commits of chains that this peer has left
-    (forks.py) and may still come to; it may have voted after them, and what it voted is forgotten.
+    `log`: the last commits, ending with the head. `promised`: the current view; nothing of an earlier view is accepted
+    any more. `accepted`: the proposal accepted last. Both are about the round after the head. `left`: number and digest
+    of commits of chains that this peer has left (forks.py) and may still reach again. It may have voted after them, and
+    no longer knows how.
     """
 
     run: str
@@ -52,15 +53,18 @@ class HardState:
 
     @staticmethod
     def first(*, run: str, peer: str, roster: Iterable[str], number: int = 0) -> HardState:
-        """Of a peer that is there from the beginning, when round `number` is the first."""
+        """Return the state of a peer that takes part from the first round, `number`."""
         return HardState(run, peer, (CommitCertificate(genesis(run, roster, first=number), 0, ()),))
 
     @staticmethod
     def joining(*, run: str, peer: str, head: CommitCertificate) -> HardState:
-        """Of a newcomer that downloaded the state as of `head`. Raises ValueError when it has voted there already."""
+        """Return the state of a newcomer that downloaded the run's state as of `head`.
+
+        Raises ValueError if the peer is in the roster already, and so may have voted.
+        """
         if peer in head.commit.roster:
             raise ValueError(
-                f"{peer} is in the roster but brings no memory: remove its identity file, join as a new peer"
+                f"{peer} is in the roster but has no saved state: remove its identity file and join as a new peer"
             )
         return HardState(run, peer, (head,))
 
@@ -70,7 +74,7 @@ class HardState:
 
     @property
     def number(self) -> int:
-        """Of the round that is to be decided."""
+        """The round to be decided."""
         return self.head.number + 1
 
     @property
@@ -80,34 +84,34 @@ class HardState:
 
     @property
     def votes(self) -> bool:
-        """Whether this peer has a vote in the round: it is in the roster, and has not forgotten an earlier vote."""
+        """Whether this peer has a vote in the round: it is in the roster and has not lost the record of its votes."""
         return self.peer in self.roster and (self.head.number, self.head.digest) not in self.left
 
     def leader(self, view: int) -> str:
         return leader(self.run, self.number, view, self.roster)
 
     def learned(self, decided: CommitCertificate) -> HardState:
-        """The next commit is known: on to the round after it."""
+        """Return the state after learning the next commit: it becomes the head."""
         assert decided.commit.number == self.number and decided.commit.parent == self.head.digest
         return self._after((*self.log, decided)[-ROUNDS_KEPT:])
 
     def back_to(self, base: CommitCertificate) -> HardState:
-        """Return the memory as of `base`, a commit of this chain, without votes: the chain after it is left."""
+        """Return the state with `base`, a commit of this chain, as head, without votes and later commits."""
         kept = tuple(one for one in self.log if one.commit.number < base.commit.number)
         after = {(one.commit.number, one.commit.digest) for one in self.log if one.commit.number > base.commit.number}
         return HardState(self.run, self.peer, (*kept, base), left=self.left | after)
 
     def skipped_to(self, decided: CommitCertificate) -> HardState:
-        """Return the memory of a peer that downloaded the state as of a later commit."""
+        """Return the state after the peer downloaded the run's state as of a later commit."""
         assert decided.commit.number >= self.number
         return self._after((decided,))
 
     def reaching_back(self, log: Iterable[CommitCertificate]) -> HardState:
-        """Return the same with earlier commits of the same chain, as far as ROUNDS_KEPT."""
+        """Return the same state with earlier commits of the chain prepended to the log, up to ROUNDS_KEPT in all."""
         return replace(self, log=(*log, *self.log)[-ROUNDS_KEPT:])
 
     def _after(self, log: tuple[CommitCertificate, ...]) -> HardState:
-        """Return the memory with another head; earlier commits than that one do not become the head any more."""
+        """Return the state with another log. Forget left commits before its head: they cannot become the head again."""
         left = frozenset(one for one in self.left if one[0] >= log[-1].commit.number)
         return HardState(self.run, self.peer, log, left=left)
 
@@ -126,7 +130,7 @@ class HardState:
 
     @staticmethod
     def from_bytes(content: bytes, *, run: str, peer: str) -> HardState:
-        """Raises MalformedMessage when it is damaged, of another version, or another run's or peer's."""
+        """Raises MalformedMessage if it is damaged, of another version, or belongs to another run or peer."""
         value = unpacked(content, "the memory of the agreement")
         found = fields(value, "the memory", ("version", "run", "peer", "log", "promised", "accepted", "left"))
         whole(found["version"], "the memory's version", least=VERSION, most=VERSION)
@@ -152,7 +156,7 @@ def _log(value: Any) -> tuple[CommitCertificate, ...]:
 def _left(value: Any) -> frozenset[tuple[int, bytes]]:
     rows = items(value, "the commits that were left")
     if any(type(row) is not list or len(row) != 2 for row in rows):
-        raise MalformedMessage(f"a commit that was left is [number, sha256]; came {quote(value)}")
+        raise MalformedMessage(f"a commit that was left is [number, sha256]; got {quote(value)}")
     return frozenset(
         (whole(number, "the number of a commit that was left", most=MAX_NUMBER), digest(sha256, "its sha256"))
         for number, sha256 in rows
@@ -160,11 +164,11 @@ def _left(value: Any) -> frozenset[tuple[int, bytes]]:
 
 
 def leader(run: str, number: int, view: int, roster: tuple[str, ...]) -> str:
-    """All in turn, so that a dead one leads one view and not the next as well."""
+    """Return the leader of a view. All peers lead in turn, so a dead peer leads one view but not the next."""
     return turns(run, number, roster)[view % len(roster)]
 
 
 @lru_cache(maxsize=64)
 def turns(run: str, number: int, roster: tuple[str, ...]) -> list[str]:
-    """The peers of the roster in the order of the sha256 of (run, round, peer): another one in each round."""
+    """Return the peers ordered by the sha256 of (run, round, peer), a different order in each round."""
     return sorted(roster, key=lambda peer: hashlib.sha256(msgpack.packb([run, number, peer])).digest())

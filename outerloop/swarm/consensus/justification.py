@@ -1,21 +1,21 @@
-"""Why a leader may propose this commit: the rule of proposer.py, checked by whoever is shown the proposal.
+"""Justification of a proposal: proof that its leader followed the rule of proposer.py, checked by every recipient.
 
 A proposal carries one link for every view in which its commit was proposed: the leader's signed accept, and from view 1
 on the signed promises of a majority for that view, each with what its peer had accepted.
 
-    first link    the commit's own view; none of its promises tells of a commit: the choice was free
-    next link     the latest that its promises tell of is this commit, in the view of the link before
+    first link    the view of the first proposal; none of its promises reports a commit, so the choice was free
+    next link     the latest commit that its promises report is this one, in the view of the previous link
 
-Where they tell of two commits in the latest view, the leader of that view has proposed both. Its own promise does not
-count then, the others are a majority without it, and what most of them tell of is the one. So one liar of four forks
-nothing: what was decided was accepted by two of the three others, and two of them tell so.
+If promises report two commits in the latest view, the leader of that view has proposed both. Then its own promise does
+not count, the others must be a majority without it, and the commit that most of them report is chosen. So one liar of
+four forks nothing: what was decided was accepted by two of the three others, and two of them report it.
 
-Accountability. Two decided commits X and Y of one round name a peer that lied, whoever and however many did. Let a
-majority accept X in view v and Y in view w. Where v = w, a peer is in both majorities and has accepted two commits in
-one view. Else let v < w, and take the first link of Y of a view after v: a peer that promised there is one that
-accepted X in view v. Either it told of nothing, of less than v, or of another commit in v, which no honest peer does;
-or it told of X in v, and so the link before is of view v: then the leader of v has signed both X and Y there. All
-signatures are in the two certificates, except a leader's of view 0: its acceptors have got that with the proposal. (As
+Accountability. Two decided commits X and Y of one round identify a peer that lied, whichever and however many lied. Let
+a majority accept X in view v and Y in view w. If v = w, a peer is in both majorities and has accepted two commits in
+one view. Otherwise let v < w, and take the first link of Y in a view after v: a peer that promised there also accepted
+X in view v. Either it reported nothing, a view before v, or another commit in v, which no honest peer does; or it
+reported X in v, so the previous link is of view v, and the leader of v has signed both X and Y there. All signatures
+are in the two certificates, except a leader's of view 0: its acceptors received that with the proposal. (As
 in the forensics of Sheng et al., "BFT Protocol Forensics", CCS 2021, arXiv 2010.06785; promises are Paxos's, and carry
 their proof as the view changes of PBFT do, Castro and Liskov, OSDI 1999.)
 """
@@ -32,7 +32,7 @@ from outerloop.swarm.consensus.statements import AcceptSigner, accept, promise
 
 
 def flaw(roster: tuple[str, ...], proposal: Accepted, notary: AcceptSigner) -> str:
-    """Return why nobody may accept this proposal, as far as its signatures tell; empty when there is no reason."""
+    """Return why no peer may accept this proposal, judged by its signatures; empty if there is no reason."""
     commit, before = proposal.commit, None
     if not proposal.links or proposal.links[0].view != commit.view:
         return f"does not show that commit {commit.number} was proposed in view {commit.view}"
@@ -60,14 +60,14 @@ def _unjustified(
         return f"{len(promised)} of its {len(link.pledges)} promises are signed by peers of the roster of {len(roster)}"
     view, commits = binding(pledges)
     if before is None:
-        return f"the promises tell of another, accepted in view {view}" if commits else ""
+        return f"the promises report another, accepted in view {view}" if commits else ""
     if view != before.view or commit.digest not in commits:
-        return f"the promises do not tell of it as the last accepted, in view {before.view}"
+        return f"the promises do not report it as the last accepted, in view {before.view}"
     return ""
 
 
 def credible(sitting: str, number: int, roster: tuple[str, ...], pledges: tuple[Pledge, ...]) -> tuple[Pledge, ...]:
-    """Return the promises without that of a leader that has proposed two commits in the latest view told of."""
+    """Return the promises, without that of the leader of the latest view reported if two commits are reported there."""
     told = {one.accepted for one in pledges if one.accepted}
     latest = max((view for view, _ in told), default=0)
     if sum(view == latest for view, _ in told) < 2:
@@ -76,8 +76,10 @@ def credible(sitting: str, number: int, roster: tuple[str, ...], pledges: tuple[
 
 
 def binding(pledges: Collection[Pledge]) -> tuple[int, set[bytes]]:
-    """Return the latest view that promises tell of, and what most of them have accepted there: one of these commits is
-    to be proposed again. None of them: the choice is free."""
+    """Return the latest view that promises report, and the commits accepted there by the most peers.
+
+    One of these commits must be proposed again. If there are none, the choice is free.
+    """
     told = Counter(one.accepted for one in pledges if one.accepted)
     latest = max((view for view, _ in told), default=-1)
     tellers = {digest: count for (view, digest), count in told.items() if view == latest}

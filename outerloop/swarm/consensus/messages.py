@@ -1,15 +1,15 @@
-"""What peers say to each other about a round, as maps of msgpack. All but CommitCertificate name the round and the
-sender's head.
+"""Messages between peers about a round, as msgpack maps. All but CommitCertificate name the round and the sender's
+head.
 
-    here      I want to be in this view, signed
-    wishes    the same of several peers: those of a majority are a certificate of the view that they all want to reach
-    promise   to that view's leader: I accept nothing of an earlier view any more, and this is what I have accepted
-    propose   the leader to all: this shall be the commit, and I have accepted it; after view 0 also why it must be
-    accept    to the leader: I hold its payloads and have accepted it
-    decided   a majority of the roster has: these peers
-    ask       a peer outside the roster: I hold the head, count my payload and let me in
+    here      to all: I want to be in this view (signed)
+    wishes    the same from several peers; from a majority they are a certificate for the view that all of them want
+    promise   to the view's leader: I accept nothing of an earlier view any more, and this is what I have accepted
+    propose   from the leader to all: I propose and have accepted this commit; after view 0 with its justification
+    accept    to the leader: I hold the commit's payloads and have accepted it
+    decided   a majority of the roster has accepted it: these peers, with their signatures
+    ask       from a peer outside the roster: I hold the head; count my payload and admit me
 
-Who says it is proven by the stream that it comes on, and no field. What is shown to others is signed (statements.py).
+The sender is proven by the stream of the message, not by a field. What others are shown is signed (statements.py).
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from outerloop.swarm.validation import (
 )
 
 MAX_MESSAGE_BYTES = 2 << 20
-"""Of any message as msgpack: 1024 participants with the longest ids, who all asked, roster, accepts and 8 views in
-which the commit was proposed (justification.py) fit."""
+"""Size limit of any message as msgpack. Enough for 1024 participants with the longest ids that all asked to be counted,
+the roster, the accepts and 8 views in which the commit was proposed (justification.py)."""
 
 T = TypeVar("T")
 
 
 class ViewWish(NamedTuple):
-    """A peer wants to be in a view of the round, signed by it."""
+    """A signed statement of a peer that it wants to be in a view of the round."""
 
     peer: str
     view: int
@@ -55,7 +55,7 @@ class ViewWish(NamedTuple):
 
 
 class Pledge(NamedTuple):
-    """A promise as it is shown to others: whose, what it had accepted (view and digest), signed by it."""
+    """A promise in the form that is forwarded to others: the peer, what it had accepted (view, digest), signature."""
 
     peer: str
     accepted: tuple[int, bytes] | None
@@ -72,8 +72,8 @@ class Pledge(NamedTuple):
 
 
 class ChainLink(NamedTuple):
-    """A view in which a commit was proposed: the promises of a majority that justify it there, none in view 0, and
-    the signature of the accept of that view's leader."""
+    """A view in which a commit was proposed, with the promises of a majority that justify it there (none in view 0) and
+    the signature of the leader's accept."""
 
     view: int
     pledges: tuple[Pledge, ...]
@@ -89,7 +89,7 @@ class ChainLink(NamedTuple):
 
 @dataclass(frozen=True)
 class Accepted:
-    """A proposal that was accepted: the commit, and the views in which it was proposed so far, the last one's last."""
+    """A proposal that was accepted: the commit, and a link for each view in which it was proposed, latest view last."""
 
     commit: Commit
     links: tuple[ChainLink, ...]
@@ -100,7 +100,7 @@ class Accepted:
 
     @property
     def vote(self) -> tuple[int, bytes]:
-        """What a promise tells of it."""
+        """The view and digest that a promise reports."""
         return self.view, self.commit.digest
 
     def to_map(self) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class Accepted:
 
 @dataclass(frozen=True)
 class ViewChange:
-    """`view`: where this peer wants to be, at most one beyond where it is."""
+    """A peer's wish for a view. `view`: the view that it wants to be in, at most one beyond its current one."""
 
     number: int
     head: bytes
@@ -146,7 +146,7 @@ class Promise:
 
 @dataclass(frozen=True)
 class Propose:
-    """`accepted`: the proposal, which its leader has accepted in the view in which it is made."""
+    """A leader's proposal. `accepted`: the proposal, which the leader has accepted in the view of the proposal."""
 
     accepted: Accepted
 
@@ -165,7 +165,7 @@ class Propose:
 
 @dataclass(frozen=True)
 class Accept:
-    """`digest`: of the commit that is accepted. `signature`: of this peer over it, to be shown to all."""
+    """A vote for a proposal. `digest`: of the accepted commit. `signature`: this peer's, which is shown to all."""
 
     number: int
     head: bytes
@@ -176,10 +176,11 @@ class Accept:
 
 @dataclass(frozen=True)
 class CommitCertificate:
-    """`view`: in which a majority accepted it. `accepts`: who did, in order, each with its signature.
+    """A decided commit with its proof. `view`: in which a majority accepted it. `accepts`: the accepting peers, in
+    order, each with its signature.
 
-    `links`: the views in which it was proposed, the last of them `view`; none when that is view 0. Of two decided
-    commits of one round they tell who lied (justification.py).
+    `links`: the views in which it was proposed, ending with `view`; none if that is view 0. The links of two decided
+    commits of one round reveal which peer lied (justification.py).
     """
 
     commit: Commit
@@ -198,7 +199,7 @@ class CommitCertificate:
         view = whole(found["view"], "a decided view", least=commit.view, most=MAX_VIEW)
         links = _links(found["links"], commit.view)
         if (links[-1].view if links else 0) != view:
-            raise MalformedMessage(f"links of a decided commit end in its view {view}; came {quote(found['links'])}")
+            raise MalformedMessage(f"links of a decided commit end in its view {view}; got {quote(found['links'])}")
         return CommitCertificate(commit, view, _rows(found["accepts"], "accepts", _accept), links)
 
 
@@ -232,7 +233,7 @@ NAMES = {
 
 
 def to_map(message: Message) -> dict[str, Any]:
-    """A message as a map that msgpack takes, with its kind."""
+    """Return a message as a map for msgpack, with its kind."""
     kind = {"kind": KINDS[type(message)]}
     if isinstance(message, CommitCertificate):
         return {**kind, "decided": message.to_map()}
@@ -253,10 +254,10 @@ def to_map(message: Message) -> dict[str, Any]:
 
 
 def from_map(value: Any) -> Message:
-    """A stranger's map -> a message. Raises MalformedMessage."""
+    """Return the message in an untrusted map. Raises MalformedMessage."""
     kind = value.get("kind") if isinstance(value, dict) else None
     if not isinstance(kind, str) or kind not in NAMES:
-        raise MalformedMessage(f"a message is a map whose kind is one of {', '.join(NAMES)}; came {quote(value)}")
+        raise MalformedMessage(f"a message is a map whose kind is one of {', '.join(NAMES)}; got {quote(value)}")
     found = fields(value, kind, ("kind", *NAMES[kind]))
     if kind == "decided":
         return _decided(found["decided"])
@@ -283,19 +284,19 @@ def _view(value: Any, *, least: int = 0) -> int:
 
 def _row(value: Any, length: int, what: str) -> list[Any]:
     if type(value) is not list or len(value) != length:
-        raise MalformedMessage(f"{what}; came {quote(value)}")
+        raise MalformedMessage(f"{what}; got {quote(value)}")
     return value
 
 
 def _rows(value: Any, what: str, one: Callable[[Any], T]) -> tuple[T, ...]:
-    """Rows that begin with a peer, each peer once and in order."""
+    """Parse rows that begin with a peer. Check that each peer comes once and in order."""
     rows = tuple(one(row) for row in items(value, what))
     ascending([row[0] for row in rows], what)  # type: ignore[index]
     return rows
 
 
 def _links(value: Any, first_view: int, *, least: int = 0) -> tuple[ChainLink, ...]:
-    """In the order of views; the first is the one in which the commit was proposed first."""
+    """Parse links. Check that they are in the order of views and start with the view of the first proposal."""
     links = tuple(ChainLink.from_list(row) for row in items(value, "links", least=least))
     views = [link.view for link in links]
     if views != sorted(set(views)) or views[:1] not in ([], [first_view]):
@@ -328,10 +329,10 @@ def _proposal(value: Any) -> Accepted:
 
 
 def _earlier(value: Any, number: int, head: bytes, view: int) -> Accepted | None:
-    """What a promise says was accepted: of the same round after the same head, in an earlier view."""
+    """Parse what a promise reports as accepted. It must be of the same round and head, in an earlier view."""
     if value is None:
         return None
     accepted = _proposal(value)
     if (accepted.commit.number, accepted.commit.parent) != (number, head) or accepted.view >= view:
-        raise MalformedMessage("a promise tells what was accepted in an earlier view of the same round")
+        raise MalformedMessage("a promise reports what was accepted in an earlier view of the same round")
     return accepted

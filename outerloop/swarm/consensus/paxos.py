@@ -1,16 +1,16 @@
-"""One round's decree: single-decree Paxos over the round's roster, with what one peer remembers and knows of it.
+"""Single-decree Paxos over the roster of one round, as run by one peer with its durable and volatile state.
 
     view 0       leader(0) closes the gather (gather_policy.py), accepts its own proposal, and proposes it to all
-    accept       a peer accepts what is proposed in the view that it is in, once it is its own head's next commit, the
-                 roster that it names follows (validity.py), and every payload named is held
-    decided      the leader has accepts of a majority (chain.py goes on from there)
-    view v > 0   begins for a peer when a majority wants it to (view_change.py): it promises v to leader(v). With
-                 promises of a majority the leader proposes what was accepted in the highest view among them, else its
-                 own choice; it holds the payloads and accepts its proposal itself before it proposes. The promises go
-                 with the proposal, and are looked at by all (justification.py); they prove the view as well
+    accept       a peer accepts the proposal of its current view if the commit follows its own head, the next roster
+                 obeys the rules (validity.py), and this peer holds every payload named
+    decided      the leader has accepts of a majority (continued in chain.py)
+    view v > 0   begins for a peer when a majority wants it (view_change.py): the peer promises v to leader(v). With
+                 promises of a majority the leader proposes what was accepted in the highest view among them, otherwise
+                 its own choice. It holds the payloads and accepts its own proposal before it sends it. The promises are
+                 sent with the proposal and checked by every peer (justification.py); they also prove the view
 
-A leader proposes once in a view: its own accept is on disk before anybody hears of the proposal, and is found there
-after a crash. That view 0 needs no promises rests on this, and on there being no earlier view.
+A leader proposes once in a view: its own accept is on disk before any peer receives the proposal, and is found there
+after a crash. View 0 needs no promises because of this, and because there is no earlier view.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from outerloop.swarm.consensus.view_change import Pacemaker
 
 
 class PaxosInstance(Pacemaker):
-    """`held` are payloads by round."""
+    """One peer's part in deciding the current round. `held`: the payloads on disk, by round."""
 
     def __init__(
         self,
@@ -65,27 +65,30 @@ class PaxosInstance(Pacemaker):
 
     @property
     def proposed(self) -> Accepted | None:
-        """What this peer has proposed as the leader of the view at hand: its own accept says so, also after a crash."""
+        """This peer's proposal as the leader of the current view, known from its own accept, even after a crash."""
         accepted = self.memory.accepted
         return accepted if self.leads and accepted is not None and accepted.view == self.view else None
 
     @property
     def payloads(self) -> frozenset[Participant]:
-        """Those of the round that are held."""
+        """The payloads of the round that this peer holds."""
         return self.held.get(self.number, frozenset())
 
     @property
     def countable(self) -> frozenset[Participant]:
-        """Those of them that a commit of this peer's choice may count."""
+        """The held payloads that this peer may count in a commit of its own choice."""
         return frozenset(one for one in self.payloads if self._allowed(one.peer))
 
     @property
     def awaited(self) -> frozenset[str]:
-        """The peers of the roster whose payloads it may count: without those that were expelled."""
+        """The roster peers whose payloads this peer may count: without expelled peers."""
         return frozenset(filter(self._allowed, self.memory.roster))
 
     def _take(self, sender: str, message: ViewChange | ViewWishes | Promise | Propose | Accept) -> None:
-        """A message about this round, from another peer of its roster. One of a later view moves nobody by itself."""
+        """Process a message about this round from another roster peer.
+
+        A message of a later view does not by itself change this peer's view.
+        """
         if isinstance(message, ViewChange):
             self._take_here(sender, message)
         elif isinstance(message, ViewWishes):
@@ -103,16 +106,16 @@ class PaxosInstance(Pacemaker):
     # as the leader
 
     def _take_promise(self, sender: str, promise: Promise) -> None:
-        """Kept for a later view; its sender is asked for the proof of that."""
+        """Check and record a promise. If it is for a later view, ask its sender for the proof of that view."""
         if self.memory.leader(promise.view) != self.memory.peer:
             self._refuse(sender, f"promises view {promise.view} to a peer that does not lead it")
             return
         said = statements.promise(self.number, self.memory.head.digest, promise.view, promise.vote)
         if not self.notary.right(sender, said, promise.signature):
-            self._refuse(sender, f"promises view {promise.view} without signing that")
+            self._refuse(sender, f"promises view {promise.view} without a valid signature")
             return
         if promise.accepted and (reason := self._against(promise.accepted)):
-            self._refuse(sender, f"has accepted what nobody may: {reason}")
+            self._refuse(sender, f"has accepted what no peer may accept: {reason}")
             return
         if promise.accepted and (reason := self._reluctance(promise.accepted.commit, (), first=False)):
             self._turn_down(sender, promise.accepted.commit, reason)
@@ -147,10 +150,10 @@ class PaxosInstance(Pacemaker):
         return True
 
     def _take_accept(self, sender: str, accept: Accept) -> None:
-        """Count one for this peer's proposal. One for another commit is checked too: two of a view are evidence."""
+        """Count an accept of this peer's proposal. Check others too: two different accepts of one view are evidence."""
         said = statements.accept(self.number, accept.head, accept.view, accept.digest)
         if not self.notary.right(sender, said, accept.signature):
-            self._refuse(sender, f"accepts in view {accept.view} without signing that")
+            self._refuse(sender, f"accepts in view {accept.view} without a valid signature")
             return
         is_own = self.proposed is not None and accept.digest == self.proposed.commit.digest
         if is_own and sender not in self.gathering.acceptors:
@@ -158,7 +161,7 @@ class PaxosInstance(Pacemaker):
             self.gathering = replace(self.gathering, accepts=accepts)
 
     def _decided(self) -> CommitCertificate | None:
-        """What this peer proposed, once a majority has accepted it."""
+        """Return the certificate of this peer's proposal, once a majority has accepted it."""
         proposed, accepts = self.proposed, self.gathering.accepts
         if proposed is None or 1 + len(accepts) < majority(self.memory.roster):
             return None
@@ -170,9 +173,9 @@ class PaxosInstance(Pacemaker):
     # as a follower
 
     def _take_proposal(self, sender: str, proposal: Accepted) -> None:
-        """Of the view at hand or a later one, which its promises prove.
+        """Check and keep a proposal of the current view, or enter the later view that its promises prove.
 
-        A leader that proposes what no peer may accept has used up its view: this peer wants the next one at once.
+        A leader that proposes what no peer may accept has used up its view: this peer wishes for the next one at once.
         """
         pledges, first = proposal.links[-1].pledges, len(proposal.links) == 1
         if reason := self._not_its_turn(sender, proposal):
@@ -187,13 +190,13 @@ class PaxosInstance(Pacemaker):
             self._wait_for_payloads(proposal)
 
     def _wait_for_payloads(self, proposal: Accepted) -> None:
-        """Accept a proposal as soon as all is held that it counts."""
+        """Keep a proposal, to be accepted once all payloads that it counts are held."""
         if proposal.view > self.view:
             self._enter(proposal.view)
         self.gathering = replace(self.gathering, proposal=proposal)
 
     def _accept(self) -> bool:
-        """Accept the proposal that waits, if that is possible now."""
+        """Accept the waiting proposal, if that is possible now."""
         proposal, leader = self.gathering.proposal, self.memory.leader(self.view)
         if proposal is None or not self._holds_all(proposal.commit, leader):
             return False
@@ -204,10 +207,10 @@ class PaxosInstance(Pacemaker):
         self._tell([leader], Accept(self.number, head, self.view, digest, signature))
         return True
 
-    # of either
+    # both roles
 
     def _not_its_turn(self, sender: str, proposal: Accepted) -> str:
-        """Why a peer may not propose in this view, or not any more."""
+        """Return why a peer may not propose in this view, or not a second time; empty if it may."""
         if self.memory.leader(proposal.view) != sender:
             return f"proposes in view {proposal.view}, which it does not lead"
         known = [one for one in (self.memory.accepted, self.gathering.proposal) if one and one.view == proposal.view]
@@ -217,14 +220,14 @@ class PaxosInstance(Pacemaker):
         return f"proposes two commits in view {proposal.view}"
 
     def _against(self, proposal: Accepted) -> str:
-        """Why nobody may accept a proposal. The same one need not be looked at twice."""
+        """Return why no peer may accept a proposal, or an empty string. A known proposal is not checked again."""
         told = [one.accepted for _, one in self.gathering.promises]
         if proposal in (self.memory.accepted, self.gathering.proposal, *told):
             return ""
         return self._objection(proposal.commit) or flaw(self.memory.roster, proposal, self.notary)
 
     def _objection(self, commit: Commit) -> str:
-        """Why this cannot be what the round came to, whoever says so; the same on every peer."""
+        """Return why this cannot be the commit of the round, whichever peer reports it. The same on every peer."""
         return objection(
             self.memory,
             commit,
@@ -235,23 +238,26 @@ class PaxosInstance(Pacemaker):
         )
 
     def _reluctance(self, commit: Commit, pledges: tuple[Pledge, ...], *, first: bool) -> str:
-        """Why this peer does not vote for what others may; it does where one that is honest tells of its accept."""
+        """Return why this peer does not vote for a commit that others may vote for, or an empty string.
+
+        It does vote if so many peers report an accept of the commit that one of them is honest.
+        """
         tellers = [one for one in pledges if one.accepted and one.accepted[1] == commit.digest]
         if len(tellers) > most_faulty(self.memory.roster):
             return ""
         return reluctance(self.memory, commit, first=first, absent_rounds=self._absent_rounds, allowed=self._allowed)
 
     def _turn_down(self, sender: str, commit: Commit, reason: str) -> None:
-        """Where the log here is too short to tell who was absent, the sender's log may be longer."""
+        """Reject a commit. Ask for the sender's log if the local one is too short to show which peers were absent."""
         short = not tells(self.memory, commit.view, self._absent_rounds)
         self._out.append(Reject(sender, reason, parted=short))
 
     def _willing(self, commit: Commit, pledges: tuple[Pledge, ...]) -> bool:
-        """Whether this peer can propose a commit again."""
+        """Return whether this peer can propose a commit again."""
         return set(commit.participants) <= self.payloads and not self._reluctance(commit, pledges, first=False)
 
     def _holds_all(self, commit: Commit, holder: str) -> bool:
-        """Whether every payload is held; asks once a view for those that are not."""
+        """Return whether this peer holds every payload. Request missing ones, once per view."""
         missing = tuple(one for one in commit.participants if one not in self.payloads)
         if not self.gathering.wanted.issuperset(missing):
             self.gathering = replace(self.gathering, wanted=self.gathering.wanted.union(missing))

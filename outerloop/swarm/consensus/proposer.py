@@ -1,9 +1,9 @@
-"""What the leader of a view proposes: what a majority may have accepted already, else its own choice.
+"""The leader's choice of a proposal: what a majority may have accepted already, otherwise a commit of its own.
 
-may have     in the highest view among the promises of some majority, whichever; those of any will do. So who has
-             accepted a commit whose payloads nobody can get does not hold up a round that a majority can go on with
+may have     accepted in the highest view among the promises of a majority; any majority will do. So a peer that has
+             accepted a commit with unavailable payloads does not block a round that a majority can continue
 
-The promises that it goes by are shown with the proposal, and each acceptor checks them (justification.py).
+The promises behind the choice are sent with the proposal, and each acceptor checks them (justification.py).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Willing = Callable[[Commit, tuple[Pledge, ...]], bool]
 
 @dataclass(frozen=True)
 class ProposalChoice:
-    """The commit to propose and who holds its payloads; `links` of the views in which it was proposed before, and the
-    promises that justify it now."""
+    """The commit to propose and a peer that holds its payloads. `links`: of the views in which it was proposed.
+    `pledges`: the promises that justify it now."""
 
     commit: Commit
     holder: str
@@ -46,11 +46,11 @@ def choice(
     closing: GatherPolicy,
     absent_rounds: int,
 ) -> ProposalChoice | None:
-    """Return what to propose; None: not yet.
+    """Return what to propose, or None if nothing can be proposed yet.
 
-    `promises`: of the view at hand, the own one included; none in view 0. `countable`: the round's payloads that are
-    held and may be counted. `awaited`: the peers of the roster whose payloads may be counted. `willing`: whether a
-    commit that these promises tell of can be proposed again.
+    `promises`: of the current view, including this peer's; none in view 0. `countable`: the round's payloads that are
+    held and may be counted. `awaited`: the roster peers whose payloads may be counted. `willing`: returns whether a
+    commit that these promises report can be proposed again.
     """
     if memory.promised > 0:
         if len(promises) < majority(memory.roster):
@@ -84,7 +84,7 @@ def _own(memory: HardState, gathering: SoftState, countable: Collection[Particip
 
 
 def _considered(memory: HardState, promises: Promises, willing: Willing) -> Promises:
-    """Return those of a majority to go by: without what cannot be proposed again, where the others are enough."""
+    """Return the promises to use. Leave out commits that cannot be proposed again, if the rest is a majority."""
     holder = _latest(promises)
     latest = promises[holder].accepted if holder else None
     if latest is None or willing(latest.commit, _shown(promises)):
@@ -100,7 +100,7 @@ def _shown(promises: Promises) -> tuple[Pledge, ...]:
 
 
 def _latest(promises: Promises) -> str:
-    """Return who tells of what was accepted in the highest view; nobody: the choice is free."""
+    """Return the peer that reports an accept in the highest view; empty if there is none and the choice is free."""
     told = [(one.accepted.view, peer) for peer, one in promises.items() if one.accepted]
     return max(told)[1] if told else ""
 
@@ -113,9 +113,9 @@ def closes(
     awaited: Collection[str],
     closing: GatherPolicy,
 ) -> bool:
-    """Whether the payloads held are enough now: those of the roster count. Learners are waited for in the grace alone.
+    """Return whether the held payloads are enough now. Only roster peers count; learners are awaited during the grace.
 
-    A learner slower than the others by less than the grace would never be counted if nobody waited for it.
+    Without that wait, a learner only slightly slower than the others would never be counted.
     """
     voters = {one.peer for one in candidates(memory, held)}
     grace, deadline = gathering.grace, gathering.deadline
@@ -127,7 +127,7 @@ def closes(
 def candidates(
     memory: HardState, held: Collection[Participant], learners: Collection[str] = ()
 ) -> tuple[Participant, ...]:
-    """One payload of each peer of the roster, and of each learner, that has one here, in order; MAX_PEERS at most."""
+    """Return one held payload per roster peer and per learner, in order, MAX_PEERS at most."""
     by_peer = {one.peer: one for one in sorted(held)}
     peers = [peer for peer in dict.fromkeys([*memory.roster, *sorted(learners)]) if peer in by_peer]
     return tuple(by_peer[peer] for peer in sorted(peers[:MAX_PEERS]))

@@ -1,18 +1,18 @@
-"""Who decides the next round: its roster is proposed with the commit and is fixed when the commit is.
+"""The roster of the next round: it is proposed with the commit and fixed when the commit is decided.
 
-    leaves    who was absent from the last commits up to this one, `absent_rounds` at least, in whose rosters it was. So
-              many different leaders have proposed them that one is honest where fewer than half of the roster lie
-    learns    who asked, signed, after the head of this round: it is asked for payloads, and those that are here are
-              counted, but it has no vote and does not lead (proposer.py, chain.py)
-    enters    a learner whose payload this commit counts, as long as the peers of this round's roster that take part in
-              it stay more than half of the next one: they are alive, and newcomers who vanish later do not stop them
+    leaves    a peer that was in the rosters of the last commits up to this one, `absent_rounds` at least, but absent
+              from all of them. Their leaders are so many that one is honest if fewer than half of the roster lie
+    learns    a peer that sent a signed request after the head of this round: it is asked for payloads, and those that
+              have arrived are counted, but it has no vote and does not lead (proposer.py, chain.py)
+    enters    a learner whose payload this commit counts, as long as the roster peers that take part in this commit
+              remain more than half of the next roster: they are alive, so newcomers that vanish later cannot stop them
 
-With honest peers safety does not need it: a round is decided by whatever roster the commit before it names. It is
-needed to go on, since a dead peer that stays counts against the majority; and against liars, who would name a roster
-of their own. So every acceptor recomputes it (validity.py), and only who was absent is left to the leaders' word: an
-honest one leaves out only whose payload it does not have in time, and a leader whose log is short lets all stay. A log
-holds ROUNDS_KEPT commits, so that in rosters of more than 2 ROUNDS_KEPT peers as many leaders are enough: ROUNDS_KEPT
-liars that lead one after the other drop honest peers there. A peer of the roster that takes part never leaves, so no
+With honest peers safety does not need these rules: a round is decided by whatever roster the previous commit names.
+Progress needs them, because a dead peer that stays counts against the majority. They also stop liars from naming a
+roster of their choice. So every acceptor recomputes the roster (validity.py). Only absence is left to the leaders: an
+honest leader leaves out only peers whose payloads are late, and a leader with a short log lets all stay. A log holds
+ROUNDS_KEPT commits, so in rosters of more than 2 ROUNDS_KEPT peers that many leaders are enough: there, ROUNDS_KEPT
+liars that lead one after the other can drop honest peers. A roster peer that takes part never leaves, so no
 roster is smaller than min_peers. Learners are those of Raft (Ongaro, "Consensus: Bridging Theory and Practice", 2014,
 section 4.2.1).
 """
@@ -32,7 +32,7 @@ def next_roster(
 ) -> tuple[str, ...]:
     """Return the peers that decide the next round, in order.
 
-    `history`: the last commits, oldest first; the last one's roster is this round's. `view`: in which it is proposed.
+    `history`: the last commits, oldest first; the last names this round's roster. `view`: the view of the proposal.
     """
     present = {one.peer for one in participants}
     missing, _ = absent(history, run=run, view=view, absent_rounds=absent_rounds)
@@ -40,9 +40,9 @@ def next_roster(
 
 
 def grown(roster: Iterable[str], stay: set[str], present: set[str]) -> tuple[str, ...]:
-    """Return those of a roster that stay, and the learners that enter, in order.
+    """Return the roster peers that stay and the learners that enter, in order.
 
-    room = 2 |present voters| - 1 - |stay|, and at least 1 where one peer is alone: nobody could ever join it otherwise.
+    room = 2 |present voters| - 1 - |stay|, and at least 1 if a peer is alone: otherwise no peer could ever join it.
     """
     room = max(int(len(stay) == 1), 2 * len(present.intersection(roster)) - 1 - len(stay))
     learners = sorted(present.difference(roster))
@@ -50,10 +50,10 @@ def grown(roster: Iterable[str], stay: set[str], present: set[str]) -> tuple[str
 
 
 def absent(history: Sequence[Commit], *, run: str, view: int, absent_rounds: int) -> tuple[set[str], bool]:
-    """Return who leaves unless it takes part in the commit at hand, and whether the history reaches back to tell.
+    """Return the peers that leave unless they take part in the current commit, and whether the history suffices.
 
-    Of the roster, who was absent from the `absent_rounds - 1` commits before, and from so many that more peers of the
-    roster have proposed them, the leader of this one included, than a minority of it.
+    These roster peers were absent from at least the `absent_rounds - 1` previous commits. With the current leader, more
+    roster peers than a minority (ROUNDS_KEPT at most) must have proposed those commits.
     """
     roster = history[-1].roster
     missing, leaders = set(roster), {leader(run, history[-1].number + 1, view, roster)}
@@ -70,7 +70,7 @@ def absent(history: Sequence[Commit], *, run: str, view: int, absent_rounds: int
 
 
 def tells(memory: HardState, view: int, absent_rounds: int) -> bool:
-    """Return whether this log tells who was absent as every other does: it reaches back, or no other does further.
+    """Return whether this log shows absences as every other log does: it reaches back enough, or no other goes further.
 
     Only the commit before the first round has no participants.
     """

@@ -1,4 +1,4 @@
-"""What a peer knows of the round at hand and may lose in a crash: the next view makes up for it."""
+"""The volatile state of a peer in the current round. It may be lost in a crash: the next view makes up for it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from outerloop.swarm.consensus.messages import Accepted, Promise, ViewWish
 
 @dataclass(frozen=True)
 class SoftState:
-    """Immutable: an event makes a new one. The first five are of the round, the others of the view at hand.
+    """Immutable volatile state: every event that changes it creates a new instance.
 
-    `grace`, `deadline`: over. `asks`: of the round's learners, who asked after the right head, signed. `wishes`: the
-    last of each peer for a view (view_change.py). `promises`: the last of each peer to this one as the leader, for this
-    view or another. As a leader: signed `accepts` of the proposal, the own one apart. As a follower: `proposal`, which
-    waits for its payloads. `wanted`: payloads that were asked for.
+    The first five fields belong to the round, the others to the current view. `grace`, `deadline`: whether it is over.
+    `asks`: the learners of the round with their signed requests. `wishes`: each peer's last wish for a view
+    (view_change.py). `promises`: each peer's last promise to this peer as leader, for any view. `accepts`, as leader:
+    the signed accepts of other peers for the proposal. `proposal`, as follower: waits for its payloads. `wanted`:
+    payloads that were requested.
     """
 
     grace: bool = False
@@ -38,7 +39,7 @@ class SoftState:
         return {peer for peer, _ in self.accepts}
 
     def promises_of(self, view: int) -> dict[str, Promise]:
-        """Return who promised this view, and how."""
+        """Return the promises for this view, by peer."""
         return {peer: promise for peer, promise in self.promises if promise.view == view}
 
     def with_promise(self, sender: str, promise: Promise) -> SoftState:
@@ -46,7 +47,7 @@ class SoftState:
         return replace(self, promises=others | {(sender, promise)})
 
     def with_wishes(self, wishes: Iterable[ViewWish]) -> SoftState:
-        """Each in place of the last of its peer."""
+        """Return the state with these wishes, each replacing the previous wish of its peer."""
         new = {one.peer: one for one in (*self.wishes, *wishes)}
         return replace(self, wishes=frozenset(new.values()))
 

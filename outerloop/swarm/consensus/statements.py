@@ -1,15 +1,15 @@
-"""What peers of the agreement sign, so that whoever is shown it can tell that they have said it.
+"""The statements that peers of the agreement sign, so that any third party can verify them.
 
-    accept     after this head, in this round: it accepts the commit of this digest in this view
-    promise    after this head, in this round: it accepts nothing of a view before this one any more, and what it
+    accept     after this head, in this round: the signer accepts the commit of this digest in this view
+    promise    after this head, in this round: the signer accepts nothing of an earlier view any more, and what it
                accepted last is the commit of this digest, in that view (-1 and no digest: nothing)
-    view       after this head, in this round: it wants to be in this view
-    ask        after this head, in this round: it holds the state and asks to be counted
+    view       after this head, in this round: the signer wants to be in this view
+    ask        after this head, in this round: the signer holds the state and asks to be counted
 
-Each is signed with the sitting and the signer's name in front (signer.py), and so holds for one run, round and name.
-The head belongs to each, since who leaves a chain for another one (forks.py) votes anew in rounds that it has voted in.
-After one head no honest peer accepts two commits in one view, or promises after an accept what leaves that accept out:
-two such statements prove a lie to everybody.
+Each is signed with the session and the signer's name in front (signer.py), so it is valid for one run, round and name.
+Each names the head, because a peer that switches to another chain (forks.py) votes again in rounds it has voted in.
+After one head no honest peer accepts two commits in one view, or omits an earlier accept from a later promise: two
+such statements prove to every peer that the signer lied.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from __future__ import annotations
 from typing import Protocol
 
 Statement = tuple[str | int | bytes, ...]
-"""The context first, then what is said."""
+"""The kind and context first, then the content."""
 
 
 class AcceptSigner(Protocol):
-    """What the agreement, which knows no keys, needs of them. `sitting`: the run of this agreement."""
+    """The signing interface of the agreement, which has no access to keys. `sitting`: the run of this agreement."""
 
     @property
     def sitting(self) -> str: ...

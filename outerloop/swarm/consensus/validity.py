@@ -1,12 +1,12 @@
-"""Why a peer turns down a commit that it is told of. Empty text: it does not.
+"""Reasons for which a peer rejects a commit that it receives. An empty string means that there is none.
 
-    objection    the commit cannot be what the round came to, whoever says so: the same on all peers whose logs reach as
-                 far back. Held against proposals, promises and decided commits
-    reluctance   this peer does not vote for it, and others may, who know more or allow others. What an honest peer
-                 has accepted is voted for all the same (paxos.py), since the round could not end otherwise
-    doubt        it is not known to be decided
+    objection    the commit cannot be the result of the round, whichever peer reports it: the same on all peers whose
+                 logs reach equally far back. Applied to proposals, promises and decided commits
+    reluctance   this peer does not vote for it, but others may, which know more or allow other peers. What an honest
+                 peer has accepted gets the vote all the same (paxos.py), because the round could not end otherwise
+    doubt        it is not proven that the commit was decided
 
-Seats are counted by peer id: one key has one, under whatever names.
+Votes are counted by peer id: one key has one vote, under whatever names.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def objection(
     absent_rounds: int,
     most_bytes: int = MAX_AMOUNT,
 ) -> str:
-    """Return why a commit cannot be the one of the round at hand, decided or not. `most_bytes`: of one payload."""
+    """Return why a commit, decided or not, cannot be that of the current round. `most_bytes`: limit of one payload."""
     present = {one.peer for one in commit.participants}
     if commit.parent != memory.head.digest:
-        return f"commit {commit.number} follows another head: its history is not this one"
+        return f"commit {commit.number} follows another head: its history differs from this one"
     if (voters := len(present.intersection(memory.roster))) < min_peers:  # as gather_policy.py counts
         return f"commit {commit.number} has {voters} participants, fewer than min_peers={min_peers}"
     if large := [one for one in commit.participants if one.size_bytes > most_bytes]:
@@ -54,12 +54,12 @@ def reluctance(
         return f"commit {commit.number} counts {outside[0]}, which may not take part"
     leaving = set(memory.roster).difference(commit.roster)
     if leaving and not tells(memory, commit.view, absent_rounds):
-        return f"commit {commit.number} drops {min(leaving)}, and the log here does not tell whether it was absent"
+        return f"commit {commit.number} drops {min(leaving)}, and the local log does not show whether it was absent"
     return ""
 
 
 def doubt(roster: tuple[str, ...], decided: CommitCertificate, notary: AcceptSigner) -> str:
-    """Return why a commit is not known to be decided: too few of the roster that decides its round have signed that."""
+    """Return why a commit is not proven to be decided: too few valid accepts of its roster, or invalid links."""
     signed = {peer: signature for peer, signature in decided.accepts if peer in roster}
     said = accept(decided.commit.number, decided.commit.parent, decided.view, decided.commit.digest)
     acceptors = {id_of(peer) for peer, signature in signed.items() if notary.right(peer, said, signature)}
@@ -69,7 +69,7 @@ def doubt(roster: tuple[str, ...], decided: CommitCertificate, notary: AcceptSig
 
 
 def _wrong_asks(memory: HardState, commit: Commit, present: set[str], notary: AcceptSigner) -> str:
-    """Learners are counted on their own request alone, each under one name that is of no peer of the roster."""
+    """Check that each learner counted has asked to be, under one name, and is not a roster peer under another name."""
     learners, said = present.difference(memory.roster), ask(commit.number, commit.parent)
     if twin := _twin(learners.union(memory.roster)):
         return f"commit {commit.number} counts {twin} under another name as well"
@@ -82,7 +82,7 @@ def _wrong_asks(memory: HardState, commit: Commit, present: set[str], notary: Ac
 
 
 def _wrong_roster(memory: HardState, commit: Commit, present: set[str], absent_rounds: int) -> str:
-    """Who leaves was absent, and who enters is whom the rule lets in beside those that stay (roster_change.py)."""
+    """Check that leaving peers were absent and entering peers are those the rule admits (roster_change.py)."""
     stay = set(memory.roster).intersection(commit.roster)
     leaving = set(memory.roster) - stay
     if leaving & present:
@@ -101,6 +101,6 @@ def _wrong_roster(memory: HardState, commit: Commit, present: set[str], absent_r
 
 
 def _twin(names: Iterable[str]) -> str:
-    """A name whose peer id another one has as well."""
+    """Return a name that shares its peer id with another name, or an empty string."""
     seen: dict[str, str] = {}
     return next((name for name in sorted(names) if seen.setdefault(id_of(name), name) != name), "")

@@ -1,13 +1,13 @@
-"""When a peer goes on to a later view of a round: when a majority of its roster has signed that it wants to.
+"""View changes: a peer enters a later view of a round when a majority of the roster has signed a wish for it.
 
-    wish           whose patience with a leader is over, or who is shown what that leader may not propose, wants the
-                   view after the one it is in, and tells all
-    certificate    wishes of a majority for this view or later ones: who sees it enters the view, and promises
-    overdue        so many want a later view that one of them is honest: a peer's own patience begins to run
+    wish           a peer wants the next view, and notifies all peers: its timeout for the leader has expired, or the leader
+                   has proposed what no peer may accept
+    certificate    wishes of a majority for this view or later ones: a peer that sees it enters the view and promises
+    overdue        so many peers want a later view that one of them is honest: this peer's own timeout starts
 
-An honest peer never wants more than the view after its own, so no view is entered that a majority has not come near;
-liars alone move nobody, and nobody out of a view whose leader does its work. Who is behind is shown the certificate.
-Wishes are not kept through a crash: what is missing then is made up for by timeouts, one view after the other.
+An honest peer never wants more than the view after its own, so no view is entered that a majority has not come near.
+Liars alone move no peer, and move none out of a view whose leader works. A peer that is behind is sent the certificate.
+Wishes are not saved across a crash: timeouts make up for missing ones, one view after the other.
 
 This is the pacemaker of HotStuff (Yin et al., PODC 2019, arXiv 1803.05069) with the timeout certificates of Jolteon
 (Gelashvili et al., FC 2022, arXiv 2106.10362), for majorities in place of two thirds. The number of wishes that others
@@ -29,7 +29,7 @@ from outerloop.swarm.consensus.statements import AcceptSigner
 
 
 class Pacemaker:
-    """The view that one peer is in. `memory` and `gathering` are immutable values that events replace."""
+    """The part of a peer that keeps its current view. `memory` and `gathering` are immutable; events replace them."""
 
     def __init__(self, memory: HardState, notary: AcceptSigner) -> None:
         self.memory = memory
@@ -58,17 +58,17 @@ class Pacemaker:
 
     @property
     def wishes_to_leave(self) -> bool:
-        """Whether this peer has told that it wants a later view than the one at hand."""
+        """Whether this peer has announced its wish for a later view than the current one."""
         return any(one.peer == self.memory.peer and one.view > self.view for one in self.gathering.wishes)
 
     @property
     def overdue(self) -> bool:
-        """Whether so many others want a later view that this peer should lose its patience as well."""
+        """Whether so many others want a later view that this peer should start its timeout as well."""
         later = [one for one in self.gathering.wishes if one.view > self.view and one.peer != self.memory.peer]
         return len(later) > most_faulty(self.memory.roster)
 
     def _take_here(self, sender: str, here: ViewChange) -> None:
-        """Show the view at hand to who is behind it; ask who must be in a later one for the proof of that."""
+        """Process a wish. Prove the current view to a peer that is behind; ask a peer that is ahead for its proof."""
         wish = ViewWish(sender, here.view, here.signature)
         repeated = wish in self.gathering.wishes
         self._take_wishes(sender, (wish,))
@@ -78,7 +78,7 @@ class Pacemaker:
             self._send([sender], self._here())
 
     def _take_wishes(self, sender: str, wishes: Iterable[ViewWish]) -> None:
-        """Wishes of any peers, whoever shows them; on to the view that a majority wants by now."""
+        """Record wishes of any peers, from whichever sender, and enter the view that a majority now wants."""
         known = {one.peer: one.view for one in self.gathering.wishes}
         later = [one for one in wishes if one.peer in self.memory.roster and one.view > known.get(one.peer, -1)]
         for one in later:
@@ -92,7 +92,7 @@ class Pacemaker:
             self._promise()
 
     def _wish(self) -> None:
-        """Say to all that this peer wants the next view."""
+        """Notify all peers that this peer wants the next view."""
         number, head, view = self.number, self.memory.head.digest, self.view + 1
         signature = self.notary.sign(statements.wish(number, head, view))
         self._tell(self.memory.roster, ViewChange(number, head, view, signature))
@@ -103,30 +103,30 @@ class Pacemaker:
         self.gathering = self.gathering.in_another_view()
 
     def _promise(self) -> None:
-        """To the leader of the view that begins; as the leader show the others that it does."""
+        """Send the promise for the new view to its leader. As the leader, send the others the proof of the view."""
         if self.leads:
             self._tell(self.memory.roster, *self._proof())
         else:
             self._tell([self.memory.leader(self.view)], self._promised())
 
     def _promised(self) -> Promise:
-        """This peer's promise of the view at hand, in which it has not accepted anything yet."""
+        """Return this peer's promise for the current view, in which it has not accepted anything yet."""
         number, head, accepted = self.number, self.memory.head.digest, self.memory.accepted
         said = statements.promise(number, head, self.view, accepted.vote if accepted else None)
         return Promise(number, head, self.view, accepted, self.notary.sign(said))
 
     def _here(self) -> ViewChange:
-        """Where this peer is, signed as its wish to be there."""
+        """Return this peer's current view, signed as its wish to be there."""
         number, head, view = self.number, self.memory.head.digest, self.view
         return ViewChange(number, head, view, self.notary.sign(statements.wish(number, head, view)))
 
     def _proof(self) -> list[ViewWishes]:
-        """That a majority wants the view at hand; nothing in view 0, or where it was forgotten in a crash."""
+        """Return proof that a majority wants the current view: empty in view 0, or if it was lost in a crash."""
         wishes = certificate(self.memory.roster, self.gathering.wishes, self.view) if self.view else ()
         return [ViewWishes(self.number, self.memory.head.digest, wishes)] if wishes else []
 
     def _tell(self, peers: Iterable[str], *messages: Message) -> None:
-        """What was promised or accepted is on disk before anybody hears of it."""
+        """Send messages after saving: promises and accepts are on disk before any peer receives them."""
         self._save()
         self._send(peers, *messages)
 
@@ -143,12 +143,15 @@ class Pacemaker:
 
 
 def reached(roster: tuple[str, ...], wishes: Collection[ViewWish]) -> int:
-    """Return the latest view that a majority wants at least. `wishes`: the last of each peer, signatures checked."""
+    """Return the latest view such that a majority wants it or a later one; 0 if no majority has sent wishes.
+
+    `wishes`: the last of each peer, signatures checked.
+    """
     views = sorted((one.view for one in wishes), reverse=True)
     return views[majority(roster) - 1] if len(views) >= majority(roster) else 0
 
 
 def certificate(roster: tuple[str, ...], wishes: Collection[ViewWish], view: int) -> tuple[ViewWish, ...]:
-    """Return the wishes that prove that a majority wants this view, in order; none when they do not."""
+    """Return the wishes of a majority for this view or later ones, in order; empty if there is no majority."""
     proving = tuple(sorted(one for one in wishes if one.view >= view))
     return proving if len(proving) >= majority(roster) else ()
