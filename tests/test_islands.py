@@ -329,7 +329,7 @@ def test_a_rank_without_a_validation_window_is_answered_before_anything_starts(t
     monkeypatch.setattr(dist, "get_world_size", lambda: 4)
     build.check_parts(settings)
     monkeypatch.setattr(dist, "get_world_size", lambda: 6)
-    said = "gives 4 windows of inner.seq_len=128, and each of 6 processes needs one: type inner.seq_len=85"
+    said = "gives 4 windows of inner.seq_len=128, and each of 6 processes needs one: set inner.seq_len=85"
     with pytest.raises(UserError, match=said) as mistake:
         build.check_parts(settings)
     assert "\n" not in str(mistake.value)
