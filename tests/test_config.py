@@ -108,7 +108,7 @@ def test_more_fragments_than_layers_are_answered_before_anything_starts():
 def test_a_run_dir_of_another_configuration_is_refused_untouched(tmp_path):
     run_directory.open_run(load.load([f"run_dir={tmp_path}/a", "seed=1"])).close()
     before = (tmp_path / "a/config.yaml").read_bytes()
-    with pytest.raises(UserError, match="seed is 1 there and 2 here: type seed=1 or another run_dir="):
+    with pytest.raises(UserError, match="seed is 1 there and 2 here: set seed=1 or another run_dir="):
         run_directory.open_run(load.load([f"run_dir={tmp_path}/a", "seed=2"]))
     assert (tmp_path / "a/config.yaml").read_bytes() == before
 
@@ -207,7 +207,7 @@ def test_a_run_from_before_there_was_a_clip_says_how_to_go_on(tmp_path):
     older = OmegaConf.to_container(load.load(["workers=2"]), resolve=True)
     older.pop("clip")
     (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(older))
-    with pytest.raises(UserError, match="clip is none there and auto here: type clip=none"):
+    with pytest.raises(UserError, match="clip is none there and auto here: set clip=none"):
         run_directory.refuse_other_settings(tmp_path, run_directory.comparable(load.load(["workers=2"])))
     run_directory.refuse_other_settings(tmp_path, run_directory.comparable(load.load(["workers=2", "clip=none"])))
 

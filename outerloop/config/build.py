@@ -166,7 +166,7 @@ def trainer_of(
     model = model_of(config, corpus).to(pick_device(inner.device, index if seat is ALONE else LOCAL_RANK))
     forward: Any = torch.compile(model) if inner.compile else seat.wrap(model)  # at most one of the two applies
     outer = outer_at(seat, config, model, exchange, compute)
-    order = zlib.crc32(exchange.peer.encode()) if exchange.came_late else config.seed  # a late peer reads a member's text
+    order = zlib.crc32(exchange.peer.encode()) if exchange.came_late else config.seed  # late: shares text with others
     # random numbers drawn during training differ between workers, and between the ranks of an island
     torch.manual_seed(config.seed + 1 + exchange.rank + exchange.size * ranks.rank)
     stream = corpus.stream(rank=exchange.rank, size=exchange.size, batch=inner.batch, seq_len=inner.seq_len, seed=order)

@@ -16,13 +16,13 @@ def ranks_of(settings: DictConfig, processes: int) -> int:
     if not isinstance(ranks, int) or ranks < 1 or processes % ranks:
         raise UserError(
             f"island.ranks={ranks} must divide the {processes} processes that torchrun starts:"
-            f" type island.ranks={processes}"
+            f" set island.ranks={processes}"
         )
     if settings.island.kind == "single" and ranks > 1:
-        raise UserError(f"island.ranks={ranks} is for islands of several ranks: type island=sharded")
+        raise UserError(f"island.ranks={ranks} is for islands of several ranks: set island=sharded")
     if settings.workers_as != "ranks" and processes != ranks:
         raise UserError(
-            f"{processes} processes are {processes // ranks} islands, and in a swarm torchrun starts one: type"
+            f"{processes} processes are {processes // ranks} islands, and in a swarm torchrun starts one: set"
             f" island.ranks={processes}, or exchange=distributed"
         )
     return ranks
@@ -34,14 +34,14 @@ def refuse_island(settings: DictConfig, ranks: int) -> None:
     if kind == "single":
         return
     if settings.workers_as == "threads":
-        raise UserError(f"island={kind} is of processes, which exchange=inprocess has not: type exchange=distributed")
+        raise UserError(f"island={kind} is of processes, which exchange=inprocess has not: set exchange=distributed")
     for wanted, why, instead in refusals(settings, ranks):
         if wanted:
-            raise UserError(f"{why}: type {instead}")
+            raise UserError(f"{why}: set {instead}")
 
 
 def for_one_process(settings: DictConfig) -> dict[str, tuple[bool, str]]:
-    """Option -> whether it is set, and what to type instead: clocks, buffers and own choices are of one process alone.
+    """Option -> whether it is set, and what to set instead: clocks, buffers and own choices are of one process alone.
 
     Ranks that measured for themselves would choose apart, and then wait for each other in different rounds.
     """
@@ -56,7 +56,7 @@ def for_one_process(settings: DictConfig) -> dict[str, tuple[bool, str]]:
 
 
 def refusals(settings: DictConfig, ranks: int) -> list[tuple[bool, str, str]]:
-    """(whether it is set, why that cannot be, what to type instead)."""
+    """(whether it is set, why that cannot be, what to set instead)."""
     inner, kind = settings.inner, settings.island.kind
     muon = bool(inner.optimizer) and inner.optimizer._target_ == MUON
     return [
