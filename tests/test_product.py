@@ -35,7 +35,7 @@ def holds(point, clock):
 
 def says_why(point, why):
     """One line that says what to type."""
-    assert "type " in why and "\n" not in why, (product.shown(point), why)
+    assert ("type " in why or "set " in why) and "\n" not in why, (product.shown(point), why)
 
 
 @pytest.mark.parametrize("compress", product.CHOICES["compress"])

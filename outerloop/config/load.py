@@ -69,7 +69,7 @@ def folder_of(entry: str) -> Path:
     except ImportError:
         folder = Path(entry)
     if not folder.is_dir():
-        raise UserError(f"hydra.searchpath={entry} is no folder: type 'hydra.searchpath=[file://FOLDER]'")
+        raise UserError(f"hydra.searchpath={entry} is not a folder: set 'hydra.searchpath=[file://FOLDER]'")
     return folder
 
 
@@ -98,14 +98,14 @@ def refuse_sweep(overrides: Sequence[str]) -> None:
     """Raises UserError for several values where there is one run."""
     for override in parsed(overrides):
         if override.is_sweep_override():
-            raise UserError(f"{override.input_line} is a sweep, one run for each value: type outerloop train -m")
+            raise UserError(f"{override.input_line} is a sweep, one run for each value: run outerloop train -m")
 
 
 def refuse_missing(config: DictConfig) -> None:
     """Raises UserError for an option that has no value until somebody types one."""
     for key in sorted(OmegaConf.missing_keys(config)):
         wanted = "the dotted path of a class or function" if key.endswith("_target_") else "a value"
-        raise UserError(f"{key} is not set, and needs {wanted}: type {key}=...")
+        raise UserError(f"{key} is not set, and needs {wanted}: set {key}=...")
 
 
 def chosen(overrides: Sequence[str]) -> list[str]:
@@ -125,19 +125,19 @@ def check(config: DictConfig, overrides: Sequence[str]) -> None:
         least = 1 if key in POSITIVE else 0
         value = OmegaConf.select(config, key)
         if value is None or value < least:
-            raise UserError(f"{key}={value} must be at least {least}: type {key}={OmegaConf.select(defaults, key)}")
+            raise UserError(f"{key}={value} must be at least {least}: set {key}={OmegaConf.select(defaults, key)}")
     if config.threads is not None and (type(config.threads) is not int or config.threads < 1):
-        raise UserError(f"threads={config.threads} must be a whole number of at least 1, or null: type threads=1")
+        raise UserError(f"threads={config.threads} must be a whole number of at least 1, or null: set threads=1")
     if config.eval.sequences < config.workers:
         raise UserError(
-            f"eval.sequences={config.eval.sequences} is less than one a worker: type eval.sequences={config.workers}"
+            f"eval.sequences={config.eval.sequences} is less than one per worker: set eval.sequences={config.workers}"
         )
     if config.merge_local != "carry" and not 0 <= config.merge_local <= 1:
-        raise UserError(f"merge_local={config.merge_local} must be 0 .. 1, or carry: type merge_local=0.5")
+        raise UserError(f"merge_local={config.merge_local} must be 0 .. 1, or carry: set merge_local=0.5")
     if config.state_dtype not in ("float32", "float64"):
-        raise UserError(f"state_dtype={config.state_dtype} is not one of float32, float64: type state_dtype=float32")
+        raise UserError(f"state_dtype={config.state_dtype} is not one of float32, float64: set state_dtype=float32")
     if config.state_device not in ("model", "cpu"):
-        raise UserError(f"state_device={config.state_device} is not one of model, cpu: type state_device=model")
+        raise UserError(f"state_device={config.state_device} is not one of model, cpu: set state_device=model")
     check_who_steps(config)
 
 
@@ -146,14 +146,14 @@ def check_who_steps(config: DictConfig) -> None:
     inner, outer = config.inner.optimizer, config.method.get("optimizer", "none")
     if config.method.get("reads") != "gradients":
         if not inner:
-            raise UserError("inner=gradients moves no weights, so there is no pseudo-gradient: type inner=adamw")
+            raise UserError("inner=gradients moves no weights, so there is no pseudo-gradient: set inner=adamw")
         return
     if config.schedule.sync_every != 1:
-        raise UserError("this method takes the gradient of every step: type schedule=every_h schedule.sync_every=1")
+        raise UserError("this method takes the gradient of every step: set schedule=every_h schedule.sync_every=1")
     if not outer:
-        raise UserError("method=ddp steps with the inner optimizer, and inner=gradients has none: type inner=adamw")
+        raise UserError("method=ddp steps with the inner optimizer, and inner=gradients has none: set inner=adamw")
     if inner and inner != outer:
-        raise UserError("this method steps with the gradients itself, without an inner optimizer: type inner=gradients")
+        raise UserError("this method steps with the gradients itself, without an inner optimizer: set inner=gradients")
 
 
 def stepped_inside(config: DictConfig) -> DictConfig | None:
@@ -206,7 +206,7 @@ def unknown(base: DictConfig, key: str) -> str:
 def suggestion(prefix: str, word: str, allowed: Sequence[str]) -> str:
     """What to type, when something close enough is allowed."""
     close = difflib.get_close_matches(word, allowed, n=1)
-    return f": type {prefix}{close[0]}" if close else ""
+    return f": set {prefix}{close[0]}" if close else ""
 
 
 def check_type(override: Override, default: Any) -> None:
@@ -219,7 +219,7 @@ def check_type(override: Override, default: Any) -> None:
         return
     if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
         kind = {bool: "true or false", int: "a whole number", float: "a number"}[type(default)]
-        raise UserError(f"{key}={value}: {key} is {kind}: type {key}={str(default).lower()}")
+        raise UserError(f"{key}={value}: {key} is {kind}: set {key}={str(default).lower()}")
 
 
 def parsed(overrides: Sequence[str]) -> list[Override]:
