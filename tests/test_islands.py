@@ -340,7 +340,7 @@ def test_ranks_that_would_share_a_gpu_are_told_what_to_type(monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    said = "4 ranks .* 2 CUDA devices, .*: type --nproc-per-node 2, or inner.device=cpu"
+    said = "4 ranks .* 2 CUDA devices, .*: pass --nproc-per-node 2, or inner.device=cpu"
     with pytest.raises(UserError, match=said) as mistake:
         rank_layout.taken(
             torchrun_rank.loaded(["exchange=distributed", "island=sharded", "inner.device=cuda"], processes=4)
@@ -371,5 +371,5 @@ def test_the_ranks_of_an_island_in_a_swarm_wait_for_a_download():
 
 def test_without_torchrun_an_island_says_what_to_type(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(UserError, match="RANK is not set: type torchrun --nproc-per-node 4 -m outerloop train island"):
+    with pytest.raises(UserError, match="RANK is not set: run torchrun --nproc-per-node 4 -m outerloop train island"):
         torchrun_rank.train(["island=sharded"])

@@ -115,10 +115,10 @@ def test_processes_with_other_settings_are_told_by_rank_0_before_anything_is_wri
 
 def test_without_torchrun_it_says_what_to_type(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
-    said = "RANK is not set: type torchrun --nproc-per-node 4 -m outerloop train exchange=distributed rounds=2"
+    said = "RANK is not set: run torchrun --nproc-per-node 4 -m outerloop train exchange=distributed rounds=2"
     with pytest.raises(UserError, match=said):
         rank.train(["exchange=distributed", "rounds=2"])
-    with pytest.raises(UserError, match="workers=3: torchrun says how many workers there are"):
+    with pytest.raises(UserError, match="workers=3: torchrun sets the number of workers"):
         rank.train(["exchange=distributed", "workers=3"])
 
 

@@ -78,7 +78,7 @@ ALONE = RankLayout("single", None)
 
 
 def taken(settings: DictConfig) -> RankLayout:
-    """This process's seat. All processes of torchrun call it, with equal settings. Raises UserError."""
+    """Return the layout of this process. All processes of torchrun call it with equal settings. Raises UserError."""
     kind, device = settings.island.kind, pick_device(settings.inner.device, LOCAL_RANK)
     if kind == "single":
         return RankLayout(kind, None)
@@ -116,8 +116,8 @@ def refuse_shared_devices(ranks: int) -> None:
     """Raises UserError where ranks of islands would share a GPU, which NCCL does not do."""
     if ranks > (devices := torch.cuda.device_count()):
         raise UserError(
-            f"{ranks} ranks of islands on a machine with {devices} CUDA devices, and each rank needs one of its own:"
-            f" type --nproc-per-node {devices}, or inner.device=cpu"
+            f"{ranks} ranks of islands on a machine with {devices} CUDA devices, and each rank needs its own:"
+            f" pass --nproc-per-node {devices}, or inner.device=cpu"
         )
 
 
