@@ -1,7 +1,7 @@
-"""Command line -> one resolved configuration, and what to say when that does not work.
+"""Command line -> one resolved configuration, or an error message that explains what is wrong.
 
 Hydra composes configs/train.yaml with its groups. When it cannot, `explain` finds the first override at fault and
-answers with what is allowed there.
+reports what is allowed there.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ POSITIVE = (
     "eval.sequences",
 )
 WORDS = {"merge_local": ("carry",)}
-"""Numbers in whose place a word may stand."""
+"""Numeric options that also accept these strings."""
 NOT_NEGATIVE = ("seed", "eval.every", "checkpoint.every", "keep_payload_rounds", "inner.warmup_steps")
 
 
 def config_dir() -> Path:
-    """Where the yaml files are: inside the installed package, or beside it in a checkout."""
+    """Return the folder of the yaml files: inside the installed package, or next to it in a checkout."""
     package = Path(outerloop.__file__).parent
     return next(path for path in (package / "configs", package.parent / "configs") if path.is_dir())
 
@@ -95,14 +95,14 @@ def composed(overrides: Sequence[str]) -> DictConfig:
 
 
 def refuse_sweep(overrides: Sequence[str]) -> None:
-    """Raises UserError for several values where there is one run."""
+    """Check that no override is a sweep, as there is only one run. Raises UserError if one is."""
     for override in parsed(overrides):
         if override.is_sweep_override():
             raise UserError(f"{override.input_line} is a sweep, one run for each value: run outerloop train -m")
 
 
 def refuse_missing(config: DictConfig) -> None:
-    """Raises UserError for an option that has no value until somebody types one."""
+    """Check that every option has a value. Raises UserError for one that the user must set."""
     for key in sorted(OmegaConf.missing_keys(config)):
         wanted = "the dotted path of a class or function" if key.endswith("_target_") else "a value"
         raise UserError(f"{key} is not set, and needs {wanted}: set {key}=...")
@@ -115,7 +115,7 @@ def chosen(overrides: Sequence[str]) -> list[str]:
 
 
 def check(config: DictConfig, overrides: Sequence[str]) -> None:
-    """The rules that no single part can see. Raises UserError."""
+    """Check the rules that involve several parts or none. Raises UserError."""
     defaults, choices = composed(chosen(overrides)), groups(overrides)
     for override in parsed(overrides):
         if not added_options.is_about_hydra(override) and override.key_or_group not in choices:
@@ -184,14 +184,14 @@ def explain(overrides: Sequence[str], error: Exception) -> str:
 
 
 def check_known(config: DictConfig, base: DictConfig, override: Override) -> None:
-    """Raises UserError for an option added with + that nobody would read."""
+    """Check that an option added with + is read by some code. Raises UserError if not."""
     adds = override.is_add() or override.is_force_add()
     if adds and not added_options.is_read(config, base, override.key_or_group):
         raise UserError(unknown(base, override.key_or_group))
 
 
 def unknown(base: DictConfig, key: str) -> str:
-    """What to say of an option that does not exist."""
+    """Return the error message for an option that does not exist."""
     parent, _, _ = key.rpartition(".")
     while parent and not OmegaConf.is_dict(OmegaConf.select(base, parent)):
         parent, _, _ = parent.rpartition(".")
@@ -204,13 +204,13 @@ def unknown(base: DictConfig, key: str) -> str:
 
 
 def suggestion(prefix: str, word: str, allowed: Sequence[str]) -> str:
-    """What to type, when something close enough is allowed."""
+    """Return a suggestion of what to set, empty if no allowed name is close enough."""
     close = difflib.get_close_matches(word, allowed, n=1)
     return f": set {prefix}{close[0]}" if close else ""
 
 
 def check_type(override: Override, default: Any) -> None:
-    """A number where the default is a number, or one of the words that stand for one. Raises UserError."""
+    """Check that a value is a number if the default is one, except for the strings in WORDS. Raises UserError."""
     value, key = override.value(), override.key_or_group
     if value in WORDS.get(key, ()):
         return

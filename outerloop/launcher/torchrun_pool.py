@@ -103,8 +103,7 @@ def live(
     """Run this rank's worker, or this rank's part of one, to its end."""
     if not (run_dir / "config.yaml").exists():
         raise UserError(
-            f"rank {dist.get_rank()} does not see run_dir={run_dir}: set run_dir= to a folder that all machines"
-            " share"
+            f"rank {dist.get_rank()} does not see run_dir={run_dir}: set run_dir= to a folder that all machines share"
         )
     seat = taken(config)
     join = partial(run_worker.join, config, run_dir=run_dir, resume_step=resume_step, index=seat.island)

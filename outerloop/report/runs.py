@@ -84,9 +84,7 @@ def find(folders: Sequence[Path]) -> list[Path]:
     found: dict[Path, Path] = {}
     for folder in folders:
         if not folder.is_dir():
-            raise UserError(
-                f"{folder} is not a folder: run outerloop report with a run folder, or one that holds runs"
-            )
+            raise UserError(f"{folder} is not a folder: run outerloop report with a run folder, or one that holds runs")
         runs = runs_under(folder)
         if not runs:
             raise UserError(
