@@ -48,26 +48,26 @@ def test_the_command_line_wins_over_the_recipe_and_that_over_the_axis():
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("recipe=sparsloco", "recipe is one of .*: type recipe=sparseloco"),
-        ("recip=diloco", "recip: no such option, the options are .*: type recipe"),
+        ("recipe=sparsloco", "recipe is one of .*: set recipe=sparseloco"),
+        ("recip=diloco", "recip: no such option, the options are .*: set recipe"),
         ("exchange=carrier_pigeon", "exchange is one of .*inprocess"),
-        ("schedule.sync_evry=3", "schedule has sync_every, delay, early: type schedule.sync_every"),
+        ("schedule.sync_evry=3", "schedule has sync_every, delay, early: set schedule.sync_every"),
         ("inner.optimizer.betta=[0.9,0.9]", "inner.optimizer has lr, betas"),
-        ("workers=0", "workers=0 must be at least 1: type workers=4"),
+        ("workers=0", "workers=0 must be at least 1: set workers=4"),
         ("rounds=-1", "rounds=-1 must be at least 1"),
-        ("rounds=many", "rounds is a whole number: type rounds=60"),
+        ("rounds=many", "rounds is a whole number: set rounds=60"),
         ("rounds=2.5", "rounds is a whole number"),
-        ("threads=0", "threads=0 must be a whole number of at least 1, or null: type threads=1"),
+        ("threads=0", "threads=0 must be a whole number of at least 1, or null: set threads=1"),
         ("threads=all", "threads=all must be a whole number"),
-        ("rounds=null", "rounds=None must be at least 1: type rounds=60"),
-        ("eval.sequences=3", "less than one a worker: type eval.sequences=4"),
-        ("inner.lr=fast", "inner.lr is a number: type inner.lr="),
+        ("rounds=null", "rounds=None must be at least 1: set rounds=60"),
+        ("eval.sequences=3", "less than one per worker: set eval.sequences=4"),
+        ("inner.lr=fast", "inner.lr is a number: set inner.lr="),
         ("inner.compile=3", "inner.compile is true or false"),
-        ("merge_local=keep", "merge_local is a number: type merge_local=0.0"),
-        ("merge_local=2", "merge_local=2 must be 0 .. 1, or carry: type merge_local=0.5"),
+        ("merge_local=keep", "merge_local is a number: set merge_local=0.0"),
+        ("merge_local=2", "merge_local=2 must be 0 .. 1, or carry: set merge_local=0.5"),
         ("state_dtype=float8", "state_dtype=float8 is not one of float32, float64"),
-        ("method=ddp", "type schedule=every_h schedule.sync_every=1"),
-        ("inner=gradients", "type inner=adamw"),
+        ("method=ddp", "set schedule=every_h schedule.sync_every=1"),
+        ("inner=gradients", "set inner=adamw"),
         ("rounds", "'rounds' is not an option"),
         ("rounds=[", "options look like"),
     ],
@@ -108,7 +108,7 @@ def test_more_fragments_than_layers_are_answered_before_anything_starts():
 def test_a_run_dir_of_another_configuration_is_refused_untouched(tmp_path):
     run_directory.open_run(load.load([f"run_dir={tmp_path}/a", "seed=1"])).close()
     before = (tmp_path / "a/config.yaml").read_bytes()
-    with pytest.raises(UserError, match="seed is 1 there and 2 here: type seed=1 or another run_dir="):
+    with pytest.raises(UserError, match="seed is 1 there and 2 here: set seed=1 or another run_dir="):
         run_directory.open_run(load.load([f"run_dir={tmp_path}/a", "seed=2"]))
     assert (tmp_path / "a/config.yaml").read_bytes() == before
 
@@ -207,7 +207,7 @@ def test_a_run_from_before_there_was_a_clip_says_how_to_go_on(tmp_path):
     older = OmegaConf.to_container(load.load(["workers=2"]), resolve=True)
     older.pop("clip")
     (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(older))
-    with pytest.raises(UserError, match="clip is none there and auto here: type clip=none"):
+    with pytest.raises(UserError, match="clip is none there and auto here: set clip=none"):
         run_directory.refuse_other_settings(tmp_path, run_directory.comparable(load.load(["workers=2"])))
     run_directory.refuse_other_settings(tmp_path, run_directory.comparable(load.load(["workers=2", "clip=none"])))
 

@@ -123,10 +123,10 @@ def test_a_state_with_muon_is_handed_over():
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        (["recipe=ddp", "schedule.sync_every=2"], "type schedule=every_h schedule.sync_every=1"),
-        (["recipe=ddp", "inner=gradients"], "inner=gradients has none: type inner=adamw"),
-        (["recipe=demo", "inner=muon"], "without an inner optimizer: type inner=gradients"),
-        (["recipe=diloco", "inner=gradients"], "no pseudo-gradient: type inner=adamw"),
+        (["recipe=ddp", "schedule.sync_every=2"], "set schedule=every_h schedule.sync_every=1"),
+        (["recipe=ddp", "inner=gradients"], "inner=gradients has none: set inner=adamw"),
+        (["recipe=demo", "inner=muon"], "without an inner optimizer: set inner=gradients"),
+        (["recipe=diloco", "inner=gradients"], "no pseudo-gradient: set inner=adamw"),
     ],
 )
 def test_who_steps_is_checked(typed, said):
@@ -138,5 +138,5 @@ def test_who_steps_is_checked(typed, said):
 def test_an_outer_sgd_of_gradients_needs_no_inner_optimizer():
     typed = ["recipe=diloco", "method.reads=gradients", "inner=gradients", "schedule.sync_every=1"]
     assert load.load(typed).method.optimizer.momentum == 0.9
-    with pytest.raises(UserError, match="type inner=gradients"):
+    with pytest.raises(UserError, match="set inner=gradients"):
         load.load([*typed, "inner=adamw"])

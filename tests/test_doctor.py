@@ -58,10 +58,10 @@ def test_versions_here_are_as_asked() -> None:
     ("asked", "good", "said"),
     [
         (["torch>=2.0"], True, "torch"),
-        (["torch>=99", "numba>=0.1"], False, "asked for is >=99"),
+        (["torch>=99", "numba>=0.1"], False, "required is >=99"),
         (["no-such-package>=1"], False, "is missing"),
         (["no-such-package>=1; extra == 'hf'"], True, "python"),
-        (["torch>=99; extra == 'gpu'"], False, "asked for is >=99"),
+        (["torch>=99; extra == 'gpu'"], False, "required is >=99"),
     ],
 )
 def test_versions_against_what_is_asked(
@@ -233,18 +233,18 @@ def test_a_daemon_that_does_not_start_is_a_cross_and_exit_code_1(capsys: pytest.
     assert doctor.main(["--port", "80"]) == 1
     out = capsys.readouterr().out.splitlines()
     assert out[-2].startswith("✗ daemon    p2pd did not start") and "--port" in out[-2]
-    assert out[-1] == "1 of these need something done"
+    assert out[-1] == "failed checks: 1"
 
 
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
         (["--port", "70000"], "from 1 to 65535"),
-        (["--port", "x"], "type outerloop doctor"),
+        (["--port", "x"], "run outerloop doctor"),
         (["--host", "here"], "--host 0.0.0.0"),
         (["--peer", "/ip4/192.0.2.9/tcp/9"], "/p2p/12D3Koo"),
         (["--announce", "192.0.2.9"], "/ip4/192.0.2.1/tcp/4001"),
-        (["more"], "type outerloop doctor"),
+        (["more"], "run outerloop doctor"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(

@@ -52,7 +52,7 @@ def test_one_line_a_peer(run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys:
 def test_lifted_on_every_worker(
     peer: str, run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert said([str(run_dir), "--lift", peer], monkeypatch, capsys) == (0, "nobody is expelled\n")
+    assert said([str(run_dir), "--lift", peer], monkeypatch, capsys) == (0, "no peer is expelled\n")
     for worker in range(2):
         register = read_register(folder(run_dir, worker))
         assert not register.expelled and register.forgives(NAME, "r/1", 7)
@@ -69,7 +69,7 @@ def test_not_while_the_run_is_on(
     begun.write_bytes(b"half")
     try:
         code, text = said([str(run_dir), "--lift", ID], monkeypatch, capsys)
-        assert code == 2 and "stop it, lift, and start it again" in text and text.count("\n") == 1
+        assert code == 2 and "stop it, lift, and restart it" in text and text.count("\n") == 1
         assert said([str(run_dir)], monkeypatch, capsys)[0] == 0
     finally:
         free(lock)

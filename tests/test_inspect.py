@@ -136,7 +136,7 @@ def test_a_bad_file_is_one_line_and_exit_code_2(how, tmp_path, monkeypatch, caps
     file = payload(tmp_path, {"a": torch.Size([5, 8])})
     file.write_bytes(damaged(file.read_bytes(), how))
     code, out, err = inspect(monkeypatch, capsys, file)
-    assert code == 2 and not out and err.count("\n") == 1 and "is not a whole payload" in err
+    assert code == 2 and not out and err.count("\n") == 1 and "is not a complete payload" in err
 
 
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
@@ -154,7 +154,7 @@ def test_a_hostile_file_is_shown_or_refused(draw, codec):
     [
         (["{}/none"], "No such file or directory"),
         (["{}"], "Is a directory"),
-        ([], "type outerloop inspect FILE"),
+        ([], "run outerloop inspect FILE"),
         (["{}/00000004-0.outl", "--model", "{}/none"], "type --model RUN_DIR/hf"),
         (["{}/00000004-0.outl", "--model", "{}"], "type --model RUN_DIR/hf"),
         (["{}/00000004-0.outl", "--model", "{}/00000004-0.outl"], "type --model RUN_DIR/hf"),

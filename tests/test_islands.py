@@ -278,27 +278,27 @@ def test_a_sharded_island_that_was_killed_takes_over_the_state_of_the_others(tmp
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["island=sharded", "island.ranks=3"], "island.ranks=3 must divide the 4 processes .* type island.ranks=4"),
+        (["island=sharded", "island.ranks=3"], "island.ranks=3 must divide the 4 processes .* set island.ranks=4"),
         (["island=sharded", "island.ranks=0"], "island.ranks=0 must divide"),
-        (["island.ranks=2"], "island.ranks=2 is for islands of several ranks: type island=sharded"),
-        (["island=sharded", "exchange=swarm_gather", "island.ranks=2"], "type island.ranks=4, or exchange=distributed"),
+        (["island.ranks=2"], "island.ranks=2 is for islands of several ranks: set island=sharded"),
+        (["island=sharded", "exchange=swarm_gather", "island.ranks=2"], "set island.ranks=4, or exchange=distributed"),
         (
             ["island=gathered", "exchange=swarm_gather", "island.ranks=2"],
-            "type island.ranks=4, or exchange=distributed",
+            "set island.ranks=4, or exchange=distributed",
         ),
-        (["island=sharded", "exchange=inprocess"], "type exchange=distributed"),
-        (["island=sharded", "recipe=muloco"], "Muon needs whole matrices, .*: type island=replicated"),
-        (["island=sharded", "inner.compile=true"], "type inner.compile=false"),
-        (["island=gathered", "buffers=averaged"], "type buffers=local"),
-        (["island=replicated", "schedule=every_seconds"], "type schedule=every_h"),
+        (["island=sharded", "exchange=inprocess"], "set exchange=distributed"),
+        (["island=sharded", "recipe=muloco"], "Muon needs whole matrices, .*: set island=replicated"),
+        (["island=sharded", "inner.compile=true"], "set inner.compile=false"),
+        (["island=gathered", "buffers=averaged"], "set buffers=local"),
+        (["island=replicated", "schedule=every_seconds"], "set schedule=every_h"),
         (
             ["island=sharded", "schedule=adaptive"],
-            "schedule=adaptive is for island=single: type schedule=every_h",
+            "schedule=adaptive is for island=single: set schedule=every_h",
         ),
-        (["island=gathered", "compress=auto"], "compress=auto is for island=single: type compress=topk"),
-        (["island=sharded", "schedule.early=true", "schedule.delay=2"], "type schedule.early=false"),
-        (["island=sharded", "inner.batch=6"], "its 4 ranks share it out evenly: type inner.batch=8"),
-        (["island=sharded", "keep_payload_rounds=2"], "type keep_payload_rounds=0"),
+        (["island=gathered", "compress=auto"], "compress=auto is for island=single: set compress=topk"),
+        (["island=sharded", "schedule.early=true", "schedule.delay=2"], "set schedule.early=false"),
+        (["island=sharded", "inner.batch=6"], "its 4 ranks share it out evenly: set inner.batch=8"),
+        (["island=sharded", "keep_payload_rounds=2"], "set keep_payload_rounds=0"),
     ],
 )
 def test_what_islands_cannot_do_is_said_in_one_line(options, said):
@@ -329,7 +329,7 @@ def test_a_rank_without_a_validation_window_is_answered_before_anything_starts(t
     monkeypatch.setattr(dist, "get_world_size", lambda: 4)
     build.check_parts(settings)
     monkeypatch.setattr(dist, "get_world_size", lambda: 6)
-    said = "gives 4 windows of inner.seq_len=128, and each of 6 processes needs one: type inner.seq_len=85"
+    said = "gives 4 windows of inner.seq_len=128, and each of 6 processes needs one: set inner.seq_len=85"
     with pytest.raises(UserError, match=said) as mistake:
         build.check_parts(settings)
     assert "\n" not in str(mistake.value)
@@ -340,7 +340,7 @@ def test_ranks_that_would_share_a_gpu_are_told_what_to_type(monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    said = "4 ranks .* 2 CUDA devices, .*: type --nproc-per-node 2, or inner.device=cpu"
+    said = "4 ranks .* 2 CUDA devices, .*: pass --nproc-per-node 2, or inner.device=cpu"
     with pytest.raises(UserError, match=said) as mistake:
         rank_layout.taken(
             torchrun_rank.loaded(["exchange=distributed", "island=sharded", "inner.device=cuda"], processes=4)
@@ -371,5 +371,5 @@ def test_the_ranks_of_an_island_in_a_swarm_wait_for_a_download():
 
 def test_without_torchrun_an_island_says_what_to_type(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(UserError, match="RANK is not set: type torchrun --nproc-per-node 4 -m outerloop train island"):
+    with pytest.raises(UserError, match="RANK is not set: run torchrun --nproc-per-node 4 -m outerloop train island"):
         torchrun_rank.train(["island=sharded"])

@@ -49,13 +49,13 @@ def test_a_recipe_of_ones_own_is_one_of_the_recipes(mine, monkeypatch, capsys):
 
 
 def test_a_mistake_beside_a_recipe_of_ones_own_is_answered_as_ever(mine):
-    with pytest.raises(UserError, match=r"recipe is one of .*loco, mine, muloco.*: type recipe=mine"):
+    with pytest.raises(UserError, match=r"recipe is one of .*loco, mine, muloco.*: set recipe=mine"):
         load.load([mine, "recipe=mino"])
-    with pytest.raises(UserError, match=r"schedule has sync_every, delay, early: type schedule\.sync_every"):
+    with pytest.raises(UserError, match=r"schedule has sync_every, delay, early: set schedule\.sync_every"):
         load.load([mine, "recipe=mine", "schedule.sync_evry=3"])
     with pytest.raises(UserError, match="rounds is a whole number"):
         load.load([mine, "recipe=mine", "rounds=many"])
-    with pytest.raises(UserError, match="searchpath=file:///nowhere is no folder: type"):
+    with pytest.raises(UserError, match="searchpath=file:///nowhere is not a folder: set"):
         load.load(["hydra.searchpath=[file:///nowhere]", "recipe=mine"])
 
 
@@ -77,12 +77,12 @@ def test_a_recipe_of_ones_own_trains_in_a_sweep(mine, tmp_path):
     ("override", "said"),
     [
         ("+steps=10", "steps: no such option, the options are method"),
-        ("+round=10", "round: no such option, .*: type rounds"),
+        ("+round=10", "round: no such option, .*: set rounds"),
         ("+inner.foo=3", "inner.foo: no such option, inner has batch"),
-        ("++inner.lrr=3", "inner.lrr: no such option, .*: type inner.lr"),
-        ("+eval.evry=3", "type eval.every"),
-        ("+schedule.syn_every=3", "type schedule.sync_every"),
-        ("+exchange.prt=3", "type exchange.port"),
+        ("++inner.lrr=3", "inner.lrr: no such option, .*: set inner.lr"),
+        ("+eval.evry=3", "set eval.every"),
+        ("+schedule.syn_every=3", "set schedule.sync_every"),
+        ("+exchange.prt=3", "set exchange.port"),
         ("+data.x=3", "data.x: no such option, data has non_iid"),
         ("+model.width=256", "model.width: no such option, model has vocab_size"),
         ("+compress.large.values.x=1", "compress.large.values.x: no such option"),
@@ -141,9 +141,9 @@ def test_a_worker_started_by_hand_is_told_what_it_is(arguments, monkeypatch, cap
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["recipe=diloco,sparseloco"], "recipe=diloco,sparseloco is a sweep, .*: type outerloop train -m"),
+        (["recipe=diloco,sparseloco"], "recipe=diloco,sparseloco is a sweep, .*: run outerloop train -m"),
         (["seed=range(3)"], r"seed=range\(3\) is a sweep"),
-        (["model=module"], "model._target_ is not set, and needs the dotted path of a class or function: type model."),
+        (["model=module"], "model._target_ is not set, and needs the dotted path of a class or function: set model."),
     ],
 )
 def test_what_is_missing_is_told(options, said):

@@ -106,5 +106,5 @@ def test_a_package_of_recipes_is_found_in_the_current_folder(downloads):
     (downloads / "conf_here/__init__.py").touch()
     assert [folder.name for folder in load.search_path(["hydra.searchpath=[pkg://conf_here]"])] == ["conf_here"]
     sys.modules.pop("conf_here")
-    with pytest.raises(UserError, match="pkg://nowhere is no folder"):
+    with pytest.raises(UserError, match="pkg://nowhere is not a folder"):
         load.search_path(["hydra.searchpath=[pkg://nowhere]"])

@@ -111,7 +111,7 @@ def test_peers_that_begin_with_other_weights_take_over_those_of_the_first_and_ar
 @pytest.mark.parametrize(
     ("theirs", "said"),
     [
-        (["diloco"], "recipe is sparseloco here and diloco at 001: type the same options"),
+        (["diloco"], "recipe is sparseloco here and diloco at 001: set the same options"),
         (["sparseloco", "schedule.sync_every=7"], "schedule.sync_every is 15 here and 7 at 001"),
         (["sparseloco", "compress.large.k=64"], "compress.large.k is 128 here and 64 at 001"),
         (["sparseloco", "compress=int8"], r"compress\._target_ is \S+ here and \S+ at 001"),

@@ -177,7 +177,7 @@ def test_what_is_written_goes_to_the_device_of_the_model():
 
 def test_the_option_says_where_and_only_two_places_are_known():
     assert load.load([]).state_device == "model"
-    with pytest.raises(UserError, match="state_device=disk is not one of model, cpu: type state_device=model"):
+    with pytest.raises(UserError, match="state_device=disk is not one of model, cpu: set state_device=model"):
         load.load(["state_device=disk"])
 
 

@@ -100,7 +100,7 @@ def test_that_nobody_answers_is_not_shown_as_nobody_expelled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "answer"), [([], "type outerloop status ADDR"), (["here"], "not a full address like /ip4/")]
+    ("arguments", "answer"), [([], "run outerloop status ADDR"), (["here"], "not a full address like /ip4/")]
 )
 def test_mistakes_are_one_line_and_exit_code_2(
     arguments: list[str], answer: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -109,16 +109,16 @@ def test_processes_with_other_settings_are_told_by_rank_0_before_anything_is_wri
     second.terminate()
     also_told = second.communicate()[1]
     assert first.returncode == 2 and "Traceback" not in told + also_told
-    assert "outerloop: schedule.sync_every is 15 here and 9 at rank 1: type the same options everywhere" in told
+    assert "outerloop: schedule.sync_every is 15 here and 9 at rank 1: set the same options everywhere" in told
     assert not (tmp_path / "run").exists()
 
 
 def test_without_torchrun_it_says_what_to_type(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
-    said = "RANK is not set: type torchrun --nproc-per-node 4 -m outerloop train exchange=distributed rounds=2"
+    said = "RANK is not set: run torchrun --nproc-per-node 4 -m outerloop train exchange=distributed rounds=2"
     with pytest.raises(UserError, match=said):
         rank.train(["exchange=distributed", "rounds=2"])
-    with pytest.raises(UserError, match="workers=3: torchrun says how many workers there are"):
+    with pytest.raises(UserError, match="workers=3: torchrun sets the number of workers"):
         rank.train(["exchange=distributed", "workers=3"])
 
 

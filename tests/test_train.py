@@ -128,7 +128,7 @@ def test_ctrl_c_leaves_with_130_and_can_be_resumed(tmp_path):
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     said = process.communicate()[0]
-    assert process.returncode == 130 and "goes on from the last checkpoint" in said and "Traceback" not in said
+    assert process.returncode == 130 and "resumes from the last checkpoint" in said and "Traceback" not in said
     assert start(tmp_path / "run").wait() == 0
 
 

@@ -1,1 +1,1 @@
-"""One file a command. Hydra is imported here and nowhere below."""
+"""The commands, one file each. Of the packages below, only `config` and `launcher` import hydra."""

@@ -1,4 +1,4 @@
-"""Options of the commands that hydra does not read: argparse, whose mistakes are one line as everywhere here."""
+"""Command-line options of the commands that do not use hydra: argparse, with its errors as one-line UserErrors."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from outerloop.types import UserError
 
 
 class Parser(argparse.ArgumentParser):
-    """One command's options.
+    """The option parser of one command.
 
     Args:
-        command: the word after `outerloop`.
-        example: what to type for a plain use, shown with every mistake.
-        description, epilog: of its --help, as they are.
+        command: name of the subcommand, as in `outerloop COMMAND`.
+        example: a basic invocation, shown in every error message.
+        description, epilog: text of --help, printed without reformatting.
     """
 
     def __init__(self, command: str, *, example: str, description: str, epilog: str) -> None:
@@ -28,5 +28,5 @@ class Parser(argparse.ArgumentParser):
         self.command, self.example = command, example
 
     def error(self, message: str) -> NoReturn:
-        """Raises UserError."""
-        raise UserError(f"{self.command}: {message}: type {self.example}, or {self.prog} --help")
+        """Raise UserError with the message and the example."""
+        raise UserError(f"{self.command}: {message}: run {self.example}, or {self.prog} --help")

@@ -1,4 +1,7 @@
-"""`outerloop expelled`: whom the workers of a run directory have expelled, and the only way to lift that."""
+"""`outerloop expelled`: list the peers that the workers of a run directory have expelled, and lift expulsions.
+
+Nothing else lifts an expulsion.
+"""
 
 from __future__ import annotations
 
@@ -13,58 +16,62 @@ from outerloop.swarm.storage import Folder
 from outerloop.types import UserError
 
 DESCRIPTION = """\
-Shows the peers that the workers of a run directory have expelled: what each did, in which round, and when that was
-found here. The workers of this machine refuse every connection of an expelled peer, after restarts too, until you lift
-the expulsion."""
+Lists the peers that the workers of a run directory have expelled: what each did, in which round, and when this machine
+detected it. The workers of this machine refuse all connections of an expelled peer, even after a restart, until you
+lift the expulsion."""
 
 EXAMPLES = """\
 examples
-  outerloop expelled runs/mine                              one line a peer
+  outerloop expelled runs/mine                              list expelled peers, one per line
   outerloop expelled runs/mine --lift 12D3Koo...            let the peer with this id take part again
 
-A peer is expelled when two messages with its signature contradict each other: a manipulated program, one key on two
-machines, or a disk that was set back. Weights that differ from the others' expel nobody, since a fault of the memory
-makes an honest peer's differ: it takes over the others' state. Whoever lifts an expulsion trusts the peer again. Stop
-the run on this machine first, and lift on every machine: the others go on refusing the peer."""
+A peer is expelled when two messages with its signature contradict each other. Possible causes: modified software, the
+same key on two machines, or a disk restored from an older backup. A peer whose weights differ from the others' is not
+expelled, because a memory fault can cause that on an honest peer: it takes over the others' state instead. Lifting an
+expulsion means trusting the peer again. Stop the run on this machine first, and lift the expulsion on every machine:
+the other machines keep refusing the peer until you do."""
 
 
 def parser() -> Parser:
-    """The options."""
+    """Return the option parser."""
     out = Parser("expelled", example="outerloop expelled runs/mine", description=DESCRIPTION, epilog=EXAMPLES)
-    out.add_argument("run_dir", type=Path, metavar="DIR", help="the run_dir of the run on this machine")
+    out.add_argument("run_dir", type=Path, metavar="DIR", help="run_dir of the run on this machine")
     out.add_argument("--lift", action="append", default=[], metavar="ID", help="a peer id or name; repeatable")
     return out
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code 0. Raises UserError."""
+    """Run the command and return exit code 0. Raises UserError."""
     options = parser().parse_args(arguments)
     folders = [Folder(path) for path in sorted(options.run_dir.glob("workers/*/identity.rounds"))]
     if not folders:
-        raise UserError(f"expelled: {options.run_dir} has no workers of a swarm: type the run_dir= of the run")
+        raise UserError(f"expelled: {options.run_dir} has no workers of a swarm: pass the run_dir of the run")
     for peer in options.lift:
         lift(options.run_dir, folders, peer)
-    print("\n".join(lines(map(read_register, folders))) or "nobody is expelled")
+    print("\n".join(lines(map(read_register, folders))) or "no peer is expelled")
     return 0
 
 
 def lines(registers: Iterable[ExpulsionRegister]) -> list[str]:
-    """One line a peer, whichever workers have expelled it."""
+    """Return one line for each peer that at least one worker has expelled."""
     found = {peer: one for register in registers for peer, one in register.expelled.items()}
     return [one.line() for _, one in sorted(found.items())]
 
 
 def lift(run_dir: Path, folders: Sequence[Folder], peer: str) -> None:
-    """Take a peer, by id or name, off the list of every worker. Raises UserError."""
+    """Remove a peer, given by id or name, from the register of every worker.
+
+    Raises UserError if the run is active on this machine, or if no worker has expelled the peer.
+    """
     peer_id = peer.rpartition("-")[2]
     try:
         lock = locked(run_dir)
     except UserError as error:
-        raise UserError(f"expelled: {run_dir} is being trained: stop it, lift, and start it again") from error
+        raise UserError(f"expelled: {run_dir} is being trained: stop it, lift, and restart it") from error
     try:
         having = [(folder, register) for folder in folders if peer_id in (register := read_register(folder)).expelled]
         if not having:
-            raise UserError(f"expelled: {peer} is not expelled here: type outerloop expelled {run_dir} to see who is")
+            raise UserError(f"expelled: {peer} is not expelled here: run outerloop expelled {run_dir} for a list")
         for folder, register in having:
             asyncio.run(write_register(folder, register.without(peer_id)))
     finally:

@@ -1,4 +1,4 @@
-"""`outerloop inspect`: one payload as tables: header, the parts of every tensor, what each kind of part costs."""
+"""`outerloop inspect`: print one payload as tables: header, the parts of every tensor, the bytes of each part kind."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from outerloop.schedule.streaming import strided
 from outerloop.types import Parts, UserError, printable
 
 WIDE = 140
-"""Columns of a table that goes to a file or a pipe."""
+"""Table width in characters when the output is a file or a pipe."""
 FRAME = "header, table, checksum"
 
 DESCRIPTION = """\
-Shows what one payload, the message that a worker sends in a round, is made of: its header, the parts of every tensor
-with dtype, shape and bytes, and what each kind of part costs in all. A damaged file is told so and not shown."""
+Shows the contents of one payload, the message that a worker sends in a round: its header, the parts of every tensor
+with dtype, shape and bytes, and the total bytes of each kind of part. A damaged file is reported and not shown."""
 
 EXAMPLES = """\
-where payloads are
-  outerloop train run_dir=runs/first keep_payload_rounds=2     keeps the last two rounds' of every worker in
+where to find payloads
+  outerloop train run_dir=runs/first keep_payload_rounds=2     keeps each worker's payloads of the last two rounds in
                                                                runs/first/workers/<worker>/payloads/
 examples
   outerloop inspect runs/first/workers/0/payloads/00000059-0.outl
   outerloop inspect runs/first/workers/0/payloads/00000059-0.outl --model runs/first/hf
 
-A payload carries no tensor names: without --model tensors are numbered, in the order of the model. The model fits when
-the hash of its names and shapes is the payload's."""
+A payload contains no tensor names. Without --model, tensors are numbered in the order of the model. A model matches the
+payload if the hash of its names and shapes equals the hash in the payload."""
 
 
 @dataclass(frozen=True)
 class Payload:
-    """One message: its length, its header and its tensors by name; `shapes` of the tensors, empty if not known."""
+    """One message: its length in bytes, its header, its tensors by name, and their shapes (empty if not known)."""
 
     size: int
     header: wire.Header
@@ -51,11 +51,11 @@ class Payload:
 
     @property
     def values(self) -> int:
-        """Parameters that the message is about, 0 if not known."""
+        """Number of parameters that the message covers, 0 if not known."""
         return sum(shape.numel() for shape in self.shapes.values())
 
     def bytes_by_part(self) -> Counter[str]:
-        """Part name -> bytes of all tensors; what holds them together under its own name."""
+        """Return part name -> bytes summed over all tensors. The remaining bytes are counted under FRAME."""
         out: Counter[str] = Counter()
         for parts in self.tensors.values():
             out.update({name: part.nbytes for name, part in parts.items()})
@@ -63,15 +63,15 @@ class Payload:
 
 
 def parser() -> Parser:
-    """The options."""
+    """Return the option parser."""
     out = Parser("inspect", example="outerloop inspect FILE", description=DESCRIPTION, epilog=EXAMPLES)
-    out.add_argument("file", type=Path, metavar="FILE", help="one payload")
-    out.add_argument("--model", type=Path, metavar="PATH", help="a run's hf/ or a .safetensors file: names the tensors")
+    out.add_argument("file", type=Path, metavar="FILE", help="a payload file")
+    out.add_argument("--model", type=Path, metavar="PATH", help="a run's hf/ or a .safetensors file, for tensor names")
     return out
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code 0. Raises UserError."""
+    """Run the command and return exit code 0. Raises UserError."""
     options = parser().parse_args(arguments)
     console = Console() if sys.stdout.isatty() else Console(width=WIDE)
     payload = load(options.file, options.model)
@@ -83,31 +83,35 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def load(file: Path, model: Path | None) -> Payload:
-    """Read and check one payload. Raises UserError."""
+    """Read and check one payload. Raises UserError if it is damaged or does not match `model`."""
     try:
         blob = bytes_of(file)
         header, tensors = wire.read(blob)
     except (OSError, wire.InvalidMessage) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise UserError(f"{file} is not a whole payload: {reason}: type outerloop inspect --help") from error
+        raise UserError(f"{file} is not a complete payload: {reason}: run outerloop inspect --help") from error
     shapes = fragment_of(shapes_of(model), header, len(tensors), model) if model else {}
     names = list(shapes) if model else [str(number) for number in range(len(tensors))]
     return Payload(len(blob), header, dict(zip(names, tensors, strict=True)), shapes)
 
 
 def bytes_of(file: Path) -> bytes:
-    """The whole file; of one that is something else, however large, only the beginning is read."""
+    """Return the contents of a payload file. A file of another kind, however large, is read no further than its start.
+
+    Raises wire.InvalidMessage if the file is not a payload.
+    """
     with file.open("rb") as opened:
         start = opened.read(len(wire.MAGIC))
         if start != wire.MAGIC:
-            raise wire.InvalidMessage(f"it begins with {start!r} and not with {wire.MAGIC!r}")
+            raise wire.InvalidMessage(f"it starts with {start!r} instead of {wire.MAGIC!r}")
         return start + opened.read()
 
 
 def fragment_of(shapes: wire.Schema, header: wire.Header, count: int, model: Path) -> wire.Schema:
-    """What a message of `count` tensors is about: all of the model, or one of P strided fragments; its hash says which.
+    """Return the names and shapes of the `count` tensors of a message.
 
-    Gossip may send slow and fast weights as one tensor, (2, shape). Raises UserError when nothing fits.
+    The message covers the whole model or one of P strided fragments. The hash in its header determines P. Gossip may
+    send slow and fast weights as one tensor of shape (2, *shape). Raises UserError if no P matches the hash.
     """
     for fragments in range(1, len(shapes) + 1):
         homes = strided(list(shapes), fragments)
@@ -117,12 +121,12 @@ def fragment_of(shapes: wire.Schema, header: wire.Header, count: int, model: Pat
                 return schema
     raise UserError(
         f"--model {model} is another model: its {len(shapes)} names and shapes hash to {wire.schema_hash(shapes):016x},"
-        f" the payload's {count} to {header.schema:016x}: type --model with the hf/ of the payload's run"
+        f" the payload's {count} to {header.schema:016x}: pass --model with the hf/ of the payload's run"
     )
 
 
 def summary(payload: Payload) -> list[str]:
-    """What the header says, and the size."""
+    """Return the fields of the header and the size of the payload as lines of text."""
     header = payload.header
     return [
         f"round {header.round} (the first is 0)  fragment {header.fragment}  samples {header.samples:,}",
@@ -133,7 +137,7 @@ def summary(payload: Payload) -> list[str]:
 
 
 def tensor_table(payload: Payload) -> Table:
-    """One row for each part of each tensor; the bits are those of all its parts."""
+    """Return a table with one row for each part of each tensor. Bits per parameter include all parts of the tensor."""
     rows = []
     for tensor, parts in payload.tensors.items():
         shape = payload.shapes.get(tensor)
@@ -147,7 +151,7 @@ def tensor_table(payload: Payload) -> Table:
 
 
 def total_table(payload: Payload) -> Table:
-    """One row for each kind of part, and what they cost together."""
+    """Return a table with one row for each kind of part, and a row with the total."""
     rows = [
         [name, f"{size:,}", f"{8 * size:,}", f"{size / payload.size:.1%}", bits_a_parameter(size, payload.values)]
         for name, size in [*payload.bytes_by_part().items(), ("all", payload.size)]
@@ -156,7 +160,10 @@ def total_table(payload: Payload) -> Table:
 
 
 def table_of(left: list[str], right: list[str], rows: list[list[str]]) -> Table:
-    """Words to the left, numbers to the right; a column that is empty all the way down is left out."""
+    """Return a table with the `left` columns left-aligned and the `right` columns right-aligned.
+
+    Columns without any content are omitted.
+    """
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     used = [place for place in range(len(left + right)) if any(row[place] for row in rows)]
     for place in used:
@@ -167,10 +174,10 @@ def table_of(left: list[str], right: list[str], rows: list[list[str]]) -> Table:
 
 
 def dims(shape: Size) -> str:
-    """(128, 2) -> 128 x 2; a scalar's is empty."""
+    """Format a shape: (128, 2) -> 128 x 2; a scalar's shape as an empty string."""
     return " x ".join(map(str, shape))
 
 
 def bits_a_parameter(size: int, values: int) -> str:
-    """Bytes over parameters, in bits."""
+    """Format `size` bytes over `values` parameters as bits per parameter; empty if `values` is 0."""
     return f"{8 * size / values:.3f}" if values else ""

@@ -1,6 +1,6 @@
-"""`outerloop`: the command line. One word says what to do, the rest goes to that command.
+"""`outerloop`: the command line. The first argument selects a command, the others are passed to it.
 
-Exit codes: 0 done, 2 the user's mistake (one line), 1 anything else (doctor: something is not well), 130 stopped by
+Exit codes: 0 success, 2 user error (one line on stderr), 1 anything else (doctor: a check failed), 130 stopped by
 Ctrl-C.
 """
 
@@ -18,49 +18,51 @@ from outerloop.types import UserError, printable
 HELP = """\
 outerloop {version}: train one model on machines that are far apart.
 
-  outerloop train [option=value ...]       train; without options the default job: four local workers
+  outerloop train [option=value ...]       train; the default job has four local workers
   outerloop train -m recipe=a,b seed=0,1   one run for each combination
-  outerloop train --cfg [option=value ...] show the whole configuration and do nothing
-  outerloop report DIR ...                 compare runs: table, figures, one page (report --help says more)
-  outerloop inspect FILE                   what one payload of keep_payload_rounds=2 holds (inspect --help says more)
-  outerloop plan --params 1e9 ...          before machines are rented: which method, which H, how long (plan --help)
-  outerloop doctor [--peer ADDR]           can this machine take part, and what to do if not
-  outerloop status ADDR                    the peers of a running swarm, live
-  outerloop expelled DIR                   who was expelled from the run of this run_dir, and --lift
+  outerloop train --cfg [option=value ...] print the full configuration without training
+  outerloop report DIR ...                 compare runs: table, figures, one HTML page
+  outerloop inspect FILE                   show the contents of a payload kept by keep_payload_rounds=2
+  outerloop plan --params 1e9 ...          before you rent machines: compare methods, forecast round and training times
+  outerloop doctor [--peer ADDR]           check whether this machine can take part, and what to do if not
+  outerloop status ADDR                    show the peers of a running swarm, live
+  outerloop expelled DIR                   list the peers expelled from the run in this run_dir; --lift readmits one
 
-Options most used (train --cfg shows all)
-  recipe=      {recipe}   which paper's method, as one setting
+Each command has its own --help.
+
+Most used options (train --cfg shows all)
+  recipe=      {recipe}   the method of a paper, as one setting
   workers=4    workers on this machine               rounds=60     outer rounds
   model=       {model}
   data=        {data}
   exchange=    {exchange}
-  run_dir=DIR  where results go; the same DIR again goes on where it stopped
+  run_dir=DIR  where results go; the same DIR again resumes the run
   seed=0       log=console | wandb
 
-One axis at a time (a recipe is a choice of these)
+Single axes (a recipe sets all of these)
   method=      {method}
   compress=    {compress}
   feedback=    {feedback}      aggregate=  {aggregate}
   schedule.sync_every=15   inner steps between two rounds
 
-A cluster: torchrun --nproc-per-node 4 -m outerloop train exchange=distributed; each process is one worker, or with
-island=replicated | sharded | gathered and island.ranks=2 every two of them are.
+On a cluster: torchrun --nproc-per-node 4 -m outerloop train exchange=distributed. Each process is one worker. With
+island=replicated | sharded | gathered and island.ranks=2, every two processes form one worker.
 
-Several machines: start the first with exchange.host=<its address> exchange.peers=<all workers>, it prints its
-address; start the others with exchange.initial_peers=[that address] and the same settings.
+On several machines: start the first with exchange.host=<its address> exchange.peers=<number of all workers>. It prints
+its full address. Start the others with exchange.initial_peers=[that address] and the same settings.
 
 A run writes metrics.jsonl, summary.json, loss.png, hf/ (loads with transformers) and checkpoints/ to its run_dir.
 """
 
 
 def help_text() -> str:
-    """The help, with the choices that are really there."""
+    """Return the help text, with the choices found in the config folder."""
     choices = {group: " | ".join(names) for group, names in load.groups().items()}
     return HELP.format(version=outerloop.__version__, **choices)
 
 
 def train(arguments: list[str]) -> int:
-    """`outerloop train`."""
+    """Run `outerloop train`."""
     if "--help" in arguments or "-h" in arguments:
         print(help_text())
         return 0
@@ -81,55 +83,55 @@ def train(arguments: list[str]) -> int:
         return train_as_one(overrides)
     from outerloop.launcher.supervisor import train
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside: the same clean way out as Ctrl-C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM: the same clean shutdown as Ctrl-C
     train(settings)
     return 0
 
 
 def worker(arguments: list[str]) -> int:
-    """`outerloop worker`: started by train."""
+    """Run `outerloop worker`, which only train starts."""
     from outerloop.launcher.worker_process import main as run
 
     return run(arguments)
 
 
 def report(arguments: list[str]) -> int:
-    """`outerloop report`."""
+    """Run `outerloop report`."""
     from outerloop.commands.report import main as run
 
     return run(arguments)
 
 
 def inspect(arguments: list[str]) -> int:
-    """`outerloop inspect`."""
+    """Run `outerloop inspect`."""
     from outerloop.commands.inspect import main as run
 
     return run(arguments)
 
 
 def doctor(arguments: list[str]) -> int:
-    """`outerloop doctor`."""
+    """Run `outerloop doctor`."""
     from outerloop.commands.doctor import main as run
 
     return run(arguments)
 
 
 def status(arguments: list[str]) -> int:
-    """`outerloop status`."""
+    """Run `outerloop status`."""
     from outerloop.commands.status import main as run
 
     return run(arguments)
 
 
 def expelled(arguments: list[str]) -> int:
-    """`outerloop expelled`."""
+    """Run `outerloop expelled`."""
     from outerloop.commands.expelled import main as run
 
     return run(arguments)
 
 
 def plan(arguments: list[str]) -> int:
-    """`outerloop plan`."""
+    """Run `outerloop plan`."""
     from outerloop.commands.plan import main as run
 
     return run(arguments)
@@ -145,11 +147,11 @@ COMMANDS = {
     "expelled": expelled,
     "worker": worker,
 }
-GOES_ON = "; the same command with the same run_dir goes on from the last checkpoint"
+GOES_ON = "; the same command with the same run_dir resumes from the last checkpoint"
 
 
 def main() -> int:
-    """Dispatch, and turn mistakes into one line."""
+    """Run the command named by the first argument and return its exit code. Print a UserError as one line."""
     word, *rest = sys.argv[1:] or ["--help"]
     if word in ("--help", "-h", "help"):
         print(help_text())
@@ -160,7 +162,7 @@ def main() -> int:
     try:
         if word not in COMMANDS:
             known = ", ".join(name for name in COMMANDS if name != "worker")
-            raise UserError(f"{word!r} is not a command: outerloop has {known}: type outerloop train")
+            raise UserError(f"{word!r} is not a command: the commands are {known}: run outerloop train")
         return COMMANDS[word](rest)
     except UserError as mistake:
         print(f"outerloop: {printable(str(mistake))}", file=sys.stderr)
@@ -177,5 +179,5 @@ def main() -> int:
 
 
 def entry() -> None:
-    """The console script."""
+    """Entry point of the console script."""
     sys.exit(main())

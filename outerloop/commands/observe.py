@@ -1,4 +1,8 @@
-"""Observe a run without joining: an open run through the DHT, a listed run through a worker of this machine."""
+"""Observe a run without joining it.
+
+The roster of an open run is read from the DHT. The roster of a run with an allow-list is read with the key of one of
+this machine's workers.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +26,11 @@ from outerloop.swarm.timeouts import DHT_S, OPEN_S
 from outerloop.types import UserError
 
 Seen = list[tuple[Record, float]]
-"""Records, with the age of what they tell in seconds."""
+"""Records of peers, each with its age in seconds."""
 
 
 class RunObservation:
-    """A way to look at a run through the peer with this id. `roster` reads who is there."""
+    """A view of a run through the peer with id `peer_id`. `roster` reads the current roster."""
 
     def __init__(self, visitor: ObserverNode, peer_id: str, *, run: str, roster: Callable[[], Seen]) -> None:
         self._visitor, self._peer_id, self._run = visitor, peer_id, run
@@ -35,13 +39,13 @@ class RunObservation:
         self._expelled: list[Evidence] | None = None
 
     def seen(self) -> Seen:
-        """Return who is there now, in the order of names."""
+        """Return the records of the peers in the roster, sorted by name."""
         return sorted(self._roster(), key=lambda one: one[0].name)
 
     def expelled(self, *, wait_s: float = 0.0) -> list[Evidence] | None:
-        """Return what that peer has expelled others for, checked here; None when it has not answered.
+        """Return the evidence for which that peer has expelled others, verified locally; None if it did not answer.
 
-        Not waited for longer than `wait_s`: until it answers, or does not for too long, what it told before counts.
+        Waits at most `wait_s` for an answer. While a request is pending, returns the result of the previous request.
         """
         asked = self._asked = self._asked or self._visitor.spawn(ask(self._visitor, self._run, self._peer_id))
         wait([asked], wait_s)
@@ -58,15 +62,15 @@ class RunObservation:
 
 @contextmanager
 def looking(address: str, *, run: str, run_dir: Path | None) -> Iterator[RunObservation]:
-    """A way to look at a run, for the length of a block.
+    """Open a view of a run, for use in a `with` block.
 
     Args:
         address: full multiaddr of a running peer.
-        run: its exchange.run.
-        run_dir: the run directory of that peer, needed where the run has an allow-list.
+        run: exchange.run of that peer.
+        run_dir: run directory of that peer, needed if the run has an allow-list.
 
     Raises:
-        UserError: the peer cannot be reached, or its run has a list and `run_dir` is not this peer's.
+        UserError: the peer cannot be reached, or its run has an allow-list and `run_dir` is not that peer's.
     """
     peer_id = address.rpartition("/p2p/")[2]
     with ExitStack() as stack:
@@ -76,8 +80,8 @@ def looking(address: str, *, run: str, run_dir: Path | None) -> Iterator[RunObse
         except NotAllowed as error:
             if run_dir is None:
                 raise UserError(
-                    f"run {run!r} has an exchange.allow, and its peers tell nobody else: on the machine of one of them"
-                    " type outerloop status with its address and --run-dir with its run_dir"
+                    f"run {run!r} has an exchange.allow, and its peers answer only each other: on the machine of one of"
+                    " them run outerloop status with its address, and with its run_dir as --run-dir"
                 ) from error
             visitor = stack.enter_context(visit(identity_path=onlooker_file(worker_key(run_dir, peer_id))))
             roster = through_worker(visitor, address, run)
@@ -85,20 +89,23 @@ def looking(address: str, *, run: str, run_dir: Path | None) -> Iterator[RunObse
 
 
 def worker_key(run_dir: Path, peer_id: str) -> Path:
-    """The key of the worker with this id in a run directory. Raises UserError."""
+    """Return the key file of the worker with this id in a run directory. Raises UserError if it has no such worker."""
     for key in sorted(identity_file(run_dir, 0).parent.parent.glob(f"*/{identity_file(run_dir, 0).name}")):
         if Signatures.of(key).peer_id == peer_id:
             return key
-    raise UserError(f"run_dir={run_dir} has no worker {peer_id}: type the address that one of its workers printed")
+    raise UserError(f"run_dir={run_dir} has no worker {peer_id}: pass the address that one of its workers printed")
 
 
 def in_dht(visitor: ObserverNode, run: str) -> Callable[[], Seen]:
-    """Return what reads the roster of an open run."""
+    """Return a function that reads the roster of an open run."""
     return lambda: visitor.call(read_roster(visitor.dht, run), timeout_s=2 * DHT_S)
 
 
 def through_worker(visitor: ObserverNode, address: str, run: str) -> Callable[[], Seen]:
-    """Return what reads the roster of a listed run, as a peer tells it that knows this visitor; raises UserError."""
+    """Return a function that reads the roster of a run with an allow-list from the peer at `address`.
+
+    That peer must know the visitor's key. The function raises UserError if the peer refuses or does not answer.
+    """
     directory = ListedRoster(visitor, visitor.records, run=run)
 
     def read() -> Seen:
@@ -106,7 +113,7 @@ def through_worker(visitor: ObserverNode, address: str, run: str) -> Callable[[]
             peer_id = visitor.call(visitor.dial(address), timeout_s=2 * OPEN_S)
             return parsed(visitor.call(directory.read_through(peer_id), timeout_s=4 * OPEN_S))
         except TurnedAway as error:
-            raise UserError(f"{address} does not know this machine's key: was its worker started anew?") from error
+            raise UserError(f"{address} does not know this machine's key: was its worker restarted?") from error
         except (Unreachable, BrokenStream, TimeoutError) as error:
             raise UserError(
                 f"{address} does not answer for run {run!r}: is it running, and is --run its exchange.run?"

@@ -1,4 +1,4 @@
-"""What a plan says, for people: its tables, the recommended row and why, the picture."""
+"""Output of `outerloop plan`: tables, the recommended row with the reason, and the picture."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ from outerloop.report.units import Stat, show_count
 from outerloop.swarm.validation import MAX_PEERS
 
 WIDE = 180
-"""Columns of a table that goes to a file or a pipe."""
+"""Table width in characters when the output is a file or a pipe."""
 SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
-"""Peers in the picture."""
+"""Numbers of peers in the picture."""
 UNITS = ((DAY_S, "days"), (3600.0, "h"), (60.0, "min"))
 
 
 def tell(rows: Sequence[Outlook], *, tokens_per_step: float, tokens: float) -> None:
-    """The tables, the recommendation, and what has to be typed besides. Tokens: of one peer and step, of the run."""
+    """Print the tables, the recommendation and the notes.
+
+    `tokens_per_step`: of one peer in one inner step. `tokens`: of all peers in the whole run.
+    """
     console = Console() if sys.stdout.isatty() else Console(width=WIDE)
     best, why = recommended(rows)
     for table in (times(rows, best, tokens_per_step, tokens), memory(rows)):
@@ -38,7 +41,7 @@ def tell(rows: Sequence[Outlook], *, tokens_per_step: float, tokens: float) -> N
 
 
 def times(rows: Sequence[Outlook], best: Outlook, each: float, tokens: float) -> Table:
-    """The fastest first."""
+    """Return the table of times, fastest recipe first. `each`: tokens of one peer in one inner step."""
     fleet, params = best.fleet, best.method.params
     sizes, spent = ["H", "delay", "bits/param", "payload"], ["round", "utilization", "exposed", "waiting", "met"]
     return Table(
@@ -52,7 +55,7 @@ def times(rows: Sequence[Outlook], best: Outlook, each: float, tokens: float) ->
 
 
 def cells(row: Outlook) -> list[str]:
-    """What a plan says of one method, but its name and its end."""
+    """Return the cells of one method's row, without its name and the duration of the run."""
     method = row.method
     return [
         method.exchange,
@@ -70,40 +73,43 @@ def cells(row: Outlook) -> list[str]:
 
 
 def memory(rows: Sequence[Outlook]) -> Table:
-    """What lies on a GPU, by part."""
+    """Return the table of memory on the training device, by part."""
     methods = [row.method for row in rows]
     return Table(
-        "Memory of the device that trains, activations left out",
+        "Memory of the training device, without activations",
         ["recipe", *methods[0].memory, "together"],
         [[m.name, *(quantity(size, "B") for size in (*m.memory.values(), m.memory_bytes))] for m in methods],
     )
 
 
 def notes(rows: Sequence[Outlook]) -> Iterator[str]:
-    """What the plan does not hold without."""
+    """Yield the conditions under which the plan holds: the limit of gather, and the settings a recipe needs."""
     if rows[0].fleet.peers > MAX_PEERS and any(row.method.exchange == "gather" for row in rows):
-        yield f"gather takes {MAX_PEERS} peers at most, so those rows are for comparison"
+        yield f"gather takes {MAX_PEERS} peers at most, so those rows are for comparison only"
     yield from (f"{row.method.name} needs {' '.join(row.settings)}" for row in rows if row.settings)
 
 
 def quantity(value: float, unit: str = "") -> str:
-    """1.5e9 -> 1.50 G."""
+    """Format a number: 1.5e9 -> 1.50 G."""
     return show_count(Stat(value, None, 1), unit)
 
 
 def seconds(time_s: float) -> str:
-    """To the tenth."""
+    """Format seconds to one decimal place."""
     return f"{time_s:,.1f} s"
 
 
 def duration(time_s: float) -> str:
-    """In what it is best told in."""
+    """Format a duration in the largest unit that fits: days, h, min or s."""
     unit_s, name = next((unit for unit in UNITS if time_s >= unit[0]), (1.0, "s"))
     return f"{time_s / unit_s:,.1f} {name}"
 
 
 def picture(fleet: Fleet, methods: Sequence[Method], path: Path) -> None:
-    """Every method at more and more peers, and what a ring and a tree would make of the largest payload."""
+    """Draw seconds per round against the number of peers for every method.
+
+    For comparison, also draws ring and tree all-reduces of the largest payload.
+    """
     sizes = sorted({*SIZES, max(2, fleet.peers)})
     fleets = [replace(fleet, peers=n) for n in sizes]
     curves = [

@@ -1,4 +1,4 @@
-"""`outerloop report`: read runs, group them over seeds, print the table, write one page and its figures."""
+"""`outerloop report`: read runs, group them over seeds, print a table, write one page and its figures."""
 
 from __future__ import annotations
 
@@ -20,45 +20,45 @@ from outerloop.state import checkpoint
 from outerloop.types import UserError
 
 SLOW_S = 2.0
-"""Reading that takes longer than this shows a bar."""
+"""Reading time in seconds after which a progress bar appears."""
 WIDE = 180
-"""Columns of a table that goes to a file or a pipe."""
+"""Table width in characters when the output is a file or a pipe."""
 
 DESCRIPTION = """\
-Compares runs: what each reached, what it cost, which settings differ. Runs with the same settings and another seed are
-one group, shown as mean and standard deviation. Runs that died or still run are listed, and are in no mean."""
+Compares runs: loss, cost, and the settings that differ. Runs that differ only in their seed form one group, shown as
+mean and standard deviation. Runs that died or are still running are listed, but excluded from the means."""
 
 EXAMPLES = """\
 examples
   outerloop report runs                                all runs in and under runs/, at any depth
   outerloop report runs/a runs/b --out compared        two runs, page and pictures into compared/
   outerloop report runs/2026-11-21_03-58-52-sweep      one sweep (train -m), page into its report/
-  outerloop report runs --bandwidth 20mbit             simulated clock of a slow line
+  outerloop report runs --bandwidth 20mbit             simulated clock for a slow link
   outerloop report runs --baseline diloco              gaps in percent of diloco's loss
 
-what it writes
-  report.html      everything on one page that can be mailed: pictures inside, no scripts
+files written
+  report.html      everything on one self-contained page: embedded pictures, no scripts
   loss_tokens.png loss_bytes.png loss_clock.png pareto.png, and spread.png when replicas differ (gossip)
 
 the simulated clock
-  measured seconds per inner step, plus payload bytes x copies / bandwidth for each round: what the same run would take
-  on that line. Latency is left out."""
+  measured seconds per inner step, plus payload bytes x copies / bandwidth for each round: the time that the same run
+  would take on that link. Latency is ignored."""
 
 
 def parser() -> Parser:
-    """The options."""
+    """Return the option parser."""
     out = Parser("report", example="outerloop report runs", description=DESCRIPTION, epilog=EXAMPLES)
     out.add_argument("dirs", nargs="+", type=Path, metavar="DIR", help="a run, or a folder with runs at any depth")
     out.add_argument("--out", type=Path, metavar="FOLDER", help="where to write (default: report/ in the first DIR)")
-    out.add_argument("--bandwidth", default="100mbit", help="of a worker's uplink: kbit, mbit, gbit (default: 100mbit)")
+    out.add_argument("--bandwidth", default="100mbit", help="uplink of a worker: kbit, mbit, gbit (default: 100mbit)")
     out.add_argument(
-        "--baseline", metavar="RECIPE", help=f"what gaps are measured against (default: {DEFAULT_BASELINE})"
+        "--baseline", metavar="RECIPE", help=f"recipe that gaps are measured against (default: {DEFAULT_BASELINE})"
     )
     return out
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code 0. Raises UserError."""
+    """Run the command and return exit code 0. Raises UserError."""
     options = parser().parse_args(arguments)
     console = Console() if sys.stdout.isatty() else Console(width=WIDE)
     bits_per_s = parse_bandwidth(options.bandwidth)
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def read_all(paths: Sequence[Path]) -> list[Run]:
-    """Every run; a bar appears when that takes long."""
+    """Read all runs. Shows a progress bar if that takes longer than SLOW_S."""
     bar = Progress(console=Console(stderr=True), transient=True)
     task, began, found = bar.add_task("reading runs", total=len(paths)), time.monotonic(), []
     try:
@@ -86,7 +86,10 @@ def read_all(paths: Sequence[Path]) -> list[Run]:
 
 
 def write(comparison: Comparison, folder: Path, *, bits_per_s: float) -> Path:
-    """Pictures, then the page that holds them. Raises UserError."""
+    """Write the pictures and the page that embeds them. Return the path of the page.
+
+    Raises UserError if `folder` cannot be created.
+    """
     from outerloop.report.figures import draw_all
     from outerloop.report.html import page
 
@@ -94,14 +97,14 @@ def write(comparison: Comparison, folder: Path, *, bits_per_s: float) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{folder} cannot be a folder, {error.strerror}: type --out with a new name") from error
+        raise UserError(f"{folder} cannot be a folder, {error.strerror}: pass --out with a new name") from error
     pictures = draw_all(comparison, folder, bits_per_s=bits_per_s)
     checkpoint.write_atomically(folder / "report.html", page(comparison, pictures).encode())
     return folder / "report.html"
 
 
 def tell(comparison: Comparison, console: Console) -> None:
-    """The tables, and what to know beside them."""
+    """Print the tables and the notes on them."""
     for content in (table.results(comparison), table.unfinished(comparison)):
         for part in terminal.fitting(content, console.width) if content.rows else ():
             console.print(part)

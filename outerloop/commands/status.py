@@ -1,4 +1,4 @@
-"""`outerloop status`: the peers of a running swarm, seen by somebody who takes no part in it."""
+"""`outerloop status`: show the peers of a running swarm to an observer that takes no part in it."""
 
 from __future__ import annotations
 
@@ -25,39 +25,41 @@ from outerloop.swarm.timeouts import HISTORY_S, WATCH_S
 from outerloop.types import UserError
 
 WIDE = 180
-"""Columns of a table that goes to a file or a pipe."""
+"""Table width in characters when the output is a file or a pipe."""
 
 DESCRIPTION = """\
 Shows the peers of a running swarm: the last round of each, how many took part in it ("no": it failed for this peer),
-loss, speed and bytes. It looks on: it is in no roster and in no round. Ctrl-C ends it, the run goes on."""
+loss, speed and bytes. It only observes: it is not in the roster and not in any round. Ctrl-C stops the display, not the
+run."""
 
 EXAMPLES = """\
 examples
-  outerloop status /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo...           live; the address is what a peer printed
-  outerloop status /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... --once    once, and end
+  outerloop status /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo...           live; use the address that a peer printed
+  outerloop status /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... --once    print one table and exit
   outerloop status /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... --run mine       with exchange.run=mine
   outerloop status /ip4/198.51.100.7/tcp/4242/p2p/12D3Koo... --run-dir runs/mine
                        a run with exchange.allow, on the machine of the peer at that address
 
-A peer tells of itself every 5 to 20 s, so the table is a little late; "told" says how old a line is. A peer that died
-without a word stays for a minute. What is shown is what each peer claims of itself, signed; nothing else proves it."""
+A peer reports its status every 5 to 20 s, so the table lags a little; "updated" is the age of a row. A peer that died
+without leaving stays in the table for a minute. Each row is what the peer claims about itself, signed by it. Nothing
+else proves it."""
 
 
 def parser() -> Parser:
-    """The options."""
+    """Return the option parser."""
     out = Parser("status", example="outerloop status ADDR", description=DESCRIPTION, epilog=EXAMPLES)
-    out.add_argument("address", metavar="ADDR", help="of any running peer of the swarm")
+    out.add_argument("address", metavar="ADDR", help="address of any running peer of the swarm")
     out.add_argument("--run", default="default", metavar="NAME", help="its exchange.run (default: default)")
-    out.add_argument("--run-dir", type=Path, metavar="DIR", help="its run_dir here, where the run has exchange.allow")
-    out.add_argument("--once", action="store_true", help="one table; also when the output is no terminal")
+    out.add_argument("--run-dir", type=Path, metavar="DIR", help="its local run_dir, if the run has exchange.allow")
+    out.add_argument("--once", action="store_true", help="print one table; implied if the output is not a terminal")
     return out
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code 0, also after Ctrl-C in the live table. Raises UserError."""
+    """Run the command. Return exit code 0, also after Ctrl-C in the live table. Raises UserError."""
     options = parser().parse_args(arguments)
     check_addresses("status", [options.address], must_name="p2p")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside: the same clean way out as Ctrl-C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM: the same clean shutdown as Ctrl-C
     terminal = sys.stdout.isatty()
     console = Console() if terminal else Console(width=WIDE)
     with looking(options.address, run=options.run, run_dir=options.run_dir) as look:
@@ -69,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def watch(look: RunObservation, run: str, console: Console) -> None:
-    """Until Ctrl-C."""
+    """Show the live table until Ctrl-C."""
 
     def seen() -> Group:
         return page(run, look.seen(), look.expelled())
@@ -84,21 +86,24 @@ def watch(look: RunObservation, run: str, console: Console) -> None:
 
 
 def present(seen: Seen, run: str) -> Seen:
-    """The same, if there is anybody. Raises UserError."""
+    """Return `seen` unchanged. Raises UserError if it is empty."""
     if not seen:
-        raise UserError(f"no peer of run {run!r} is there: type --run with the exchange.run of the swarm")
+        raise UserError(f"no peer of run {run!r} found: pass --run with the exchange.run of the swarm")
     return seen
 
 
 def page(run: str, seen: Seen, expelled: Sequence[Evidence] | None = ()) -> Group:
-    """One line above the table of all peers, one below for each that is expelled; None: that is not known."""
+    """Return a headline, the table of all peers, and one line for each expelled peer.
+
+    `expelled`: None if it is not known.
+    """
     lines = [Text(f"expelled: {shown(one.peer)} {one.why}") for one in expelled or ()]
     lines += [Text("expelled: not known, the peer at this address has not answered")] if expelled is None else []
     return Group(Text(headline(run, seen)), table(seen), *lines)
 
 
 def headline(run: str, seen: Seen) -> str:
-    """How many are there, and how many made the newest round; who told before that round may have been in it."""
+    """Return the number of peers, and how many took part in the newest round, as the peer that reports it counts."""
     rounds = [(status.round, status.peers) for status in (record.status for record, _ in seen) if status]
     newest, took_part = max(rounds, default=(0, 0))
     last = f"{took_part} took part in round {newest}" if newest else "no round yet"
@@ -106,10 +111,10 @@ def headline(run: str, seen: Seen) -> str:
 
 
 def table(seen: Seen) -> Table:
-    """One row a peer. What strangers wrote has been bounded, and is of one line each."""
+    """Return a table with one row per peer. The text in untrusted records is already bounded and of one line."""
     return table_of(
         ["peer", "address"],
-        ["round", "took part", "loss", "tokens/s", "sent", "received", "commit", "told"],
+        ["round", "took part", "loss", "tokens/s", "sent", "received", "commit", "updated"],
         [
             [name_of(one), address_of(one), *numbers(one.status or Status()), f"{age_s:.0f} s ago"]
             for one, age_s in seen
@@ -122,17 +127,17 @@ def name_of(record: Record) -> str:
 
 
 def shown(name: str) -> str:
-    """The index of the worker on its machine and the end of its id: the beginning is the same for all."""
+    """Shorten a peer name to the worker index on its machine and the end of its id. All ids start the same way."""
     return f"{name[:3]}-…{name[-8:]}"
 
 
 def address_of(record: Record) -> str:
-    """The address that most can reach, without the peer id."""
+    """Return the first address of a record, the most widely reachable one, without the peer id."""
     return record.addresses[0].partition("/p2p/")[0] if record.addresses else ""
 
 
 def numbers(status: Status) -> list[str]:
-    """What a peer told, empty where it told nothing yet."""
+    """Return the cells of a peer's status, empty where it has not reported a value yet."""
     took_part = f"{status.peers} peers" if status.peers else "no"
     return [
         str(status.round or ""),

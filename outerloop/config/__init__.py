@@ -1,1 +1,1 @@
-"""Configuration: from yaml and overrides to the objects of a run. The home of hydra."""
+"""Configuration: from yaml files and overrides to the objects of a run, using hydra."""

@@ -1,4 +1,4 @@
-"""Options that are added with `+`: accepted where a constructor takes them, refused where nobody would read them."""
+"""Options that are added with `+`: accepted where a constructor takes them, refused where no code would read them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
 SPECIAL = ("_target_", "_partial_", "_args_", "_convert_", "_recursive_")
-"""Keys beside `_target_` that hydra reads itself."""
+"""Keys next to `_target_` that hydra itself reads."""
 
 
 def is_about_hydra(override: Override) -> bool:
-    """Return whether an override is hydra's own: its launcher, its folders, its search path."""
+    """Return whether an override configures hydra itself: its launcher, its folders, its search path."""
     return override.key_or_group == "hydra" or override.key_or_group.startswith(("hydra.", "hydra/"))
 
 
 def is_read(config: DictConfig, base: DictConfig, key: str) -> bool:
-    """Return whether somebody reads `key` of `config`.
+    """Return whether any code reads `key` of `config`.
 
-    What `base` has is read. What is new must be an argument of the `_target_` beside it, or lie in a dictionary that
-    is an argument of a `_target_` further up.
+    Keys that exist in `base` are read. A new key must be an argument of the `_target_` next to it, or be inside a
+    dictionary that is an argument of a `_target_` further up.
     """
     parts = key.split(".")
     new = next((i for i in range(len(parts)) if not has(base, parts[: i + 1])), None)
@@ -35,20 +35,20 @@ def is_read(config: DictConfig, base: DictConfig, key: str) -> bool:
 
 
 def has(base: DictConfig, parts: Sequence[str]) -> bool:
-    """Return whether this path is there, whatever its value."""
+    """Return whether this path exists in `base`, whatever its value."""
     return parts[-1] in node_at(base, parts[:-1])
 
 
 def node_at(config: DictConfig, parts: Sequence[str]) -> Any:
-    """Return the dictionary at this path; an empty one where something else is, or nothing."""
+    """Return the dictionary at this path; an empty one if the path does not exist or is not a dictionary."""
     node = OmegaConf.select(config, ".".join(parts)) if parts else config
     return dict(node.items_ex(resolve=False)) if OmegaConf.is_dict(node) else {}
 
 
 def takes(target: str, name: str) -> bool:
-    """Return whether a callable, given by its dotted path, has an argument of this name, or hydra reads it itself.
+    """Return whether a callable, given by its dotted path, has an argument of this name, or hydra itself reads it.
 
-    True where there is no such callable: instantiation says so better.
+    True if there is no such callable, because instantiation then raises a better error.
     """
     try:
         arguments = signature(cast(Callable[..., Any], locate(target))).parameters

@@ -1,4 +1,4 @@
-"""Configuration -> the objects of one worker: the only place that makes axes from yaml."""
+"""Configuration -> the objects of one worker. Axes are instantiated from yaml only here."""
 
 from __future__ import annotations
 
@@ -39,18 +39,21 @@ from outerloop.state.checkpoint import opened
 from outerloop.types import Round, UserError
 
 LANES = 64
-"""Upper limit on shards of an island bundled into one payload; each adds its own tensor table to the size limit."""
+"""Upper limit on shards of an island bundled into one payload. Each adds a tensor table to the size limit."""
 
 RULES = ("quorum", "min_peers", "min_fraction", "absent_rounds", "max_blob_bytes")
-"""Of the exchange: may change when a run is resumed, but only on all machines."""
+"""Options of the exchange that may change when a run is resumed, but only together on all machines."""
 
 WEIGHTED = "outerloop.aggregate.weighted.Weighted"
 UNEQUAL = ("inner.batch", "inner.accumulate", "schedule.sync_every")
-"""What says how much work a machine does in a round."""
+"""Options that determine how much work a machine does in a round."""
 
 
 def make(node: DictConfig, **runtime: Any) -> Any:
-    """Instantiate one node; what its constructor refuses arrives as the UserError it raised."""
+    """Instantiate one node.
+
+    Raises the UserError that its constructor raised, or a UserError with the root cause of any other error.
+    """
     try:
         return instantiate(node, **runtime, _convert_="all")
     except InstantiationException as error:
@@ -63,14 +66,15 @@ def make(node: DictConfig, **runtime: Any) -> Any:
 
 
 def chain(error: BaseException) -> list[BaseException]:
-    """An error and what caused it, the root last."""
+    """Return an error and its chain of causes, root cause last."""
     return [error] if error.__cause__ is None else [error, *chain(error.__cause__)]
 
 
 def of_all(config: DictConfig) -> dict[str, Any]:
-    """The settings that say what is trained, flat; where contributions weigh by samples, without the unequal work.
+    """Return the settings that determine what is trained, flat.
 
-    An H that all peers move together is the same for all.
+    If contributions are weighted by samples, the options in UNEQUAL may differ between peers and are omitted. An
+    adaptive H stays included, because all peers change it together.
     """
     may_differ = UNEQUAL if config.aggregate._target_ == WEIGHTED else ()
     together = "schedule.sync_every" if "sync_min" in config.schedule else None
@@ -78,11 +82,11 @@ def of_all(config: DictConfig) -> dict[str, Any]:
 
 
 def shared_by_all(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
-    """Return the settings that must be equal on all machines of a run, flat: all but place, data and local counts.
+    """Return the settings that must be equal on all machines of a run, flat: all but paths, data and local counts.
 
-    The hardware is part of it where the outer method gives equal bits on equal hardware alone.
+    Includes the hardware if the outer method gives equal bits only on equal hardware.
 
-    `lanes`: of how many shards each island's messages are.
+    `lanes`: number of shards per island, each with its own messages.
     """
     local = ("workers", "island", "data", "eval", "checkpoint")
     shared = {key: value for key, value in of_all(config).items() if key.split(".")[0] not in local}
@@ -92,14 +96,14 @@ def shared_by_all(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
 
 
 def fingerprint(config: DictConfig, *, lanes: int = 1) -> str:
-    """Hash of that."""
+    """Return the SHA-256 of `shared_by_all`."""
     shared = shared_by_all(config, lanes=lanes)
     return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()
 
 
 def agreed_settings(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
-    """Options of a swarm's exchange by which peers see whether they have the same settings, and which differ."""
-    from outerloop.swarm.membership.run_settings import RunSettings  # with hivemind, which other runs may do without
+    """Return the options of a swarm's exchange with which peers detect whether, and which, settings differ."""
+    from outerloop.swarm.membership.run_settings import RunSettings  # imports hivemind, which other runs do not need
 
     shared = shared_by_all(config, lanes=lanes)
     values = {key: shown(shared, key) for key in shared}
@@ -109,7 +113,7 @@ def agreed_settings(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
 def model_of(config: DictConfig, corpus: Corpus) -> Module:
     """Return the model with its seeded initial weights, which are equal on equal hardware (initial_state.py).
 
-    Raises UserError when its vocabulary is smaller than the data's.
+    Raises UserError if its vocabulary is smaller than the data's, or its maximum length shorter than inner.seq_len.
     """
     torch.manual_seed(config.seed)
     node = config.model.copy()
@@ -118,7 +122,7 @@ def model_of(config: DictConfig, corpus: Corpus) -> Module:
         if node.vocab_size < corpus.vocab_size:
             raise UserError(
                 f"model.vocab_size={node.vocab_size} is smaller than the data's {corpus.vocab_size}:"
-                f" type model.vocab_size={corpus.vocab_size}"
+                f" set model.vocab_size={corpus.vocab_size}"
             )
     if "max_seq_len" in node and node.max_seq_len < config.inner.seq_len:
         raise UserError(f"inner.seq_len={config.inner.seq_len} is longer than model.max_seq_len={node.max_seq_len}")
@@ -128,7 +132,7 @@ def model_of(config: DictConfig, corpus: Corpus) -> Module:
 def outer_of(
     config: DictConfig, model: Module, exchange: Exchange, *, rounds: int | None, island: Island | None = None
 ) -> OuterLoop:
-    """The outer loop of this configuration around a model; without `rounds` there is no last one."""
+    """Return the outer loop of this configuration for a model. Without `rounds` there is no last round."""
     return OuterLoop(
         model,
         method=make(config.method),
@@ -157,13 +161,13 @@ def trainer_of(
     seat: RankLayout = ALONE,
     compute: Callable[..., Any] = here,
 ) -> Trainer:
-    """The inner trainer of one local worker, its outer loop attached. The exchange has been joined."""
+    """Return the inner trainer of one local worker, with its outer loop attached. The exchange must be joined."""
     inner, ranks = config.inner, seat.ranks
     model = model_of(config, corpus).to(pick_device(inner.device, index if seat is ALONE else LOCAL_RANK))
-    forward: Any = torch.compile(model) if inner.compile else seat.wrap(model)  # one of the two at most
+    forward: Any = torch.compile(model) if inner.compile else seat.wrap(model)  # at most one of the two applies
     outer = outer_at(seat, config, model, exchange, compute)
-    order = zlib.crc32(exchange.peer.encode()) if exchange.came_late else config.seed  # shares its text with a member
-    # what is drawn while training differs by worker, and by rank of an island
+    order = zlib.crc32(exchange.peer.encode()) if exchange.came_late else config.seed  # late: shares text with others
+    # random numbers drawn during training differ between workers, and between the ranks of an island
     torch.manual_seed(config.seed + 1 + exchange.rank + exchange.size * ranks.rank)
     stream = corpus.stream(rank=exchange.rank, size=exchange.size, batch=inner.batch, seq_len=inner.seq_len, seed=order)
     return Trainer(
@@ -182,14 +186,14 @@ def trainer_of(
 
 
 def state_device(config: DictConfig) -> torch.device | None:
-    """Where the outer state lies, if not with the model."""
+    """Return the device of the outer state; None if it is that of the model."""
     return torch.device("cpu") if config.state_device == "cpu" else None
 
 
 def outer_at(
     seat: RankLayout, config: DictConfig, model: Module, exchange: Exchange, compute: Callable[..., Any]
 ) -> Any:
-    """The outer loop of this rank's island, or what stands in its place at a rank that follows another."""
+    """Return the outer loop of this rank's island; for a rank that does not lead a gathered island, a follower."""
     device = state_device(config)
     if seat.kind != "gathered":
         island = Island(model, state_device=device, compute=compute)
@@ -201,7 +205,10 @@ def outer_at(
 
 
 def checked_optimizer(config: DictConfig) -> Callable[..., Optimizer]:
-    """The inner optimizer's factory, its settings tried on one parameter. Raises UserError for what it refuses."""
+    """Return the factory of the inner optimizer, after trying its settings on one parameter.
+
+    Raises UserError if the optimizer refuses its settings.
+    """
     factory = make(config.inner.optimizer)
     try:
         factory([("layers.0.weight", torch.nn.Parameter(torch.zeros(1, 1)))])
@@ -211,7 +218,10 @@ def checked_optimizer(config: DictConfig) -> Callable[..., Optimizer]:
 
 
 def lr_factor_of(config: DictConfig, schedule: Schedule) -> Callable[[int], float]:
-    """Warm-up and cosine over the inner steps of the whole run, as far as the schedule can tell how many they are."""
+    """Return a learning-rate factor of the inner step: warm-up, then cosine over the inner steps of the run.
+
+    The number of inner steps is the schedule's estimate, read at every step.
+    """
     return lambda step: warmup_cosine(
         step,
         warmup_steps=config.inner.warmup_steps,
@@ -221,7 +231,10 @@ def lr_factor_of(config: DictConfig, schedule: Schedule) -> Callable[[int], floa
 
 
 def schedule_of(config: DictConfig, saved_outer: Callable[[], dict[str, Any] | None]) -> Schedule:
-    """The schedule where a run begins, or as it is in the state of an outer loop, which is asked for if it matters."""
+    """Return the schedule at the start of a run, or an adaptive one as saved in the state of an outer loop.
+
+    `saved_outer` returns that state or None. It is called only for adaptive schedules.
+    """
     schedule = make(config.schedule)
     if isinstance(schedule, AdaptiveSchedule) and (state := saved_outer()):
         schedule.load_state_dict(opened(state)["schedule"])
@@ -229,23 +242,23 @@ def schedule_of(config: DictConfig, saved_outer: Callable[[], dict[str, Any] | N
 
 
 def next_launch(schedule: Schedule, inner_step: int) -> Round:
-    """The first round that leaves after `inner_step`."""
+    """Return the first round that is launched after `inner_step`."""
     return next(due.launch[0] for step in count(inner_step + 1) if (due := schedule.due(step)).launch)
 
 
 def check_parts(config: DictConfig) -> Module:
-    """Make everything that is cheap to make, so that a mistake is answered before anything is written or started.
+    """Instantiate everything that is cheap, so that mistakes are reported before anything is written or started.
 
-    Return the trial model. Raises UserError.
+    Return the trial model. Raises UserError if a part refuses its settings or does not fit the others.
     """
     if allow := config.exchange.get("allow"):
         from outerloop.swarm.access.access_control import (
-            AllowList,  # with hivemind, which runs without a list may do without
+            AllowList,  # imports hivemind, which runs without an allow-list may not need
         )
 
         AllowList(allow)
     parts = {axis: make(config[axis]) for axis in ("method", "compress", "feedback", "aggregate", "schedule")}
-    exchange = cast(Exchange, get_class(config.exchange._target_))  # what it says of itself, all of its kind say
+    exchange = cast(Exchange, get_class(config.exchange._target_))  # only class attributes are read
     compatibility.refuse(**parts, exchange=exchange, eager=config.eager, merge_local=config.merge_local)
     screen_of(config.clip, method=parts["method"], exchange=exchange, eager=config.eager)
     if config.inner.optimizer:
@@ -261,9 +274,9 @@ def check_parts(config: DictConfig) -> Module:
 
 
 def limit_payloads(config: DictConfig, model: Module) -> None:
-    """Set the largest payload that a peer takes to what a message of this model can have; an option may say less.
+    """Set the largest payload that a peer accepts to the largest message of this model. An option may set it lower.
 
-    Twice the limit of the wire: some methods send fast and slow weights, and state_dtype=float64 has wide values.
+    Twice the limit of the wire: some methods send fast and slow weights, and state_dtype=float64 has larger values.
     """
     if "max_blob_bytes" in config.exchange:
         shapes = {name: x.shape for name, x in [*trainable(model).items(), *model.named_buffers()]}
@@ -273,9 +286,9 @@ def limit_payloads(config: DictConfig, model: Module) -> None:
 
 
 def trial_model(config: DictConfig, corpus: Corpus) -> Module:
-    """Return the model without memory for its weights, or, where its factory cannot (`from_pretrained`), for real.
+    """Return the model on the meta device, without memory for its weights.
 
-    Raises UserError.
+    If its factory cannot do that (`from_pretrained`), return the real model. Raises UserError if that fails too.
     """
     try:
         with torch.device("meta"):
@@ -285,11 +298,11 @@ def trial_model(config: DictConfig, corpus: Corpus) -> Module:
 
 
 def check_validation(config: DictConfig, corpus: Corpus, processes: int) -> None:
-    """Raises UserError where the text has fewer validation windows than the run has workers, or ranks of them."""
+    """Check that the text has at least one validation window per process. Raises UserError if not."""
     seq_len = config.inner.seq_len
     windows = len(corpus.validation(seq_len=seq_len, sequences=config.eval.sequences))
     if windows < processes:
         raise UserError(
             f"the validation text gives {windows} windows of inner.seq_len={seq_len}, and each of {processes} processes"
-            f" needs one: type inner.seq_len={max(1, seq_len * windows // processes)}"
+            f" needs one: set inner.seq_len={max(1, seq_len * windows // processes)}"
         )

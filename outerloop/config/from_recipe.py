@@ -68,7 +68,7 @@ def from_recipe(
     if exchange is None and lanes > 1 and settings.workers_as == "ranks":
         raise UserError(
             f"the model is cut into {lanes} shards, which meet in lanes: pass exchange=outerloop.Distributed(group="
-            "<the processes with the same shards, one of each island>), or type exchange=swarm_gather"
+            "<the processes with the same shards, one of each island>), or set exchange=swarm_gather"
         )
 
     def own() -> Exchange:
@@ -81,10 +81,10 @@ def from_recipe(
 
 
 def refuse_for_many(settings: Any, processes: int) -> None:
-    """Raises UserError for what a model of several processes cannot have."""
+    """Check that no option is set that a model of several processes does not support. Raises UserError if one is."""
     for option, (is_set, instead) in for_one_process(settings).items():
         if is_set and processes > 1:
-            raise UserError(f"{option} is for a model of one process, and {processes} hold this one: type {instead}")
+            raise UserError(f"{option} is for a model of one process, and {processes} hold this one: set {instead}")
 
 
 def led(
@@ -130,7 +130,7 @@ def joined(settings: Any, run_dir: Path, state: State | None, *, leads_others: b
             " exchange=outerloop.Distributed(group=<the first processes of all islands>)"
         )
     if settings.workers_as == "threads":
-        raise UserError(f"{settings.exchange._target_} is for workers of one process: type exchange=swarm_gather")
+        raise UserError(f"{settings.exchange._target_} is for workers of one process: set exchange=swarm_gather")
     if settings.workers_as == "ranks":
         return build.make(settings.exchange)
     run_dir.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Which islands there can be: how many ranks one has, and what an island of several ranks cannot do."""
+"""Checks of the islands of a run: their number of ranks, and options that islands of several ranks do not support."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ CUT = ("sharded", "gathered")
 
 
 def ranks_of(settings: DictConfig, processes: int) -> int:
-    """Processes of one island. Raises UserError if those that torchrun starts do not make whole islands."""
+    """Return the number of ranks of one island. Raises UserError if torchrun's processes do not form whole islands."""
     ranks = processes if settings.island.ranks is None else settings.island.ranks
     if not isinstance(ranks, int) or ranks < 1 or processes % ranks:
         raise UserError(
             f"island.ranks={ranks} must divide the {processes} processes that torchrun starts:"
-            f" type island.ranks={processes}"
+            f" set island.ranks={processes}"
         )
     if settings.island.kind == "single" and ranks > 1:
-        raise UserError(f"island.ranks={ranks} is for islands of several ranks: type island=sharded")
+        raise UserError(f"island.ranks={ranks} is for islands of several ranks: set island=sharded")
     if settings.workers_as != "ranks" and processes != ranks:
         raise UserError(
-            f"{processes} processes are {processes // ranks} islands, and in a swarm torchrun starts one: type"
+            f"{processes} processes are {processes // ranks} islands, and in a swarm torchrun starts one: set"
             f" island.ranks={processes}, or exchange=distributed"
         )
     return ranks
 
 
 def refuse_island(settings: DictConfig, ranks: int) -> None:
-    """Raises UserError for what islands of this many ranks, or of this kind, cannot have."""
+    """Check that islands of this kind with `ranks` ranks support the settings. Raises UserError if not."""
     kind = settings.island.kind
     if kind == "single":
         return
     if settings.workers_as == "threads":
-        raise UserError(f"island={kind} is of processes, which exchange=inprocess has not: type exchange=distributed")
+        raise UserError(f"island={kind} is of processes, which exchange=inprocess has not: set exchange=distributed")
     for wanted, why, instead in refusals(settings, ranks):
         if wanted:
-            raise UserError(f"{why}: type {instead}")
+            raise UserError(f"{why}: set {instead}")
 
 
 def for_one_process(settings: DictConfig) -> dict[str, tuple[bool, str]]:
-    """Option -> whether it is set, and what to type instead: clocks, buffers and own choices are of one process alone.
+    """Return option -> (whether it is set, what to set instead) for options that only one process per peer supports.
 
-    Ranks that measured for themselves would choose apart, and then wait for each other in different rounds.
+    Ranks that measured separately would choose differently, and then wait for each other in different rounds.
     """
     schedule = settings.schedule
     return {
@@ -56,7 +56,7 @@ def for_one_process(settings: DictConfig) -> dict[str, tuple[bool, str]]:
 
 
 def refusals(settings: DictConfig, ranks: int) -> list[tuple[bool, str, str]]:
-    """(whether it is set, why that cannot be, what to type instead)."""
+    """Return (whether it is set, why it is not supported, what to set instead) for each unsupported setting."""
     inner, kind = settings.inner, settings.island.kind
     muon = bool(inner.optimizer) and inner.optimizer._target_ == MUON
     return [

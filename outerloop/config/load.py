@@ -1,7 +1,7 @@
-"""Command line -> one resolved configuration, and what to say when that does not work.
+"""Command line -> one resolved configuration, or an error message that explains what is wrong.
 
 Hydra composes configs/train.yaml with its groups. When it cannot, `explain` finds the first override at fault and
-answers with what is allowed there.
+reports what is allowed there.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ POSITIVE = (
     "eval.sequences",
 )
 WORDS = {"merge_local": ("carry",)}
-"""Numbers in whose place a word may stand."""
+"""Numeric options that also accept these strings."""
 NOT_NEGATIVE = ("seed", "eval.every", "checkpoint.every", "keep_payload_rounds", "inner.warmup_steps")
 
 
 def config_dir() -> Path:
-    """Where the yaml files are: inside the installed package, or beside it in a checkout."""
+    """Return the folder of the yaml files: inside the installed package, or next to it in a checkout."""
     package = Path(outerloop.__file__).parent
     return next(path for path in (package / "configs", package.parent / "configs") if path.is_dir())
 
@@ -69,7 +69,7 @@ def folder_of(entry: str) -> Path:
     except ImportError:
         folder = Path(entry)
     if not folder.is_dir():
-        raise UserError(f"hydra.searchpath={entry} is no folder: type 'hydra.searchpath=[file://FOLDER]'")
+        raise UserError(f"hydra.searchpath={entry} is not a folder: set 'hydra.searchpath=[file://FOLDER]'")
     return folder
 
 
@@ -95,17 +95,17 @@ def composed(overrides: Sequence[str]) -> DictConfig:
 
 
 def refuse_sweep(overrides: Sequence[str]) -> None:
-    """Raises UserError for several values where there is one run."""
+    """Check that no override is a sweep, as there is only one run. Raises UserError if one is."""
     for override in parsed(overrides):
         if override.is_sweep_override():
-            raise UserError(f"{override.input_line} is a sweep, one run for each value: type outerloop train -m")
+            raise UserError(f"{override.input_line} is a sweep, one run for each value: run outerloop train -m")
 
 
 def refuse_missing(config: DictConfig) -> None:
-    """Raises UserError for an option that has no value until somebody types one."""
+    """Check that every option has a value. Raises UserError for one that the user must set."""
     for key in sorted(OmegaConf.missing_keys(config)):
         wanted = "the dotted path of a class or function" if key.endswith("_target_") else "a value"
-        raise UserError(f"{key} is not set, and needs {wanted}: type {key}=...")
+        raise UserError(f"{key} is not set, and needs {wanted}: set {key}=...")
 
 
 def chosen(overrides: Sequence[str]) -> list[str]:
@@ -115,7 +115,7 @@ def chosen(overrides: Sequence[str]) -> list[str]:
 
 
 def check(config: DictConfig, overrides: Sequence[str]) -> None:
-    """The rules that no single part can see. Raises UserError."""
+    """Check the rules that involve several parts or none. Raises UserError."""
     defaults, choices = composed(chosen(overrides)), groups(overrides)
     for override in parsed(overrides):
         if not added_options.is_about_hydra(override) and override.key_or_group not in choices:
@@ -125,19 +125,19 @@ def check(config: DictConfig, overrides: Sequence[str]) -> None:
         least = 1 if key in POSITIVE else 0
         value = OmegaConf.select(config, key)
         if value is None or value < least:
-            raise UserError(f"{key}={value} must be at least {least}: type {key}={OmegaConf.select(defaults, key)}")
+            raise UserError(f"{key}={value} must be at least {least}: set {key}={OmegaConf.select(defaults, key)}")
     if config.threads is not None and (type(config.threads) is not int or config.threads < 1):
-        raise UserError(f"threads={config.threads} must be a whole number of at least 1, or null: type threads=1")
+        raise UserError(f"threads={config.threads} must be a whole number of at least 1, or null: set threads=1")
     if config.eval.sequences < config.workers:
         raise UserError(
-            f"eval.sequences={config.eval.sequences} is less than one a worker: type eval.sequences={config.workers}"
+            f"eval.sequences={config.eval.sequences} is less than one per worker: set eval.sequences={config.workers}"
         )
     if config.merge_local != "carry" and not 0 <= config.merge_local <= 1:
-        raise UserError(f"merge_local={config.merge_local} must be 0 .. 1, or carry: type merge_local=0.5")
+        raise UserError(f"merge_local={config.merge_local} must be 0 .. 1, or carry: set merge_local=0.5")
     if config.state_dtype not in ("float32", "float64"):
-        raise UserError(f"state_dtype={config.state_dtype} is not one of float32, float64: type state_dtype=float32")
+        raise UserError(f"state_dtype={config.state_dtype} is not one of float32, float64: set state_dtype=float32")
     if config.state_device not in ("model", "cpu"):
-        raise UserError(f"state_device={config.state_device} is not one of model, cpu: type state_device=model")
+        raise UserError(f"state_device={config.state_device} is not one of model, cpu: set state_device=model")
     check_who_steps(config)
 
 
@@ -146,14 +146,14 @@ def check_who_steps(config: DictConfig) -> None:
     inner, outer = config.inner.optimizer, config.method.get("optimizer", "none")
     if config.method.get("reads") != "gradients":
         if not inner:
-            raise UserError("inner=gradients moves no weights, so there is no pseudo-gradient: type inner=adamw")
+            raise UserError("inner=gradients moves no weights, so there is no pseudo-gradient: set inner=adamw")
         return
     if config.schedule.sync_every != 1:
-        raise UserError("this method takes the gradient of every step: type schedule=every_h schedule.sync_every=1")
+        raise UserError("this method takes the gradient of every step: set schedule=every_h schedule.sync_every=1")
     if not outer:
-        raise UserError("method=ddp steps with the inner optimizer, and inner=gradients has none: type inner=adamw")
+        raise UserError("method=ddp steps with the inner optimizer, and inner=gradients has none: set inner=adamw")
     if inner and inner != outer:
-        raise UserError("this method steps with the gradients itself, without an inner optimizer: type inner=gradients")
+        raise UserError("this method steps with the gradients itself, without an inner optimizer: set inner=gradients")
 
 
 def stepped_inside(config: DictConfig) -> DictConfig | None:
@@ -184,14 +184,14 @@ def explain(overrides: Sequence[str], error: Exception) -> str:
 
 
 def check_known(config: DictConfig, base: DictConfig, override: Override) -> None:
-    """Raises UserError for an option added with + that nobody would read."""
+    """Check that an option added with + is read by some code. Raises UserError if not."""
     adds = override.is_add() or override.is_force_add()
     if adds and not added_options.is_read(config, base, override.key_or_group):
         raise UserError(unknown(base, override.key_or_group))
 
 
 def unknown(base: DictConfig, key: str) -> str:
-    """What to say of an option that does not exist."""
+    """Return the error message for an option that does not exist."""
     parent, _, _ = key.rpartition(".")
     while parent and not OmegaConf.is_dict(OmegaConf.select(base, parent)):
         parent, _, _ = parent.rpartition(".")
@@ -204,13 +204,13 @@ def unknown(base: DictConfig, key: str) -> str:
 
 
 def suggestion(prefix: str, word: str, allowed: Sequence[str]) -> str:
-    """What to type, when something close enough is allowed."""
+    """Return a suggestion of what to set, empty if no allowed name is close enough."""
     close = difflib.get_close_matches(word, allowed, n=1)
-    return f": type {prefix}{close[0]}" if close else ""
+    return f": set {prefix}{close[0]}" if close else ""
 
 
 def check_type(override: Override, default: Any) -> None:
-    """A number where the default is a number, or one of the words that stand for one. Raises UserError."""
+    """Check that a value is a number if the default is one, except for the strings in WORDS. Raises UserError."""
     value, key = override.value(), override.key_or_group
     if value in WORDS.get(key, ()):
         return
@@ -219,7 +219,7 @@ def check_type(override: Override, default: Any) -> None:
         return
     if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
         kind = {bool: "true or false", int: "a whole number", float: "a number"}[type(default)]
-        raise UserError(f"{key}={value}: {key} is {kind}: type {key}={str(default).lower()}")
+        raise UserError(f"{key}={value}: {key} is {kind}: set {key}={str(default).lower()}")
 
 
 def parsed(overrides: Sequence[str]) -> list[Override]:

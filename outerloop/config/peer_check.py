@@ -1,4 +1,4 @@
-"""Whether all peers of own loops begin alike: settings, shapes, rounds, weights; what differs is named."""
+"""Check that all peers of users' own training loops start with equal settings, shapes, rounds and weights."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from outerloop.types import Contribution, UserError, printable
 logger = logging.getLogger(__name__)
 Settings = Mapping[str, Any]
 MOST_BYTES = 1 << 22
-"""Of what a peer tells of its model: some 40,000 parameters."""
+"""Size limit of the opening message that describes a peer's model, enough for about 40,000 parameters."""
 AXES = ("recipe", "method", "compress", "feedback", "aggregate", "schedule")
 OUTER = (*AXES, "merge_local", "buffers", "eager", "clip", "state_dtype", "seed")
-"""Options of the outer loop: those that must be equal everywhere, whatever trains the model."""
+"""Options of the outer loop, which must be equal on all peers, whatever trains the model."""
 
 
 def begin_together(outer: OuterLoop, settings: Settings) -> None:
-    """Take over the state of the run where this peer comes late; else begin with equal settings, rounds and weights.
+    """Take over the state of the run if this peer joins late; otherwise start with equal settings, rounds and weights.
 
-    Who tells other settings or shapes than more than half of those that meet, or nothing, is left out by name; the rest
-    is as of initial_state.py. Raises UserError.
+    A peer whose opening message is malformed, or differs in settings or shapes from the majority, is left out with a
+    warning. initial_state.py describes the rest. Raises UserError.
     """
     if outer.exchange.came_late:
         outer.find_others()
@@ -54,7 +54,7 @@ def told_by(one: Contribution) -> Any:
 def difference(own: Any, told: Any, peer: str) -> str:
     """Return a message that names the first setting or parameter that differs; empty if all are equal."""
     if told is None:
-        return f"{peer} does not tell what its model is; start the same program everywhere"
+        return f"{peer} does not describe its model; start the same program everywhere"
     if line := differing_setting(own["settings"], told["settings"], peer):
         return line
     ours, theirs = own["shapes"], told["shapes"]
@@ -67,23 +67,23 @@ def difference(own: Any, told: Any, peer: str) -> str:
 
 
 def first_difference(ours: Settings, theirs: Settings) -> str | None:
-    """The key of the first setting that differs: the recipe, else an axis before what is in it, else by name."""
+    """Return the key of the first setting that differs: the recipe first, then axes before their contents, by name."""
     keys = sorted(ours.keys() | theirs.keys(), key=lambda key: (key != "recipe", key.count("."), key))
     return next((key for key in keys if ours.get(key) != theirs.get(key)), None)
 
 
 def shown(settings: Settings, key: str) -> str:
-    """A setting as it is typed."""
+    """Format a setting as on the command line."""
     return json.dumps(settings.get(key)).strip('"')
 
 
 def differing_setting(ours: Settings, theirs: Settings, peer: str) -> str:
-    """Return a message that names the first setting that differs, and what to type; empty if all are equal."""
+    """Return a message that names the first setting that differs, and what to do; empty if all are equal."""
     key = first_difference(ours, theirs)
     if key is None:
         return ""
     here, there = shown(ours, key), shown(theirs, key)[:200]
-    return f"{printable(key[:200])} is {here} here and {there} at {peer}: type the same options everywhere"
+    return f"{printable(key[:200])} is {here} here and {there} at {peer}: set the same options everywhere"
 
 
 def refuse_different(ours: Settings, theirs: Settings, peer: str) -> None:

@@ -163,5 +163,5 @@ def chosen(names: str) -> list[str]:
     wanted = known if names == "all" else names.split(",")
     for name in wanted:
         if name not in known:
-            raise UserError(f"--recipe {name} is not one of {', '.join(known)}: type --recipe sparseloco,diloco")
+            raise UserError(f"--recipe {name} is not one of {', '.join(known)}: pass --recipe sparseloco,diloco")
     return wanted

@@ -1,4 +1,4 @@
-"""Where a process sits: which rank of which island, and what the model of such an island is.
+"""The layout of ranks: which island a process belongs to, its rank there, and how the island's model is wrapped.
 
     torchrun's ranks        0 1 2 3 4 5
     island.ranks=2          island 0: 0 1    island 1: 2 3    island 2: 4 5
@@ -26,13 +26,13 @@ from outerloop.replica.rank_group import RankGroup
 from outerloop.types import UserError
 
 LOCAL_RANK = int(os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")))
-"""This process's place on its machine."""
+"""Local rank of this process on its machine."""
 LEAST_PATIENCE_S = 1800
-"""How long the ranks of an island wait for one another, at least: its first one may be waiting for a round."""
+"""Minimum timeout between the ranks of an island, in seconds: its first rank may be waiting for a round."""
 
 
 class RankLayout:
-    """One process of one island.
+    """The position of one process in the islands of a run.
 
     Args:
         kind: "single", "replicated", "sharded" or "gathered".
@@ -51,16 +51,16 @@ class RankLayout:
 
     @property
     def lanes(self) -> int:
-        """How many ranks of an island have a message of their own."""
+        """Number of ranks of an island that send separate messages."""
         return self.ranks.size if self.kind == "sharded" else 1
 
     @property
     def follows(self) -> bool:
-        """Whether another rank holds the outer state of this one."""
+        """Return whether another rank holds the outer state of this one."""
         return self.kind == "gathered" and not self.ranks.leads
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """What the forward pass calls; cuts the model itself where an island holds shards of it."""
+        """Return the module for the forward pass. Shards the model in place if the island holds shards of it."""
         if self.mesh is None:
             return model
         if self.kind == "replicated":
@@ -68,7 +68,7 @@ class RankLayout:
         return sharded(model, self.mesh["ranks"])
 
     def part_of(self, windows: Tensor) -> Tensor:
-        """(n, seq_len + 1) -> this rank's part; all ranks get as many, so that they compute together."""
+        """(n, seq_len + 1) -> this rank's part. All ranks get the same number of windows, so that they stay in step."""
         ranks = self.ranks
         return windows[: len(windows) // ranks.size * ranks.size][ranks.rank :: ranks.size]
 
@@ -78,7 +78,7 @@ ALONE = RankLayout("single", None)
 
 
 def taken(settings: DictConfig) -> RankLayout:
-    """This process's seat. All processes of torchrun call it, with equal settings. Raises UserError."""
+    """Return the layout of this process. All processes of torchrun call it with equal settings. Raises UserError."""
     kind, device = settings.island.kind, pick_device(settings.inner.device, LOCAL_RANK)
     if kind == "single":
         return RankLayout(kind, None)
@@ -108,16 +108,16 @@ def patience_of(settings: DictConfig) -> timedelta:
 
 
 def ranks_here() -> int:
-    """Processes that torchrun has started on this machine."""
+    """Return the number of processes that torchrun has started on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ["WORLD_SIZE"])
 
 
 def refuse_shared_devices(ranks: int) -> None:
-    """Raises UserError where ranks of islands would share a GPU, which NCCL does not do."""
+    """Check that no ranks of islands share a GPU, which NCCL does not support. Raises UserError if they would."""
     if ranks > (devices := torch.cuda.device_count()):
         raise UserError(
-            f"{ranks} ranks of islands on a machine with {devices} CUDA devices, and each rank needs one of its own:"
-            f" type --nproc-per-node {devices}, or inner.device=cpu"
+            f"{ranks} ranks of islands on a machine with {devices} CUDA devices, and each rank needs its own:"
+            f" pass --nproc-per-node {devices}, or inner.device=cpu"
         )
 
 
@@ -143,7 +143,7 @@ def sharded(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
 
 
 def layers_of(module: nn.Module) -> Iterator[Any]:
-    """The members of the outermost module lists."""
+    """Yield the members of the outermost module lists."""
     for child in module.children():
         if isinstance(child, nn.ModuleList):
             yield from child

@@ -1,4 +1,4 @@
-"""What a run directory is: whose it is, whether the run is finished, where to go on.
+"""The run directory: its owner, whether its run is finished, and from which step to resume.
 
 config.yaml  metrics.jsonl  summary.json  loss.png  hf/  checkpoints/  workers/<i>/log.txt  workers/<i>/payloads/
 """
@@ -39,14 +39,14 @@ MUST_MATCH = (
     *(f"exchange.{key}" for key in ("_target_", "peers", "group", "together", "seed", "pairing")),
     "island.kind",
 )
-"""... but of the exchange only where and how the peers are reached, of an island only how many ranks it has."""
+"""Exceptions from MAY_DIFFER: options of the exchange and the island that must stay the same when a run is resumed."""
 OLDER = {"clip": "none"}
-"""Settings that older runs had without saying so."""
+"""Values that apply to older runs whose config.yaml lacks these settings."""
 
 PEERS = "exchange.peers"
 
 LAST_WORDS = ("done", "left", "error", "died")
-"""Rows of an end that was none, because the run goes on."""
+"""Events that end a run. Their rows are dropped when the run is resumed."""
 
 
 @dataclass(frozen=True)
@@ -60,18 +60,21 @@ class RunDir:
     lock: IO[str]
 
     def close(self) -> None:
-        """Give the folder free."""
+        """Release the lock on the folder."""
         free(self.lock)
 
 
 def open_run(config: DictConfig) -> RunDir:
-    """Look, then claim: lock the folder and write config.yaml. Raises UserError, untouched, if it is not ours."""
+    """Check the folder, then claim it: lock it and write config.yaml.
+
+    Raises UserError, without changing the folder, if it belongs to another configuration or is not a run.
+    """
     path = Path(config.run_dir or Path("runs") / f"{time.strftime('%Y-%m-%d_%H-%M-%S')}-{config.recipe}")
     resumed = (path / "config.yaml").exists()
     if resumed:
         refuse_other_settings(path, comparable(config), reform=bool(config.exchange.get("reform")))
     elif path.exists() and not (path.is_dir() and all(map(may_come_first, path.rglob("*")))):
-        raise UserError(f"run_dir={path} exists and is not a run: type run_dir= with the name of a new folder")
+        raise UserError(f"run_dir={path} exists and is not a run: set run_dir= to a new folder")
     make_folder(path)
     lock = locked(path)
     checkpoint.remove_temporary(path)
@@ -87,36 +90,39 @@ def open_run(config: DictConfig) -> RunDir:
 
 
 def identity_file(path: Path, index: int) -> Path:
-    """Where the key of a local worker lies, absolute."""
+    """Return the absolute path of a local worker's key."""
     return (path / "workers" / str(index) / "identity.key").absolute()
 
 
 def may_come_first(path: Path) -> bool:
-    """Whether this may lie in the folder of a run that has not begun.
+    """Return whether a file may exist in the folder of a run that has not started.
 
-    Keys do, when doctor showed their ids, and what a job of a sweep says that died before it.
+    Such files are keys created by doctor, and the record of a sweep job that died before it started.
     """
     return path.is_dir() or path.name in ("identity.key", DIED)
 
 
 def locked(path: Path) -> IO[str]:
-    """The open lock file of a run, freed with the process at the latest. Raises UserError when another one has it."""
+    """Lock a run directory and return the open lock file. The lock is released at the latest when the process ends.
+
+    Raises UserError if another process holds the lock.
+    """
     lock = (path / ".lock").open("a")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        raise UserError(f"run_dir={path} is being trained by another process: type another run_dir=") from error
+        raise UserError(f"run_dir={path} is being trained by another process: set another run_dir=") from error
     return lock
 
 
 def free(lock: IO[str]) -> None:
-    """The opposite of `locked`: by name, since a process forked meanwhile may hold the file open as well."""
+    """Release the lock taken by `locked`. Unlocks explicitly, because a forked process may still hold the file open."""
     fcntl.flock(lock, fcntl.LOCK_UN)
     lock.close()
 
 
 def comparable(config: DictConfig | ListConfig) -> dict[str, Any]:
-    """The settings that say what is trained, flat."""
+    """Return the settings that determine what is trained, flat."""
     return {
         key: value
         for key, value in flat(OmegaConf.to_container(config, resolve=True)).items()
@@ -125,9 +131,9 @@ def comparable(config: DictConfig | ListConfig) -> dict[str, Any]:
 
 
 def refuse_other_settings(path: Path, settings: dict[str, Any], *, reform: bool = False) -> None:
-    """Raises UserError naming the first setting that differs from those the folder was made with.
+    """Check that the settings equal those the folder was created with. Raises UserError with the first that differs.
 
-    `reform`: the number of peers may, as machines were lost for good.
+    `reform`: the number of peers may differ, because machines were lost for good.
     """
     theirs = OLDER | with_new_names(comparable(OmegaConf.load(path / "config.yaml")))
     if reform:
@@ -137,12 +143,12 @@ def refuse_other_settings(path: Path, settings: dict[str, Any], *, reform: bool 
         lost = ", exchange.reform=true if machines are lost for good," if key == PEERS else ""
         raise UserError(
             f"run_dir={path} belongs to another configuration: {key} is {there} there and {here} here:"
-            f" type {key}={there}{lost} or another run_dir="
+            f" set {key}={there}{lost} or another run_dir="
         )
 
 
 def rows_until(path: Path, step: int | None) -> list[dict[str, Any]]:
-    """The rows of metrics.jsonl up to an inner step; a last line cut short is dropped. None: no row."""
+    """Return the rows of metrics.jsonl up to inner step `step`, or no rows if it is None. Stops at a truncated line."""
     file = path / "metrics.jsonl"
     if step is None or not file.exists():
         return []

@@ -1,8 +1,8 @@
-"""The local workers of a run, as threads of this process or as processes of their own, behind one face.
+"""The local workers of a run, as threads of this process or as separate processes, behind one interface.
 
-A team puts every event of its workers into one queue. A worker that cannot go on sends {"event": "error"}; of one that
-is gone without a word the team says {"event": "died"}. `stop` asks the others to leave, and `join` sees that nobody
-stays behind.
+A pool puts all events of its workers into one queue. A worker that cannot continue sends {"event": "error"}. For a
+worker that ended without an event the pool sends {"event": "died"}. `stop` asks the workers to leave, and `join` waits
+until all have ended.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from outerloop.launcher import run_worker as life
 from outerloop.types import LeaderFailed, Made, Outvoted, QuorumLost, ReplicasDiverged, RoundFailed, Stopped, UserError
 
 LEAVE_S = 20
-"""How long a worker process has to leave by itself before it is killed."""
+"""Seconds that a worker process has to leave before it is killed."""
 
 
 class WorkerPool(Protocol):
@@ -49,14 +49,14 @@ class WorkerPool(Protocol):
 
 
 def died(index: int, how: str) -> Event:
-    """What is said of a worker that does not say anything any more."""
+    """Return the event for a worker that ended without sending an event."""
     return {"event": "died", "worker": index, "step": 0, "text": f"worker {index} {how}"}
 
 
 def error_event(index: int, error: BaseException) -> Event:
-    """What a worker says when it cannot go on: the user's mistake or a known end in one line, else the whole trace.
+    """Return the error event of a worker that cannot continue: one line for a known error, else the full traceback.
 
-    The kind "alone" is no worker's fault: the others were gone for too long. "outvoted" ends this worker's run alone.
+    Kind "alone": too few other peers were present for too long. Kind "outvoted": only this worker's run ends.
     """
     kinds = {UserError: "user", QuorumLost: "alone", Outvoted: "outvoted"}
     kind = next((kind for of, kind in kinds.items() if isinstance(error, of)), "crash")
@@ -74,7 +74,7 @@ def search_path() -> str:
 
 
 def last_word(index: int, life: Callable[[], None]) -> Event:
-    """Lives a worker's life; what is left to say of it then."""
+    """Run a worker to its end. Return its last event: "left", or "error" if it failed."""
     try:
         life()
     except Stopped:
@@ -85,7 +85,7 @@ def last_word(index: int, life: Callable[[], None]) -> Event:
 
 
 class SingleWorkerPool:
-    """A thread that computes for all workers of a process, with so many cores.
+    """A thread that computes for all workers of a process, with `cores` threads for torch.
 
     Each thread that computes has a pool of OpenMP threads, and once all pools have more threads than there are cores
     these sleep between any two operations.
@@ -96,11 +96,11 @@ class SingleWorkerPool:
         self(keep_to, cores)
 
     def __call__(self, work: Callable[..., Made], *args: Any) -> Made:
-        """What work(*args) returns, or raises, in that thread."""
+        """Call work(*args) in that thread. Return or raise what it returns or raises."""
         return self.pool.submit(work, *args).result()
 
     def close(self) -> None:
-        """End the thread, after what it is at."""
+        """End the thread after its current call."""
         self.pool.shutdown()
 
 
@@ -120,12 +120,12 @@ class ThreadWorkerPool:
             thread.start()
 
     def work(self, index: int) -> None:
-        """One worker, until it has said its last word."""
+        """Run one worker until it has sent its last event."""
         keep_to(1)
         self.events.put(last_word(index, partial(self.live, index)))
 
     def live(self, index: int) -> None:
-        """One worker's life."""
+        """Join and train as one worker."""
         with closing(make(self.config.exchange, hub=self.hub, rank=index)) as exchange:
             life.join(self.config, exchange, self.run_dir, self.resume_step, index)
             life.live(
@@ -153,8 +153,8 @@ class ThreadWorkerPool:
 class ProcessWorkerPool:
     """Workers as processes, each its own peer (exchange=swarm_*): events come as JSON lines on their standard output.
 
-    Each has a session of its own, so Ctrl-C reaches only the parent; a worker whose standard input ends leaves, so none
-    outlives a parent that was killed.
+    Each has a separate session, so Ctrl-C reaches only the parent. A worker leaves when its standard input ends, so no
+    worker outlives a killed parent.
     """
 
     def __init__(self, config: DictConfig, run_dir: Path, resume_step: int | None) -> None:
@@ -164,7 +164,7 @@ class ProcessWorkerPool:
         self.readers: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Start all; the others learn the first one's address as soon as it has one."""
+        """Start all workers. The others receive the address of the first as soon as it is known."""
         self.processes = [self.spawn(index) for index in range(self.config.workers)]
         self.readers = [threading.Thread(target=self.read, args=(i,), daemon=True) for i in range(self.config.workers)]
         for reader in self.readers:
@@ -173,7 +173,7 @@ class ProcessWorkerPool:
             self.tell_peers(list(self.config.exchange.initial_peers), range(self.config.workers))
 
     def spawn(self, index: int) -> subprocess.Popen[str]:
-        """One worker process; what it prints beside events goes to its log."""
+        """Start one worker process. Its output other than events goes to its log."""
         threads = self.config.threads or cores.share_here(self.config.workers)
         folder = self.run_dir / "workers" / str(index)
         folder.mkdir(parents=True, exist_ok=True)
@@ -191,14 +191,14 @@ class ProcessWorkerPool:
             )
 
     def read(self, index: int) -> None:
-        """Pass one worker's events on; whatever goes wrong here or there becomes an error event."""
+        """Forward one worker's events. Any exception becomes an error event."""
         try:
             self.pass_on(index)
         except Exception as error:
             self.events.put(error_event(index, error))
 
     def pass_on(self, index: int) -> None:
-        """Its events until its output ends, or that it died."""
+        """Forward a worker's events until its output ends. Add a "died" event if it ended without leaving."""
         process, ended = self.processes[index], False
         assert process.stdout
         for line in process.stdout:
@@ -213,12 +213,12 @@ class ProcessWorkerPool:
             self.events.put(died(index, f"ended with code {code}, see {log}"))
 
     def tell_peers(self, addresses: list[str], indices: range) -> None:
-        """Where to join."""
+        """Send these workers the addresses of the peers to join."""
         for index in indices:
             self.send(index, {"initial_peers": addresses})
 
     def send(self, index: int, message: dict[str, Any]) -> None:
-        """One JSON line to a worker; one that is gone already needs none."""
+        """Send one JSON line to a worker, unless it has already ended."""
         stdin = self.processes[index].stdin
         assert stdin
         try:
@@ -228,7 +228,7 @@ class ProcessWorkerPool:
             pass
 
     def stop(self) -> None:
-        """Ask all to leave: the end of their standard input."""
+        """Ask all workers to leave by closing their standard input."""
         for process in self.processes:
             assert process.stdin
             try:
@@ -237,7 +237,7 @@ class ProcessWorkerPool:
                 pass
 
     def join(self) -> None:
-        """Until all have left; who does not within LEAVE_S is killed. Sockets of who was killed are removed."""
+        """Wait until all workers have left. Kill those that do not leave within LEAVE_S, and remove their sockets."""
         from outerloop.swarm.p2p.socket_dir import remove_orphans  # it is imported by now where workers are peers
 
         for process in self.processes:

@@ -32,11 +32,11 @@ def multirun(arguments: list[str]) -> int:
     """
     overrides = [a for a in arguments if not a.startswith("-")]
     if any(o.startswith("run_dir=") for o in overrides):
-        raise UserError("run_dir= with -m would be one folder for every run: type hydra.sweep.dir=FOLDER")
+        raise UserError("run_dir= with -m would be one folder for every run: set hydra.sweep.dir=FOLDER")
     for combination in combinations(overrides):
         settings = load.load(combination)
         if settings.workers_as == "ranks" or settings.island.kind != "single":
-            raise UserError("torchrun starts one run: leave out -m, or type exchange=inprocess island=single")
+            raise UserError("torchrun starts one run: omit -m, or set exchange=inprocess island=single")
     folder = sweep_folder(overrides)
     flags = [a for a in arguments if a not in overrides]
     sys.argv = ["outerloop", *flags, *overrides, SWEEP_DIR + quoted(folder)]  # as argparse wants them
@@ -69,7 +69,7 @@ def unfinished(folder: Path) -> list[Run]:
 
 
 def combinations(overrides: list[str]) -> Iterator[list[str]]:
-    """Every choice of the sweeps among the overrides; of an open interval its start.
+    """Return every combination of the swept overrides. An open interval is represented by its start.
 
     Hydra's own settings are left to hydra, but for the search path, where choices may come from.
     """
@@ -87,9 +87,9 @@ def choices(text: str, override: Override) -> list[str]:
 
 
 def job(settings: DictConfig) -> float:
-    """One run of the sweep, in the folder that hydra numbered for it; its validation loss, infinite if it died.
+    """Train one run of the sweep in its numbered folder. Return its validation loss, infinite if it died.
 
-    A mistake of the user and a worker that crashed end this run alone; any other error travels.
+    A UserError or a crashed worker ends only this run. Any other error is raised.
     """
     runtime = HydraConfig.get()
     with open_dict(settings):

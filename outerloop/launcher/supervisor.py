@@ -32,13 +32,14 @@ TEAMS: dict[str, FormTeam] = {"threads": ThreadWorkerPool, "processes": ProcessW
 
 
 class WorkerCrashed(Exception):
-    """A worker ended with an error that is not the user's; the text is its trace."""
+    """A worker ended with an error that is not a UserError. The text is its traceback."""
 
 
 def train(config: DictConfig, form: FormTeam | None = None) -> Row:
-    """One run to its end; its summary, also when there was nothing left to do. Raises UserError, WorkerCrashed.
+    """Train one run to its end and return its summary, also if the run was already finished.
 
-    `form` makes the team of workers, else they are threads or processes of this machine, as the exchange says.
+    `form` creates the worker pool. By default the workers are threads or processes of this machine, depending on the
+    exchange. Raises UserError or WorkerCrashed.
     """
     console = Console()
     build.limit_payloads(config, build.check_parts(config))
@@ -47,12 +48,12 @@ def train(config: DictConfig, form: FormTeam | None = None) -> Row:
 
 
 def follow(config: DictConfig, run: RunDir, console: Console, form: FormTeam) -> Row:
-    """The same, once the run directory is ours."""
+    """Train in a run directory that is already locked. Return the summary."""
     for note in run.notes:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
     if run.finished:
         console.print(
-            f"{run.path} is a finished run: nothing to do. Type another run_dir= to train again.", soft_wrap=True
+            f"{run.path} is a finished run: nothing to do. Set another run_dir= to train again.", soft_wrap=True
         )
         return json.loads((run.path / "summary.json").read_text())
     if run.resume_step is not None:
@@ -88,7 +89,7 @@ class Supervisor:
         self.went_back = False
 
     def work(self, team: WorkerPool) -> None:
-        """Start, follow, and see everyone out, whatever happens."""
+        """Start the workers, follow their events, and always stop and join them at the end."""
         checkpoint.discard_after(self.run.path, self.run.resume_step)
         try:
             team.start()
@@ -100,7 +101,7 @@ class Supervisor:
                 sink.close()
 
     def follow(self, team: WorkerPool) -> None:
-        """Until every worker has left. Raises what the first failing worker failed of."""
+        """Process events until every worker has left. Raises the error of the first worker that fails."""
         while self.here:
             for event in self.next_events(team):
                 self.take(event)
@@ -155,7 +156,7 @@ class Supervisor:
             self.terminal.say(f"going back to inner step {step}, the newest checkpoint that all peers hold")
 
     def bury(self, event: Event) -> None:
-        """A worker is gone; the others go on if they can. Raises WorkerCrashed if not."""
+        """Record that a worker died. Raises WorkerCrashed if the others cannot continue without it."""
         self.died.add(event["worker"])
         peers = self.config.exchange.get("peers", self.config.workers)
         alive, least = peers - len(self.died), self.config.exchange.get("min_peers") or min(2, peers)
@@ -165,9 +166,9 @@ class Supervisor:
             raise WorkerCrashed(f"{event['text']}; {alive} of {peers} peers cannot go on, it takes {least}")
 
     def take_saved(self, event: Event) -> None:
-        """Seal the generation that every local worker has saved; its rows go to disk first.
+        """Seal the checkpoint generation once every local worker has saved it. Its rows are written to disk first.
 
-        Without a worker that died a generation is none that could be gone on from, and is not kept.
+        Once a worker has died, generations lack its part. They cannot be resumed from and are dropped.
         """
         who = self.saved.setdefault(event["step"], set())
         who.add(event["worker"])
@@ -181,7 +182,7 @@ class Supervisor:
             checkpoint.seal(self.run.path, event["step"])
 
     def tell_address(self, addresses: Sequence[str]) -> None:
-        """How other machines join: while the run forms, or at any time where it takes newcomers."""
+        """Print how other machines join, if the run still needs peers or admits them at any time."""
         peers = self.config.exchange.peers
         kind: Any = get_class(self.config.exchange._target_)
         if peers <= self.config.workers and not kind.takes_newcomers:
@@ -195,7 +196,7 @@ class Supervisor:
             self.terminal.say(f"others join {same} exchange.host=0.0.0.0 {address}")
 
     def write(self, row: Row) -> None:
-        """One row to every sink."""
+        """Write one row to every sink."""
         row["wall_s"] = round(time.monotonic() - self.began, 3)
         for sink in self.sinks:
             sink.write(row)
@@ -221,7 +222,7 @@ def wandb_of(config: DictConfig, run_dir: Path) -> list[Any]:
 
 
 def hand_in(config: DictConfig, run_dir: Path) -> Row:
-    """summary.json and loss.png from the rows of the run."""
+    """Write summary.json and loss.png from the rows of the run. Return the summary."""
     from outerloop.report.run_figure import draw_run
     from outerloop.report.summary import summarize
 
@@ -237,7 +238,7 @@ def hand_in(config: DictConfig, run_dir: Path) -> Row:
 
 
 def tell_results(summary: Row, run_dir: Path, console: Console) -> None:
-    """The end of the run in six lines."""
+    """Print the results of the run in six lines."""
     bits, ratio = summary["bits_per_param_per_round"], summary["ratio_to_fp32"]
     for line in (
         f"validation loss  {summary['val_loss_initial']:.3f} -> {summary['val_loss']:.3f} nats a token"

@@ -32,7 +32,7 @@ from outerloop.protocols import Exchange
 from outerloop.types import Stopped, UserError
 
 LOOK_S = 0.05
-"""Between two looks for events."""
+"""Seconds between two checks for events."""
 
 
 class TorchrunPool:
@@ -55,11 +55,11 @@ class TorchrunPool:
             thread.start()
 
     def work(self) -> None:
-        """Rank 0's own worker, until it has said its last word."""
+        """Run rank 0's own worker until it has sent its last event."""
         self.events.put(last_word(0, self.life))
 
     def read(self) -> None:
-        """Pass the others' events on, until the team stops."""
+        """Forward the other ranks' events until the pool stops."""
         number = 1
         try:
             while not self.stopped.is_set():
@@ -78,17 +78,17 @@ class TorchrunPool:
             raise Stopped("the run was stopped")
 
     def stop(self) -> None:
-        """Ask the own worker to leave at its next step. The others are torchrun's to end."""
+        """Ask rank 0's worker to leave at its next step. torchrun ends the others."""
         self.stopped.set()
 
     def join(self) -> None:
-        """Until the own worker has left."""
+        """Wait until rank 0's worker has left."""
         for thread in self.threads:
             thread.join()
 
 
 def send(sent: dist.Store, event: Event) -> None:
-    """To rank 0."""
+    """Send an event to rank 0."""
     sent.set(f"{sent.add('count', 1)}", json.dumps(event))
 
 
@@ -100,11 +100,10 @@ def live(
     emit: Emit,
     check_stop: Callable[[], None] = lambda: None,
 ) -> None:
-    """The life of this rank's worker, or of this rank's part of one."""
+    """Run this rank's worker, or this rank's part of one, to its end."""
     if not (run_dir / "config.yaml").exists():
         raise UserError(
-            f"rank {dist.get_rank()} does not see run_dir={run_dir}: type run_dir= with a folder that all machines"
-            " share"
+            f"rank {dist.get_rank()} does not see run_dir={run_dir}: set run_dir= to a folder that all machines share"
         )
     seat = taken(config)
     join = partial(run_worker.join, config, run_dir=run_dir, resume_step=resume_step, index=seat.island)

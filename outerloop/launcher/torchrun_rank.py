@@ -3,9 +3,9 @@
     torchrun --nproc-per-node 4 -m outerloop train recipe=sparseloco exchange=distributed run_dir=runs/mine
     torchrun --nproc-per-node 4 -m outerloop train exchange=distributed island=sharded island.ranks=2 run_dir=runs/mine
 
-Rank 0 is the one that is seen: it claims the run directory, follows all workers and hands in the results. The others
-train, and write their checkpoints to the same folder. One that cannot go on tells rank 0 why, which ends the run; then
-torchrun ends the others, as it does when one is lost, and starts all again from the last checkpoint if it is asked to.
+Rank 0 is in charge: it claims the run directory, follows all workers and writes the results. The others train, and
+write their checkpoints to the same folder. A rank that cannot continue sends the reason to rank 0, which ends the run.
+Then torchrun ends the others, as it does when a rank is lost, and restarts all from the last checkpoint if configured.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from outerloop.types import RoundFailed, Stopped, UserError
 
 ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 LEAVE_S = 20
-"""How long a worker that cannot go on waits for rank 0 to say why, and for torchrun to end it."""
+"""Seconds that a failed worker waits for rank 0 to report the reason, and for torchrun to end it."""
 
 
 def train(overrides: Sequence[str]) -> int:
@@ -58,7 +58,7 @@ def train(overrides: Sequence[str]) -> int:
 
 
 def loaded(overrides: Sequence[str], *, processes: int) -> DictConfig:
-    """The settings of a run whose workers are islands of these processes. Raises UserError."""
+    """Return the settings of a run whose workers are islands of these processes. Raises UserError."""
     settings = load.load([*overrides, f"workers={processes}"])
     ranks = ranks_of(settings, processes)
     refuse_island(settings, ranks)
@@ -66,19 +66,19 @@ def loaded(overrides: Sequence[str], *, processes: int) -> DictConfig:
 
 
 def check_started(overrides: Sequence[str]) -> None:
-    """Raises UserError for a process that torchrun has not started, and where torchrun is told otherwise."""
+    """Check that torchrun started this process, and that no option contradicts torchrun. Raises UserError if not."""
     for override in overrides:
         if override.startswith("workers="):
-            raise UserError(f"{override}: torchrun says how many workers there are: type torchrun --nproc-per-node")
+            raise UserError(f"{override}: torchrun sets the number of workers: run torchrun --nproc-per-node")
     if missing := [name for name in ENVIRONMENT if name not in os.environ]:
         raise UserError(
-            f"this run is of the processes of torchrun, and {missing[0]} is not set:"
-            f" type torchrun --nproc-per-node 4 -m outerloop train {' '.join(overrides)}"
+            f"this run needs processes started by torchrun, and {missing[0]} is not set:"
+            f" run torchrun --nproc-per-node 4 -m outerloop train {' '.join(overrides)}"
         )
 
 
 def lead(settings: DictConfig, world: Distributed, events: dist.Store) -> int:
-    """Rank 0: the run as it is seen, once all have the same settings."""
+    """Run rank 0: check that all ranks have the same settings, then supervise the run. Return the exit code."""
     from outerloop.launcher.supervisor import train as run
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -100,7 +100,10 @@ def lead(settings: DictConfig, world: Distributed, events: dist.Store) -> int:
 
 
 def serve(settings: DictConfig, world: Distributed, events: dist.Store) -> int:
-    """Any other rank: a worker. When it cannot go on it waits to be ended, so that rank 0 is heard first."""
+    """Run a rank other than 0. Return the exit code.
+
+    If its worker fails, it waits to be ended, so that rank 0 can report the reason first.
+    """
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, leave)
     try:
@@ -114,7 +117,7 @@ def serve(settings: DictConfig, world: Distributed, events: dist.Store) -> int:
 
 
 def work(settings: DictConfig, world: Distributed, events: dist.Store) -> bool:
-    """A worker where rank 0 says, from the step that it says; whether it came to its end."""
+    """Train in the folder and from the step that rank 0 sends. Return whether the worker reached its end."""
     try:
         meet(settings, world, told(settings))
         work_at, *_ = meet(settings, world, None)
@@ -132,11 +135,11 @@ def work(settings: DictConfig, world: Distributed, events: dist.Store) -> bool:
 
 
 def meet(settings: DictConfig, world: Distributed, own: Any) -> list[Any]:
-    """What each rank says. Raises RoundFailed."""
+    """Exchange JSON values between all ranks. Return one per rank. Raises RoundFailed."""
     return [json.loads(bytes(one.blob)) for one in world.meet(json.dumps(own).encode(), 0, settings.round_timeout_s)]
 
 
 def told(settings: DictConfig) -> dict[str, Any]:
-    """What must be equal in all processes: everything that says what is trained, but where the text lies."""
+    """Return the settings that must be equal in all processes: all that determine what is trained, except the data."""
     equal = {key: value for key, value in comparable(settings).items() if key.split(".")[0] != "data"}
     return equal | {"island.ranks": settings.island.ranks}

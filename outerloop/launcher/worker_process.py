@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
     Raises UserError for anything but the three arguments.
     """
     if len(arguments) != 3 or not arguments[1].isdigit():
-        raise UserError("outerloop worker RUN_DIR INDEX STEP is started by outerloop train: type outerloop train")
+        raise UserError("outerloop worker RUN_DIR INDEX STEP is started by outerloop train: run outerloop train")
     events = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever a library prints belongs to the log
 
@@ -80,7 +80,7 @@ def main(arguments: list[str]) -> int:
 
 
 def joining(config: DictConfig, run_dir: Path, index: int, emit: Emit) -> Any:
-    """The exchange of this worker, its address told; then the watch over standard input begins."""
+    """Return the exchange of this worker after emitting its address. Starts watching standard input."""
     first = index == 0 and not config.exchange.initial_peers
     initial_peers = [] if first else peers_from(sys.stdin.readline())
     threading.Thread(target=watch_parent, daemon=True).start()
@@ -101,7 +101,7 @@ def formed(exchange: Any, run_dir: Path, resume_step: int | None, index: int, em
 def peer_of(
     config: DictConfig, run_dir: Path, index: int, initial_peers: list[str], emit: Emit, *, lanes: int = 1
 ) -> Any:
-    """The exchange of a worker that is a peer of a swarm, be it of many lanes; its address is told."""
+    """Return the exchange of a worker that is a peer of a swarm, and emit its address. `lanes`: shards per island."""
     exchange = make(
         config.exchange,
         run=config.exchange.run or "default",
@@ -116,7 +116,7 @@ def peer_of(
 
 
 def also_shown(exchange: Any, emit: Emit) -> Emit:
-    """Where events go that other machines may see, too."""
+    """Return an `emit` that also publishes the peer status of each event to other machines."""
     shown = PeerStatusSink(exchange.show)
 
     def tell(event: Event) -> None:
@@ -127,20 +127,20 @@ def also_shown(exchange: Any, emit: Emit) -> Emit:
 
 
 def peers_from(line: str) -> list[str]:
-    """Addresses from the parent's line. Raises Stopped when the parent has gone instead."""
+    """Return the addresses in the parent's line. Raises Stopped if the parent has ended."""
     if not line:
         raise Stopped("the parent has gone")
     return list(json.loads(line)["initial_peers"])
 
 
 def watch_parent() -> None:
-    """The end of standard input means: leave."""
+    """Leave when standard input ends."""
     sys.stdin.read()
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def leave(number: int, frame: FrameType | None) -> None:
-    """Signal handler: Stopped in the main thread, once."""
+    """Handle a signal: raise Stopped in the main thread and ignore further signals."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise Stopped(signal.Signals(number).name)

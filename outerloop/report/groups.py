@@ -95,7 +95,7 @@ class Comparison:
         self.baseline = baseline or DEFAULT_BASELINE
         recipes = sorted({group.recipe for group in self.finished})
         if baseline and baseline not in recipes:
-            there = f"type --baseline {recipes[0]}" if recipes else "leave --baseline out"
+            there = f"pass --baseline {recipes[0]}" if recipes else "omit --baseline"
             raise UserError(f"--baseline {baseline}: finished are {', '.join(recipes) or 'no runs'}: {there}")
 
     @property

@@ -35,4 +35,4 @@ def draw(curves: Sequence[Curve], path: Path) -> None:
     try:
         style.save(figure, path)
     except OSError as error:
-        raise UserError(f"--picture {path} cannot be written, {error.strerror}: type --picture plan.png") from error
+        raise UserError(f"--picture {path} cannot be written, {error.strerror}: pass --picture plan.png") from error

@@ -84,14 +84,12 @@ def find(folders: Sequence[Path]) -> list[Path]:
     found: dict[Path, Path] = {}
     for folder in folders:
         if not folder.is_dir():
-            raise UserError(
-                f"{folder} is not a folder: type outerloop report with a run's folder or one that holds runs"
-            )
+            raise UserError(f"{folder} is not a folder: run outerloop report with a run folder, or one that holds runs")
         runs = runs_under(folder)
         if not runs:
             raise UserError(
                 f"no run in or under {folder}: a run is a folder with config.yaml and metrics.jsonl, which outerloop"
-                " train leaves in its run_dir: type outerloop report runs"
+                " train leaves in its run_dir: run outerloop report runs"
             )
         for path in runs:
             found.setdefault(path.resolve(), path)

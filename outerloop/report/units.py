@@ -27,7 +27,7 @@ def parse_bandwidth(text: str, option: str = "--bandwidth") -> float:
     if not found or float(found[1]) == 0:
         raise UserError(
             f"{option} {text!r} is not a bandwidth: a number above 0 and kbit, mbit or gbit (a second):"
-            f" type {option} 100mbit"
+            f" pass {option} 100mbit"
         )
     return float(found[1]) * BITS[found[2]]
 
@@ -36,7 +36,7 @@ def parse_seconds(text: str, option: str) -> float:
     """ "50ms" -> .05. Raises UserError, naming the option."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s)", text.strip().lower())
     if not found:
-        raise UserError(f"{option} {text!r} is not a time: a number and ms or s: type {option} 50ms")
+        raise UserError(f"{option} {text!r} is not a time: a number and ms or s: pass {option} 50ms")
     return float(found[1]) * (1e-3 if found[2] == "ms" else 1.0)
 
 

@@ -111,7 +111,7 @@ def test_measurements_go_back_too(tmp_path: Path) -> None:
 def test_another_number_of_peers_takes_reform(tmp_path: Path) -> None:
     options = [f"run_dir={tmp_path}/a", "exchange=swarm_gather", "workers=1"]
     run_directory.open_run(load.load([*options, "exchange.peers=3"])).close()
-    with pytest.raises(UserError, match=r"peers is 3 there and 2 here: type exchange.peers=3, exchange.reform=true if"):
+    with pytest.raises(UserError, match=r"peers is 3 there and 2 here: set exchange.peers=3, exchange.reform=true if"):
         run_directory.open_run(load.load([*options, "exchange.peers=2"]))
     with pytest.raises(UserError, match="seed is 0 there and 1 here"):
         run_directory.open_run(load.load([*options, "exchange.peers=2", "exchange.reform=true", "seed=1"]))

@@ -1,4 +1,4 @@
-"""What a check came to, as one line: ✓ or ✗, or ? where it could not be told; what was found, and what to do."""
+"""Result of a check as one line: ✓ passed, ✗ failed or ? undecided, then what was found and what to do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ MARKS = {True: "✓", False: "✗", None: "?"}
 
 @dataclass(frozen=True)
 class Finding:
-    """`good`: True, False, or None when it could not be told or depends on what is wanted. `todo`: what to type."""
+    """Result of one check.
+
+    Args:
+        what: name of the check.
+        good: True or False; None if it is unknown or depends on what the user wants.
+        said: what was found.
+        todo: what the user should do, empty if nothing.
+    """
 
     what: str
     good: bool | None
@@ -19,6 +26,6 @@ class Finding:
     todo: str = ""
 
     def line(self) -> str:
-        """Printable, whatever a stranger or a library has said."""
+        """Format the finding as one line. Escapes non-printable characters, as texts may come from other peers."""
         text = f"{MARKS[self.good]} {self.what:<9} {self.said}" + (f": {self.todo}" if self.todo else "")
         return printable(text)

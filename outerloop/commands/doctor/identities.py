@@ -1,4 +1,4 @@
-"""Who the workers of a run directory will be, told before they start: others put these ids on their allow-lists."""
+"""Report the peer ids of a run directory's workers before they start, so that others can add them to allow-lists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outerloop.swarm.access.signatures import Signatures
 
 
 def findings(run_dir: Path, workers: int) -> Iterator[Finding]:
-    """One line of all ids; keys that are not there yet are made. Raises UserError for a file that is no key."""
+    """Yield one finding with all peer ids. Creates missing keys. Raises UserError if a key file is not a valid key."""
     ids = [Signatures.of(ensure_identity(identity_file(run_dir, index))).peer_id for index in range(workers)]
-    todo = f"where a run has a list, type exchange.allow=[...,{','.join(ids)}]"
-    yield Finding("identity", True, f"run_dir={run_dir} has {len(ids)} of its own, kept for its workers", todo)
+    todo = f"if the run has an allow-list, set exchange.allow=[...,{','.join(ids)}]"
+    yield Finding("identity", True, f"run_dir={run_dir} has {len(ids)} peer ids, kept for its workers", todo)

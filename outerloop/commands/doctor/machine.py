@@ -1,4 +1,4 @@
-"""Checks of this machine: versions, disk, memory, open files, GPU. Nothing is started and nobody is asked."""
+"""Checks of this machine: versions, disk, memory, open files, GPU. They start no process and contact no peer."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from outerloop.sinks.console import readable_bytes
 
 OWN = "outerloop-train"
 SHOWN = ("torch", "hivemind", "hydra-core", "numba", "triton")
-"""Packages whose versions are worth a glance; all that are asked for are checked."""
+"""Packages whose versions are shown. All required packages are checked."""
 LEAST_DISK = 2e9
-"""Bytes: two checkpoints and the exported model of the default job, thirty times over."""
+"""In bytes: thirty times the size of two checkpoints and the exported model of the default job."""
 LEAST_MEMORY = 1e9
-"""Bytes: one worker of the default job takes half of it, p2pd a tenth."""
+"""In bytes: one worker of the default job needs half of it, p2pd a tenth."""
 LEAST_FILES = 1024
-"""p2pd keeps up to 512 connections, and a stream is a file too."""
+"""p2pd keeps up to 512 connections, and each stream also uses a file descriptor."""
 
 
 def findings() -> Iterator[Finding]:
-    """All of them."""
+    """Run all checks of this machine."""
     yield from versions()
     yield disk(shutil.disk_usage(".").free)
     yield memory(Path("/proc/meminfo"))
@@ -38,18 +38,18 @@ def findings() -> Iterator[Finding]:
 
 
 def versions() -> Iterator[Finding]:
-    """One line for what is as it should be, one more for each that is not."""
+    """Yield a failed finding for each version that does not satisfy the requirements, else one that lists versions."""
     try:
         asked, python = metadata.requires(OWN) or [], metadata.metadata(OWN)["Requires-Python"]
     except metadata.PackageNotFoundError:
-        yield Finding("versions", None, f"{OWN} is not installed: nothing says what it needs", "type pip install -e .")
+        yield Finding("versions", None, f"{OWN} is not installed: its requirements are unknown", "run pip install -e .")
         return
     found = {"python": platform.python_version(), OWN: metadata.version(OWN)}
     wrong = list(mismatch("python", python, found["python"]))
     for requirement in map(Requirement, asked):
         there = version_of(requirement.name)
         if there is None and requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-            continue  # an extra that is not wanted here
+            continue  # an optional extra that is not installed
         wrong += mismatch(requirement.name, str(requirement.specifier), there)
         if there and requirement.name in SHOWN:
             found[requirement.name] = str(torch.__version__) if requirement.name == "torch" else there  # with its build
@@ -59,7 +59,7 @@ def versions() -> Iterator[Finding]:
 
 
 def version_of(package: str) -> str | None:
-    """Of what is installed."""
+    """Return the version of an installed package, or None."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -67,41 +67,41 @@ def version_of(package: str) -> str | None:
 
 
 def mismatch(package: str, asked: str, there: str | None) -> Iterator[Finding]:
-    """Nothing when the version fits; one of a nightly build counts."""
+    """Yield a failed finding unless the version satisfies the requirement. Nightly builds count as fitting."""
     if there is None or not SpecifierSet(asked).contains(there, prereleases=True):
-        todo = "install that Python" if package == "python" else f"type pip install '{package}{asked}'"
-        yield Finding("versions", False, f"{package} {there or 'is missing'}, asked for is {asked}", todo)
+        todo = "install that Python" if package == "python" else f"run pip install '{package}{asked}'"
+        yield Finding("versions", False, f"{package} {there or 'is missing'}, required is {asked}", todo)
 
 
 def disk(free: float) -> Finding:
-    """Room where runs go by default."""
+    """Check the free space in the current folder, in which runs are stored by default."""
     said, enough = f"{readable_bytes(free)} free in this folder", free >= LEAST_DISK
-    todo = "" if enough else f"free {readable_bytes(LEAST_DISK)}, or type run_dir= on another disk"
+    todo = "" if enough else f"free {readable_bytes(LEAST_DISK)}, or set run_dir= to a folder on another disk"
     return Finding("disk", enough, said, todo)
 
 
 def memory(file: Path) -> Finding:
-    """What the kernel would give to a new process."""
+    """Check the memory that the kernel reports as available to a new process."""
     found = re.search(r"MemAvailable:\s+(\d+) kB", file.read_text()) if file.exists() else None
     if found is None:
-        return Finding("memory", None, "this system does not tell")
+        return Finding("memory", None, "this system does not report it")
     free = 1024 * int(found[1])
-    todo = "" if free >= LEAST_MEMORY else "end other programs, or type workers=1 model=nano"
+    todo = "" if free >= LEAST_MEMORY else "end other programs, or set workers=1 model=nano"
     return Finding("memory", free >= LEAST_MEMORY, f"{readable_bytes(free)} free", todo)
 
 
 def open_files(limit: int) -> Finding:
-    """The soft limit, which a program may not pass."""
+    """Check the soft limit on open files, which a process cannot exceed."""
     if limit == resource.RLIM_INFINITY:
         return Finding("files", True, "no limit on open files")
-    todo = "" if limit >= LEAST_FILES else f"type ulimit -n {4 * LEAST_FILES}"
-    return Finding("files", limit >= LEAST_FILES, f"{limit} may be open", todo)
+    todo = "" if limit >= LEAST_FILES else f"run ulimit -n {4 * LEAST_FILES}"
+    return Finding("files", limit >= LEAST_FILES, f"{limit} open files allowed", todo)
 
 
 def gpu() -> Finding:
-    """The first one that torch can use; none is no fault."""
+    """Report the first GPU that torch can use. Having no GPU does not fail the check."""
     if not torch.cuda.is_available():
-        return Finding("gpu", None, "torch sees none: training runs on the CPU")
+        return Finding("gpu", None, "torch finds no GPU: training runs on the CPU")
     free, total = torch.cuda.mem_get_info()
     said = f"{torch.cuda.get_device_name()}, {readable_bytes(free)} of {readable_bytes(total)} free"
     return Finding("gpu", True, said)

@@ -1,4 +1,4 @@
-"""Checks of the network: a daemon of our own, its addresses dialled by a second one, and the peers that were named."""
+"""Checks of the network: start a daemon, dial its addresses from a second daemon, and probe the given peers."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from outerloop.swarm.timeouts import MEASURE_S, OPEN_S, STOP_S
 from outerloop.types import UserError
 
 CLOCK_S = 3.0
-"""hivemind's: peers whose clocks differ by more refuse each other."""
+"""Limit set by hivemind: peers whose clocks differ by more than this refuse each other."""
 DIALLED = 3
-"""Addresses that are tried; each takes a daemon of its own, since libp2p dials a peer that it knows by any of them."""
+"""Number of addresses that are dialled. Each needs a separate daemon, because libp2p dials any address it knows."""
 THIS_MACHINE, THIS_NETWORK = "this machine only", "this network only"
-ALL_INTERFACES = "type exchange.host=0.0.0.0 when other machines shall join"
+ALL_INTERFACES = "set exchange.host=0.0.0.0 to let other machines join"
 OUTSIDE = (
-    "for those outside type exchange.port=4242, open or forwarded, and "
+    "for machines outside this network set exchange.port=4242, open or forwarded, and "
     "exchange.announce=[/ip4/<public address>/tcp/4242], or exchange.open_internet=true"
 )
-WHERE = "type a free --port (0 takes any) and a --host of this machine"
-ASK = "type --peer and a running peer's address"
+WHERE = "pass a free --port (0 for any) and a --host of this machine"
+ASK = "pass --peer with the address of a running peer"
 
 
 def findings(*, host: str, port: int, announce: Sequence[str], peers: Sequence[str]) -> Generator[Finding, None, None]:
-    """All of them, as they come."""
+    """Run all checks of the network. Yields each finding as soon as it is available."""
     began = time.monotonic()
     try:
         with visit(host=host, port=port, announce=announce, observer=False) as own:
@@ -42,13 +42,13 @@ def findings(*, host: str, port: int, announce: Sequence[str], peers: Sequence[s
             for peer in peers:
                 yield from asked(own, peer, announce)
             if not peers:
-                yield Finding("nat", None, "routers, relays, hole punching: nobody outside was asked", ASK)
+                yield Finding("nat", None, "routers, relays, hole punching: no outside peer was asked", ASK)
     except UserError as error:
         yield Finding("daemon", False, str(error), WHERE)
 
 
 def place_of(address: str) -> str:
-    """Who can reach a multiaddr, by the look of it."""
+    """Return a label for where a multiaddr can be reached from, judging by its form alone."""
     found = re.match(r"/ip[46]/([^/]+)", address)
     if "/p2p-circuit" in address:
         return "relay"
@@ -59,7 +59,7 @@ def place_of(address: str) -> str:
 
 
 def announced(addresses: Sequence[str]) -> Finding:
-    """What others would be told to dial."""
+    """Report the addresses that other peers would be given."""
     places = {short(address): place_of(address) for address in addresses}
     said = ", ".join(f"{address} ({place})" for address, place in places.items())
     if set(places.values()) == {THIS_MACHINE}:
@@ -70,7 +70,7 @@ def announced(addresses: Sequence[str]) -> Finding:
 
 
 def dialled(address: str) -> str:
-    """Why a second daemon cannot dial an address of the first; empty when it can."""
+    """Dial an address from a second daemon. Return the reason if that fails, an empty string if it succeeds."""
     try:
         with visit() as other:
             other.call(other.dial(address), timeout_s=2 * OPEN_S)
@@ -80,19 +80,22 @@ def dialled(address: str) -> str:
 
 
 def reached(failures: dict[str, str], announce: Sequence[str]) -> Finding:
-    """What came of dialling: address -> why not. Many routers do not let their own inside dial their outside."""
+    """Return the finding for the dialled addresses. `failures`: address -> reason, or "" if dialling succeeded.
+
+    With announced addresses a failure is undecided: many routers do not let inside hosts dial the outside address.
+    """
     failed = [f"{short(address)} ({why})" for address, why in failures.items() if why]
     if not failed:
         said = f"a second daemon on this machine dialled {', '.join(map(short, failures))}"
-        return Finding("port", True, f"{said}; firewalls and routers on the way of others were not tested")
+        return Finding("port", True, f"{said}; firewalls and routers between machines were not tested")
     todo = f"open TCP port {port_of(failed[0])}"
     if announce:
-        return Finding("port", None, f"not dialled from here: {', '.join(failed)}; that may be the router's way", todo)
+        return Finding("port", None, f"not dialled from here: {', '.join(failed)}; the router may not allow it", todo)
     return Finding("port", False, f"a second daemon on this machine cannot dial {', '.join(failed)}", todo)
 
 
 def asked(own: ObserverNode, peer: str, announce: Sequence[str]) -> Iterator[Finding]:
-    """Dial a peer and probe it."""
+    """Dial and probe a peer. Yield the findings on the peer, the clock and NAT."""
     try:
         peer_id = own.call(own.dial(peer), timeout_s=2 * OPEN_S)
     except Unreachable as error:
@@ -102,8 +105,8 @@ def asked(own: ObserverNode, peer: str, announce: Sequence[str]) -> Iterator[Fin
     try:
         found = own.call(measure(own, peer_id), timeout_s=2 * MEASURE_S)
     except TurnedAway:
-        said = f"{peer_id} was dialled and its id is right; it answers nobody but the peers in its exchange.allow"
-        yield Finding("peer", None, said, "type --run-dir too, and let them add the ids that it shows")
+        said = f"{peer_id} was dialled and its id is right; it answers only the peers in its exchange.allow"
+        yield Finding("peer", None, said, "pass --run-dir too, and have its operator add the ids that it shows")
         return
     except (Unreachable, BrokenStream, TimeoutError) as error:
         why = str(error) or f"not done in {MEASURE_S:.0f} s: slower than 1 Mbit/s, or frozen"
@@ -116,20 +119,20 @@ def asked(own: ObserverNode, peer: str, announce: Sequence[str]) -> Iterator[Fin
 
 
 def speed(found: Measured) -> str:
-    """Round trip and rates. A megabyte is too short for a connection to come to its full speed."""
+    """Format the round trip and the rates. The rates are lower bounds: 1 MB is too short to reach full speed."""
     said = f"round trip {1000 * found.round_trip_s:.1f} ms"
     if found.up is None or found.down is None:
-        return f"{said}; bandwidth not measured, others have just asked it: try again in a minute"
+        return f"{said}; bandwidth not measured, others have just probed it: try again in a minute"
     return f"{said}, at least {rate(found.up)} to it and {rate(found.down)} from it (1 MB each)"
 
 
 def rate(bytes_per_s: float) -> str:
-    """Two digits are more than a megabyte can tell."""
+    """Format a rate with two significant digits. 1 MB cannot measure it more precisely."""
     return show_bandwidth(float(f"{8 * bytes_per_s:.2g}"))
 
 
 def clock(found: Measured) -> Finding:
-    """Theirs against ours."""
+    """Compare this machine's clock with the peer's."""
     ahead_s, sure_s = found.clock_ahead_s, found.round_trip_s / 2
     where = "behind" if ahead_s > 0 else "ahead of"
     said = f"this machine's is {abs(ahead_s):.3f} s {where} the peer's, give or take {sure_s:.3f} s"
@@ -139,21 +142,21 @@ def clock(found: Measured) -> Finding:
 
 
 def nat(seen: str, local: str, announce: Sequence[str], port: str) -> Finding:
-    """Where the peer sees this machine, against the address that its packets leave from."""
+    """Compare the address at which the peer sees this machine with the one from which its packets leave."""
     outside = ip_of(seen)
     if not outside or not local:
-        return Finding("nat", None, "the peer did not say where it sees this machine")
+        return Finding("nat", None, "the peer did not report the address at which it sees this machine")
     if outside == local:
-        return Finding("nat", True, f"none on the way to this peer: it sees {outside}, an address of this machine")
-    said = f"the peer sees {outside}, this machine sends from {local}: a router translates"
+        return Finding("nat", True, f"none on the way to the peer: it sees {outside}, an address of this machine")
+    said = f"the peer sees {outside}, this machine sends from {local}: a router translates addresses"
     if any(ip_of(address) == outside for address in announce):
         return Finding("nat", True, f"{said}, and {outside} is announced; whether the port is forwarded was not tested")
-    todo = f"forward TCP port {port} and type exchange.announce=[/ip4/{outside}/tcp/{port}] exchange.port={port}"
+    todo = f"forward TCP port {port} and set exchange.announce=[/ip4/{outside}/tcp/{port}] exchange.port={port}"
     return Finding("nat", False, said, f"{todo}, or exchange.open_internet=true for relays and hole punching")
 
 
 def local_ip(towards: str) -> str:
-    """The address that packets to an IP address leave from; none is sent."""
+    """Return the local address from which packets to an IP address leave. Sends no packet."""
     if not towards:
         return ""
     family = socket.AF_INET6 if ":" in towards else socket.AF_INET
@@ -166,22 +169,22 @@ def local_ip(towards: str) -> str:
 
 
 def ip_of(address: str) -> str:
-    """The IP address in a multiaddr; empty for a name."""
+    """Return the IP address in a multiaddr; empty if it contains a host name."""
     found = re.match(r"/ip[46]/([^/]+)", address)
     return found[1] if found else ""
 
 
 def port_of(address: str) -> str:
-    """The TCP port in a multiaddr."""
+    """Return the TCP port in a multiaddr; empty if it has none."""
     found = re.search(r"/tcp/(\d+)", address)
     return found[1] if found else ""
 
 
 def short(address: str) -> str:
-    """Without the peer id, which is the same for all."""
+    """Remove the peer id, which is the same in all addresses of a peer. Relay addresses stay as they are."""
     return address.partition("/p2p/")[0] if "/p2p-circuit" not in address else address
 
 
 def last_line(error: Exception) -> str:
-    """libp2p lists what it tried; the last is what it ended with."""
+    """Return the last line of an error. libp2p lists all its attempts and ends with the last one."""
     return str(error).splitlines()[-1].lstrip(" *")
