@@ -1,7 +1,7 @@
 """View changes: a peer enters a later view of a round when a majority of the roster has signed a wish for it.
 
-    wish           a peer wants the next view, and notifies all peers: its timeout for the leader has expired, or the leader
-                   has proposed what no peer may accept
+    wish           a peer wants the next view, and notifies all peers: its timeout for the leader has expired, or the
+                   leader has proposed what no peer may accept
     certificate    wishes of a majority for this view or later ones: a peer that sees it enters the view and promises
     overdue        so many peers want a later view that one of them is honest: this peer's own timeout starts
 
