@@ -80,7 +80,7 @@ def test_utilization_is_a_share(utilization):
 
 def test_a_collective_cannot_tell_how_long_payloads_take():
     settings = load.composed(["recipe=sparseloco", "compress=auto", "exchange=distributed"])
-    with pytest.raises(UserError, match="waiting for who is late: type compress=topk, or exchange=swarm_gather"):
+    with pytest.raises(UserError, match="waiting for late peers: set compress=topk, or exchange=swarm_gather"):
         build.check_parts(settings)
 
 

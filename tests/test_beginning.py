@@ -153,7 +153,7 @@ def test_the_weights_that_most_hold_are_those_that_all_begin_with_and_of_equally
     ways, told = one_of_four(0, {"slow": "0"}, {"slow": "1"}, {})
     assert ways == [(["000", "002"], ["!liar", "001"])]
     assert told == ["2 of 4 peers begin with other weights than 000: all use its weights"]
-    with pytest.raises(UserError, match="not those that !liar told of"):  # which it has not got here
+    with pytest.raises(UserError, match="not those that !liar announced"):  # which it has not got here
         one_of_four(0, {"slow": "0"}, {"slow": "1"}, {"slow": "2"})
 
 
@@ -218,7 +218,7 @@ def test_weights_that_are_not_those_that_were_told_of_are_refused():
         if exchange.rank == 0:
             begun(exchange, (0, 1))
         else:
-            with pytest.raises(UserError, match="not those that 000 told of"):
+            with pytest.raises(UserError, match="not those that 000 announced"):
                 begun(Other(exchange), (0, 1))
 
     toy.run_workers(2, work)

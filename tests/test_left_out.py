@@ -321,6 +321,6 @@ def test_a_payload_that_cannot_be_landed_is_left_out_by_name_and_training_goes_o
 
 
 def test_eager_updates_need_that_every_payload_counts():
-    with pytest.raises(UserError, match=r"type eager=false schedule\.delay=0"):
+    with pytest.raises(UserError, match=r"set eager=false schedule\.delay=0"):
         exchange = WithoutLate(InProcess(hub=toy.Hub(2), rank=0), {})
         toy.outer(toy.model(), exchange, eager=True, schedule=EveryH(sync_every=3, delay=3))

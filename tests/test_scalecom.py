@@ -324,7 +324,7 @@ def test_an_exchange_without_agreement_is_refused():
     gossip = InProcessGossip(hub=Hub(2), rank=0, group=2, seed=0)
     wrapped = BySize(below=64, small=Identity(), large=scalecom())
     for codec in (scalecom(), wrapped):
-        with pytest.raises(UserError, match="type compress=randomk, or exchange=inprocess") as refused:
+        with pytest.raises(UserError, match="set compress=randomk, or exchange=inprocess") as refused:
             toy.outer(toy.model(), gossip, method=Average(), compress=codec)
         assert "\n" not in str(refused.value)
     toy.outer(toy.model(), gossip, method=Average(), compress=RandomK(chunk=8, k=2, values=Identity()))
@@ -340,7 +340,7 @@ def test_where_the_trial_tensor_does_not_show_it_nobody_leads():
 
 def test_eager_updates_are_refused():
     exchange = InProcess(hub=Hub(2), rank=0)
-    with pytest.raises(UserError, match=r"type compress=randomk, or eager=false schedule.delay=0"):
+    with pytest.raises(UserError, match=r"set compress=randomk, or eager=false schedule.delay=0"):
         toy.outer(
             toy.model(), exchange, compress=scalecom(), eager=True, schedule=EveryH(sync_every=3, delay=3),
         )  # fmt: skip

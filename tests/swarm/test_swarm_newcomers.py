@@ -81,7 +81,7 @@ def test_a_lie_is_refused_by_name_and_the_honest_history_is_taken(lie: str) -> N
     logs = {"a": KEPT, "b": KEPT, "d": LIES[lie]}
     head = newest(logs, NOTARY)
     assert head == HEAD and set(objections(logs, HEAD)) == {"d"}
-    assert f"tells commit {LIES[lie][-1].commit.number}" in objections(logs, HEAD)["d"]
+    assert f"sent commit {LIES[lie][-1].commit.number}" in objections(logs, HEAD)["d"]
 
 
 def test_who_is_ahead_is_followed_as_far_as_its_commits_are_signed() -> None:
