@@ -98,7 +98,7 @@ def test_killed_and_resumed_twice_ends_bit_for_bit_the_same(tmp_path):
     kill_after_step(tmp_path / "killed", 12)
     last = start(tmp_path / "killed")
     said = last.communicate()[0]
-    assert last.returncode == 0 and "going on after inner step" in said
+    assert last.returncode == 0 and "resuming after inner step" in said
     resumed = summary_of(tmp_path / "killed")
     for key in ("slow_hash", "val_loss", "val_loss_initial", "tokens", "payload_bytes_per_worker"):
         assert resumed[key] == whole[key], key
