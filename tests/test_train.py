@@ -116,7 +116,7 @@ def test_a_corrupt_checkpoint_falls_back_to_the_one_before(tmp_path):
     last = start(tmp_path / "killed")
     said = last.communicate()[0]
     assert last.returncode == 0, said
-    assert f"step-{newest:08d}/worker-1.pt is damaged: passed over" in said.replace("\n", "")
+    assert f"step-{newest:08d}/worker-1.pt is damaged: skipped" in said.replace("\n", "")
     assert summary_of(tmp_path / "killed")["slow_hash"] == whole["slow_hash"]
 
 

@@ -1,4 +1,4 @@
-"""Configuration -> the objects of one worker. Axes are instantiated from yaml only here."""
+"""Build the objects of one worker from the configuration. Axes are instantiated from yaml only here."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def fingerprint(config: DictConfig, *, lanes: int = 1) -> str:
 
 
 def agreed_settings(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
-    """Return the options of a swarm's exchange with which peers detect whether, and which, settings differ."""
+    """Return the options of a swarm's exchange that let peers detect whether settings differ, and which ones."""
     from outerloop.swarm.membership.run_settings import RunSettings  # imports hivemind, which other runs do not need
 
     shared = shared_by_all(config, lanes=lanes)

@@ -44,7 +44,10 @@ def usable() -> int:
 
 
 def quota(folder: Path) -> int | None:
-    """Return how many cores a container may use, or None if unlimited: quota / period of cgroup v2 or v1, rounded up."""
+    """Return how many cores a container may use: its cgroup's quota / period, rounded up, or None if unlimited.
+
+    Reads cgroup version 2 or 1.
+    """
     try:
         if (folder / "cpu.max").exists():
             limit, period = (folder / "cpu.max").read_text().split()

@@ -28,7 +28,7 @@ SWEEP_DIR = "hydra.sweep.dir="
 def multirun(arguments: list[str]) -> int:
     """Check every combination, then sweep. Print each run that died and why. Return exit code 1 if any died.
 
-    Failed runs are found in the folders of the sweep, since launchers run jobs in other processes and on other machines.
+    Failed runs are found in the folders of the sweep: launchers run jobs in other processes and on other machines.
     """
     overrides = [a for a in arguments if not a.startswith("-")]
     if any(o.startswith("run_dir=") for o in overrides):

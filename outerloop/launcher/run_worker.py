@@ -72,7 +72,7 @@ def live(
 
 
 def hand_in(config: DictConfig, corpus: Corpus, trainer: Trainer, run_dir: Path) -> None:
-    """Write the slow weights as a Hugging Face model, unless already written. Called by all ranks of a sharded island."""
+    """Write the slow weights as a Hugging Face model, unless that is done. All ranks of a sharded island call this."""
     first = not (dist.is_initialized() and dist.get_rank())  # transformers lets only rank 0 write weights
     slow = trainer.outer.island.complete(trainer.outer.slow, keep=first)
     if not first:
