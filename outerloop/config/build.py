@@ -276,7 +276,8 @@ def check_parts(config: DictConfig) -> Module:
 def limit_payloads(config: DictConfig, model: Module) -> None:
     """Set the largest payload that a peer accepts to the largest message of this model. An option may set it lower.
 
-    The limit is twice that of the wire format: some methods send fast and slow weights, and state_dtype=float64 has larger values.
+    The limit is twice that of the wire format, because some methods send fast and slow weights, and because
+    state_dtype=float64 has larger values.
     """
     if "max_blob_bytes" in config.exchange:
         shapes = {name: x.shape for name, x in [*trainable(model).items(), *model.named_buffers()]}
