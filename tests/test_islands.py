@@ -297,7 +297,7 @@ def test_a_sharded_island_that_was_killed_takes_over_the_state_of_the_others(tmp
         ),
         (["island=gathered", "compress=auto"], "compress=auto is for island=single: set compress=topk"),
         (["island=sharded", "schedule.early=true", "schedule.delay=2"], "set schedule.early=false"),
-        (["island=sharded", "inner.batch=6"], "its 4 ranks share it out evenly: set inner.batch=8"),
+        (["island=sharded", "inner.batch=6"], "is split evenly over the 4 ranks of an island: set inner.batch=8"),
         (["island=sharded", "keep_payload_rounds=2"], "set keep_payload_rounds=0"),
     ],
 )

@@ -98,7 +98,7 @@ def test_lost_and_restarted_a_run_ends_as_that_of_threads(tmp_path):
         time.sleep(0.01)
     os.kill(workers_of(launcher)[1], signal.SIGKILL)
     said = launcher.communicate()[0]
-    assert launcher.returncode == 0 and "going on after inner step" in said, said
+    assert launcher.returncode == 0 and "resuming after inner step" in said, said
     check_as_threads(tmp_path)
 
 

@@ -98,7 +98,7 @@ def test_killed_and_resumed_twice_ends_bit_for_bit_the_same(tmp_path):
     kill_after_step(tmp_path / "killed", 12)
     last = start(tmp_path / "killed")
     said = last.communicate()[0]
-    assert last.returncode == 0 and "going on after inner step" in said
+    assert last.returncode == 0 and "resuming after inner step" in said
     resumed = summary_of(tmp_path / "killed")
     for key in ("slow_hash", "val_loss", "val_loss_initial", "tokens", "payload_bytes_per_worker"):
         assert resumed[key] == whole[key], key
@@ -116,7 +116,7 @@ def test_a_corrupt_checkpoint_falls_back_to_the_one_before(tmp_path):
     last = start(tmp_path / "killed")
     said = last.communicate()[0]
     assert last.returncode == 0, said
-    assert f"step-{newest:08d}/worker-1.pt is damaged: passed over" in said.replace("\n", "")
+    assert f"step-{newest:08d}/worker-1.pt is damaged: skipped" in said.replace("\n", "")
     assert summary_of(tmp_path / "killed")["slow_hash"] == whole["slow_hash"]
 
 

@@ -1,4 +1,4 @@
-"""Options that are added with `+`: accepted where a constructor takes them, refused where no code would read them."""
+"""Check options added with `+`: accepted if a constructor takes them, refused if no code would read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configuration -> the objects of one worker. Axes are instantiated from yaml only here."""
+"""Build the objects of one worker from the configuration. Axes are instantiated from yaml only here."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def fingerprint(config: DictConfig, *, lanes: int = 1) -> str:
 
 
 def agreed_settings(config: DictConfig, *, lanes: int = 1) -> dict[str, Any]:
-    """Return the options of a swarm's exchange with which peers detect whether, and which, settings differ."""
+    """Return the options of a swarm's exchange that let peers detect whether settings differ, and which ones."""
     from outerloop.swarm.membership.run_settings import RunSettings  # imports hivemind, which other runs do not need
 
     shared = shared_by_all(config, lanes=lanes)
@@ -253,7 +253,7 @@ def check_parts(config: DictConfig) -> Module:
     """
     if allow := config.exchange.get("allow"):
         from outerloop.swarm.access.access_control import (
-            AllowList,  # imports hivemind, which runs without an allow-list may not need
+            AllowList,  # imports hivemind, which a run without an allow-list may not need
         )
 
         AllowList(allow)
@@ -276,7 +276,8 @@ def check_parts(config: DictConfig) -> Module:
 def limit_payloads(config: DictConfig, model: Module) -> None:
     """Set the largest payload that a peer accepts to the largest message of this model. An option may set it lower.
 
-    Twice the limit of the wire: some methods send fast and slow weights, and state_dtype=float64 has larger values.
+    The limit is twice that of the wire format, because some methods send fast and slow weights, and because
+    state_dtype=float64 has larger values.
     """
     if "max_blob_bytes" in config.exchange:
         shapes = {name: x.shape for name, x in [*trainable(model).items(), *model.named_buffers()]}

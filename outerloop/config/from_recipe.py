@@ -1,4 +1,4 @@
-"""The outer loop of a recipe around a model of one's own; options are those of `outerloop train`."""
+"""Create the outer loop of a recipe for the user's own model. Options are those of `outerloop train`."""
 
 from __future__ import annotations
 
@@ -35,30 +35,32 @@ def from_recipe(
     state: State | None = None,
     gathered: bool = False,
 ) -> OuterLoop | Follower:
-    """The outer loop around a model on its device. Waits for the peers of the run.
+    """Return the outer loop for a model on its device. Waits for the peers of the run.
 
-    Of a model under `fully_shard` every process is a lane, which meets the one with the same shards of the other
-    islands: the exchange is that of the lane, or of a swarm, in which the first process speaks for all. The ranks of a
-    DDP model, and the copies of a shard in HSDP, are one peer, whose first rank sends.
+    For a model under `fully_shard`, each process is a lane. It exchanges with the processes of the other islands that
+    hold the same shards, through the exchange of its lane or through a swarm. In a swarm, the first process of an
+    island sends for all its lanes. The ranks of a DDP model are one peer, whose first rank sends. So are the copies of
+    a shard in HSDP.
 
     Args:
         recipe: name of a recipe, as in `outerloop train recipe=diloco`.
-        model: its trainable parameters are exchanged. Where they differ at the start, all peers take over those of the
-            first peer in the order of names. Compiled or not is all one. Of bfloat16 parameters each round also
-            exchanges their rounding, 2 to 3 % of one inner step's norm.
-        options: "key=value" as on the command line ("exchange.peers=4", "schedule.sync_every=30"); those of the inner
+        model: its trainable parameters are exchanged. If they differ at the start, all peers take over those of the
+            first peer in name order. It may be compiled. If parameters are bfloat16, each round also exchanges their
+            rounding errors, 2 to 3 % of the norm of one inner step.
+        options: "key=value" as on the command line ("exchange.peers=4", "schedule.sync_every=30"). Options of the inner
             trainer, the data and the model have no meaning here.
-        exchange: one that has been joined, in place of that of the options.
-        run_dir: where this peer's key and what it has agreed on are kept; one a peer.
-        state: what `state_dict` of the outer loop returned, to go on from there; the model holds its weights of then.
-        gathered: islands that are cut differently meet as whole tensors, with the outer state at the first rank of
-            each; its other ranks get a Follower, to be attached like an outer loop. True on all islands or on none.
+        exchange: an exchange that has already joined, to use instead of the one that the options describe.
+        run_dir: folder for this peer's key and the record of what it has agreed to. Each peer needs a separate one.
+        state: a `state_dict` of the outer loop to resume from. The model must hold the weights of the same moment.
+        gathered: exchange whole tensors between islands that are sharded differently. The first rank of each island
+            holds the outer state. The other ranks get a Follower, to be attached like an outer loop. Must be True on
+            all islands or on none.
 
     Raises:
-        UserError: for options that are none, peers that do not come, or peers that go on with other weights.
+        UserError: if an option is invalid, peers do not join, or peers resume with different weights.
     """
     settings = load.load([f"recipe={recipe}", *options])
-    plain = getattr(model, "_orig_mod", model)  # what torch.compile wraps has names that other peers know
+    plain = getattr(model, "_orig_mod", model)  # torch.compile wraps it: other peers use the names inside
     refuse_for_many(settings, processes_of(plain))
     build.limit_payloads(settings, plain)
     if gathered:
@@ -67,8 +69,9 @@ def from_recipe(
     copies, lanes = copies_of(plain), lanes_of(plain)
     if exchange is None and lanes > 1 and settings.workers_as == "ranks":
         raise UserError(
-            f"the model is cut into {lanes} shards, which meet in lanes: pass exchange=outerloop.Distributed(group="
-            "<the processes with the same shards, one of each island>), or set exchange=swarm_gather"
+            f"the model is cut into {lanes} shards, each exchanged in its own lane: pass"
+            " exchange=outerloop.Distributed(group=<the processes with the same shards, one from each island>),"
+            " or set exchange=swarm_gather"
         )
 
     def own() -> Exchange:
@@ -90,14 +93,14 @@ def refuse_for_many(settings: Any, processes: int) -> None:
 def led(
     settings: Any, island: Gathered, model: Module, exchange: Exchange | None, run_dir: Path, state: State | None
 ) -> OuterLoop:
-    """The outer loop at the leader of a gathered island; the other ranks serve it meanwhile."""
+    """Return the outer loop on the leader of a gathered island. Meanwhile the other ranks serve the leader."""
     with island.at_work():
         exchange = exchange or joined(settings, run_dir, state, leads_others=True)
         return begun(settings, model, exchange, state, island)
 
 
 def following(island: Gathered) -> Follower:
-    """Another rank of a gathered island, once its leader has begun."""
+    """Return the follower on another rank of a gathered island, once its leader has started."""
     follower = Follower(island)
     follower.serve()
     return follower
@@ -106,7 +109,7 @@ def following(island: Gathered) -> Follower:
 def begun(
     settings: Any, model: Module, exchange: Exchange, state: State | None, island: Island | None = None
 ) -> OuterLoop:
-    """The outer loop around a model, once all peers have begun with equal ones."""
+    """Return the outer loop for a model, once all peers have started with equal models."""
     try:
         outer = build.outer_of(settings, model, exchange, rounds=None, island=island)
         if state:
@@ -119,14 +122,14 @@ def begun(
 
 
 def joined(settings: Any, run_dir: Path, state: State | None, *, leads_others: bool, lanes: int = 1) -> Exchange:
-    """The exchange of these settings, once all peers are there. `run_dir` is its own until it has left.
+    """Return the exchange of these settings, once all peers have joined. It keeps `run_dir` locked until it has left.
 
-    `state`: what this peer goes on from. `leads_others`: it speaks for processes that have no exchange of their own.
-    `lanes`: of how many shards its messages are.
+    `state`: the state that this peer resumes from. `leads_others`: this process also sends for processes that have no
+    exchange. `lanes`: number of shards in its messages.
     """
     if leads_others and settings.workers_as == "ranks":
         raise UserError(
-            "this exchange is between all processes, and the first of an island speaks for the others: pass"
+            "this exchange is between all processes, and the first rank of an island sends for the others: pass"
             " exchange=outerloop.Distributed(group=<the first processes of all islands>)"
         )
     if settings.workers_as == "threads":

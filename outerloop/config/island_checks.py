@@ -22,7 +22,7 @@ def ranks_of(settings: DictConfig, processes: int) -> int:
         raise UserError(f"island.ranks={ranks} is for islands of several ranks: set island=sharded")
     if settings.workers_as != "ranks" and processes != ranks:
         raise UserError(
-            f"{processes} processes are {processes // ranks} islands, and in a swarm torchrun starts one: set"
+            f"{processes} processes form {processes // ranks} islands, and in a swarm torchrun starts one island: set"
             f" island.ranks={processes}, or exchange=distributed"
         )
     return ranks
@@ -34,7 +34,9 @@ def refuse_island(settings: DictConfig, ranks: int) -> None:
     if kind == "single":
         return
     if settings.workers_as == "threads":
-        raise UserError(f"island={kind} is of processes, which exchange=inprocess has not: set exchange=distributed")
+        raise UserError(
+            f"island={kind} needs separate processes, and exchange=inprocess runs threads: set exchange=distributed"
+        )
     for wanted, why, instead in refusals(settings, ranks):
         if wanted:
             raise UserError(f"{why}: set {instead}")
@@ -43,7 +45,7 @@ def refuse_island(settings: DictConfig, ranks: int) -> None:
 def for_one_process(settings: DictConfig) -> dict[str, tuple[bool, str]]:
     """Return option -> (whether it is set, what to set instead) for options that only one process per peer supports.
 
-    Ranks that measured separately would choose differently, and then wait for each other in different rounds.
+    If each rank measured separately, ranks would choose differently, and then wait for each other in different rounds.
     """
     schedule = settings.schedule
     return {
@@ -68,12 +70,12 @@ def refusals(settings: DictConfig, ranks: int) -> list[tuple[bool, str, str]]:
         ),
         (
             inner.batch % ranks > 0,
-            f"inner.batch={inner.batch} is an island's, and its {ranks} ranks share it out evenly",
+            f"inner.batch={inner.batch} is split evenly over the {ranks} ranks of an island",
             f"inner.batch={ranks * -(-inner.batch // ranks)}",
         ),
         (
             kind == "sharded" and settings.keep_payload_rounds > 0,
-            "island=sharded sends a payload from each rank, and none holds whole tensors",
+            "island=sharded sends a payload from each rank, and no rank holds whole tensors",
             "keep_payload_rounds=0",
         ),
     ]

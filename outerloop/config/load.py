@@ -1,4 +1,4 @@
-"""Command line -> one resolved configuration, or an error message that explains what is wrong.
+"""Load one resolved configuration from the command line, or raise an error that explains what is wrong.
 
 Hydra composes configs/train.yaml with its groups. When it cannot, `explain` finds the first override at fault and
 reports what is allowed there.
@@ -46,7 +46,7 @@ def config_dir() -> Path:
 
 
 def groups(overrides: Sequence[str] = ()) -> dict[str, list[str]]:
-    """Config group -> its choices, with those in the folders of `hydra.searchpath`, if it is among the overrides."""
+    """Return config group -> its choices, including those in the folders of `hydra.searchpath` if it is overridden."""
     choices: dict[str, set[str]] = {}
     for place in [config_dir(), *search_path(overrides)]:
         for folder in (path for path in place.iterdir() if path.is_dir()):
@@ -55,13 +55,13 @@ def groups(overrides: Sequence[str] = ()) -> dict[str, list[str]]:
 
 
 def search_path(overrides: Sequence[str]) -> list[Path]:
-    """Return the folders of `hydra.searchpath` (file://FOLDER or pkg://PACKAGE). Raises UserError for one not there."""
+    """Return the folders of `hydra.searchpath` (file://FOLDER or pkg://PACKAGE). Raises UserError if one is missing."""
     entries = [o.value() for o in parsed(overrides) if o.key_or_group == "hydra.searchpath"]
     return [folder_of(str(entry)) for several in entries if isinstance(several, list) for entry in several]
 
 
 def folder_of(entry: str) -> Path:
-    """Return the folder that one entry of the search path names. Raises UserError."""
+    """Return the folder that one entry of the search path names. Raises UserError if it is not a folder."""
     try:
         package = entry.removeprefix("pkg://")
         find_own_code([package] if package != entry else [])
@@ -74,7 +74,7 @@ def folder_of(entry: str) -> Path:
 
 
 def load(overrides: Sequence[str]) -> DictConfig:
-    """Overrides (key=value) -> the checked configuration. Raises UserError in one line."""
+    """Return the checked configuration for these overrides (key=value). Raises UserError with a one-line message."""
     search_path(overrides)
     refuse_sweep(overrides)
     try:
@@ -89,13 +89,13 @@ def load(overrides: Sequence[str]) -> DictConfig:
 
 
 def composed(overrides: Sequence[str]) -> DictConfig:
-    """Hydra's composition of train.yaml with these overrides."""
+    """Return train.yaml as hydra composes it with these overrides."""
     with initialize_config_dir(version_base="1.3", config_dir=str(config_dir())):
         return compose("train", overrides=list(overrides))
 
 
 def refuse_sweep(overrides: Sequence[str]) -> None:
-    """Check that no override is a sweep, as there is only one run. Raises UserError if one is."""
+    """Check that no override is a sweep, because this is a single run. Raises UserError if one is."""
     for override in parsed(overrides):
         if override.is_sweep_override():
             raise UserError(f"{override.input_line} is a sweep, one run for each value: run outerloop train -m")
@@ -109,13 +109,13 @@ def refuse_missing(config: DictConfig) -> None:
 
 
 def chosen(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides that say which files make up the configuration: choices, and where else to look."""
+    """Return the overrides that select the files of the configuration: choices of groups, and the search path."""
     known = [*groups(overrides), "hydra.searchpath"]
     return [text for text, o in zip(overrides, parsed(overrides), strict=True) if o.key_or_group in known]
 
 
 def check(config: DictConfig, overrides: Sequence[str]) -> None:
-    """Check the rules that involve several parts or none. Raises UserError."""
+    """Check the rules for options that no single part checks. Raises UserError if one is violated."""
     defaults, choices = composed(chosen(overrides)), groups(overrides)
     for override in parsed(overrides):
         if not added_options.is_about_hydra(override) and override.key_or_group not in choices:
@@ -142,7 +142,7 @@ def check(config: DictConfig, overrides: Sequence[str]) -> None:
 
 
 def check_who_steps(config: DictConfig) -> None:
-    """Check that one optimizer steps: in each worker, or on the mean of the gradients. Raises UserError."""
+    """Check that exactly one optimizer steps: in each worker, or on the mean gradients. Raises UserError if not."""
     inner, outer = config.inner.optimizer, config.method.get("optimizer", "none")
     if config.method.get("reads") != "gradients":
         if not inner:
@@ -157,12 +157,12 @@ def check_who_steps(config: DictConfig) -> None:
 
 
 def stepped_inside(config: DictConfig) -> DictConfig | None:
-    """Return the optimizer that each worker steps with on its own; None where the gradients themselves are sent."""
+    """Return the optimizer of each worker's inner steps, or None if the method exchanges gradients instead."""
     return None if config.method.get("reads") == "gradients" else config.inner.optimizer
 
 
 def explain(overrides: Sequence[str], error: Exception) -> str:
-    """The first override at fault, and what is allowed in its place; else the error's own first line."""
+    """Return a message on the first invalid override and what is allowed there, or else the error's first line."""
     choices = groups(overrides)
     for override in parsed(overrides):
         key, value = override.key_or_group, str(override.value())
@@ -223,7 +223,7 @@ def check_type(override: Override, default: Any) -> None:
 
 
 def parsed(overrides: Sequence[str]) -> list[Override]:
-    """Overrides as hydra reads them. Raises UserError for one that is not key=value."""
+    """Return the overrides as parsed by hydra. Raises UserError for one that is not key=value."""
     try:
         return OverridesParser.create().parse_overrides(list(overrides))
     except HydraException as error:

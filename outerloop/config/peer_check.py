@@ -21,10 +21,10 @@ OUTER = (*AXES, "merge_local", "buffers", "eager", "clip", "state_dtype", "seed"
 
 
 def begin_together(outer: OuterLoop, settings: Settings) -> None:
-    """Take over the state of the run if this peer joins late; otherwise start with equal settings, rounds and weights.
+    """Take over the state of the run if this peer joins late. Otherwise start with equal settings, rounds and weights.
 
     A peer whose opening message is malformed, or differs in settings or shapes from the majority, is left out with a
-    warning. initial_state.py describes the rest. Raises UserError.
+    warning. initial_state.py describes the rest. Raises UserError if the peers cannot start together.
     """
     if outer.exchange.came_late:
         outer.find_others()

@@ -1,7 +1,7 @@
-"""A recipe as the planner sees it, measured: its real parts on a replica of a few hundred thousand parameters.
+"""Measure a recipe for the planner: run its real parts on a replica of a few hundred thousand parameters.
 
     message   wire.pack of two sizes: bytes = frame + slope · parameters
-    memory    bytes a parameter of what the parts really hold after one round
+    memory    bytes per parameter that the parts really hold after one round
 
 N parameters, M kept values of a tensor, P peers.
 """
@@ -31,16 +31,16 @@ from outerloop.types import Tensors, UserError
 
 NAME = "layers.0.weight"
 SIDE = 512
-"""Of the matrix that stands for a model: 64 chunks of 4096 values."""
+"""Side of the square matrix that stands for a model: 64 chunks of 4096 values."""
 LATE = 1_000_000
-"""A round after every warm-up."""
+"""A round number that is after every warm-up."""
 FLOAT = 4
 
 
 def recipe_of(name: str, *, sync_every: int | None, delay: int | None, density: float | None) -> DictConfig:
-    """The settings of a recipe, with what was asked for where it has a place. Raises UserError.
+    """Return the settings of a recipe, changed by the arguments that apply to it. Raises UserError if invalid.
 
-    A method that meets every step goes on to; `delay` is cut to what lies before the next launch.
+    A method that exchanges at every step keeps doing so. `delay` is limited to land a round before the next launch.
     """
     own, typed = load.load([f"recipe={name}"]), [f"recipe={name}"]
     if own.schedule.sync_every > 1 and (sync_every or delay is not None):
@@ -54,7 +54,7 @@ def recipe_of(name: str, *, sync_every: int | None, delay: int | None, density: 
 
 
 def sparse_parts(node: Any, path: str = "") -> Iterator[tuple[str, int]]:
-    """Where in a compressor's settings there is a k of a chunk: its dotted place, ending in a dot, and the chunk."""
+    """Yield the dotted path, ending in a dot, and the chunk size of each `k` of a chunk in a compressor's settings."""
     if isinstance(node, DictConfig):
         if "k" in node and "chunk" in node:
             yield path, node["chunk"]
@@ -63,12 +63,12 @@ def sparse_parts(node: Any, path: str = "") -> Iterator[tuple[str, int]]:
 
 
 def kept_of(density: float, chunk: int) -> int:
-    """How many of a chunk."""
+    """Return the number of values kept of a chunk, at least 1."""
     return max(1, round(density * chunk))
 
 
 def method_of(settings: DictConfig, *, params: float, peers: int) -> Method:
-    """What the planner needs to know. Raises UserError."""
+    """Return what the planner needs to know about a recipe. Raises UserError if a part refuses its settings."""
     schedule = make(settings.schedule)
     frame, slope = message_bytes(settings)
     memory = {part: bytes_each * params for part, bytes_each in memory_of(settings, peers=peers).items()}
@@ -86,19 +86,19 @@ def method_of(settings: DictConfig, *, params: float, peers: int) -> Method:
 
 
 def message_bytes(settings: DictConfig) -> tuple[float, float]:
-    """Bytes of a message about nothing, and for each parameter more."""
+    """Return the bytes of an empty message, and the bytes that each parameter adds."""
     short, long = (len(message(settings, weights(rows))) for rows in (SIDE, 2 * SIDE))
     slope = (long - short) / SIDE**2
     return short - slope * SIDE**2, slope
 
 
 def weights(rows: int) -> Tensors:
-    """Gaussian (rows, SIDE) in place of a model."""
+    """Return a Gaussian matrix (rows, SIDE) that stands for a model."""
     return {NAME: torch.randn(rows, SIDE, generator=torch.Generator().manual_seed(0))}
 
 
 def message(settings: DictConfig, fast: Tensors) -> bytes:
-    """What a peer would send that has moved by this much."""
+    """Return the message of a peer that has moved from zero to the weights `fast`."""
     method = make(settings.method)
     slow = {name: torch.zeros_like(x) for name, x in fast.items()}
     method.init(slow)
@@ -109,7 +109,7 @@ def message(settings: DictConfig, fast: Tensors) -> bytes:
 
 
 def memory_of(settings: DictConfig, *, peers: int) -> dict[str, float]:
-    """Part -> bytes a parameter on the device that trains. Activations and the inputs are not among them."""
+    """Return part -> bytes per parameter on the device that trains, without activations and inputs."""
     dtype, x = STATE_DTYPES[settings.state_dtype], weights(SIDE)[NAME]
     return {
         "weights": FLOAT,
@@ -123,7 +123,7 @@ def memory_of(settings: DictConfig, *, peers: int) -> dict[str, float]:
 
 
 def inner_state(settings: DictConfig) -> Any:
-    """Of the inner optimizer after one step; none where the gradients themselves are sent."""
+    """Return the inner optimizer's state after one step, or None if the method exchanges gradients instead."""
     if not load.stepped_inside(settings):
         return None
     weight = torch.nn.Parameter(weights(SIDE)[NAME])
@@ -134,11 +134,11 @@ def inner_state(settings: DictConfig) -> Any:
 
 
 def in_flight(settings: DictConfig, x: Tensor, *, peers: int) -> float:
-    """Bytes a parameter of what was offered, what all sent and what comes of it, while a round lands.
+    """Return the bytes per parameter that a round needs while it lands, for its inputs, messages and result.
 
-    Through the two kernels: position and value of everything kept, of every peer; and of all fragments what was not
-    sent where it stays in the fast weights, or their copy where they do not become the slow ones. Else three times the
-    fragment in float32: what was offered, what of it was sent, the mean. With a delay a copy of all fast weights.
+    With the two kernels: position and value of all kept entries of every peer; for all fragments, what was not sent if
+    it stays in the fast weights, and a copy of the fast weights if they do not become the slow ones. Without: the
+    fragment three times in float32 (offered, sent, mean), and with a delay a copy of all fast weights.
     """
     schedule, compress = make(settings.schedule), make(settings.compress)
     plain = DensePipeline(
@@ -158,7 +158,7 @@ def in_flight(settings: DictConfig, x: Tensor, *, peers: int) -> float:
 
 
 def chosen(names: str) -> list[str]:
-    """ "a,b" -> recipes; "all" -> every one there is. Raises UserError."""
+    """Return the recipes named in "a,b", or every recipe for "all". Raises UserError for an unknown name."""
     known = load.groups()["recipe"]
     wanted = known if names == "all" else names.split(",")
     for name in wanted:

@@ -2,9 +2,9 @@
 
     torchrun's ranks        0 1 2 3 4 5
     island.ranks=2          island 0: 0 1    island 1: 2 3    island 2: 4 5
-    lanes                   0 2 4 and 1 3 5: the same place in every island
+    lanes                   0 2 4 and 1 3 5: the same rank in every island
 
-replicated: DDP averages the gradients of an island. sharded, gathered: FSDP2 does, with a group of parameters a layer.
+replicated: DDP averages the gradients of an island. sharded, gathered: FSDP2 does, with one parameter group per layer.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RankLayout:
 
     @property
     def lane(self) -> dist.ProcessGroup | None:
-        """The processes with the same place in the other islands, this one included; None: all processes."""
+        """Processes with the same rank in each island, this process included. None: all processes."""
         return self.mesh["islands"].get_group() if self.mesh else None
 
     @property
@@ -68,13 +68,13 @@ class RankLayout:
         return sharded(model, self.mesh["ranks"])
 
     def part_of(self, windows: Tensor) -> Tensor:
-        """(n, seq_len + 1) -> this rank's part. All ranks get the same number of windows, so that they stay in step."""
+        """Return this rank's part of windows (n, seq_len + 1). All ranks get equally many, so they stay in step."""
         ranks = self.ranks
         return windows[: len(windows) // ranks.size * ranks.size][ranks.rank :: ranks.size]
 
 
 ALONE = RankLayout("single", None)
-"""A worker that is no rank of anything."""
+"""Layout of a worker that is a single process."""
 
 
 def taken(settings: DictConfig) -> RankLayout:
@@ -90,7 +90,7 @@ def taken(settings: DictConfig) -> RankLayout:
 
 
 def mesh_of(places: Tensor, device_type: str, patience: timedelta) -> DeviceMesh:
-    """(islands, ranks) int64 -> the mesh. Its groups wait so long; those of `init_device_mesh` wait 30 minutes."""
+    """Return the mesh of `places` (islands, ranks) int64, with this timeout. `init_device_mesh` has 30 minutes."""
     groups: list[Any] = [
         dist.new_subgroups_by_enumeration(lines.tolist(), timeout=patience)[0] for lines in (places.T, places)
     ]
@@ -98,10 +98,10 @@ def mesh_of(places: Tensor, device_type: str, patience: timedelta) -> DeviceMesh
 
 
 def patience_of(settings: DictConfig) -> timedelta:
-    """How long the ranks of an island wait for one another; of one in a swarm, while its first takes over the state."""
+    """Return the timeout between ranks of an island. In a swarm, it covers the first rank's transfer of the state."""
     patience_s = max(LEAST_PATIENCE_S, 2 * settings.round_timeout_s)
     if settings.workers_as != "ranks":
-        from outerloop.swarm.timeouts import STATE_S  # with hivemind, which other runs may do without
+        from outerloop.swarm.timeouts import STATE_S  # imports hivemind, which other runs do not need
 
         patience_s = max(patience_s, STATE_S)
     return timedelta(seconds=patience_s)
@@ -122,19 +122,19 @@ def refuse_shared_devices(ranks: int) -> None:
 
 
 def place(rank: int, *, size: int, workers: int) -> tuple[int, int]:
-    """Island and place in it of one of `size` processes, as `taken` lays them out."""
+    """Return the island of one of `size` processes, and its rank there, in the layout of `taken`."""
     return divmod(rank, size // workers)
 
 
 def backend_of(settings: DictConfig) -> str:
-    """Of the process group: GPUs of one island talk through NCCL, everything else through gloo."""
+    """Return the backend of the process group: NCCL between GPUs of an island, gloo for everything else."""
     on_cuda = pick_device(settings.inner.device, LOCAL_RANK).type == "cuda"
     return "cpu:gloo,cuda:nccl" if on_cuda and settings.island.kind != "single" else "gloo"
 
 
 def sharded(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """The model under `fully_shard`, in place: one group of parameters for each layer, one for the rest."""
-    from torch.distributed.fsdp import fully_shard  # here: the import takes a second
+    """Shard the model in place with `fully_shard` and return it. One parameter group per layer, one for the rest."""
+    from torch.distributed.fsdp import fully_shard  # imported only here, because it takes a second
 
     for layer in layers_of(model):
         fully_shard(layer, mesh=mesh)

@@ -1,6 +1,6 @@
-"""Names that parts had in version 0.1.0: a run directory whose config.yaml names them is resumed all the same.
+"""Map names of parts from version 0.1.0 to current names, so that run directories with the old names can be resumed.
 
-To be deleted with the version after the next.
+To be deleted in the version after the next.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ RENAMED = {
     "outerloop.feedback.local.LocalError": "outerloop.feedback.local_error.LocalError",
     "outerloop.lr.warmup_cosine": "outerloop.inner.lr_schedule.warmup_cosine",
 }
-"""`_target_` of before -> that of now."""
+"""Old `_target_` -> current `_target_`."""
 
 
 def with_new_names(settings: dict[str, object]) -> dict[str, object]:
-    """Return flat settings in which every renamed part goes by its present name."""
+    """Return flat settings with the current name of every renamed part."""
     return {key: RENAMED.get(value, value) if isinstance(value, str) else value for key, value in settings.items()}

@@ -34,7 +34,7 @@ MAY_DIFFER = (
     "state_device",
     "hydra",
 )
-"""Settings that do not change what is trained; a run may be resumed with others."""
+"""Settings that do not change what is trained. They may change when a run is resumed."""
 MUST_MATCH = (
     *(f"exchange.{key}" for key in ("_target_", "peers", "group", "together", "seed", "pairing")),
     "island.kind",
@@ -83,9 +83,9 @@ def open_run(config: DictConfig) -> RunDir:
     (path / DIED).unlink(missing_ok=True)
     checkpoint.write_atomically(path / "config.yaml", OmegaConf.to_yaml(config, resolve=True).encode())
     step, damaged = checkpoint.newest_good(path, config.workers) if resumed else (None, [])
-    notes = [f"{line}: passed over" for line in damaged]
+    notes = [f"{line}: skipped" for line in damaged]
     if damaged and step is None:
-        notes.append("no whole checkpoint is left: starting from the beginning")
+        notes.append("no complete checkpoint is left: starting from the beginning")
     return RunDir(path, step, False, notes, lock)
 
 

@@ -1,8 +1,8 @@
 """Add the current folder to `sys.path` if a setting names a user's module in it.
 
-`model._target_=mine.Net` asks for mine.py or mine/ in the current folder, and from then on that folder comes first for
-every import. Without such a name nothing is imported from there, so that `outerloop inspect` in a folder of downloads
-runs none of them.
+`model._target_=mine.Net` needs mine.py or mine/ in the current folder. From then on that folder comes first for every
+import. Without such a name nothing is imported from the current folder, so that `outerloop inspect` in a folder of
+downloads runs no code from it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 LOOKS_UP = "hydra.utils.get_"
-"""How the names of hydra's functions begin that return what a dotted name stands for."""
+"""Prefix of hydra's functions that return the object with a given dotted name."""
 
 
 def find_own_code(names: Iterable[str]) -> None:
@@ -26,12 +26,12 @@ def find_own_code(names: Iterable[str]) -> None:
 
 
 def is_here(module: str) -> bool:
-    """Whether the current folder holds a module or a package of this name."""
+    """Return whether the current folder contains a module or a package of this name."""
     return bool(module) and (Path(f"{module}.py").is_file() or Path(module).is_dir())
 
 
 def names_in(config: DictConfig) -> list[str]:
-    """Return every dotted name of a class or function in a configuration, interpolations resolved.
+    """Return every dotted name of a class or function in a configuration, with interpolations resolved.
 
     These are its `_target_`s and the arguments of hydra's own functions that look up a name, such as get_method.
     """

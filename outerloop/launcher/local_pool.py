@@ -68,7 +68,7 @@ def error_event(index: int, error: BaseException) -> Event:
 
 
 def search_path() -> str:
-    """Return the PYTHONPATH with which a worker imports this outerloop, be it one that only the current folder held."""
+    """Return the PYTHONPATH with which a worker imports this outerloop, even if it was found in the current folder."""
     home, given = str(Path(outerloop.__file__).parent.parent), os.environ.get("PYTHONPATH", "")
     return os.pathsep.join(filter(None, [home if home not in sys.path else "", given]))
 
@@ -85,10 +85,10 @@ def last_word(index: int, life: Callable[[], None]) -> Event:
 
 
 class SingleWorkerPool:
-    """A thread that computes for all workers of a process, with `cores` threads for torch.
+    """A single thread that computes for all workers of a process, with `cores` torch threads.
 
-    Each thread that computes has a pool of OpenMP threads, and once all pools have more threads than there are cores
-    these sleep between any two operations.
+    Each computing thread has its own pool of OpenMP threads. If all pools together have more threads than there are
+    cores, the threads sleep between operations.
     """
 
     def __init__(self, cores: int) -> None:
@@ -105,7 +105,7 @@ class SingleWorkerPool:
 
 
 class ThreadWorkerPool:
-    """Workers as threads that take turns (exchange=inprocess), and one thread that computes for whose turn it is."""
+    """Workers as threads that take turns (exchange=inprocess), and one thread that computes for the active worker."""
 
     def __init__(self, config: DictConfig, run_dir: Path, resume_step: int | None) -> None:
         self.config, self.run_dir, self.resume_step = config, run_dir, resume_step
@@ -115,7 +115,7 @@ class ThreadWorkerPool:
         self.compute = SingleWorkerPool(config.threads or cores.share_here(1))
 
     def start(self) -> None:
-        """Begin."""
+        """Start the worker threads."""
         for thread in self.threads:
             thread.start()
 
@@ -140,11 +140,11 @@ class ThreadWorkerPool:
             )
 
     def stop(self) -> None:
-        """Ask all to leave at their next step."""
+        """Ask all workers to leave at their next step."""
         self.hub.stop("the run was stopped")
 
     def join(self) -> None:
-        """Until all have left."""
+        """Wait until all workers have left."""
         for thread in self.threads:
             thread.join()
         self.compute.close()
@@ -238,7 +238,7 @@ class ProcessWorkerPool:
 
     def join(self) -> None:
         """Wait until all workers have left. Kill those that do not leave within LEAVE_S, and remove their sockets."""
-        from outerloop.swarm.p2p.socket_dir import remove_orphans  # it is imported by now where workers are peers
+        from outerloop.swarm.p2p.socket_dir import remove_orphans  # already imported if the workers are peers
 
         for process in self.processes:
             try:

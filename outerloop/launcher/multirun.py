@@ -26,9 +26,9 @@ SWEEP_DIR = "hydra.sweep.dir="
 
 
 def multirun(arguments: list[str]) -> int:
-    """Check every combination, then sweep. Exit code 1 if a run died; each that did is named, with the reason.
+    """Check every combination, then sweep. Print each run that died and why. Return exit code 1 if any died.
 
-    Which did is read from the folders of the sweep, since launchers run jobs in processes and on machines of their own.
+    Failed runs are found in the folders of the sweep: launchers run jobs in other processes and on other machines.
     """
     overrides = [a for a in arguments if not a.startswith("-")]
     if any(o.startswith("run_dir=") for o in overrides):
@@ -50,19 +50,19 @@ def multirun(arguments: list[str]) -> int:
 
 
 def sweep_folder(overrides: list[str]) -> Path:
-    """Return the folder of the sweep, with the time of now in its name where hydra would put it there."""
+    """Return the folder of the sweep, with the current time in its name if hydra would put it there."""
     typed = [o for o in overrides if o.startswith(SWEEP_DIR)]
     with initialize_config_dir(version_base="1.3", config_dir=str(load.config_dir())):
         return Path(compose("train", overrides=typed, return_hydra_config=True).hydra.sweep.dir)
 
 
 def quoted(folder: Path) -> str:
-    """Return a path as hydra reads it, be there spaces, commas or quotes in it."""
+    """Return a path quoted for hydra, so that it may contain spaces, commas or quotes."""
     return "'" + str(folder).replace("'", "\\'") + "'"
 
 
 def unfinished(folder: Path) -> list[Run]:
-    """Return the runs of a sweep that have no summary, by their numbers."""
+    """Return the runs of a sweep that have no summary, ordered by number."""
     numbered = [path for path in folder.glob("*/") if path.name.isdigit()]
     silent = [path for path in numbered if runs.read_results(path) is None]
     return [runs.read(path) for path in sorted(silent, key=lambda path: int(path.name))]
@@ -71,7 +71,7 @@ def unfinished(folder: Path) -> list[Run]:
 def combinations(overrides: list[str]) -> Iterator[list[str]]:
     """Return every combination of the swept overrides. An open interval is represented by its start.
 
-    Hydra's own settings are left to hydra, but for the search path, where choices may come from.
+    Hydra's own settings are left to hydra, except for the search path, which can add choices.
     """
     read = zip(overrides, load.parsed(overrides), strict=True)
     options = [choices(text, o) for text, o in read if o.key_or_group == "hydra.searchpath" or not is_about_hydra(o)]
@@ -79,7 +79,7 @@ def combinations(overrides: list[str]) -> Iterator[list[str]]:
 
 
 def choices(text: str, override: Override) -> list[str]:
-    """Return one override as it is in each run of the sweep."""
+    """Return the values of one override in a sweep, each as an override for one run."""
     name, value = text.partition("=")[0], override.value()
     if isinstance(value, IntervalSweep):
         return [f"{name}={value.start}"]
@@ -106,7 +106,7 @@ def job(settings: DictConfig) -> float:
 
 
 def leave_word(settings: DictConfig, error: Exception) -> None:
-    """Write into the run's folder why it died, for the sweep and for `outerloop report`."""
+    """Write the reason why a run died into its folder, for the sweep and for `outerloop report`."""
     folder, why = Path(settings.run_dir), str(error).strip().splitlines() or [type(error).__name__]
     folder.mkdir(parents=True, exist_ok=True)
     left = {"why": why[-1], "settings": OmegaConf.to_container(settings)}

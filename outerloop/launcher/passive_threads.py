@@ -1,8 +1,8 @@
-"""Let OpenMP's threads sleep while they wait for each other; to be imported before torch, which loads OpenMP.
+"""Let OpenMP's threads sleep while they wait for each other. Import this before torch, which loads OpenMP.
 
-By default they spin for milliseconds at the end of every operation. Beside another program on the same core that is the
-time the thread they wait for needs to run: 20 inner steps took 200 s instead of 3. Set OMP_WAIT_POLICY=active where a
-machine trains nothing else.
+By default they spin for milliseconds at the end of every operation. If another program runs on the same core, this
+uses up the CPU time that the slowest thread needs to finish: 20 inner steps took 200 s instead of 3. On a machine that
+trains nothing else, set OMP_WAIT_POLICY=active.
 """
 
 from __future__ import annotations

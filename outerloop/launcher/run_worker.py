@@ -1,4 +1,4 @@
-"""One worker's life: it joins the others, trains, and the first to come to the end hands in the model."""
+"""Run one worker: join the others and train. The first worker that finishes writes the model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from outerloop.state import checkpoint
 
 
 def join(config: DictConfig, exchange: Exchange, run_dir: Path, resume_step: int | None, index: int) -> None:
-    """Until the other peers are there. Raises UserError when they do not come."""
+    """Wait until the other peers have joined. Raises UserError if they do not."""
 
     def saved_outer() -> dict[str, Any] | None:
         return None if resume_step is None else checkpoint.load(run_dir, resume_step, index)["trainer"]["outer"]
@@ -47,7 +47,7 @@ def live(
     seat: RankLayout = ALONE,
     compute: Callable[..., Any] = here,
 ) -> None:
-    """One worker to its last event. The exchange has been joined."""
+    """Run one worker to its last event. The exchange must have joined."""
     corpus = make(config.data)
     trainer = trainer_of(config, corpus, exchange, index, seat, compute)
     if config.threads is None and trainer.device.type == "cpu":
@@ -72,8 +72,8 @@ def live(
 
 
 def hand_in(config: DictConfig, corpus: Corpus, trainer: Trainer, run_dir: Path) -> None:
-    """The slow weights as a Hugging Face model, if nobody has done it. All ranks of a sharded island call it."""
-    first = not (dist.is_initialized() and dist.get_rank())  # transformers lets nobody but rank 0 write weights
+    """Write the slow weights as a Hugging Face model, unless that is done. All ranks of a sharded island call this."""
+    first = not (dist.is_initialized() and dist.get_rank())  # transformers lets only rank 0 write weights
     slow = trainer.outer.island.complete(trainer.outer.slow, keep=first)
     if not first:
         return
@@ -83,7 +83,7 @@ def hand_in(config: DictConfig, corpus: Corpus, trainer: Trainer, run_dir: Path)
 
 
 def whole_model(config: DictConfig, corpus: Corpus, model: Module) -> Module:
-    """A model that no process holds a shard of, with the buffers of this one."""
+    """Return the model itself, or for a sharded model an unsharded one with the same buffers."""
     if not is_cut(model):
         return model
     whole, names = model_of(config, corpus), dict(model.named_buffers())
@@ -92,7 +92,7 @@ def whole_model(config: DictConfig, corpus: Corpus, model: Module) -> Module:
 
 
 def told_of_memory(trainer: Trainer, seat: RankLayout) -> Event:
-    """What this rank will hold, before it trains."""
+    """Return the status event with the memory that this rank is going to need, before it trains."""
     memory = estimate(trainer.outer, trainer.optimizer)
     return {
         "event": "status",
@@ -103,7 +103,7 @@ def told_of_memory(trainer: Trainer, seat: RankLayout) -> Event:
 
 
 def plan_of(config: DictConfig, index: int, run_dir: Path, resume_step: int | None, *, ranks: int) -> Plan:
-    """What one worker of so many ranks is to do: each of them evaluates as many windows at a time as it trains on."""
+    """Return the plan of one worker of `ranks` ranks. Each rank evaluates as many windows at a time as it trains on."""
     return Plan(
         index=index,
         local_workers=config.workers,

@@ -1,4 +1,4 @@
-"""`outerloop train`: check, claim the run directory, start the workers, gather their events, hand in the results."""
+"""`outerloop train`: check the settings, claim the run directory, start the workers, collect events, write results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from outerloop.types import UserError
 
 Row = dict[str, Any]
 FormTeam = Callable[[DictConfig, Path, int | None], WorkerPool]
-"""(settings, run directory, inner step to go on from) -> the workers, not started yet."""
+"""(settings, run directory, inner step to resume from) -> the worker pool, not started yet."""
 TEAMS: dict[str, FormTeam] = {"threads": ThreadWorkerPool, "processes": ProcessWorkerPool}
 
 
@@ -57,7 +57,7 @@ def follow(config: DictConfig, run: RunDir, console: Console, form: FormTeam) ->
         )
         return json.loads((run.path / "summary.json").read_text())
     if run.resume_step is not None:
-        console.print(f"going on after inner step {run.resume_step}", highlight=False)
+        console.print(f"resuming after inner step {run.resume_step}", highlight=False)
     console.print(f"{config.recipe}, {config.workers} workers, results in {run.path}", highlight=False, soft_wrap=True)
     Supervisor(config, run, console).work(form(config, run.path, run.resume_step))
     summary = hand_in(config, run.path)
@@ -66,10 +66,10 @@ def follow(config: DictConfig, run: RunDir, console: Console, form: FormTeam) ->
 
 
 class Supervisor:
-    """Follows the workers of one run until all have left.
+    """Processor of the events of one run's workers, until all workers have left.
 
-    Rows of metrics.jsonl are the workers' events with `wall_s` added, and a "validation" row for each evaluation that
-    every worker has done its share of.
+    Rows of metrics.jsonl are the workers' events with `wall_s` added, and a "validation" row for each evaluation whose
+    shares are complete.
     """
 
     def __init__(self, config: DictConfig, run: RunDir, console: Console) -> None:
@@ -109,14 +109,14 @@ class Supervisor:
             raise WorkerCrashed(self.outvoted)
 
     def next_events(self, team: WorkerPool) -> list[Event]:
-        """The next one. When a worker is done, the others have as long as a round may take to be done as well."""
+        """Return the next event. Once a worker is done, others not done within round_timeout_s are reported as dead."""
         if self.done_s is None:
             return [team.events.get()]
         try:
             left_s = self.done_s + self.config.round_timeout_s - time.monotonic()
             return [team.events.get(timeout=max(0.0, left_s))]
         except queue.Empty:
-            return [died(worker, "did not come to the end with the others") for worker in sorted(self.here)]
+            return [died(worker, "did not finish with the others") for worker in sorted(self.here)]
 
     def take(self, event: Event) -> None:
         """Account for one event of a worker."""
@@ -126,7 +126,7 @@ class Supervisor:
             return
         if kind == "error" and event["kind"] == "alone" and self.done_s is not None:
             event, kind = died(worker, event["text"]), "died"
-        if kind == "error" and event["kind"] == "outvoted":  # the others of this machine hand in the model
+        if kind == "error" and event["kind"] == "outvoted":  # the other workers of this machine write the model
             self.outvoted = event["text"]
             self.died.add(worker)
             event, kind = died(worker, event["text"]), "left"
@@ -149,7 +149,7 @@ class Supervisor:
             self.write(row)
 
     def go_back(self, step: int) -> None:
-        """The peers go on from an earlier checkpoint than this machine's newest: what was measured since is dropped."""
+        """Drop the rows after `step`: the peers resume from an earlier checkpoint than this machine's newest."""
         if not self.went_back:
             self.went_back = True
             self.rows.begin(run_directory.rows_until(self.run.path, step))
@@ -161,14 +161,16 @@ class Supervisor:
         peers = self.config.exchange.get("peers", self.config.workers)
         alive, least = peers - len(self.died), self.config.exchange.get("min_peers") or min(2, peers)
         if len(self.ready) < self.config.workers:
-            raise WorkerCrashed(f"{event['text']}; the run had not begun")
+            raise WorkerCrashed(f"{event['text']}; the run had not started")
         if alive < least and self.done_s is None:
-            raise WorkerCrashed(f"{event['text']}; {alive} of {peers} peers cannot go on, it takes {least}")
+            raise WorkerCrashed(
+                f"{event['text']}; {alive} of {peers} peers cannot continue, at least {least} are needed"
+            )
 
     def take_saved(self, event: Event) -> None:
         """Seal the checkpoint generation once every local worker has saved it. Its rows are written to disk first.
 
-        Once a worker has died, generations lack its part. They cannot be resumed from and are dropped.
+        Once a worker has died, its part is missing. Such generations cannot be resumed from and are dropped.
         """
         who = self.saved.setdefault(event["step"], set())
         who.add(event["worker"])
@@ -203,7 +205,7 @@ class Supervisor:
 
 
 def wandb_of(config: DictConfig, run_dir: Path) -> list[Any]:
-    """The wandb sink, if the configuration asks for one; imported only then."""
+    """Return the wandb sink in a list, which is empty if the configuration has none. Imports wandb only if needed."""
     if config.log.wandb is None:
         return []
     from outerloop.sinks.wandb import Wandb

@@ -1,9 +1,9 @@
-"""The workers of a run as the processes of torchrun: the team as rank 0 has it, and the life of one of them.
+"""The workers of a run as processes of torchrun: the worker pool of rank 0, and the code that runs in each process.
 
-A worker is one process, or the ranks of an island, of which the first is heard (rank_layout.py).
+A worker is one process, or the ranks of an island, of which only the first sends events (rank_layout.py).
 
-Rank 0's own worker is a thread, so that the process can follow all of them. The events of the others come through the
-store of torchrun's rendezvous: numbered as they are sent, taken out in that order.
+Rank 0's own worker is a thread, so that the process can follow all workers. The other ranks send their events through
+the store of torchrun's rendezvous: numbered as they are sent, and removed in that order.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ LOOK_S = 0.05
 
 
 class TorchrunPool:
-    """The team of rank 0.
+    """The worker pool of rank 0.
 
     Args:
-        config, run_dir, resume_step: as for the other teams.
+        config, run_dir, resume_step: as for the other pools.
         sent: the events of the other ranks.
     """
 
@@ -50,7 +50,7 @@ class TorchrunPool:
         self.threads = [threading.Thread(target=work, daemon=True) for work in (self.work, self.read)]
 
     def start(self) -> None:
-        """Begin."""
+        """Start the worker's thread and the thread that reads the other ranks' events."""
         for thread in self.threads:
             thread.start()
 
@@ -73,7 +73,7 @@ class TorchrunPool:
             self.events.put(error_event(0, error))
 
     def check_stop(self) -> None:
-        """Raises Stopped after `stop`."""
+        """Raise Stopped after `stop`."""
         if self.stopped.is_set():
             raise Stopped("the run was stopped")
 
@@ -127,7 +127,7 @@ def live(
 def meeting(
     config: DictConfig, seat: RankLayout, run_dir: Path, join: Callable[[Exchange], None], emit: Emit
 ) -> tuple[Exchange, Emit]:
-    """What this rank meets other islands through, joined, and where its events go."""
+    """Return this rank's exchange with other islands, already joined, and the function that its events go to."""
     of_rank = partial(joined, config, seat, run_dir, join, emit)
     in_swarm = config.workers_as != "ranks"
     if seat.kind == "single" or (seat.kind == "sharded" and not in_swarm):
@@ -142,7 +142,7 @@ def meeting(
 
 
 def joined(config: DictConfig, seat: RankLayout, run_dir: Path, join: Callable[[Exchange], None], emit: Emit) -> Any:
-    """This rank's own exchange with other islands, the others there. Raises UserError when they do not come."""
+    """Return this rank's own exchange after all other islands have joined it. Raises UserError if they do not."""
     exchange: Any
     if config.workers_as == "ranks":
         exchange = make(config.exchange, group=seat.lane)

@@ -1,4 +1,4 @@
-"""`outerloop train` as one of the processes that torchrun has started, each of them one worker, or a rank of one.
+"""`outerloop train` in a process started by torchrun. Each process is one worker, or one rank of a worker.
 
     torchrun --nproc-per-node 4 -m outerloop train recipe=sparseloco exchange=distributed run_dir=runs/mine
     torchrun --nproc-per-node 4 -m outerloop train exchange=distributed island=sharded island.ranks=2 run_dir=runs/mine
@@ -41,13 +41,13 @@ LEAVE_S = 20
 
 
 def train(overrides: Sequence[str]) -> int:
-    """One worker of the run, and in rank 0 all that is to be seen of it. Exit code. Raises UserError, WorkerCrashed."""
+    """Run one worker, and on rank 0 also the supervisor. Return the exit code. Raises UserError or WorkerCrashed."""
     check_started(overrides)
     settings = loaded(overrides, processes=int(os.environ["WORLD_SIZE"]))
     torch.set_num_threads(settings.threads or cpu_share.share(ranks_here()))
     store, rank, size = next(dist.rendezvous("env://"))
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = dist.PrefixStore(f"attempt {attempt}", store)  # torchrun may keep it, and what was in it, over a restart
+    store = dist.PrefixStore(f"attempt {attempt}", store)  # torchrun may keep the store and its content over a restart
     patience = patience_of(settings)
     dist.init_process_group(backend_of(settings), store=store, rank=rank, world_size=size, timeout=patience)
     world = Distributed(timeout_s=settings.round_timeout_s)
@@ -93,7 +93,7 @@ def lead(settings: DictConfig, world: Distributed, events: dist.Store) -> int:
         return TorchrunPool(settings, run_dir, resume_step, sent=events)
 
     run(settings, call)
-    if not called:  # the run is finished, nobody has anything to do
+    if not called:  # the run is already finished: the other ranks have nothing to do
         meet(settings, world, None)
     world.close()
     return 0
@@ -102,7 +102,7 @@ def lead(settings: DictConfig, world: Distributed, events: dist.Store) -> int:
 def serve(settings: DictConfig, world: Distributed, events: dist.Store) -> int:
     """Run a rank other than 0. Return the exit code.
 
-    If its worker fails, it waits to be ended, so that rank 0 can report the reason first.
+    If its worker fails, wait to be ended, so that rank 0 can report the reason first.
     """
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, leave)
@@ -121,7 +121,7 @@ def work(settings: DictConfig, world: Distributed, events: dist.Store) -> bool:
     try:
         meet(settings, world, told(settings))
         work_at, *_ = meet(settings, world, None)
-    except RoundFailed:  # rank 0 has gone, and has said why
+    except RoundFailed:  # rank 0 has ended, and has reported the reason
         return False
     if work_at is None:
         return True

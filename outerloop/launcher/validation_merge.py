@@ -1,4 +1,4 @@
-"""Shares of one evaluation, each worker's own part of the validation windows, put together to one number."""
+"""Merge the workers' shares of an evaluation, each over its own part of the validation windows, into one row."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ Row = dict[str, Any]
 
 
 class Shares:
-    """An evaluation is whole when every worker that can still give its share has: who died, or was away, cannot."""
+    """A collector of evaluation shares.
+
+    An evaluation is complete once every worker has sent its share, has reported a later round, or has left or died.
+    """
 
     def __init__(self, workers: Iterable[int]) -> None:
         self.given: dict[int, dict[int, Row]] = {}
-        self.reached: dict[int, float] = dict.fromkeys(workers, -1)  # the last round that each worker told of
+        self.reached: dict[int, float] = dict.fromkeys(workers, -1)  # the last round that each worker reported
 
     def take(self, event: Row) -> list[Row]:
-        """One worker's event; the evaluations that it completes."""
+        """Process one worker's event. Return the rows of the evaluations that it completes."""
         if event["event"] == "eval":
             self.given.setdefault(event["round"], {})[event["worker"]] = event
         elif event["event"] == "round":
@@ -28,12 +31,12 @@ class Shares:
         return [together(self.given.pop(round)) for round in whole]
 
     def is_whole(self, round: int) -> bool:
-        """Whether nobody's share can still come."""
+        """Return whether no further share of this round's evaluation can arrive."""
         return all(worker in self.given[round] or last > round for worker, last in self.reached.items())
 
 
 def together(shares: dict[int, Row]) -> Row:
-    """The row of one evaluation."""
+    """Return the metrics row of one evaluation, merged from its shares."""
     last = list(shares.values())[-1]
     predicted = sum(share["predicted"] for share in shares.values())
     return {

@@ -1,7 +1,7 @@
 """`outerloop worker RUN_DIR INDEX STEP`: one local worker process, started by `outerloop train`, not by hand.
 
-Standard input: one JSON line {"initial_peers": [...]} (for the first worker only if it shall join others), then
-nothing; its end means: leave. Standard output: one JSON line an event. Standard error goes to the worker's log.
+Standard input: one JSON line {"initial_peers": [...]} (for the first worker only if it joins existing peers), then
+nothing. When it ends, the worker leaves. Standard output: one JSON line per event. Standard error: the worker's log.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Emit = Callable[[Event], None]
 
 
 def main(arguments: list[str]) -> int:
-    """Run one worker until it is done, stopped or broken. Exit code 0, also when stopped; 1 when broken.
+    """Run one worker until it is done, is stopped or fails. Return exit code 0, or 1 if it failed.
 
     Raises UserError for anything but the three arguments.
     """
     if len(arguments) != 3 or not arguments[1].isdigit():
         raise UserError("outerloop worker RUN_DIR INDEX STEP is started by outerloop train: run outerloop train")
     events = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever a library prints belongs to the log
+    os.dup2(2, 1)  # what a library prints goes to the log
 
     def emit(event: Event) -> None:
         events.write(json.dumps(event) + "\n")
@@ -88,9 +88,9 @@ def joining(config: DictConfig, run_dir: Path, index: int, emit: Emit) -> Any:
 
 
 def formed(exchange: Any, run_dir: Path, resume_step: int | None, index: int, emit: Emit) -> int | None:
-    """Wait for the other peers. Return the inner step that all go on from, told when it is an earlier one than here.
+    """Wait for the other peers. Return the inner step that all resume from. If it is not `resume_step`, emit "back".
 
-    Raises UserError when they do not come, or hold no checkpoint in common.
+    Raises UserError if the peers do not join, or have no checkpoint in common.
     """
     step = exchange.form(checkpoint.held(run_dir, index, newest=resume_step))
     if step != resume_step:
@@ -129,7 +129,7 @@ def also_shown(exchange: Any, emit: Emit) -> Emit:
 def peers_from(line: str) -> list[str]:
     """Return the addresses in the parent's line. Raises Stopped if the parent has ended."""
     if not line:
-        raise Stopped("the parent has gone")
+        raise Stopped("the parent has ended")
     return list(json.loads(line)["initial_peers"])
 
 

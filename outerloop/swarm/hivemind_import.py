@@ -1,7 +1,7 @@
-"""Import hivemind quietly: to be imported before anything of hivemind is.
+"""Import hivemind quietly. Import this module before any module of hivemind.
 
-Its log shows errors only (HIVEMIND_LOGLEVEL still rules), and its import keeps torch's way of sharing tensors with data
-loaders: hivemind would choose files, which a kill -9 leaves in /dev/shm.
+hivemind logs errors only, unless HIVEMIND_LOGLEVEL is set. Its import keeps torch's way of sharing tensors with data
+loaders: hivemind would choose files, which stay in /dev/shm after a kill -9.
 """
 
 import logging
@@ -9,7 +9,7 @@ import os
 
 os.environ.setdefault("HIVEMIND_MEMORY_SHARING_STRATEGY", "file_descriptor")
 
-import hivemind  # noqa: F401  (after the line above, and before the one below: the import sets the level)
+import hivemind  # noqa: F401  (after the line above and before the lines below: the import sets the level)
 
 if "HIVEMIND_LOGLEVEL" not in os.environ:
     logging.getLogger("hivemind").setLevel(logging.ERROR)

@@ -20,7 +20,7 @@ class Disk(Protocol):
     def names(self) -> list[str]: ...
 
     def read(self, name: str) -> Buffer:
-        """Return a content, which stays readable if it is removed meanwhile. Raises FileNotFoundError."""
+        """Return a content, which stays readable even if it is removed. Raises FileNotFoundError if not stored."""
         ...
 
     async def write(self, name: str, content: bytes | memoryview) -> None:
@@ -42,7 +42,7 @@ class Folder:
         make_folder(path)
 
     def cleared(self) -> Folder:
-        """Remove files that a killed process had begun to write, and return this folder.
+        """Remove partial files that a killed process left, and return this folder.
 
         Only for the one process that writes to this folder, before its first write: otherwise this would remove the
         unfinished files of another process.
@@ -61,7 +61,7 @@ class Folder:
             return b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     async def write(self, name: str, content: bytes | memoryview) -> None:
-        """As in Disk. Retry while the disk is full or too many files are open."""
+        """Store a content as in Disk. Retry while the disk is full or too many files are open."""
         await EXHAUSTION.wait_out(lambda: asyncio.to_thread(self._write, name, content), where=str(self._path))
 
     def remove(self, name: str) -> None:
@@ -76,7 +76,7 @@ class Folder:
                 if self._synced:
                     os.fsync(file.fileno())
         except OSError:
-            temporary.unlink(missing_ok=True)  # the partial file would occupy the space that is waited for
+            temporary.unlink(missing_ok=True)  # the partial file would occupy the space that the retry needs
             raise
         temporary.replace(self._path / name)
         if self._synced:

@@ -1,6 +1,6 @@
 """All timeouts of the swarm, in seconds. Every await in this package is bounded by one of these or by its caller.
 
-They are chosen for the open internet: on one machine none is ever reached unless a peer is dead or frozen.
+They are chosen for the open internet. On one machine none is reached unless a peer is dead or frozen.
 `limit` applies them.
 """
 
@@ -16,21 +16,21 @@ DHT_S = 10.0  # one read or write of the roster; hivemind gives up on a frozen n
 
 ROSTER_EXPIRY_S = 60.0  # a peer that has stopped refreshing its record is removed after this
 ROSTER_REFRESH_S = 20.0  # three chances to refresh before the record expires
-ROSTER_CLOCKS_S = 10.0  # extra lifetime of a record, for peers with other clocks: hivemind allows 3 s of difference
+ROSTER_CLOCKS_S = 10.0  # extra lifetime of a record, as clocks of peers differ: hivemind allows 3 s of difference
 ROSTER_LEAST_S = 5.0  # minimum interval between writes of a record, whatever has changed
 VIEW_S = 5.0  # ask one peer which members it sees
 LISTED_S = 1.0  # a read of a listed roster waits this long for its peers; later answers count in the next read
 FORM_POLL_S = 0.1, 1.0  # first and longest pause between two roster checks while the swarm forms
 FORM_GRACE_S = 10.0  # once over half of the members see the same list, they wait this long for the others to see it
 
-TURN_AWAY_S = 5.0  # notify a stranger that it gets no answer
+TURN_AWAY_S = 5.0  # notify an unknown peer that it gets no answer
 FIRST_FRAME_S = 5.0  # receive the request on a stream from a peer that is not a member; then the stream is closed
 OPEN_S = 10.0  # open one stream, dial included
 STALL_S = 30.0  # one 256 KiB piece, 70 kbit/s: 8 transfers that share a link of 1 Mbit/s have 125 kbit/s each
-TRANSFER_S = 30.0  # from one source while others wait, then it is their turn: 3.75 MB at 1 Mbit/s
+TRANSFER_S = 30.0  # from one source while other transfers wait; then they take turns: 3.75 MB at 1 Mbit/s
 BUSY_S = 10.0  # interval of notices to a peer queueing for a transfer: silence for STALL_S would mean frozen
 RETRY_S = 0.1, 2.0  # first and longest pause between two attempts at a peer
-EXHAUSTED_S = 1.0  # pause before retrying what failed for lack of file descriptors or disk space
+EXHAUSTED_S = 1.0  # pause before retrying an operation that lacked file descriptors or disk space
 GONE_AFTER_S = 6.0  # a peer is gone when every dial has failed for this long: libp2p really dials only once in 5 s
 GONE_TRIES = 3  # ... and when more than this many dials failed
 
@@ -40,23 +40,23 @@ PULL_S = 600.0  # without a piece of a payload from any peer; while pieces arriv
 CHUNK_S = 1200.0  # the same for 8 MiB of a state: donors of a state have longer queues
 HISTORY_S = 30.0  # fetch the commits that were missed
 HEDGE_S = 0.5  # a peer asked for them that is silent for this long is not waited for alone: others are asked as well
-LEAD_S = 5.0  # a leader that could propose and does not is given up after this; doubled in each later view
-ASK_S = 5.0  # interval at which a peer that is not counted asks to be
-HASHED_S = 2.0  # a payload waits this long for the hash of a state copied just before, to name it: about 3 GB
-CERTIFY_S = 30.0  # a peer whose state no round has named yet logs its wait after this, and again after twice that
+LEAD_S = 5.0  # a leader that could propose but does not is abandoned after this; doubled in each later view
+ASK_S = 5.0  # interval at which a peer that is not counted asks to be counted
+HASHED_S = 2.0  # a payload waits this long for the hash of a just copied state, to include it: about 3 GB
+CERTIFY_S = 30.0  # a peer whose state no round has named yet logs its wait after this, again after twice that
 DONATE_S = 90.0  # a donor reaches the landing that a joiner waits for and has copied its state; longer than POLL_S
 STATE_S = 24 * 3600.0  # ranks of an island wait this long for the rank that takes over the state of a run
 STATE_KEPT_S = 600.0  # a copied state that no peer has requested for this long is dropped
 CALL_S = 30.0  # the training thread asks the network thread for something that is readily available
-MEET_S = 60.0  # a live peer that does not come to a meeting for this long is not waited for
+MEET_S = 60.0  # a live peer that does not join a meeting within this time is not waited for
 TELL_S = 10.0  # a round that takes longer is logged, and again after twice that, and so on
 LOOK_S = 4.0, 32.0  # first and longest pause between reachability checks in a round; first result by TELL_S
-NOTICE_S = 5.0  # notify one peer whether this one is ready for a pair
+NOTICE_S = 5.0  # notify one peer whether this peer is ready for a pair
 UNHEARD_S = 10.0  # a peer that could not be notified is notified again after this
 ANSWER_S = 5.0  # a proposal is answered at once, so a peer that takes longer is frozen or gone
 TURN_S = 0.2  # mean pause between two moments at which a ready peer may propose: time for notices to arrive
 DOUBT_S = 30.0  # ask a partner for its final outcome before continuing without it
-PROBE_S = 1.0  # pause between two checks whether the peers that an assembly waits for are still there
+PROBE_S = 1.0  # pause between two checks whether the peers that an assembly waits for are still alive
 MEASURE_S = 20.0  # one probe: a few round trips and 1 MiB each way, so 1 Mbit/s just passes
 WATCH_S = 2.0  # pause between two reads of the roster by an observer
 

@@ -1,4 +1,4 @@
-"""Checks of untrusted maps from peers. A value of the wrong form raises a MalformedMessage that names the field."""
+"""Check untrusted maps from peers. A value of the wrong form raises a MalformedMessage that names the field."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ QUOTED = 40  # characters of a bad value that a message shows
 
 
 class MalformedMessage(ValueError):
-    """These bytes are not a message of the agreement. The text names the field."""
+    """Bytes that are not a valid message of the consensus protocol. The text names the invalid field."""
 
 
 def unpacked(content: bytes, what: str) -> Any:
     """Return the value encoded in these msgpack bytes. Raises MalformedMessage if they are damaged."""
     try:
         return msgpack.unpackb(content)
-    except ValueError as error:  # every error of msgpack for bad bytes is one
+    except ValueError as error:  # every error of msgpack for bad bytes is a ValueError
         raise MalformedMessage(f"{what} is unreadable: {error}") from error
 
 
@@ -75,13 +75,13 @@ def items(value: Any, what: str, *, least: int = 0) -> list[Any]:
 
 
 def peer_ids(value: Any, what: str, *, least: int = 0) -> tuple[str, ...]:
-    """Check that these are peer ids, each once and in ascending order, and return them."""
+    """Check that these are unique peer ids in ascending order, and return them."""
     return ascending([peer_id(one, what) for one in items(value, what, least=least)], what)
 
 
 def ascending(peers: list[str], what: str) -> tuple[str, ...]:
     if any(left >= right for left, right in pairwise(peers)):
-        raise MalformedMessage(f"{what} come each once and in ascending order; got {quote(peers)}")
+        raise MalformedMessage(f"{what} must be unique and in ascending order; got {quote(peers)}")
     return tuple(peers)
 
 

@@ -107,7 +107,7 @@ def test_ctrl_c_leaves_no_process_and_the_run_goes_on_later(tmp_path: Path) -> N
     assert gone(pids)
     again = start(tmp_path / "run", *many)
     said, _ = again.communicate()
-    assert again.returncode == 0 and "going on after inner step" in said, said
+    assert again.returncode == 0 and "resuming after inner step" in said, said
     assert len(set(json.loads((tmp_path / "run/summary.json").read_text())["slow_hash"])) == 1
 
 
@@ -144,7 +144,7 @@ def test_one_of_two_cannot_go_on_alone_and_it_is_told_loudly(tmp_path: Path) -> 
     said, _ = process.communicate()
     assert not any(map(Path.exists, sockets))
     assert process.returncode == 1 and re.search(r"worker 1 ended with code -9, see .*log\.txt", said), said
-    assert "1 of 2 peers cannot go on, it takes 2" in said
+    assert "1 of 2 peers cannot continue, at least 2 are needed" in said
     assert gone(pids)
 
 
@@ -231,7 +231,7 @@ def test_a_machine_that_was_killed_comes_back_to_a_run_that_went_on(tmp_path: Pa
     os.kill(stopped, signal.SIGCONT)
     said = [process.communicate()[0] for process in (third, second, first)]
     assert [process.returncode for process in (third, second, first)] == [0, 0, 0], said
-    assert "going on after inner step" in said[0] and "waiting: round" in said[2]
+    assert "resuming after inner step" in said[0] and "waiting: round" in said[2]
     hashes = {json.loads((tmp_path / run / "summary.json").read_text())["slow_hash"][0] for run in "abc"}
     assert len(hashes) == 1
 
