@@ -379,7 +379,7 @@ def test_without_a_majority_it_waits_and_says_so_and_late_names_outside_the_list
     async def scene() -> None:
         membership, link, serve = told_members({"000-a": TRUE, "003-d": FALSE})
         await serve()
-        with pytest.raises(ValueError, match="most of these do not tell the same members: 000-a, 003-d"):
+        with pytest.raises(ValueError, match="these peers do not agree on its members: 000-a, 003-d"):
             await membership.form(timeout_s=5)
 
         membership, link, serve = told_members({"000-a": TRUE, "001-b": TRUE})
