@@ -7,7 +7,8 @@ A fit that misses the wanted count by more than a fifth is corrected by bisectio
 are no longer exponential. SIDCo instead adapts the number of stages over the iterations, which needs state. No
 tensor sends more than 1.2 times its share; if too many magnitudes are equal, the first values are sent.
 A tensor has one threshold, so chunks of large values send more than chunks of small ones, unlike `topk`.
-The count varies, so gaps between the kept positions are sent, about one byte each at a share of 1/32. Needs error feedback.
+The count varies, so gaps between the kept positions are sent, about one byte each at a share of 1/32. Needs error
+feedback.
 
 N values, M kept values, S values left in a stage.
 """
