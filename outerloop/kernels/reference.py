@@ -14,7 +14,7 @@ from torch import Tensor
 def topk_rows(x_CL: Tensor, k: int) -> Tensor:
     """Return the positions of the k largest magnitudes of each row, ascending. Ties go to the lowest position.
 
-    (C, L) float -> (C, k) int64. `torch.topk` does not define the order of ties, so it only provides the k-th magnitude.
+    (C, L) float -> (C, k) int64. `torch.topk` does not define the order of ties, so only the k-th magnitude is used.
     All larger values are kept, then equal values from the left. Magnitudes are compared as integers: the bits of a
     float32 without its sign. The order is the same, with NaN above infinity.
     """

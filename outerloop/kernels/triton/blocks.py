@@ -1,8 +1,8 @@
 """Common code of the Triton kernels: chunks as blocks, and bfloat16 as its bits.
 
 Every product and sum is rounded separately, because each launch sets `enable_fp_fusion=False` for Triton and the
-assembler: a fused multiply-add would round once, while the definition rounds twice. Quotients use `tl.div_rn`, because a
-plain `/` of float32 is an approximation on a GPU. Denormals are not flushed.
+assembler: a fused multiply-add would round once, while the definition rounds twice. Quotients use `tl.div_rn`, because
+a plain `/` of float32 is an approximation on a GPU. Denormals are not flushed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`two_bit_encode` and `two_bit_decode` in Triton.
 
-Encoding takes two kernels, since a byte may hold codes of two groups: first means and levels of every group, then bytes.
+Encoding takes two kernels, since a byte may hold codes of two groups: first means and levels per group, then bytes.
 The input is only the kept values, so both kernels move little data compared with `select`.
 """
 
