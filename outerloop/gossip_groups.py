@@ -1,4 +1,4 @@
-"""Divide the workers of a round into random groups, which all workers compute from the same seed."""
+"""Divide the workers of a round into random groups. All workers compute the same groups from the same seed."""
 
 from __future__ import annotations
 

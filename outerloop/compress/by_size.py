@@ -1,4 +1,4 @@
-"""Choose one of two compressors by tensor size: norms and biases are too few and too important to sparsify."""
+"""Choose one of two compressors by tensor size. Norms and biases are too few and too important to sparsify."""
 
 from __future__ import annotations
 

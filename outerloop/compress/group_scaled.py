@@ -5,7 +5,7 @@ A group is `length` consecutive values; the last group may be shorter.
 Scales are bfloat16 instead of float32: the same range in half the bytes. The rounding costs almost nothing if codes are
 computed with the rounded scale (127 steps of a scale that is 2^-9 too small miss the largest value by a quarter step).
 
-N values, G groups, L values a group.
+N values, G groups, L values per group.
 """
 
 from __future__ import annotations

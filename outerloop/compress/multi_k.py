@@ -1,4 +1,4 @@
-"""Top-k with one of a few k, sent as one byte per tensor: decoding does not depend on how k was chosen.
+"""Top-k with one of a few k, sent as one byte per tensor. Decoding does not depend on how k was chosen.
 
     k = k_min, 2 k_min, 4 k_min, …, k_max
 

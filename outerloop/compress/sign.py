@@ -6,7 +6,7 @@ The mean is the magnitude with the least squared error: ‖x − x̂‖² = ‖x
 feedback flattens the magnitudes within a chunk. So inside `topk`, one bit and one mean hold almost all information: for
 equal bytes, more values of one bit are better than fewer values of two bits. Needs error feedback.
 
-N values, G groups, L values a group.
+N values, G groups, L values per group.
 """
 
 from __future__ import annotations

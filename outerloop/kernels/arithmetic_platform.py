@@ -1,4 +1,4 @@
-"""Describe what determines the rounding of a machine, for arithmetic that is not bit-exact by definition.
+"""Describe what determines the rounding of a machine. Only for arithmetic that is not bit-exact by definition.
 
 Vector units may or may not fuse multiply and add, and the order of reductions depends on the vector units and on the
 number of threads. As far as known, machines with equal descriptions round equally; other machines may not.

@@ -1,4 +1,6 @@
-"""The landing pass: average all payloads, and update residual, momentum, slow and fast weights in one sweep.
+"""The landing pass: average all payloads and update all state in one sweep.
+
+The state is residual, momentum, slow and fast weights.
 
     ḡ = Σ_p v_p / P, or divided by the number of peers whose value of the coordinate is not 0 ("senders")
     e ← (slow − fast) + e · β − own v                                           error feedback; own v as sent

@@ -1,4 +1,4 @@
-"""Cut a tensor into chunks in memory order, the last maybe shorter, and count the kept values per chunk."""
+"""Cut a tensor into chunks in memory order and count the kept values per chunk. The last may be shorter."""
 
 from __future__ import annotations
 

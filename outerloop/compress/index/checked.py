@@ -21,7 +21,7 @@ def decoded(
     for byte_B, good in zip(bytes_P, good_P.tolist(), strict=True):
         if not good:
             raise ValueError(
-                f"{byte_B.numel()} bytes are no code of positions that ascend in chunks of {rows.chunk},"
+                f"{byte_B.numel()} bytes are not a valid code of ascending positions in chunks of {rows.chunk},"
                 f" {rows.k} in each, {rows.kept} in all"
             )
     return position_PM

@@ -1,4 +1,4 @@
-"""Golomb-Rice code of the gaps between kept positions: 7.52 bits each at 64 of 4096, 2 % above the entropy bound.
+"""Golomb-Rice code of the gaps between kept positions. 7.52 bits each at 64 of 4096, 2 % above the entropy bound.
 
     gap = position - position before - 1  ->  gap >> b zeros, a one, the b low bits of gap
 

@@ -1,4 +1,4 @@
-"""Convert tensors to the flat arrays that compiled loops take; bfloat16, which numpy lacks, as uint16."""
+"""Convert tensors to the flat arrays that compiled loops take. bfloat16, which numpy lacks, becomes uint16."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read and write chunks of a residual in compiled loops: float32 in place, 8 bits through a buffer.
+"""Read and write chunks of a residual in compiled loops. float32 in place, 8 bits through a buffer.
 
 Chunks start at a block. N values, L values per chunk.
 """

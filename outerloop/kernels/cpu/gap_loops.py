@@ -1,4 +1,4 @@
-"""Compiled loops that convert a row of positions to codes of its gaps and back, for Rice and Elias-Fano.
+"""Compiled loops that convert a row of positions to codes of its gaps and back. Used for Rice and Elias-Fano.
 
 Both codes send the gaps between the high parts of ascending positions, each as `gap >> b` zeros, a one and b low bits:
 
