@@ -1,13 +1,13 @@
 """outerloop: train one model on machines that are far apart.
 
-Workers take many inner steps alone; every H steps the outer loop exchanges compressed pseudo-gradients.
+Workers take many inner steps independently; every H steps, the outer loop exchanges compressed pseudo-gradients.
 
-In a training loop of one's own:
+Use in your own training loop:
 
     outer = outerloop.from_recipe("sparseloco", model, "exchange.peers=4")
     outerloop.attach(optimizer, outer)
 
-`OuterLoop` takes the parts themselves. `outerloop.loco` compresses the gradients of every step, without an outer loop.
+`OuterLoop` takes the parts as objects. `outerloop.loco` compresses the gradients of every step, without an outer loop.
 """
 
 from importlib import import_module
@@ -16,7 +16,7 @@ from typing import Any
 
 try:
     __version__ = version("outerloop-train")
-except PackageNotFoundError:  # run from a plain checkout
+except PackageNotFoundError:  # not installed: run from a checkout
     __version__ = "0+checkout"
 
 OFFERED = {
@@ -28,13 +28,13 @@ OFFERED = {
     "Distributed": ("outerloop.exchange.distributed", "Distributed"),
     "DistributedGossip": ("outerloop.exchange.distributed_gossip", "DistributedGossip"),
 }
-"""Name -> module and what it is there; imported when first asked for, so that the command line starts soon."""
+"""Name -> module and attribute; imported on first access, so that the command line starts quickly."""
 MODULES = {
     "loco": "outerloop.loco",
     "memory": "outerloop.core.memory_usage",
     "resharding": "outerloop.core.distributed_checkpoint",
 }
-"""Name -> module that is offered whole."""
+"""Name -> module that is exported as a whole."""
 
 
 def __getattr__(name: str) -> Any:

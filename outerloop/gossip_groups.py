@@ -1,4 +1,4 @@
-"""The workers of a round dealt into random groups: the same deal for all who know the seed, so nobody has to ask."""
+"""Divide the workers of a round into random groups. All workers compute the same groups from the same seed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from outerloop.types import Round, UserError
 
 
 def group_of(rank: int, *, size: int, group: int, seed: int, round: Round) -> list[int]:
-    """The ranks, ascending and the own one included, that meet in a round. What does not fill a group stays smaller."""
+    """Return the ranks, ascending, that form a group with `rank` in a round. The last group may be smaller."""
     ranks = list(range(size))
     random.Random(f"{seed} {round.number} {round.fragment}").shuffle(ranks)
     first = ranks.index(rank) // group * group
@@ -16,7 +16,7 @@ def group_of(rank: int, *, size: int, group: int, seed: int, round: Round) -> li
 
 
 def checked_group(setting: str, group: int) -> int:
-    """How many meet, as a setting says. Raises UserError if that is below 2."""
+    """Return the group size of a setting. Raises UserError if it is below 2."""
     if group < 2:
-        raise UserError(f"{setting}={group} must be at least 2: type {setting}=2")
+        raise UserError(f"{setting}={group} must be at least 2: set {setting}=2")
     return group

@@ -1,4 +1,4 @@
-"""The global random state of torch, whole: CPU and, where they are in use, all accelerators."""
+"""Save and restore the global random state of torch: CPU and all accelerators in use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def get_state() -> dict[str, Tensor]:
-    """Kind of device -> generator state, uint8; of CUDA a row for each device."""
+    """Return device type -> generator state, uint8; for CUDA, one row per device."""
     states = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         states["cuda"] = torch.stack(torch.cuda.get_rng_state_all())
@@ -17,7 +17,7 @@ def get_state() -> dict[str, Tensor]:
 
 
 def set_state(states: dict[str, Tensor]) -> None:
-    """The inverse of `get_state`."""
+    """Restore what `get_state` returned."""
     torch.set_rng_state(states["cpu"])
     if "cuda" in states:
         for device, state in zip(range(torch.cuda.device_count()), states["cuda"], strict=False):

@@ -1,10 +1,10 @@
-"""Whether two checkouts train the same, bit for bit: every recipe, codec, aggregate and feedback, a few rounds each.
+"""Check that two checkouts train bit-identically: every recipe, codec, aggregate and feedback, for a few rounds.
 
     .venv/bin/python scripts/compare_rounds.py --before CHECKOUT [--after CHECKOUT] --runs FOLDER [CASE ...]
 
-Each case is an `outerloop train` of two workers on the nano model in both checkouts, by this interpreter. Compared are
-the hash of the slow weights after every round of every worker, and the bytes of every payload. A case that one checkout
-refuses must be refused by the other. A line a case; exit code 1: some differ.
+Each case runs `outerloop train` with two workers on the nano model in both checkouts, with this interpreter. The script
+compares the hash of the slow weights after every round of every worker, and the bytes of every payload. A case that one
+checkout refuses must be refused by the other. Prints one line per case; the exit code is 1 if any case differs.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ SMALL = [
 ]
 SMALL += ["eval.sequences=4", "eval.every=0", "checkpoint.every=0", "keep_payload_rounds=9", "log_every=1000000"]
 STEPS_ITSELF = ("ddp", "demo", "sparta")
-"""Recipes whose rounds are inner steps."""
+"""Recipes in which every inner step is a round."""
 FRAGMENTS = 4
-"""Of the streaming recipe on the nano model: one round an inner step."""
+"""Fragments of the streaming recipe on the nano model: with this sync_every, one round per inner step."""
 
 
 def cases() -> dict[str, list[str]]:
-    """Name -> options: every recipe, and SparseLoCo with every other choice of its axes."""
+    """Return name -> options: every recipe, and SparseLoCo with every other choice of its axes."""
     found = {}
     for recipe in names("recipe"):
         steps = [] if recipe in STEPS_ITSELF else [f"schedule.sync_every={FRAGMENTS if 'streaming' in recipe else 2}"]
@@ -53,7 +53,7 @@ def names(group: str) -> list[str]:
 
 
 def trained(checkout: Path, folder: Path, options: list[str]) -> dict[str, str]:
-    """Return what a run leaves: hashes by round and worker, payloads by name; one entry where it is refused."""
+    """Run a case. Return its hashes by round and worker and its payloads by name, or one entry if it is refused."""
     command = [sys.executable, "-m", "outerloop", "train", *SMALL, *options, f"run_dir={folder}"]
     env = os.environ | {"PYTHONPATH": str(checkout)}
     done = subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True)
@@ -71,7 +71,7 @@ def trained(checkout: Path, folder: Path, options: list[str]) -> dict[str, str]:
 
 
 def main() -> int:
-    """Compare all cases, or those that are named."""
+    """Compare all cases, or those named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", type=Path, required=True, metavar="CHECKOUT")
     parser.add_argument("--after", type=Path, default=HERE, metavar="CHECKOUT")

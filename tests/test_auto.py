@@ -44,7 +44,7 @@ def test_it_comes_down_at_once():
     one.load_state_dict({"step": 3, "seconds_per_k": 0.1})
     why = one.learn(cost(16 * 5.9))  # s = 3 : k = 2 takes 6 s, k = 4 would take 12
     assert one.chosen.k == 2 and "k 16 -> 2" in why and "10 MB out took 94.4 s (0.847 Mbit/s)" in why
-    assert "beside 36 s of inner steps 8 s may pass at utilization 0.8" in why
+    assert "with 36 s of inner steps, 8 s are allowed at utilization 0.8" in why
 
 
 def test_what_a_delay_hides_is_free_and_what_the_codec_takes_is_not():
@@ -58,7 +58,7 @@ def test_bounds_hold_at_both_ends():
     for _ in range(5):
         one.learn(cost(0.0))
     assert one.chosen.k == 10
-    assert "took 0 s, and" in auto().learn(cost(0.0))
+    assert "took 0 s; with" in auto().learn(cost(0.0))
     one.learn(cost(1e9))
     assert one.chosen.k == 3 and one.learn(cost(1e9)) == ""
 
@@ -74,7 +74,7 @@ def test_a_payload_is_read_by_who_has_chosen_otherwise():
 
 @pytest.mark.parametrize("utilization", [0, 1, -0.1, 1.5])
 def test_utilization_is_a_share(utilization):
-    with pytest.raises(UserError, match=r"type compress.utilization=0.95"):
+    with pytest.raises(UserError, match=r"set compress.utilization=0.95"):
         build.make(load.composed(["compress=auto", f"compress.utilization={utilization}"]).compress)
 
 

@@ -69,7 +69,7 @@ def test_an_edited_helper_is_compiled_anew_into_its_callers(checkout):
 def test_where_nothing_can_be_kept_it_is_compiled_and_said(checkout):
     (checkout / "cache").touch()
     values, hits_and_misses, log = decoded(checkout)
-    assert values == RIGHT and hits_and_misses == "0 1" and "compiles its loops anew" in log
+    assert values == RIGHT and hits_and_misses == "0 1" and "compiles its loops again" in log
     assert not list(checkout.rglob("*.nb?"))
 
 

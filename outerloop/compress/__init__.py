@@ -1,1 +1,1 @@
-"""AXIS compress: what one tensor becomes on the wire. One algorithm a file; codecs nest."""
+"""AXIS compress: how one tensor is encoded for the network. One algorithm per file; codecs can be nested."""

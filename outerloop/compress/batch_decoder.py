@@ -1,4 +1,4 @@
-"""Payloads of several peers decoded in one go, by codecs that can; by others one after the other.
+"""Decode the payloads of several peers together if the codec supports it, else one by one.
 
 P peers.
 """
@@ -17,15 +17,15 @@ from outerloop.types import CodecContext, Parts
 
 @runtime_checkable
 class BatchDecoder(Protocol):
-    """A compressor that decodes what P peers sent of one tensor faster than what each of them sent alone."""
+    """A compressor that decodes the payloads of P peers for one tensor together, faster than one by one."""
 
     def decode_all(self, parts_P: Sequence[Parts], shape: Size, moment: CodecContext) -> Tensor:
-        """(P, *shape) float32. Raises ValueError when one of them cannot be decoded."""
+        """Return (P, *shape) float32. Raises ValueError if any of them cannot be decoded."""
         ...
 
 
 def decode_all(codec: Compressor, parts_P: Sequence[Parts], shape: Size, moment: CodecContext) -> Tensor:
-    """(P, *shape) float32 by any codec; P is at least 1. Raises ValueError as it does."""
+    """Decode the parts of P >= 1 peers to (P, *shape) float32, with any codec. Raises ValueError as the codec does."""
     if isinstance(codec, BatchDecoder):
         return codec.decode_all(parts_P, shape, moment)
     return torch.stack([codec.decode(parts, shape, moment).float() for parts in parts_P])

@@ -1,4 +1,4 @@
-"""Two compressors, chosen by the size of the tensor: norms and biases are too few and too dear to be made sparse."""
+"""Choose one of two compressors by tensor size. Norms and biases are too few and too important to sparsify."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from outerloop.types import CodecContext, Parts
 
 
 class BySize:
-    """Tensors of fewer than `below` values go through `small`, all others through `large`.
+    """Compressor that uses `small` for tensors of fewer than `below` values, and `large` for all others.
 
     Args:
-        below: number of values. One chunk of `large` is a natural border.
-        small: compressor of the small ones, cheap and exact enough to need no thought (bfloat16).
-        large: compressor of the rest.
+        below: number of values. One chunk of `large` is a natural limit.
+        small: compressor of small tensors: cheap, and accurate enough to need no tuning (bfloat16).
+        large: compressor of all others.
     """
 
     def __init__(self, *, below: int, small: Compressor, large: Compressor) -> None:
@@ -22,18 +22,18 @@ class BySize:
         self.linear = small.linear and large.linear
 
     def of(self, shape: Size) -> Compressor:
-        """The compressor that a tensor of this shape meets."""
+        """Return the compressor for a tensor of this shape."""
         return self.small if shape.numel() < self.below else self.large
 
     def encode(self, x: Tensor, moment: CodecContext) -> Parts:
-        """The parts of the chosen compressor."""
+        """Encode with the chosen compressor."""
         return self.of(x.shape).encode(x, moment)
 
     def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
-        """Parts -> float32 of `shape`. Raises ValueError as the chosen compressor does."""
+        """Decode parts to float32 of `shape`. Raises ValueError as the chosen compressor does."""
         return self.of(shape).decode(parts, shape, moment)
 
 
 def codec_of(compress: Compressor, shape: Size) -> Compressor:
-    """Return the compressor that a tensor of this shape meets in the end."""
+    """Return the compressor for a tensor of this shape, resolving `BySize`."""
     return compress.of(shape) if isinstance(compress, BySize) else compress

@@ -1,4 +1,4 @@
-"""A shorter float: bfloat16 (float32's range, 8 bits of precision) or float16 (11 bits, magnitudes 6e-8 .. 65504)."""
+"""16-bit floats: bfloat16 (float32's range, 8 bits of precision) or float16 (11 bits, magnitudes 6e-8 .. 65504)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Cast:
-    """16 bits a value. `float16` clamps to its largest finite value instead of overflowing.
+    """Compressor with 16 bits per value. `float16` clamps to its largest finite value instead of overflowing.
 
     Args:
         dtype: "bfloat16" or "float16". Pseudo-gradients are small: prefer float16 for accuracy within 6e-8 .. 65504,
-            bfloat16 where the range is not known.
+            and bfloat16 if the range is unknown.
 
     Raises:
         UserError: for any other dtype.
@@ -26,16 +26,16 @@ class Cast:
 
     def __init__(self, *, dtype: str) -> None:
         if dtype not in DTYPES:
-            raise UserError(f"compress dtype {dtype!r} is not one of {', '.join(DTYPES)}: type compress.dtype=bfloat16")
+            raise UserError(f"compress dtype {dtype!r} is not one of {', '.join(DTYPES)}: set compress.dtype=bfloat16")
         self.dtype = DTYPES[dtype]
 
     def encode(self, x: Tensor, moment: CodecContext) -> Parts:
-        """(any shape) float -> "value" (N,) of the shorter dtype, rounded to nearest even."""
+        """Encode floats (any shape) to "value" (N,) in the 16-bit dtype, rounded to nearest even."""
         largest = torch.finfo(self.dtype).max
         return {"value": x.detach().reshape(-1).clamp(-largest, largest).to(self.dtype)}
 
     def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
-        """ "value" (N,) -> float32 tensor of `shape`. Raises ValueError when the part does not fit."""
+        """Decode "value" (N,) to a float32 tensor of `shape`. Raises ValueError if the part does not fit."""
         value = checked_dense(parts, shape)
         if value.dtype != self.dtype:
             raise ValueError(f"expected {self.dtype}, got {value.dtype}")

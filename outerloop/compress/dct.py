@@ -1,17 +1,18 @@
-"""A cosine transform in front of another compressor (DeMo, arXiv 2411.19870): it sees frequencies, not values.
+"""Apply a cosine transform before another compressor, which then sees frequencies (DeMo, arXiv 2411.19870).
 
     c_k = s_k Σ_n x_n cos(π (2n + 1) k / 2L),  s_0 = √(1/L), else √(2/L)          orthonormal DCT-II of each chunk
     x̂_n = Σ_k ĉ_k s_k cos(π (2n + 1) k / 2L)
 
-Orthonormal: the error of x̂ is as long as the error of ĉ. The ragged last chunk gets a shorter transform, nothing is
-padded. DeMo cuts matrices in 64 x 64 blocks, transforms both sides and keeps 32 of a block's 4096 coefficients; here a
-tensor is cut as it lies in memory, and 64 transforms of 64 values share one top-k chunk of 4096: the same share kept.
+The transform is orthonormal, so the error of x̂ has the same norm as the error of ĉ. The ragged last chunk gets a
+shorter transform, without padding. DeMo cuts matrices into 64 x 64 blocks, transforms both dimensions and keeps 32 of a
+block's 4096 coefficients. Here a tensor is cut in memory order, and 64 transforms of 64 values share one top-k chunk of
+4096, so the same share is kept.
 
-Every multiplication and addition is rounded on its own, in a fixed order, in float64: a matmul would give other last
-bits on another processor, and peers must decode to equal bits. L even splits into sums and differences of mirrored
-values, which does a third of the work at L = 64.
+Every multiplication and addition is rounded separately, in a fixed order, in float64. The last bits of a matmul would
+depend on the processor, and peers must decode to equal bits. For even L, the transform is split into sums and
+differences of mirrored values, which takes a third of the work at L = 64.
 
-C chunks, L chunk length, H half of it, K terms of a sum.
+C chunks, L chunk length, H = L / 2, K terms of a sum.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from outerloop.types import CodecContext, Parts, UserError
 
 LARGEST = torch.finfo(torch.float32).max
 ROWS_AT_ONCE = 4096
-"""Chunks transformed together: 2 MB of float64 at L = 64 stay in the cache."""
+"""Number of chunks transformed together: 2 MB of float64 at L = 64, which fits in the cache."""
 
 
 class Dct:
-    """Transforms chunk by chunk and hands the coefficients to `of`. Linear if `of` is.
+    """Compressor that transforms chunk by chunk and passes the coefficients to `of`. Linear if `of` is.
 
     Args:
-        chunk: values in a transform, 1 .. 1024 (the work grows with it). DeMo: 64.
+        chunk: values per transform, 1 .. 1024 (the work per value grows with it). DeMo: 64.
         of: compressor of the coefficients; it sees a tensor of the same shape.
 
     Raises:
@@ -50,11 +51,11 @@ class Dct:
         self.chunk, self.of, self.linear = chunk, of, of.linear
 
     def encode(self, x: Tensor, moment: CodecContext) -> Parts:
-        """(any shape) -> the parts of its coefficients."""
+        """Encode x (any shape) to the parts of its coefficients."""
         return self.of.encode(self.by_chunk(dct_rows, x.detach()), moment)
 
     def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
-        """Parts -> float32 of `shape`. Raises ValueError as `of` does."""
+        """Decode parts to float32 of `shape`. Raises ValueError as `of` does."""
         return self.inverse(self.coefficients(parts, shape, moment))
 
     def coefficients(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
@@ -66,14 +67,14 @@ class Dct:
         return self.by_chunk(idct_rows, coefficients)
 
     def by_chunk(self, transform: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """Every chunk transformed, float32, clamped to its range; the shape of x."""
+        """Return every chunk transformed, clamped to the range of float32, in the shape of x."""
         blocks = [block for row_CL in split_rows(x.reshape(-1), self.chunk) for block in row_CL.split(ROWS_AT_ONCE)]
         done = [transform(block_CL.double()).clamp(-LARGEST, LARGEST).float().view(-1) for block_CL in blocks]
         return torch.cat([x.new_zeros(0, dtype=torch.float32), *done]).view(x.shape)
 
 
 def dct_rows(x_CL: Tensor) -> Tensor:
-    """Orthonormal DCT-II of each row."""
+    """Return the orthonormal DCT-II of each row."""
     length = x_CL.shape[1]
     if length % 2:
         return combine(x_CL, basis(length).T)
@@ -85,7 +86,7 @@ def dct_rows(x_CL: Tensor) -> Tensor:
 
 
 def idct_rows(c_CL: Tensor) -> Tensor:
-    """The inverse of `dct_rows`."""
+    """Invert `dct_rows`."""
     length = c_CL.shape[1]
     if length % 2:
         return combine(c_CL, basis(length))
@@ -95,7 +96,7 @@ def idct_rows(c_CL: Tensor) -> Tensor:
 
 
 def combine(x_CK: Tensor, weight_KL: Tensor) -> Tensor:
-    """Σ_k x[:, k] * weight[k], added in the order of k."""
+    """Return Σ_k x[:, k] * weight[k], added in the order of k."""
     weight_KL = weight_KL.to(x_CK.device)
     out_CL = x_CK[:, :1] * weight_KL[0]
     for k in range(1, x_CK.shape[1]):
@@ -105,7 +106,7 @@ def combine(x_CK: Tensor, weight_KL: Tensor) -> Tensor:
 
 @cache
 def basis(length: int) -> Tensor:
-    """s_k cos(π (2n + 1) k / 2L) at [k, n], float64, the same bits with every math library."""
+    """Return s_k cos(π (2n + 1) k / 2L) at [k, n], float64, with the same bits on every math library."""
     turn = 4 * length
     cosines = torch.tensor([cosine(angle / (2 * length)) for angle in range(2 * length + 1)], dtype=torch.float64)
     angle_LL = torch.arange(length)[:, None] * (2 * torch.arange(length) + 1) % turn

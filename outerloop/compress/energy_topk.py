@@ -1,10 +1,11 @@
-"""Top-k whose k each tensor chooses (after GraVAC, arXiv 2305.12201): the least that says enough.
+"""Top-k with the smallest k per tensor that keeps enough energy (after GraVAC, arXiv 2305.12201).
 
     gain(k) = ‖kept(x, k)‖² / ‖x‖²;  k = the smallest of k_min, 2 k_min, 4 k_min, …, k_max with gain(k) >= target
 
-A tensor whose energy sits in few values sends few, one whose energy is spread sends up to k_max and leaves the rest to
-the feedback. GraVAC moves one factor for the whole model over the steps, by gain and throughput; here every tensor of
-every round chooses anew, without state, inside the budget that k_max is. The gain is that of the exact kept values.
+A tensor whose energy is concentrated in few values sends few. A tensor whose energy is spread out sends up to k_max
+and leaves the rest to the feedback. GraVAC adapts one factor for the whole model over the steps, by gain and
+throughput. Here k is chosen separately for every tensor in every round, without state, within the budget k_max. The
+gain is computed from the exact kept values.
 
 C chunks, L chunk length, K kept per chunk.
 """
@@ -22,13 +23,13 @@ from outerloop.types import CodecContext, Parts, UserError
 
 
 class Adaptive(Ladder):
-    """`TopK` with the least k that says enough of the tensor at hand.
+    """`TopK` with the smallest k that keeps the target share of each tensor's energy.
 
     Args:
         chunk, values, index: as for TopK.
-        k_min: the least kept per chunk.
-        k_max: the most kept per chunk, 1 .. chunk: the budget.
-        target: share of the squared length of x to send, 0 .. 1.
+        k_min: smallest number kept per chunk.
+        k_max: largest number kept per chunk, 1 .. chunk: the budget.
+        target: share of the squared norm of x to send, 0 .. 1.
 
     Raises:
         UserError: if a setting is out of range.
@@ -41,11 +42,11 @@ class Adaptive(Ladder):
         self.target = target
 
     def encode(self, x: Tensor, moment: CodecContext) -> Parts:
-        """(N values, any shape) -> the parts of Ladder."""
+        """Encode (N values, any shape) to the parts of Ladder."""
         return self.encode_at(self.step(x.detach().reshape(-1)), x, moment)
 
     def step(self, x_N: Tensor) -> int:
-        """The first of the ladder that reaches the target, or the last. Squares in float64: none overflows."""
+        """Return the first step of the ladder that reaches the target, or the last. Float64 squares do not overflow."""
         whole, last = float(x_N.double().square().sum()), self.ladder[-1]
         tops = [
             (row_CL.shape[1], row_CL.abs().topk(kept(row_CL.shape[1], last)).values.double().square())
@@ -58,5 +59,5 @@ class Adaptive(Ladder):
 
 
 def kept(length: int, topk: TopK) -> int:
-    """How many values a chunk of this length keeps, warm-up apart."""
+    """Return how many values a chunk of this length keeps after warm-up."""
     return Rows(length, topk.chunk, topk.k).kept

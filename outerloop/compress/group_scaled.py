@@ -1,11 +1,11 @@
-"""What the codecs of one scale a group share: codes of 1, 2, 4 or 8 bits, packed, and one bfloat16 scale a group.
+"""Common code of codecs with one bfloat16 scale per group: packed codes of 1, 2, 4 or 8 bits.
 
-A group is `length` consecutive values; the last one may be shorter.
+A group is `length` consecutive values; the last group may be shorter.
 
-bfloat16 and not float32: it has the same range, half the bytes, and its rounding costs next to nothing where codes are
-taken against the rounded scale (127 steps of a scale that is 2^-9 too small miss the largest value by a quarter step).
+Scales are bfloat16 instead of float32: the same range in half the bytes. The rounding costs almost nothing if codes are
+computed with the rounded scale (127 steps of a scale that is 2^-9 too small miss the largest value by a quarter step).
 
-N values, G groups, L values a group.
+N values, G groups, L values per group.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from outerloop.types import CodecContext, Parts, UserError
 
 
 def checked_chunk(name: str, chunk: int | None) -> int | None:
-    """A codec's `chunk` setting. Raises UserError when it is not positive."""
+    """Return a codec's `chunk` setting. Raises UserError if it is not positive."""
     if chunk is not None and chunk < 1:
         raise UserError(f"{name} chunk={chunk} must be at least 1, or null inside a sparse codec")
     return chunk
 
 
 def group_length(chunk: int | None, count: int, moment: CodecContext) -> int:
-    """Values in a group: as set, as the outer codec says, or all of them."""
+    """Return the values per group: the setting, else the group of the outer codec, else all values."""
     return chunk or moment.group or max(1, count)
 
 
 def encode(x: Tensor, length: int, bits: int, quantize: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Parts:
-    """(N values, any shape) -> "code" ceil(N * bits / 8) uint8 and "scale" (G,) bfloat16.
+    """Encode (N values, any shape) to "code" ceil(N * bits / 8) uint8 and "scale" (G,) bfloat16.
 
-    `quantize`: (G, L) -> code (G, L) uint8, scale (G,) bfloat16.
+    `quantize` maps (G, L) -> code (G, L) uint8, scale (G,) bfloat16.
     """
     coded = [quantize(row_GL) for row_GL in split_rows(x.detach().reshape(-1), length)]
     code_N = torch.cat([x.new_zeros(0, dtype=torch.uint8), *(code.view(-1) for code, _ in coded)])
@@ -44,9 +44,9 @@ def encode(x: Tensor, length: int, bits: int, quantize: Callable[[Tensor], tuple
 
 
 def decode(parts: Parts, shape: Size, length: int, bits: int, dequantize: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Parts -> float32 of `shape`. Raises ValueError on wrong sizes or a scale that is negative or not finite.
+    """Decode parts to float32 of `shape`. Raises ValueError on wrong sizes or a scale that is negative or not finite.
 
-    `dequantize`: code (G, L) uint8, scale (G,) bfloat16 -> (G, L) float32.
+    `dequantize` maps code (G, L) uint8, scale (G,) bfloat16 -> (G, L) float32.
     """
     count, scale_G = shape.numel(), parts["scale"]
     if scale_G.shape != (-(-count // length),) or scale_G.dtype != torch.bfloat16:

@@ -1,8 +1,8 @@
-"""Top-k with one of a few k, told in one byte a tensor: what came reads the same whoever chose it, and why.
+"""Top-k with one of a few k, sent as one byte per tensor. Decoding does not depend on how k was chosen.
 
     k = k_min, 2 k_min, 4 k_min, …, k_max
 
-A peer that chooses alone needs nobody's leave: the step travels with the tensor.
+A peer can choose k without coordination, because the step is sent with the tensor.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from outerloop.types import CodecContext, Parts, UserError
 
 
 class Ladder:
-    """A subclass says which step a tensor takes.
+    """Base of top-k codecs with several k (the steps of the ladder); a subclass chooses the step of a tensor.
 
     Args:
         chunk: values in a chunk, 2 .. 65536.
-        k_min: the least kept per chunk.
-        k_max: the most kept per chunk, 1 .. chunk.
-        values: compressor of the kept values; it sees them in order, in groups of what one chunk kept.
+        k_min: smallest number kept per chunk.
+        k_max: largest number kept per chunk, 1 .. chunk.
+        values: compressor of the kept values. It receives them in order, one group per chunk.
         index: code of the kept positions.
 
     Raises:
@@ -34,16 +34,16 @@ class Ladder:
 
     def __init__(self, *, chunk: int, k_min: int, k_max: int, values: Compressor, index: Index) -> None:
         if not 1 <= k_min <= k_max:
-            raise UserError(f"k_min={k_min} must be 1 .. k_max={k_max}: type compress.large.k_min={max(1, k_max // 8)}")
+            raise UserError(f"k_min={k_min} must be 1 .. k_max={k_max}: set compress.large.k_min={max(1, k_max // 8)}")
         steps = [k_min << i for i in range((k_max // k_min).bit_length()) if k_min << i < k_max]
         self.ladder = [TopK(chunk=chunk, k=k, values=values, index=index) for k in [*steps, k_max]]
 
     def encode_at(self, step: int, x: Tensor, moment: CodecContext) -> Parts:
-        """(N values, any shape) -> "step" (1,) uint8, the place of k on the ladder, and the parts of TopK."""
+        """Encode (N values, any shape) to "step" (1,) uint8, the index of k on the ladder, and the parts of TopK."""
         return {"step": x.new_tensor([step], dtype=torch.uint8)} | self.ladder[step].encode(x, moment)
 
     def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
-        """Parts -> dense float32 of `shape`. Raises ValueError on a step that is not on the ladder, or as TopK does."""
+        """Decode parts to dense float32 of `shape`. Raises ValueError on an unknown step, or as TopK does."""
         step = parts["step"]
         if step.shape != (1,) or step.dtype != torch.uint8 or int(step) >= len(self.ladder):
             raise ValueError(f"step {tuple(step.shape)} {step.dtype} is not one uint8 of 0 .. {len(self.ladder) - 1}")

@@ -1,11 +1,11 @@
-"""Low rank (PowerSGD, arXiv 1905.13727): a matrix as the product of two thin ones, by one power iteration.
+"""Low rank (PowerSGD, arXiv 1905.13727): a matrix as a product of two thin ones, by one power iteration.
 
     P = orthonormal(M Q₀);  Q = Mᵀ P;  M̂ = P Qᵀ          Q₀ gaussian, drawn from the seed: no state
 
-M̂ projects M's columns on the span of P, so the error is never longer than M. Both factors travel in bfloat16, and Q is
-computed against the rounded P: all that the rounding costs is the last bits of the projection. The paper sums P over
-the workers before Q is computed, two exchanges a round, and starts from the last round's Q; here each worker factors
-its own M and one message is enough. Needs error feedback. Not for tensors whose information is spread evenly.
+M̂ projects the columns of M onto the span of P, so the norm of the error never exceeds that of M. Both factors are sent
+in bfloat16. Q is computed with the rounded P, so rounding only costs the last bits of the projection. The paper sums P
+over the workers before it computes Q, which takes two exchanges per round, and starts from the last round's Q. Here
+each worker factors its own M, and one message is enough. Needs error feedback. Not for tensors with a flat spectrum.
 
 n rows, m columns, r rank.
 """
@@ -20,13 +20,13 @@ from outerloop.types import CodecContext, Parts, UserError
 
 
 class PowerSgd:
-    """Rank `rank` for matrices, `small` for what has fewer than two dimensions or would not shrink.
+    """Low-rank compressor of matrices; `small` handles tensors of fewer than 2 dimensions or that would not shrink.
 
-    A tensor of more dimensions is a matrix of its first one by all others.
+    A tensor of more than two dimensions is treated as a matrix: its first dimension by all others.
 
     Args:
         rank: 1 or more. The paper: 1 .. 4.
-        small: compressor where rank * (n + m) >= n * m.
+        small: compressor used if rank * (n + m) >= n * m.
 
     Raises:
         UserError: if `rank` is not positive.
@@ -40,11 +40,11 @@ class PowerSgd:
         self.rank, self.small = rank, small
 
     def is_small(self, shape: Size) -> bool:
-        """Whether two factors would not be smaller than the tensor."""
+        """Return whether the two factors would not be smaller than the tensor."""
         return len(shape) < 2 or self.rank * (shape[0] + shape[1:].numel()) >= shape.numel()
 
     def encode(self, x: Tensor, moment: CodecContext) -> Parts:
-        """(n, ...) -> "p" (n, r) and "q" (m, r) bfloat16, or the parts of `small`."""
+        """Encode (n, ...) to "p" (n, r) and "q" (m, r) bfloat16, or the parts of `small`."""
         if self.is_small(x.shape):
             return self.small.encode(x, moment)
         x_nm = x.detach().reshape(x.shape[0], -1).double()
@@ -54,9 +54,9 @@ class PowerSgd:
         return {"p": p_nr.contiguous(), "q": q_mr.to(torch.bfloat16).contiguous()}
 
     def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
-        """Parts -> float32 of `shape`. Raises ValueError on wrong sizes or factors out of range.
+        """Decode parts to float32 of `shape`. Raises ValueError on wrong sizes or factors out of range.
 
-        Column by column and not as a matmul, which would give other last bits on another processor.
+        Computed column by column: the last bits of a matmul would depend on the processor.
         """
         if self.is_small(shape):
             return self.small.decode(parts, shape, moment)
@@ -69,12 +69,12 @@ class PowerSgd:
 
     @property
     def largest(self) -> float:
-        """Bound of |Q|, a bfloat16 number: with it, sums over the rank stay finite in float32."""
+        """Bound of |Q|, representable in bfloat16, which keeps sums over the rank finite in float32."""
         return torch.finfo(torch.bfloat16).max / (1 << self.rank.bit_length())
 
 
 def checked(factor: Tensor, shape: tuple[int, int], largest: float) -> Tensor:
-    """The factor, or ValueError unless it is bfloat16 of this shape and -largest .. largest."""
+    """Return the factor. Raises ValueError unless it is bfloat16 of this shape within -largest .. largest."""
     if factor.shape != shape or factor.dtype != torch.bfloat16 or not (factor.abs().double() <= largest).all():
         raise ValueError(f"expected a bfloat16 factor {shape} within ±{largest:g}, got {tuple(factor.shape)}")
     return factor

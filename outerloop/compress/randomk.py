@@ -1,10 +1,11 @@
-"""Random-k: of every `chunk` consecutive values `k`, at positions drawn from the seed (arXiv 1809.07599).
+"""Random-k: keep k of every `chunk` consecutive values, at positions drawn from the seed (arXiv 1809.07599).
 
     kept = k positions of each chunk, uniform without repetition;  x̂ = values(x[kept]), 0 elsewhere
 
-The positions are not sent, every peer draws them: 12 bits a value less than top-k at chunk 4096, and all peers keep the
-same ones, so parts add up and a sum inside the network is possible. For the same k it drops far more of x than top-k.
-The draws are new every round; x̂ is not scaled up by chunk / k, feedback brings what was left out. Needs error feedback.
+The positions are not sent, because every peer draws them: this saves 12 bits per value compared with top-k at chunk
+4096. All peers keep the same positions, so parts can be added, also inside the network. For the same k, random-k drops
+far more of x than top-k. Every round draws new positions. x̂ is not scaled up by chunk / k, because feedback sends the
+dropped values later. Needs error feedback.
 
 N values, M kept in all.
 """
@@ -23,12 +24,12 @@ from outerloop.types import CodecContext, Parts, UserError
 
 
 class RandomK:
-    """A random k of each chunk.
+    """Compressor that keeps k random values of each chunk.
 
     Args:
         chunk: values in a chunk, at least 1.
         k: kept per chunk, 1 .. chunk; the ragged last chunk keeps the same share, rounded up.
-        values: compressor of the kept values; it sees them in order, in groups of what one chunk kept.
+        values: compressor of the kept values. It receives them in order, one group per chunk.
 
     Raises:
         UserError: if `chunk` or `k` is out of range.
@@ -41,21 +42,21 @@ class RandomK:
         self.linear = values.linear
 
     def rows_of(self, count: int) -> Rows:
-        """How a tensor of `count` values is cut."""
+        """Return how a tensor of `count` values is cut into chunks."""
         return Rows(count, self.chunk, self.k)
 
     def positions(self, rows: Rows, moment: CodecContext) -> Tensor:
-        """(M,) int32, ascending inside their chunks; drawn on the CPU, so that all devices agree."""
+        """Return (M,) int32, ascending inside their chunks; drawn on the CPU, so that all devices agree."""
         return topk_positions(torch.rand(rows.count, generator=torch.Generator().manual_seed(moment.seed)), rows)
 
     def encode(self, x: Tensor, moment: CodecContext) -> Parts:
-        """(N values, any shape) -> the parts of the kept values (M,)."""
+        """Encode (N values, any shape) to the parts of the kept values (M,)."""
         rows = self.rows_of(x.numel())
         at_M = absolute(self.positions(rows, moment).to(x.device), rows)
         return self.values.encode(x.detach().reshape(-1)[at_M], replace(moment, group=self.k))
 
     def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
-        """Parts -> dense float32 of `shape`. Raises ValueError when `values` cannot decode them."""
+        """Decode parts to dense float32 of `shape`. Raises ValueError if `values` cannot decode them."""
         rows = self.rows_of(shape.numel())
         dense_N = torch.zeros(rows.count, device=next((part.device for part in parts.values()), None))
         at_M = absolute(self.positions(rows, moment).to(dense_N.device), rows)

@@ -1,17 +1,18 @@
-"""Cyclic shared top-k (ScaleCom, arXiv 2104.11125): everyone sends the positions that one leader, in turns, has chosen.
+"""Cyclic shared top-k (ScaleCom, arXiv 2104.11125): leaders take turns to choose all peers' positions.
 
-    leader of round r + 1: peer (r + 1) mod P.  With its payload of round r it announces, of what that payload left out,
+    leader of round r + 1: peer (r + 1) mod P.  With its payload of round r it announces, from its residual,
     next = the k largest of |x − x̂| in each chunk;   in round r + 1, on every peer:  x̂ = values(x[next]), 0 elsewhere
 
-The paper's leader picks from its x of the same round and tells the others before they send; here an exchange is one
-shot, so it picks a round ahead, from the residual with which it enters that round, before its newest Δ is added. In the
-first round, and after one that failed or brought no announcement, positions are drawn from the seed: random-k.
-The low-pass filter that the paper puts on the memory belongs to the axis feedback.
+In the paper, the leader chooses from its x of the same round and sends its choice before the others send. Here an
+exchange is a single message, so the leader chooses one round ahead: from the residual with which it enters that round,
+before its newest Δ is added. In the first round, and after a round that failed or had no announcement, positions are
+drawn from the seed (random-k). The paper's low-pass filter on the memory belongs to the axis feedback.
 
-All peers keep the same positions, so parts add up, unlike those of top-k, and a mean of P peers is as sparse as one.
-"next" is the leader's alone: it is not added, and who sums inside a network passes it on beside the sum. That costs
-less than zeros from the other P − 1 peers would: 12 bits a kept value at chunk 4096 from one peer a round, 12 / P on
-average. Needs error feedback. Not for peers with very different data: what the leader holds back says little of them.
+All peers keep the same positions. So parts can be added, unlike those of top-k, and a mean of P peers is as sparse as
+one payload. Only the leader sends "next". It is not added: a sum inside the network must forward it next to the sum.
+That costs less than zeros from the other P − 1 peers: 12 bits per kept value at chunk 4096 from one peer per round,
+12 / P on average. Needs error feedback. Not for peers with very different data: the leader's residual says little
+about theirs.
 
 N values, M kept in all, P peers.
 """
@@ -31,12 +32,12 @@ from outerloop.types import CodecContext, Parts, UserError
 
 
 class ScaleCom(RandomK):
-    """Random-k at positions that are no longer random once a leader's announcement has landed.
+    """Random-k that uses the positions announced by the leader once an announcement has landed.
 
     Args:
         chunk: values in a chunk, 2 .. 65536.
         k: kept per chunk, 1 .. chunk; the ragged last chunk keeps the same share, rounded up.
-        values: compressor of the kept values; it sees them in order, in groups of what one chunk kept.
+        values: compressor of the kept values. It receives them in order, one group per chunk.
 
     Raises:
         UserError: if `chunk` or `k` is out of range.
@@ -50,30 +51,30 @@ class ScaleCom(RandomK):
         super().__init__(chunk=chunk, k=k, values=values)
 
     def positions(self, rows: Rows, moment: CodecContext) -> Tensor:
-        """(M,) int32, ascending inside their chunks: as agreed, or drawn.
+        """Return (M,) int32, ascending inside their chunks: as agreed, or drawn.
 
-        Raises ValueError when what was agreed are not ascending positions, as many as these rows keep.
+        Raises ValueError unless the agreed positions ascend and are as many as these rows keep.
         """
         if moment.agreed is None:
             return super().positions(rows, moment)
         return Fixed().decode([moment.agreed], rows)[0]
 
     def encode(self, x: Tensor, moment: CodecContext) -> Parts:
-        """(N values, any shape) -> the parts of the kept values (M,), a leader's with "next": see `announced`."""
+        """Encode (N values, any shape) to the parts of kept values (M,); the leader adds "next": see `announced`."""
         parts = super().encode(x, moment)
         if moment.leads:
             parts["next"] = self.announced(x.detach() - self.decode(parts, x.shape, moment))
         return parts
 
     def announced(self, held: Tensor) -> Tensor:
-        """What was not sent (N values, any shape) -> where it is largest: M positions in their chunks, packed uint8."""
+        """Return where the residual (N values, any shape) is largest: M positions in their chunks, packed uint8."""
         rows = self.rows_of(held.numel())
         return Fixed().encode(topk_positions(held.reshape(-1), rows), rows)
 
     def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
-        """Parts -> dense float32 of `shape`. Raises ValueError when `values` cannot decode them.
+        """Decode parts to dense float32 of `shape`. Raises ValueError if `values` cannot decode them.
 
-        A bad "next" is a ValueError now, in the round that brings it: in the next one it would be too late.
+        An invalid "next" raises ValueError in the round that brings it: in the next round it would be too late.
         """
         if "next" in parts:
             self.positions(self.rows_of(shape.numel()), replace(moment, agreed=parts["next"]))

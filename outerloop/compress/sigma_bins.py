@@ -1,10 +1,10 @@
-"""Four bins over the whole tensor, as the code of SparseLoCo's authors quantizes (arXiv 2508.15706), for comparison.
+"""Four bins over the whole tensor, like the code of SparseLoCo's authors (arXiv 2508.15706), for comparison.
 
     shift = mean x;  scale = 6 σ / 4;  code = round((x − shift) / scale + 2) in 0 .. 3;  x̂ = mean of the x in its bin
 
-σ with N − 1. One scale for a tensor whose chunks differ by orders of magnitude: on a real residual 93 % of what is sent
-lands in the bin around zero (relative error .51, `two_bit` .010). Theirs ships a byte a value; here it is two bits.
-Prefer `two_bit`. Needs error feedback.
+σ is computed with N − 1. The chunks of a tensor differ by orders of magnitude but share one scale: on a real
+residual, 93 % of the sent values fall into the bin around zero (relative error 0.51, `two_bit` 0.010). The
+authors' code sends one byte per value; here it is two bits. Prefer `two_bit`. Needs error feedback.
 
 N values.
 """
@@ -21,12 +21,12 @@ BINS, SIGMAS = 4, 6
 
 
 class SigmaBins:
-    """2 bits a value and four float32 levels a tensor."""
+    """Quantizer with 2 bits per value and four float32 levels per tensor."""
 
     linear = False
 
     def encode(self, x: Tensor, moment: CodecContext) -> Parts:
-        """(N values, any shape) -> "code" ceil(N / 4) uint8 and "level" (4,) float32."""
+        """Encode (N values, any shape) to "code" ceil(N / 4) uint8 and "level" (4,) float32."""
         x_N = x.detach().reshape(-1).double()
         shift = x_N.mean() if x_N.numel() else x_N.sum()
         centered_N = x_N - shift
@@ -37,7 +37,7 @@ class SigmaBins:
         return {"code": pack_codes(code_N, 2), "level": level_4.float()}
 
     def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
-        """Parts -> float32 of `shape`. Raises ValueError on wrong sizes or a level that is not finite."""
+        """Decode parts to float32 of `shape`. Raises ValueError on wrong sizes or a level that is not finite."""
         level_4 = parts["level"]
         if level_4.shape != (BINS,) or level_4.dtype != torch.float32 or not level_4.isfinite().all():
             raise ValueError(f"expected {BINS} finite float32 levels, got {tuple(level_4.shape)} {level_4.dtype}")

@@ -1,12 +1,12 @@
-"""One bit a value: its sign, with the mean magnitude of its group (scaled signSGD, arXiv 1802.04434, 1901.09847).
+"""One bit per value: its sign, with the mean magnitude of its group (scaled signSGD, arXiv 1802.04434, 1901.09847).
 
     x̂ = sign(x) * mean |x| of the group,  sign(0) = 1
 
-The mean is the magnitude of least squared error: ‖x − x̂‖² = ‖x‖² − L (mean |x|)², never longer than x. Error feedback
-flattens the magnitudes inside a chunk, so inside `topk` one bit and one mean say almost everything: at equal bytes more
-values of one bit beat fewer of two. Needs error feedback.
+The mean is the magnitude with the least squared error: ‖x − x̂‖² = ‖x‖² − L (mean |x|)², at most ‖x‖². Error
+feedback flattens the magnitudes within a chunk. So inside `topk`, one bit and one mean hold almost all information: for
+equal bytes, more values of one bit are better than fewer values of two bits. Needs error feedback.
 
-N values, G groups, L values a group.
+N values, G groups, L values per group.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from outerloop.types import CodecContext, Parts
 
 
 class Sign:
-    """1 bit a value and one bfloat16 mean a group.
+    """Quantizer with 1 bit per value and one bfloat16 mean per group.
 
     Args:
-        chunk: values in a group; None inside a sparse codec: a group is what one chunk kept.
+        chunk: values per group. None inside a sparse codec: a group is the kept values of one chunk.
 
     Raises:
         UserError: if `chunk` is not positive.
@@ -35,10 +35,10 @@ class Sign:
         self.chunk = checked_chunk("sign", chunk)
 
     def encode(self, x: Tensor, moment: CodecContext) -> Parts:
-        """(N values, any shape) -> "code" ceil(N / 8) uint8 and "scale" (G,) bfloat16."""
+        """Encode (N values, any shape) to "code" ceil(N / 8) uint8 and "scale" (G,) bfloat16."""
         return group_scaled.encode(x, group_length(self.chunk, x.numel(), moment), 1, sign_rows)
 
     def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
-        """Parts -> float32 of `shape`. Raises ValueError on wrong sizes or a scale that is negative or not finite."""
+        """Decode parts to float32 of `shape`. Raises ValueError on wrong sizes or a negative or non-finite scale."""
         length = group_length(self.chunk, shape.numel(), moment)
         return group_scaled.decode(parts, shape, length, 1, sign_rows_decode)

@@ -1,15 +1,16 @@
-"""Everything above a fitted threshold, chosen without sorting (SIDCo, arXiv 2101.10761).
+"""Keep all values above a fitted threshold, without sorting (SIDCo, arXiv 2101.10761).
 
     |x| modelled as exponential: P(|x| > η) = exp(−η / mean |x|), so η = mean |x| · ln(1 / share)
-    in stages: what is above η_s is exponential again, η_{s+1} = η_s + (its mean − η_s) ln(1 / share_s), share_s ≥ 1/4
+    in stages: values above η_s are exponential again, η_{s+1} = η_s + (its mean − η_s) ln(1 / share_s), share_s ≥ 1/4
 
-A fit that misses the wanted count by more than a fifth is corrected by bisection: feedback flattens magnitudes, and
-then they are not exponential at all. SIDCo corrects the number of stages over the iterations instead, which is state.
-No tensor sends more than 1.2 times its share; where too many are equal, the first ones go. One threshold for a whole
-tensor: its loud chunks send more than its quiet ones, unlike `topk`. The count varies, so gaps between the kept
-positions are sent, about a byte each at a share of 1/32. Needs error feedback.
+A fit that misses the wanted count by more than a fifth is corrected by bisection: feedback flattens magnitudes, so they
+are no longer exponential. SIDCo instead adapts the number of stages over the iterations, which needs state. No
+tensor sends more than 1.2 times its share; if too many magnitudes are equal, the first values are sent.
+A tensor has one threshold, so chunks of large values send more than chunks of small ones, unlike `topk`.
+The count varies, so gaps between the kept positions are sent, about one byte each at a share of 1/32. Needs error
+feedback.
 
-N values, M kept of them, S still in a stage.
+N values, M kept values, S values left in a stage.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ MAX_STAGES, MAX_CORRECTIONS = 20, 20
 
 
 class Threshold:
-    """About `share` of a tensor, those of the largest magnitudes.
+    """Compressor that keeps about `share` of a tensor: the values of largest magnitude.
 
     Args:
-        share: of the values to send, above 0, at most 1.
-        values: compressor of the kept values; it sees them in order, with no groups of its own: set its chunk.
+        share: share of the values to send, above 0 and at most 1.
+        values: compressor of the kept values. It receives them in order, without groups: set its chunk.
 
     Raises:
         UserError: if `share` is out of range.
@@ -47,11 +48,11 @@ class Threshold:
         self.share, self.values = share, values
 
     def at_most(self, count: int) -> int:
-        """The most that a tensor of this many values sends."""
+        """Return how many values a tensor of `count` values sends at most."""
         return min(count, math.floor(TOLERANCE * math.ceil(self.share * count)))
 
     def encode(self, x: Tensor, moment: CodecContext) -> Parts:
-        """(N values, any shape) -> "gap" uint8 (between kept positions, then to the end) and "values.*"."""
+        """Encode (N values, any shape) to "gap" uint8 (between kept positions, then to the end) and "values.*"."""
         x_N = x.detach().reshape(-1)
         least = fitted(x_N.abs(), math.ceil(self.share * x_N.numel()))
         position_M = ((x_N.abs() >= least) & (x_N != 0)).nonzero()[: self.at_most(x_N.numel()), 0]
@@ -59,7 +60,7 @@ class Threshold:
         return {"gap": pack_gaps(position_M, x_N.numel())} | {f"values.{name}": part for name, part in nested.items()}
 
     def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
-        """Parts -> dense float32 of `shape`. Raises ValueError on gaps that do not fit, or too many."""
+        """Decode parts to dense float32 of `shape`. Raises ValueError on gaps that do not fit, or too many."""
         count = shape.numel()
         position_M = unpack_gaps(parts["gap"], count, self.at_most(count))
         nested = {name.removeprefix("values."): part for name, part in parts.items() if name != "gap"}
@@ -69,7 +70,7 @@ class Threshold:
 
 
 def fitted(size_N: Tensor, wanted: int) -> float:
-    """A threshold that about `wanted` magnitudes reach, and at least one: the model's, corrected by bisection."""
+    """Return a threshold that about `wanted` magnitudes reach, at least one: fitted, then corrected by bisection."""
     if not size_N.numel():
         return 0.0
     low, high = 0.0, float(size_N.max())
@@ -84,7 +85,7 @@ def fitted(size_N: Tensor, wanted: int) -> float:
 
 
 def exponential(size_N: Tensor, wanted: int) -> float:
-    """η by stages; a stage keeps at least a quarter of what the one before kept."""
+    """Return η, computed in stages; each stage keeps at least a quarter of the values of the previous stage."""
     threshold, size_S = 0.0, size_N
     for _ in range(MAX_STAGES):
         if size_S.numel() <= wanted:

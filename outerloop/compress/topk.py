@@ -1,9 +1,9 @@
-"""Chunk-wise top-k (SparseLoCo, arXiv 2508.15706): of every `chunk` consecutive values the `k` largest magnitudes.
+"""Chunk-wise top-k (SparseLoCo, arXiv 2508.15706): keep the k largest magnitudes of every chunk.
 
     kept = the k largest of |x| in each chunk, ties to the lowest position;  x̂ = values(x[kept]), 0 elsewhere
 
-The positions go through a code of compress/index, the kept values through another compressor. A tensor is cut as it
-lies in memory; the ragged last chunk keeps the same share, rounded up, and nothing is padded. Needs error feedback.
+A chunk is `chunk` consecutive values in memory order. The ragged last chunk keeps the same share, rounded up, without
+padding. A code of compress/index encodes the positions, and another compressor the kept values. Needs error feedback.
 
 N values, C chunks, L chunk length, K kept per chunk, M kept in all, P peers.
 """
@@ -26,14 +26,14 @@ from outerloop.types import CodecContext, Parts, UserError
 
 
 class TopK:
-    """Exact top-k of each chunk.
+    """Compressor that keeps the exact top-k of each chunk.
 
     Args:
-        chunk: values in a chunk, 2 .. 65536. SparseLoCo: 4096.
+        chunk: values per chunk, 2 .. 65536. SparseLoCo: 4096.
         k: kept per chunk, 1 .. chunk. SparseLoCo: 128 (512M parameters), 64 (72B).
-        values: compressor of the kept values; it sees them in order, in groups of what one chunk kept.
+        values: compressor of the kept values. It receives them in order, one group per chunk.
         index: code of the kept positions.
-        warmup_rounds: rounds over which the kept share falls geometrically from everything to k / chunk; 0 for none.
+        warmup_rounds: rounds over which the kept share falls geometrically from 1 to k / chunk; 0 for none.
 
     Raises:
         UserError: if `chunk`, `k` or `warmup_rounds` is out of range.
@@ -51,23 +51,23 @@ class TopK:
         self.chunk, self.k, self.values, self.index, self.warmup_rounds = chunk, k, values, index, warmup_rounds
 
     def k_at(self, number: int) -> int:
-        """Kept of a whole chunk in this round: chunk · (k / chunk)^(round / warmup_rounds), then k."""
+        """Return the number kept of a full chunk in this round: chunk · (k / chunk)^(round / warmup_rounds), then k."""
         if number >= self.warmup_rounds:
             return self.k
         return geometric(self.chunk, self.k, number, self.warmup_rounds)
 
     def rows_at(self, count: int, moment: CodecContext) -> Rows:
-        """How a tensor of `count` values is cut in this round."""
+        """Return how a tensor of `count` values is cut into chunks in this round."""
         return Rows(count, self.chunk, self.k_at(moment.round))
 
     def encode(self, x: Tensor, moment: CodecContext) -> Parts:
-        """(N values, any shape) -> "index" uint8 (positions in the chunk) and "values.*"."""
+        """Encode (N values, any shape) to "index" uint8 (positions in the chunk) and "values.*"."""
         rows = self.rows_at(x.numel(), moment)
         position_M, value_M, _ = select(x.detach().float().contiguous(), None, None, None, 0.0, rows.chunk, rows.k)
         return self.pack(position_M, value_M, rows, moment)
 
     def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
-        """Parts -> dense float32 of `shape`. Raises ValueError as `index` and `values` do."""
+        """Decode parts to dense float32 of `shape`. Raises ValueError as `index` and `values` do."""
         rows = self.rows_at(shape.numel(), moment)
         position_1M, value_1M = self.unpack([parts], rows, moment)
         dense_N = torch.zeros(shape.numel(), device=value_1M.device)
@@ -75,12 +75,12 @@ class TopK:
         return dense_N.view(shape)
 
     def pack(self, position_M: Tensor, value_M: Tensor, rows: Rows, moment: CodecContext) -> Parts:
-        """Kept positions (M,) int32 and values (M,) float32, chunk after chunk -> parts."""
+        """Encode kept positions (M,) int32 and values (M,) float32, ordered by chunk, to parts."""
         values = self.values.encode(value_M, replace(moment, group=rows.k))
         return {"index": self.index.encode(position_M, rows)} | {f"values.{name}": x for name, x in values.items()}
 
     def unpack(self, parts_P: Sequence[Parts], rows: Rows, moment: CodecContext) -> tuple[Tensor, Tensor]:
-        """The inverse of `pack` for what P peers sent: position and value (P, M). Raises ValueError."""
+        """Invert `pack` for the parts of P peers: position and value (P, M). Raises ValueError on invalid parts."""
         position_PM = self.index.decode([parts["index"] for parts in parts_P], rows)
         values = [
             {name.removeprefix("values."): x for name, x in parts.items() if name != "index"} for parts in parts_P

@@ -1,12 +1,12 @@
-"""Two-bit values: a sign bit and one magnitude bit, with two magnitudes a group ("mean split").
+"""Two-bit values: a sign bit and a magnitude bit, with two magnitudes per group ("mean split").
 
     m = mean |x|;  x̂ = sign(x) * (mean of the |x| above m  if |x| > m  else  mean of the |x| at or below m)
 
-Per group, not per tensor: chunks differ in scale by orders of magnitude, and one scale for a whole tensor sends most
-of the values to zero. Relative L2 error of the kept values of a real residual at k = 64: .010, against .51 for the
-per-tensor bins of SparseLoCo (arXiv 2508.15706). Needs error feedback.
+Magnitudes are per group, not per tensor: chunks differ in scale by orders of magnitude, and one scale for a whole
+tensor would map most values to zero. Relative L2 error of the kept values of a real residual at k = 64: 0.010, against
+0.51 for the per-tensor bins of SparseLoCo (arXiv 2508.15706). Needs error feedback.
 
-N values, G groups, L values a group, the last group may be shorter.
+N values, G groups, L values per group; the last group may be shorter.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from outerloop.types import CodecContext, Parts
 
 
 class TwoBit:
-    """2 bits a value and two bfloat16 magnitudes a group.
+    """Quantizer with 2 bits per value and two bfloat16 magnitudes per group.
 
     Args:
-        chunk: values in a group; None inside a sparse codec: a group is what one chunk kept.
+        chunk: values per group. None inside a sparse codec: a group is the kept values of one chunk.
 
     Raises:
         UserError: if `chunk` is not positive.
@@ -38,16 +38,16 @@ class TwoBit:
         self.chunk = checked_chunk("two_bit", chunk)
 
     def encode(self, x: Tensor, moment: CodecContext) -> Parts:
-        """(N values, any shape) -> "code" ceil(N/4) uint8 and "level" (G, 2) bfloat16."""
+        """Encode (N values, any shape) to "code" ceil(N/4) uint8 and "level" (G, 2) bfloat16."""
         code, level_G2 = two_bit_encode(x.detach().reshape(-1), group_length(self.chunk, x.numel(), moment))
         return {"code": code, "level": level_G2}
 
     def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
-        """Parts -> float32 of `shape`. Raises ValueError on wrong sizes or levels that are negative or not finite."""
+        """Decode parts to float32 of `shape`. Raises ValueError on wrong sizes or negative or non-finite levels."""
         return self.decode_all([parts], shape, moment)[0]
 
     def decode_all(self, parts_P: Sequence[Parts], shape: Size, moment: CodecContext) -> Tensor:
-        """See `BatchDecoder`."""
+        """Decode the parts of P peers together: see `BatchDecoder`."""
         count = shape.numel()
         group = group_length(self.chunk, count, moment)
         for parts in parts_P:
@@ -57,7 +57,7 @@ class TwoBit:
 
 
 def check(code: Tensor, level_G2: Tensor, count: int, group: int) -> None:
-    """Raises ValueError unless these are `count` codes in groups of `group`, and the magnitudes of these groups."""
+    """Raise ValueError unless `code` holds `count` codes and `level_G2` the magnitudes of groups of `group`."""
     if level_G2.shape != (-(-count // group), 2) or level_G2.dtype != torch.bfloat16:
         raise ValueError(f"levels {tuple(level_G2.shape)} do not fit {count} values in groups of {group}")
     if not all_magnitudes(level_G2):
@@ -67,7 +67,7 @@ def check(code: Tensor, level_G2: Tensor, count: int, group: int) -> None:
 
 
 def all_magnitudes(level_G2: Tensor) -> bool:
-    """Whether no bfloat16 is negative or not finite: as integers these are below 0, or from infinity's 0x7F80 on."""
+    """Return whether all bfloat16 are finite and not negative: as integers, 0 or more and below infinity's 0x7F80."""
     if not level_G2.numel():
         return True
     lowest, highest = level_G2.view(torch.int16).aminmax()

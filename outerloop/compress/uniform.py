@@ -2,10 +2,10 @@
 
     top = 2^(bits-1) - 1;  scale = max |x| / top;  code = round(x / scale) in -top .. top;  x̂ = code * scale
 
-The scale is the largest magnitude of a group, not of the tensor: one large value coarsens only its own group. Zero is
-a level and the nearest level is taken, so no value ends up further away than if it had not been sent. 2 bits need error
-feedback, and `two_bit` is better there (gaussian, chunk 256: relative error .81 against .35). LoCo (arXiv 2407.04480)
-sends int4 with its own feedback.
+The scale is set by the largest magnitude of a group, not of the tensor, so a large value coarsens only its own group.
+Zero is a level and values are rounded to the nearest level, so no value has a larger error than if it had not been
+sent. 2 bits need error feedback, and `two_bit` is better there (gaussian, chunk 256: relative error 0.81 against 0.35).
+LoCo (arXiv 2407.04480) sends int4 with its own feedback.
 
 N values, G groups.
 """
@@ -23,11 +23,11 @@ from outerloop.types import CodecContext, Parts, UserError
 
 
 class Uniform:
-    """`bits` a value and one bfloat16 scale a group.
+    """Quantizer with `bits` bits per value and one bfloat16 scale per group.
 
     Args:
         bits: 2, 4 or 8.
-        chunk: values in a group; None inside a sparse codec: a group is what one chunk kept.
+        chunk: values per group. None inside a sparse codec: a group is the kept values of one chunk.
 
     Raises:
         UserError: if `bits` or `chunk` is out of range.
@@ -37,15 +37,15 @@ class Uniform:
 
     def __init__(self, *, bits: int, chunk: int | None) -> None:
         if bits not in (2, 4, 8):
-            raise UserError(f"uniform bits={bits} is not one of 2, 4, 8: type compress=int8 or compress=int4")
+            raise UserError(f"uniform bits={bits} is not one of 2, 4, 8: set compress=int8 or compress=int4")
         self.bits, self.chunk = bits, checked_chunk("uniform", chunk)
 
     def encode(self, x: Tensor, moment: CodecContext) -> Parts:
-        """(N values, any shape) -> "code" ceil(N * bits / 8) uint8 and "scale" (G,) bfloat16."""
+        """Encode (N values, any shape) to "code" ceil(N * bits / 8) uint8 and "scale" (G,) bfloat16."""
         length = group_length(self.chunk, x.numel(), moment)
         return group_scaled.encode(x, length, self.bits, partial(uniform_rows, bits=self.bits))
 
     def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
-        """Parts -> float32 of `shape`. Raises ValueError on wrong sizes, a bad scale or a code without a level."""
+        """Decode parts to float32 of `shape`. Raises ValueError on wrong sizes, an invalid scale or code."""
         length = group_length(self.chunk, shape.numel(), moment)
         return group_scaled.decode(parts, shape, length, self.bits, partial(uniform_rows_decode, bits=self.bits))

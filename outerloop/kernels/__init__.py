@@ -1,7 +1,6 @@
-"""The arithmetic of the hot path: defined in plain torch, declared as torch operators, compiled where a compiler is.
+"""The arithmetic of the hot path: torch operators with compiled kernels. Each is defined in plain torch.
 
-The dispatcher takes a compiled kernel where one is registered for the device (cpu/, triton/), and the definition
-elsewhere.
+The dispatcher calls the compiled kernel that is registered for the device (cpu/, triton/), else the definition.
 """
 
 import logging
@@ -10,9 +9,9 @@ from contextlib import suppress
 import torch
 
 try:
-    from outerloop.kernels import cpu  # noqa: F401  its kernels register themselves
+    from outerloop.kernels import cpu  # noqa: F401  the import registers the kernels
 except ImportError as missing:
     logging.getLogger(__name__).warning("no compiled loops, kernels run in plain torch: %s", missing)
 if torch.cuda.is_available():
-    with suppress(ImportError):  # triton is not there
-        from outerloop.kernels import triton  # noqa: F401  the same
+    with suppress(ImportError):  # triton is not installed
+        from outerloop.kernels import triton  # noqa: F401  the import registers the kernels

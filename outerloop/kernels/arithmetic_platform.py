@@ -1,7 +1,7 @@
-"""What of a machine decides the bits that arithmetic gives which is not defined operation by operation.
+"""Describe what determines the rounding of a machine. Only for arithmetic that is not bit-exact by definition.
 
-Vector units fuse multiply and add or do not, and reductions go in an order that depends on them and on the threads. Two
-machines of one description round alike as far as that is known; machines of different descriptions need not.
+Vector units may or may not fuse multiply and add, and the order of reductions depends on the vector units and on the
+number of threads. As far as known, machines with equal descriptions round equally; other machines may not.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ NAMED = ("vendor_id", "cpu family", "model", "CPU implementer", "CPU part")
 
 
 def described() -> str:
-    """This machine in one line: processor, vector units in use, threads of one operation, GPU, release of torch."""
+    """Describe this machine in one line: processor, vector units in use, threads per operation, GPU, torch version."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     vectors, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
     return f"{processor()}, {vectors}, {threads} threads, {gpu}, torch {torch.__version__}"
 
 
 def processor() -> str:
-    """Architecture, vendor, family and model, as far as the system tells them."""
+    """Return architecture, vendor, family and model, as far as the system reports them."""
     try:
         lines = [line.partition(":") for line in CPU_INFO.read_text().splitlines()]
         told = {key.strip(): value.strip() for key, _, value in reversed(lines)}

@@ -1,12 +1,12 @@
-"""A residual in 8 bits a value (LoCo, arXiv 2407.04480), and what the passes read and write: the definition.
+"""Definition of a residual with 8 bits per value (LoCo, arXiv 2407.04480), and of reading and writing it.
 
     scale = max |x| / 127 of 256 consecutive values;  code = round(x / scale), half to even;  x̂ = code · scale
 
-No code is beyond ± 127: the quotient's error is far from a half. Where a scale would be denormal the codes are smaller.
-NaN becomes code 0: what a NaN is as an integer would depend on the machine.
+No code exceeds ± 127: the error of the quotient is far below one half. If a scale would be denormal, the codes are
+smaller. NaN becomes code 0, because the conversion of NaN to an integer depends on the machine.
 
-A tensor is cut as it lies in memory; the last block is filled up with zeros.
-N values, B blocks, L values a block.
+A tensor is cut in memory order; the last block is padded with zeros.
+N values, B blocks, L values per block.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ TOP = 127.0
 
 
 def to_eight_bit(x: Tensor) -> tuple[Tensor, Tensor]:
-    """(N finite values, any shape) -> code (B, L) int8 and scale (B, 1) float32.
+    """Convert (N finite values, any shape) to code (B, L) int8 and scale (B, 1) float32.
 
-    Divided by tensors: what is divided by a number a GPU multiplies with the reciprocal, which rounds otherwise.
+    Divides by tensors: for division by a number, a GPU multiplies by the reciprocal, which rounds differently.
     """
     x_BL = pad(x.reshape(-1).float(), (0, -x.numel() % BLOCK)).view(-1, BLOCK)
     size_B1 = x_BL.abs().amax(1, keepdim=True)
@@ -34,17 +34,17 @@ def to_eight_bit(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def from_eight_bit(code_BL: Tensor, scale_B1: Tensor, shape: Size) -> Tensor:
-    """The inverse: float32 of `shape`."""
+    """Invert `to_eight_bit`: return float32 of `shape`."""
     return (code_BL * scale_B1).view(-1)[: shape.numel()].view(shape)
 
 
 def read_residual(residual: Tensor, scale: Tensor | None, shape: Size) -> Tensor:
-    """A residual as float32: as it is, or from codes and their scales."""
+    """Return a residual as float32: unchanged, or computed from codes and their scales."""
     return residual if scale is None else from_eight_bit(residual, scale, shape)
 
 
 def write_residual(x: Tensor, residual: Tensor, scale: Tensor | None) -> None:
-    """The inverse, in place."""
+    """Write x into a residual in place, the inverse of `read_residual`."""
     if scale is None:
         residual.copy_(x)
         return

@@ -1,4 +1,4 @@
-"""Whether a tensor holds a NaN or an infinity."""
+"""Check tensors for NaN and infinity."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from outerloop.kernels.operator import operator
 
 
 def all_finite(x: Tensor) -> bool:
-    """Whether no value of a float tensor is NaN or infinite."""
+    """Return whether all values of a float tensor are finite."""
     return bool(finite(x))
 
 
 @operator()
 def finite(x: Tensor) -> Tensor:
-    """The same as a bool of no dimension: by minimum and maximum, six times as fast as asking each value."""
+    """Return a 0-d bool: true if all are finite. Checks minimum and maximum: six times as fast as every value."""
     return torch.stack(x.aminmax()).isfinite().all() if x.numel() else x.new_ones((), dtype=torch.bool)
 
 

@@ -1,13 +1,15 @@
-"""The landing pass: all payloads to their mean; residual, momentum, slow and fast weights in one sweep.
+"""The landing pass: average all payloads and update all state in one sweep.
 
-    ḡ = Σ_p v_p / P, or over the number of peers whose value of the coordinate is not 0 ("senders")
-    e ← (slow − fast) + e · β − own v                                           error feedback; own v as it was sent
+The state is residual, momentum, slow and fast weights.
+
+    ḡ = Σ_p v_p / P, or divided by the number of peers whose value of the coordinate is not 0 ("senders")
+    e ← (slow − fast) + e · β − own v                                           error feedback; own v as sent
     b ← b · μ + ḡ;   slow ← slow − (ḡ + b · μ) · η   (nesterov), − b · η        torch's SGD; without momentum − ḡ · η
     fast ← slow
 
-The residual e is float32, or int8 with scales: then it is read and written as `eight_bit` defines.
-Every product and every sum is rounded to float32 on its own, in this order and over peers in name order, so that all
-machines get the same bits. The function here is the definition, in plain torch.
+The residual e is float32, or int8 with scales, read and written as defined in `eight_bit`.
+Every product and every sum is rounded to float32 separately, in this order and over peers in name order, so that all
+machines get the same bits. The function in this file is the definition, in plain torch.
 N values, P peers, M kept in all.
 """
 
@@ -26,13 +28,13 @@ from outerloop.kernels.select import absolute, offer
 
 
 class Landing(NamedTuple):
-    """The numbers of the equations above.
+    """Scalar parameters of the equations above.
 
-    own: the row of this peer among the payloads, or -1: then the residual stays as it is.
+    own: the row of this peer among the payloads, or -1 to leave the residual unchanged.
     beta: decay of the residual.
     chunk, k: `k` kept of every `chunk` values, as `Rows`.
     by_senders: divide by the number of peers whose value is not 0 instead of by all; 0 counts as not sent.
-    lr, mu, nesterov: η, μ and the kind of torch's SGD.
+    lr, mu, nesterov: η, μ and the variant of torch's SGD.
     """
 
     own: int
@@ -57,11 +59,11 @@ def land(
     sent: Tensor | None,
     how: Landing,
 ) -> Tensor:
-    """Everything of one tensor, in place; returns (1,) float64, the sum of ḡ².
+    """Land one tensor in place. Return (1,) float64, the sum of ḡ².
 
-    slow, residual, momentum: N float32, contiguous; fast: N float32 or bfloat16. With `scale` the residual is codes:
-    (B, 256) int8 and (B, 1) float32. position (P, M) int32 and value (P, M) float32 as `select` gives them. sent: M
-    float32, what this peer sent where row `own` of value was changed since; None: that row.
+    slow, residual, momentum: N float32, contiguous; fast: N float32 or bfloat16. With `scale` the residual is
+    codes: (B, 256) int8 and (B, 1) float32. position (P, M) int32 and value (P, M) float32 as returned by `select`.
+    sent: M float32, the values that this peer sent, if row `own` of value was changed since; else None.
     """
     rows = Rows(slow.numel(), how.chunk, how.k)
     at_PM = torch.stack([absolute(position_M, rows) for position_M in position])

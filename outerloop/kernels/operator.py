@@ -1,7 +1,7 @@
-"""A torch operator with one definition and a kernel for each device that has a faster one; the dispatcher chooses.
+"""Torch operators with one definition in plain torch and optional faster kernels per device.
 
-Declared on torch.library's lower level: a call costs 6 us where `torch.library.custom_op` costs 40, and a landing makes
-hundreds of calls. No gradients flow through.
+Uses the low-level API of torch.library: a call costs 6 us, while `torch.library.custom_op` costs 40, and a landing
+makes hundreds of calls. Operators do not support gradients.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ LIBRARY = torch.library.Library("outerloop", "FRAGMENT")
 
 
 class Operator:
-    """`outerloop::<name>`, called like its definition.
+    """The torch operator `outerloop::<name>`, called like its definition.
 
-    torch's operators take plain numbers. Where the definition's last argument is a NamedTuple of them, they pass
-    through torch one by one, and the definition and every kernel get the tuple.
+    Torch's operators take plain numbers. If the definition's last argument is a NamedTuple of numbers, they are passed
+    through torch one by one, and the definition and every kernel receive the tuple.
 
     Args:
         definition: plain torch; its annotations become the schema.
@@ -36,11 +36,11 @@ class Operator:
         self.overload = getattr(torch.ops.outerloop, self.name).default
 
     def __call__(self, *args: Any) -> Any:
-        """What the definition, or the device's own kernel, returns."""
+        """Call the kernel of the device, or else the definition."""
         return self.overload(*args[:-1], *args[-1]) if self.numbers else self.overload(*args)
 
     def kernel(self, device: str) -> Callable[[Callable], Callable]:
-        """Decorates the kernel of a device type, "CPU" or "CUDA"."""
+        """Register the decorated function as the kernel of a device type, "CPU" or "CUDA"."""
 
         def register(function: Callable) -> Callable:
             LIBRARY.impl(self.name, self.flat(function), device)
@@ -49,17 +49,17 @@ class Operator:
         return register
 
     def fake(self, function: Callable) -> Callable:
-        """Decorates the function that gives the shapes of the results, for tracing. It gets the numbers one by one."""
+        """Register the decorated function, which returns result shapes for tracing. It gets the numbers one by one."""
         torch.library.register_fake(f"outerloop::{self.name}", function, lib=LIBRARY)
         return function
 
     def flat(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The definition or a kernel as torch calls it."""
+        """Return the definition or a kernel with the signature that torch calls."""
         return function if self.numbers is None else one_by_one(function, self.numbers)
 
 
 def one_by_one(function: Callable[..., Any], numbers: type) -> Callable[..., Any]:
-    """The function with the fields of `numbers`, its last argument, as arguments of their own."""
+    """Return the function with the fields of `numbers`, its last argument, as separate arguments."""
     given = signature(function, eval_str=True)
     *tensors, _ = given.parameters.values()
     fields = [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD, annotation=t) for n, t in get_type_hints(numbers).items()]
@@ -72,5 +72,5 @@ def one_by_one(function: Callable[..., Any], numbers: type) -> Callable[..., Any
 
 
 def operator(*, mutates: Iterable[str] = ()) -> Callable[[Callable], Operator]:
-    """Decorates a definition: it becomes the operator of its name."""
+    """Decorate a definition: turn it into the operator of the same name."""
     return lambda definition: Operator(definition, mutates=mutates)

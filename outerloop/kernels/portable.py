@@ -1,15 +1,15 @@
-"""Arithmetic that has the same result, bit for bit, on every machine.
+"""Arithmetic with bit-identical results on every machine.
 
-IEEE 754 defines the sum, product, quotient and square root of floats to the last bit, so a formula that is computed one
-such operation at a time gives equal bits on every CPU and on NVIDIA GPUs. The following do not, and what replicas share
-must not be computed with them:
+IEEE 754 defines the sum, product, quotient and square root of floats to the last bit. So a formula computed with one
+such operation at a time gives equal bits on every CPU and on NVIDIA GPUs. The following operations do not, and must not
+be used for state that replicas share (the replacement is named where there is one):
 
     add(alpha=), addcmul, addcdiv, lerp    one rounding where the machine has fused multiply-add, two elsewhere
     sum, mean, norm, matmul of tensors     the order depends on vector width, threads and BLAS
     (aggregate/exact_norms.py) tensor / number                        a GPU multiplies by the reciprocal: `divided`
-    sqrt of tensors                        MKL's on a CPU, whose last bit is its own: `square_root`
+    sqrt of tensors                        MKL's on a CPU, whose last bit may differ: `square_root`
     sum of Python floats                   compensated from Python 3.12 on: `exact_sum`
-    pow, cos, exp, log                     the C library's last bit is its own: `power`, `cosine`, `geometric`
+    pow, cos, exp, log                     the last bit depends on the C library: `power`, `cosine`, `geometric`
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor
 
 DECIMAL = Context(prec=40)
 COSINE_TERMS = 12
-"""Of the Taylor series: the first one left out is below 1e-19 at π/2."""
+"""Terms of the Taylor series: the first omitted one is below 1e-19 at π/2."""
 
 
 def divided(x: Tensor, by: float) -> Tensor:
@@ -33,7 +33,7 @@ def divided(x: Tensor, by: float) -> Tensor:
 
 
 def square_root(x: Tensor) -> Tensor:
-    """Return √x (any shape, float32 or float64), rounded once: by numpy, which takes the CPU's instruction, or CUDA."""
+    """Return √x (any shape, float32 or float64), rounded once: by numpy (the CPU's instruction) or by CUDA."""
     if not x.is_cpu:
         return x.sqrt()
     root = torch.empty_like(x)
@@ -42,7 +42,7 @@ def square_root(x: Tensor) -> Tensor:
 
 
 def exact_sum(values: Iterable[float]) -> float:
-    """Return the sum of floats, rounded once; infinite where float64 does not hold it."""
+    """Return the sum of floats, rounded once; infinite if it overflows float64."""
     try:
         return math.fsum(values)
     except OverflowError:
@@ -73,7 +73,7 @@ def cosine(half_turns: float) -> float:
 def geometric(first: int, last: int, step: int, steps: int) -> int:
     """Return the whole number nearest to first · (last / first)^(step / steps), for positive first and last.
 
-    Forty digits decide: decimal's ln and exp are correctly rounded, and no root of a whole number ends in one half.
+    Forty digits are enough: decimal's ln and exp are correctly rounded, and no root of a whole number ends in one half.
     """
     share = DECIMAL.divide(step, steps)
     factor = DECIMAL.exp(DECIMAL.multiply(DECIMAL.ln(DECIMAL.divide(last, first)), share))

@@ -1,23 +1,23 @@
-"""Kept positions <-> bytes in plain torch: the definition of the Rice and Elias-Fano codes, and their custom ops.
+"""Definition of the Rice and Elias-Fano codes of kept positions in plain torch, and their custom ops.
 
-Positions are counted inside their chunk and ascend strictly in every row. Streams and numbers begin with their lowest
-bit. With p a position and p' the one before it, a row of K positions below L becomes
+Positions are relative to their chunk and ascend strictly in every row. Streams and numbers start with their lowest bit.
+With p a position and p' the one before it, a row of K positions below L is encoded as
 
     Rice         for every p, with the gap g = p - p' - 1 (p' = -1 at first):  g >> b zeros, a one, the b low bits of g
     Elias-Fano   for every p its l low bits;  then for every p: (p >> l) - (p' >> l) zeros (p' = 0 at first), a one;
-                 then zeros, until all zeros of these are as many as (L - 1) >> l
+                 then zeros, until the high parts contain (L - 1) >> l zeros in total
 
-Rice rows follow each other without borders in lanes of a fixed number of rows, so that lanes can be read in parallel:
+Rice rows are concatenated without separators in lanes of a fixed number of rows. Lanes can be read in parallel:
 
-    u16 bytes of every lane (low byte first), then the lanes; each begins at a byte and is filled up with zeros
+    size in bytes of every lane (u16, low byte first), then the lanes; each starts at a byte and is padded with zeros
 
-Elias-Fano rows begin at a byte each and are filled up with zeros; `Rows` alone tells their sizes.
+Each Elias-Fano row starts at a byte and is padded with zeros; its size depends on `Rows` only.
 
-These bodies run wherever nothing faster is registered for the device. A decode op takes what P peers, one or more, sent
-of one tensor and returns (position_PM, good_P): good is false for all that encode never gives, and then the positions
-mean nothing.
+These definitions run if no faster kernel is registered for the device. A decode op takes the bytes of P >= 1 peers for
+one tensor and returns (position_PM, good_P). good is false for bytes that encode never returns; the positions are then
+meaningless.
 
-M kept in all, C chunks, L values in one, K kept of one, R lanes, E kept of a lane, T bits, B bytes, P peers.
+M kept in all, C chunks, L values per chunk, K kept per chunk, R lanes, E kept per lane, T bits, B bytes, P peers.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from outerloop.kernels.reference import pack_codes, unpack_codes
 from outerloop.kernels.rows import Rows
 
 LANE = 1024
-"""Kept values that a lane reaches: its u16 and its last, half empty byte are .02 bits a value."""
+"""Minimum number of kept values per lane: its u16 and its last, half-empty byte cost 0.02 bits per value."""
 
 
 def gaps(position_M: Tensor, k: int) -> Tensor:
-    """Positions skipped before each one in its row, (M,) int64; negative where a row does not ascend."""
+    """Return how many positions are skipped before each one in its row, (M,) int64; negative if not ascending."""
     before_M = position_M.long().roll(1)
     before_M[::k] = -1
     return position_M - before_M - 1
 
 
 def valid(position_M: Tensor, rows: Rows) -> Tensor:
-    """Whether every row ascends strictly and stays inside its chunk: bool, no dimension."""
+    """Return whether every row ascends strictly and stays inside its chunk, as a 0-d bool."""
     whole_M, rest_M = position_M.split([rows.whole * rows.k, rows.kept_of_rest])
     return (gaps(position_M, rows.k) >= 0).all() & (whole_M < rows.chunk).all() & (rest_M < rows.rest).all()
 
 
 def check_valid(good: Tensor | bool) -> None:
-    """Raises ValueError unless good: an encoder was given what no selection gives."""
+    """Raise ValueError unless `good`: an encoder received positions that no selection returns."""
     if not good:
         raise ValueError("positions must ascend strictly inside their chunk")
 
@@ -59,11 +59,11 @@ def check_valid(good: Tensor | bool) -> None:
 
 
 def rice_bits(rows: Rows) -> int:
-    """b: the least with r^(2^b) <= (√5 - 1) / 2, where r = (chunk - k) / (chunk + 1).
+    """Return b, the smallest with r^(2^b) <= (√5 - 1) / 2, where r = (chunk - k) / (chunk + 1).
 
-    Random positions skip (chunk - k) / (k + 1) on average, as a geometric distribution of ratio r does; for that, one
-    more low bit pays exactly while r^(2^b) is above the golden ratio (Kiely 2004). A division and products: no machine
-    finds another b. 5 for 64 of 4096, 4 for 128, at most 14, 0 from 38 % kept on.
+    Gaps of random positions are (chunk - k) / (k + 1) on average, as in a geometric distribution of ratio r. There one
+    more low bit pays exactly while r^(2^b) is above (√5 - 1) / 2 (Kiely 2004). Computed by one division and products,
+    so that all machines find the same b: 5 for 64 of 4096, 4 for 128, at most 14, and 0 if 38 % or more are kept.
     """
     ratio, b = (rows.chunk - rows.k) / (rows.chunk + 1), 0
     while ratio > 0.6180339887498949:
@@ -72,29 +72,29 @@ def rice_bits(rows: Rows) -> int:
 
 
 def lane_rows(rows: Rows) -> int:
-    """Rows in a lane: as many as it takes to keep 1024 values."""
+    """Return the number of rows per lane: enough to keep 1024 values."""
     return -(-LANE // rows.k)
 
 
 def lane_count(rows: Rows) -> int:
-    """All lanes; the last one may have fewer rows."""
+    """Return the number of lanes; the last lane may have fewer rows."""
     return -(-rows.chunks // lane_rows(rows))
 
 
 def rice_most_bytes(rows: Rows) -> int:
-    """Bytes that no code of these rows exceeds: the zeros of a row are at most what it skips, shifted."""
+    """Return the largest size of a code in bytes: a row has at most (skipped positions) >> b zeros."""
     b = rice_bits(rows)
     zeros = rows.whole * ((rows.chunk - rows.k) >> b) + ((rows.rest - rows.kept_of_rest) >> b)
     return 3 * lane_count(rows) + (rows.kept * (b + 1) + zeros) // 8
 
 
 def rice_least_bytes(rows: Rows) -> int:
-    """Bytes that every code of these rows has: the sizes in front."""
+    """Return the smallest size of a code in bytes: the lane sizes in front."""
     return 2 * lane_count(rows)
 
 
 def rice_lane_bytes(byte_B: Tensor, rows: Rows) -> Tensor | None:
-    """What the front says of the lanes, (R,) int64; None unless that is all the bytes, and no more than can be."""
+    """Return the lane sizes stored in front, (R,) int64; None unless they add up to the bytes and are in range."""
     front = rice_least_bytes(rows)
     if not front <= byte_B.numel() <= rice_most_bytes(rows):
         return None
@@ -105,7 +105,7 @@ def rice_lane_bytes(byte_B: Tensor, rows: Rows) -> Tensor | None:
 
 @operator()
 def rice_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
-    """(M,) int32 -> (B,) uint8. Raises ValueError on positions that are not valid."""
+    """Encode (M,) int32 to (B,) uint8. Raises ValueError on invalid positions."""
     rows = Rows(count, chunk, k)
     check_valid(valid(position_M, rows))
     gap_M, b, low_b = gaps(position_M, k), rice_bits(rows), upto(rice_bits(rows), position_M)
@@ -119,7 +119,7 @@ def rice_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
 
 
 def rice_starts(length_M: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Bits of every code -> the bit that each begins at, (M,) int64, and the bytes of every lane, (R,) int64."""
+    """Convert code lengths in bits to the first bit of each code, (M,) int64, and the lane sizes, (R,) int64."""
     lanes, entries = lane_count(rows), lane_rows(rows) * rows.k
     length_RE = pad(length_M, (0, lanes * entries - rows.kept)).view(lanes, entries)
     size_R = (length_RE.sum(1) + 7) // 8
@@ -129,12 +129,12 @@ def rice_starts(length_M: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
 
 @operator()
 def rice_decode(bytes: list[Tensor], count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
-    """(B,) uint8 of P peers -> (P, M) int32 and whether the bytes of each were good, (P,)."""
+    """Decode (B,) uint8 of P peers to (P, M) int32 and whether the bytes of each are valid, (P,)."""
     return each(lambda byte_B: rice_decode_one(byte_B, Rows(count, chunk, k)), bytes)
 
 
 def rice_decode_one(byte_B: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    """(B,) uint8 -> (M,) int32 and whether the bytes were good."""
+    """Decode (B,) uint8 to (M,) int32 and whether the bytes are valid."""
     size_R = rice_lane_bytes(byte_B, rows)
     if size_R is None:
         return no_positions(byte_B, rows)
@@ -145,7 +145,7 @@ def rice_decode_one(byte_B: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
 
 
 def rice_gaps(byte_B: Tensor, size_R: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    """The lanes -> (M,) int64 gaps, and whether all lanes ended in their last byte with zeros to its end."""
+    """Decode the lanes to (M,) int64 gaps, and whether every lane ends in its last byte, padded with zeros."""
     b, entries, end_R = rice_bits(rows), lane_rows(rows) * rows.k, 8 * size_R.cumsum(0)
     bit_T = pad(unpack_codes(byte_B, 1, 8 * byte_B.numel()), (0, 2))
     one_T, next_T = rice_codes(bit_T, b)
@@ -158,14 +158,17 @@ def rice_gaps(byte_B: Tensor, size_R: Tensor, rows: Rows) -> tuple[Tensor, Tenso
 
 
 def rice_codes(bit_T: Tensor, b: int) -> tuple[Tensor, Tensor]:
-    """For a code that began at each bit: its one, and where the next one begins; the last, extra bit when nowhere."""
+    """For a code that starts at each bit, return the bit of its one and the start of the next code.
+
+    Both are the last, extra bit if they do not exist.
+    """
     nowhere = len(bit_T) - 1
     one_T = torch.where(bit_T > 0, upto(len(bit_T), bit_T), nowhere).flip(0).cummin(0).values.flip(0)
     return one_T, (one_T + 1 + b).where(one_T + 1 + b < nowhere, nowhere)
 
 
 def follow(next_T: Tensor, start_R: Tensor, entries: int) -> Tensor:
-    """(R,) first bits -> (R, E): start, next[start], next[next[start]], ... by doubling: log2 E steps for all lanes."""
+    """Return start, next[start], next[next[start]], ..., (R, E), by doubling: log2 E steps for all lanes."""
     start_RE = start_R[:, None]
     while start_RE.shape[1] < entries:
         start_RE = torch.cat([start_RE, next_T[start_RE]], dim=1)
@@ -177,29 +180,29 @@ def follow(next_T: Tensor, start_R: Tensor, entries: int) -> Tensor:
 
 
 def elias_fano_bits(rows: Rows) -> int:
-    """l = floor(log2(chunk / k))."""
+    """Return l = floor(log2(chunk / k))."""
     return (rows.chunk // rows.k).bit_length() - 1
 
 
 def elias_fano_bytes(length: int, kept: int, low: int) -> int:
-    """Bytes of a row that keeps `kept` of `length`."""
+    """Return the bytes of a row that keeps `kept` of `length` values."""
     return (kept * (low + 1) + ((length - 1) >> low) + 7) // 8
 
 
 def blocks(rows: Rows) -> list[tuple[int, int, int]]:
-    """(rows, length, kept) of the whole chunks and of the ragged one, those that there are."""
+    """Return (rows, length, kept) of the full chunks and of the ragged chunk, without empty ones."""
     both = [(rows.whole, rows.chunk, rows.k), (1, rows.rest, rows.kept_of_rest)]
     return [block for block in both if block[0] * block[1]]
 
 
 def block_bytes(rows: Rows) -> list[int]:
-    """Bytes of each block."""
+    """Return the bytes of each block."""
     return [number * elias_fano_bytes(length, kept, elias_fano_bits(rows)) for number, length, kept in blocks(rows)]
 
 
 @operator()
 def elias_fano_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
-    """(M,) int32 -> (B,) uint8. Raises ValueError on positions that are not valid."""
+    """Encode (M,) int32 to (B,) uint8. Raises ValueError on invalid positions."""
     rows = Rows(count, chunk, k)
     check_valid(valid(position_M, rows))
     cut = position_M.long().split([number * kept for number, _, kept in blocks(rows)])
@@ -211,7 +214,7 @@ def elias_fano_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Ten
 
 
 def elias_fano_rows(position_CK: Tensor, length: int, low: int) -> Tensor:
-    """Rows of one shape -> their bytes, one behind the other."""
+    """Encode rows of equal shape to their concatenated bytes."""
     number, kept = position_CK.shape
     low_l = upto(low, position_CK)
     bit_CT = position_CK.new_zeros(number, 8 * elias_fano_bytes(length, kept, low), dtype=torch.uint8)
@@ -222,12 +225,12 @@ def elias_fano_rows(position_CK: Tensor, length: int, low: int) -> Tensor:
 
 @operator()
 def elias_fano_decode(bytes: list[Tensor], count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
-    """(B,) uint8 of P peers -> (P, M) int32 and whether the bytes of each were good, (P,)."""
+    """Decode (B,) uint8 of P peers to (P, M) int32 and whether the bytes of each are valid, (P,)."""
     return each(lambda byte_B: elias_fano_decode_one(byte_B, Rows(count, chunk, k)), bytes)
 
 
 def elias_fano_decode_one(byte_B: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    """(B,) uint8 -> (M,) int32 and whether the bytes were good."""
+    """Decode (B,) uint8 to (M,) int32 and whether the bytes are valid."""
     if byte_B.numel() != sum(block_bytes(rows)):
         return no_positions(byte_B, rows)
     parts = zip(byte_B.split(block_bytes(rows)), blocks(rows), strict=True)
@@ -237,7 +240,7 @@ def elias_fano_decode_one(byte_B: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
 
 
 def elias_fano_positions(byte_B: Tensor, number: int, length: int, kept: int, low: int) -> tuple[Tensor, Tensor]:
-    """Rows of one shape -> (C * K,) int32, and whether all have as many ones and zeros as they must."""
+    """Decode rows of equal shape to (C * K,) int32 and whether all have the required number of ones and zeros."""
     bit_CT = unpack_codes(byte_B, 1, 8 * byte_B.numel()).view(number, -1)
     low_CT, high_CT = bit_CT[:, : kept * low], bit_CT[:, kept * low :]
     low_CK = (low_CT.reshape(number, kept, low).long() << upto(low, byte_B)).sum(2)
@@ -250,18 +253,18 @@ def elias_fano_positions(byte_B: Tensor, number: int, length: int, kept: int, lo
 
 
 def upto(count: int, like: Tensor) -> Tensor:
-    """0, 1 .. count - 1 on the device of `like`."""
+    """Return 0, 1 .. count - 1 on the device of `like`."""
     return torch.arange(count, device=like.device)
 
 
 def each(decode: Callable[[Tensor], tuple[Tensor, Tensor]], bytes_P: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """One peer's bytes after the other's: (P, M) int32 and whether the bytes of each were good, (P,)."""
+    """Decode the bytes of peers one by one: (P, M) int32 and whether the bytes of each are valid, (P,)."""
     position, good = zip(*(decode(byte_B) for byte_B in bytes_P), strict=True)
     return torch.stack(position), torch.stack(good)
 
 
 def no_positions(byte_B: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    """What is decoded from bytes that are not even looked at."""
+    """Return the result for bytes that are rejected without decoding."""
     return byte_B.new_zeros(rows.kept, dtype=torch.int32), byte_B.new_zeros((), dtype=torch.bool)
 
 

@@ -1,4 +1,4 @@
-"""Select, quantize and pack in plain torch: the definition that every faster kernel must equal.
+"""Select, quantize and pack in plain torch: the definition that every faster kernel must match.
 
 C chunks, L chunk length, K kept per chunk, M values in all, G groups.
 """
@@ -12,11 +12,11 @@ from torch import Tensor
 
 
 def topk_rows(x_CL: Tensor, k: int) -> Tensor:
-    """Positions of the k largest magnitudes of each row, ascending; ties go to the lowest position.
+    """Return the positions of the k largest magnitudes of each row, ascending. Ties go to the lowest position.
 
-    (C, L) float -> (C, k) int64. `torch.topk` leaves ties open, so it only gives the k-th magnitude: everything above
-    it is kept, and what is equal to it fills up from the left. Magnitudes are the bits of a float32 without its sign,
-    as integers: the same order, in which a NaN is above infinity.
+    (C, L) float -> (C, k) int64. `torch.topk` does not define the order of ties, so only the k-th magnitude is used.
+    All larger values are kept, then equal values from the left. Magnitudes are compared as integers: the bits of a
+    float32 without its sign. The order is the same, with NaN above infinity.
     """
     size_CL = x_CL.float().abs().view(torch.int32)
     kth_C1 = size_CL.topk(k, dim=1).values[:, -1:]
@@ -28,10 +28,10 @@ def topk_rows(x_CL: Tensor, k: int) -> Tensor:
 
 
 def mean_split(x_GL: Tensor) -> tuple[Tensor, Tensor]:
-    """Two bits a value and two magnitudes a row: (G, L) -> code (G, L) uint8, level (G, 2) bfloat16.
+    """Quantize to two bits per value and two magnitudes per row: (G, L) -> code (G, L) uint8, level (G, 2) bfloat16.
 
     code = 2 * (x < 0) + (|x| > mean of |x|); level = mean of the |x| with magnitude bit 0, and with magnitude bit 1.
-    Means are taken in float64 so that no input of the float32 range overflows and the order of summing cannot matter.
+    Means are computed in float64, so that no float32 input overflows and the order of summation does not matter.
     A row without a value above its mean (all equal) gets the lower level twice.
     """
     size_GL = x_GL.abs().double()
@@ -46,13 +46,13 @@ def mean_split(x_GL: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def mean_split_decode(code_GL: Tensor, level_G2: Tensor) -> Tensor:
-    """The inverse lookup: code (G, L) uint8, level (G, 2) -> (G, L) float32."""
+    """Look up the values of codes: code (G, L) uint8, level (G, 2) -> (G, L) float32."""
     size_GL = level_G2.float().gather(1, (code_GL & 1).long())
     return torch.where(code_GL >= 2, -size_GL, size_GL)
 
 
 def pack_bits(value_M: Tensor, bits: int) -> Tensor:
-    """M integers below 2**bits -> ceil(M * bits / 8) uint8; the first value sits in the lowest bits."""
+    """Pack M integers below 2**bits into ceil(M * bits / 8) uint8; the first value is in the lowest bits."""
     place = torch.arange(bits, device=value_M.device)
     bit = ((value_M.view(-1, 1).int() >> place) & 1).to(torch.uint8).view(-1)
     byte_B8 = torch.nn.functional.pad(bit, (0, -bit.numel() % 8)).view(-1, 8)
@@ -60,7 +60,7 @@ def pack_bits(value_M: Tensor, bits: int) -> Tensor:
 
 
 def unpack_bits(packed: Tensor, bits: int, count: int) -> Tensor:
-    """The inverse of `pack_bits`: uint8 bytes -> (count,) int32. Raises ValueError when the length is wrong."""
+    """Invert `pack_bits`: uint8 bytes -> (count,) int32. Raises ValueError if the length is wrong."""
     if packed.dtype != torch.uint8 or packed.numel() != packed_bytes(count, bits):
         raise ValueError(f"{packed.numel()} bytes cannot hold {count} values of {bits} bits")
     eight = torch.arange(8, dtype=torch.uint8, device=packed.device)
@@ -69,19 +69,19 @@ def unpack_bits(packed: Tensor, bits: int, count: int) -> Tensor:
 
 
 def packed_bytes(count: int, bits: int) -> int:
-    """Bytes that `pack_bits` needs for `count` values."""
+    """Return the number of bytes that `pack_bits` needs for `count` values."""
     return (count * bits + 7) // 8
 
 
 def pack_codes(code_N: Tensor, bits: int) -> Tensor:
-    """`pack_bits` for codes of 1, 2, 4 or 8 bits, byte for byte the same, without spreading them out to single bits."""
+    """Pack codes of 1, 2, 4 or 8 bits: the same bytes as `pack_bits`, without expanding codes to single bits."""
     per_byte = 8 // bits
     code_B = torch.nn.functional.pad(code_N.to(torch.uint8), (0, -code_N.numel() % per_byte)).view(-1, per_byte)
     return (code_B << code_places(bits, code_N.device)).sum(1, dtype=torch.uint8)
 
 
 def unpack_codes(packed: Tensor, bits: int, count: int) -> Tensor:
-    """The inverse of `pack_codes`: uint8 bytes -> (count,) uint8. Raises ValueError when the length is wrong."""
+    """Invert `pack_codes`: uint8 bytes -> (count,) uint8. Raises ValueError if the length is wrong."""
     if packed.dtype != torch.uint8 or packed.numel() != packed_bytes(count, bits):
         raise ValueError(f"{packed.numel()} bytes cannot hold {count} codes of {bits} bits")
     code_B = (packed.view(-1, 1) >> code_places(bits, packed.device)) & (2**bits - 1)
@@ -89,14 +89,14 @@ def unpack_codes(packed: Tensor, bits: int, count: int) -> Tensor:
 
 
 def code_places(bits: int, device: torch.device) -> Tensor:
-    """Where in a byte each code begins."""
+    """Return the first bit of each code within a byte."""
     return torch.arange(0, 8, bits, dtype=torch.uint8, device=device)
 
 
 def pack_gaps(position_M: Tensor, count: int) -> Tensor:
-    """Ascending positions below `count` -> uint8 gaps, `count` itself as the last one, so that a cut stream shows.
+    """Encode ascending positions below `count` as uint8 gaps, with `count` as the last one, to detect truncation.
 
-    A gap is how many positions are skipped: g // 255 bytes of 255, then one of g % 255.
+    A gap is the number g of skipped positions: g // 255 bytes of 255, then a byte of g % 255.
     """
     end_1 = position_M.new_tensor([count])
     gap_M = torch.cat([position_M, end_1]).diff(prepend=position_M.new_tensor([-1])) - 1
@@ -107,7 +107,7 @@ def pack_gaps(position_M: Tensor, count: int) -> Tensor:
 
 
 def unpack_gaps(byte_B: Tensor, count: int, at_most: int) -> Tensor:
-    """The inverse of `pack_gaps`: (M,) int64. Raises ValueError unless 0 .. at_most positions end at `count`."""
+    """Invert `pack_gaps`: return (M,) int64. Raises ValueError unless 0 .. at_most positions end at `count`."""
     if byte_B.dtype != torch.uint8 or byte_B.dim() != 1 or not 1 <= byte_B.numel() <= at_most + 1 + count // 255:
         raise ValueError(f"{byte_B.numel()} bytes of gaps for at most {at_most} of {count} positions")
     last_B = byte_B != 255
@@ -118,18 +118,18 @@ def unpack_gaps(byte_B: Tensor, count: int, at_most: int) -> Tensor:
 
 
 def to_scale(size_G: Tensor) -> Tensor:
-    """Magnitudes -> bfloat16, the largest finite one instead of an overflow."""
+    """Convert magnitudes to bfloat16, clamped to its largest finite value."""
     return size_G.clamp(max=torch.finfo(torch.bfloat16).max).to(torch.bfloat16)
 
 
 def nonzero_scale(scale_G: Tensor) -> Tensor:
-    """(G,) bfloat16 -> (G, 1) float32 to divide by: 1 where the scale is 0, so that what is tiny becomes code 0."""
+    """Return divisors: (G,) bfloat16 -> (G, 1) float32, 1 where the scale is 0, so that tiny values get code 0."""
     scale_G1 = scale_G.float()[:, None]
     return torch.where(scale_G1 > 0, scale_G1, 1.0)
 
 
 def uniform_rows(x_GL: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """The nearest of 2^bits - 1 evenly spaced levels: (G, L) -> code (G, L) uint8, scale (G,) bfloat16.
+    """Quantize to the nearest of 2^bits - 1 evenly spaced levels: (G, L) -> code (G, L) uint8, scale (G,) bfloat16.
 
     top = 2^(bits-1) - 1;  scale = max |x| / top;  code = top + round(x / scale), half to even, within 0 .. 2 top
     """
@@ -140,7 +140,7 @@ def uniform_rows(x_GL: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
 
 def uniform_rows_decode(code_GL: Tensor, scale_G: Tensor, bits: int) -> Tensor:
-    """The inverse of `uniform_rows`. Raises ValueError on the one code that has no level."""
+    """Invert `uniform_rows`. Raises ValueError on the one code without a level."""
     top = 2 ** (bits - 1) - 1
     if (code_GL > 2 * top).any():
         raise ValueError(f"a code is above {2 * top}")
@@ -148,16 +148,18 @@ def uniform_rows_decode(code_GL: Tensor, scale_G: Tensor, bits: int) -> Tensor:
 
 
 def uniform_levels(code_GL: Tensor, scale_G: Tensor, bits: int) -> Tensor:
-    """The same for codes that need no check: (code - top) * scale, float32, kept finite where the scale is."""
+    """Decode codes without checking them: (code - top) * scale, float32, clamped to stay finite."""
     top = 2 ** (bits - 1) - 1
     largest = torch.finfo(torch.float32).max
     return ((code_GL.float() - top) * scale_G.float()[:, None]).clamp(-largest, largest)
 
 
 def fp4_rows(x_GL: Tensor) -> tuple[Tensor, Tensor]:
-    """The nearest of 0 and ± scale * 2^(e - 7), e = 1 .. 7: (G, L) -> code (G, L) uint8, scale (G,) bfloat16.
+    """Quantize to the nearest of 0 and ± scale * 2^(e - 7), e = 1 .. 7.
 
-    code = 8 * (x < 0) + e, e = 0 for zero; scale = max |x|. Half way between two levels the smaller one is taken.
+    (G, L) -> code (G, L) uint8, scale (G,) bfloat16.
+
+    code = 8 * (x < 0) + e, e = 0 for zero; scale = max |x|. Ties go to the smaller level.
     """
     middle_7 = torch.tensor([2.0**-7, *(1.5 * 2.0**e for e in range(-6, 0))], device=x_GL.device)
     scale_G = to_scale(x_GL.abs().amax(1))
@@ -166,18 +168,18 @@ def fp4_rows(x_GL: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fp4_rows_decode(code_GL: Tensor, scale_G: Tensor) -> Tensor:
-    """The inverse lookup, (G, L) float32."""
+    """Look up the values of codes: (G, L) float32."""
     size_8 = torch.tensor([0.0, *(math.ldexp(1.0, e) for e in range(-6, 1))], device=code_GL.device)
     level_16 = torch.cat([size_8, -size_8])
     return level_16[code_GL.long()] * scale_G.float()[:, None]
 
 
 def sign_rows(x_GL: Tensor) -> tuple[Tensor, Tensor]:
-    """A sign a value and the mean magnitude a row: (G, L) -> code (G, L) uint8, 1 where x < 0; scale (G,) bfloat16."""
+    """Quantize to sign and mean magnitude per row: (G, L) -> code (G, L) uint8, 1 if x < 0; scale (G,) bfloat16."""
     return (x_GL < 0).to(torch.uint8), to_scale(x_GL.abs().double().mean(1))
 
 
 def sign_rows_decode(code_GL: Tensor, scale_G: Tensor) -> Tensor:
-    """The inverse: ± scale, (G, L) float32."""
+    """Return ± scale, (G, L) float32, for the codes of `sign_rows`."""
     scale_G1 = scale_G.float()[:, None]
     return torch.where(code_GL > 0, -scale_G1, scale_G1)

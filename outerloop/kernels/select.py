@@ -1,11 +1,11 @@
-"""The launch pass: slow, fast and residual in, the kept positions and values of every chunk out; nothing dense written.
+"""The launch pass: compute the kept positions and values of every chunk, without dense output.
 
     x = (slow − fast) + residual · β;    kept = the k largest of |x| in each chunk, ties to the lowest position
 
-The residual is float32, or int8 with scales as `eight_bit` defines them; then a chunk that another one follows is a
-multiple of its blocks.
+The residual is float32, or int8 with scales as defined in `eight_bit`; then every chunk but the last is a multiple of
+its blocks.
 
-The functions here are the definition, in plain torch; `cpu/select.py` is the same pass in one sweep.
+The functions in this file are the definition, in plain torch; `cpu/select.py` is the same pass in one sweep.
 N values, C chunks, L chunk length, K kept per chunk, M kept in all.
 """
 
@@ -23,7 +23,7 @@ from outerloop.kernels.rows import Rows, split_rows
 
 
 def offer(slow: Tensor, fast: Tensor | None, residual: Tensor | None, beta: float) -> Tensor:
-    """(slow − fast) + residual · β in float32, each product and sum rounded; what is None is left out."""
+    """Return (slow − fast) + residual · β in float32, each product and sum rounded; None terms are left out."""
     x = slow if fast is None else slow - fast.float()
     return x if residual is None else x + residual * beta
 
@@ -32,11 +32,11 @@ def offer(slow: Tensor, fast: Tensor | None, residual: Tensor | None, beta: floa
 def select(
     slow: Tensor, fast: Tensor | None, residual: Tensor | None, scale: Tensor | None, beta: float, chunk: int, k: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Position in its chunk and value of what is kept, and the sum of (slow − fast)².
+    """Select the kept values. Return their positions in their chunks, the values, and the sum of (slow − fast)².
 
     All inputs have N values, contiguous: slow and residual float32, fast float32 or bfloat16. With `scale` the residual
     is codes: (B, 256) int8 and (B, 1) float32. Returns (M,) int32 ascending inside each chunk, (M,) float32, and (1,)
-    float64. A NaN or infinity in a chunk is always kept.
+    float64. If a chunk contains NaN or infinity, at least one is kept.
     """
     rows = Rows(slow.numel(), chunk, k)
     held = None if residual is None else read_residual(residual, scale, slow.shape)
@@ -54,12 +54,12 @@ def _(
 
 
 def topk_positions(x_N: Tensor, rows: Rows) -> Tensor:
-    """Where the largest magnitudes of every chunk are, as many as `rows` keep: (M,) int32, ascending inside a chunk."""
+    """Return the positions of the largest magnitudes of every chunk, by `rows`: (M,) int32, ascending in a chunk."""
     picked = [topk_rows(x_CL, replace(rows, count=x_CL.shape[1]).kept) for x_CL in split_rows(x_N, rows.chunk)]
     return torch.cat([x_N.new_zeros(0, dtype=torch.int32), *(index_CK.view(-1).int() for index_CK in picked)])
 
 
 def absolute(position_M: Tensor, rows: Rows) -> Tensor:
-    """Positions in their chunks -> (M,) int64 positions in the tensor."""
+    """Convert positions in chunks to (M,) int64 positions in the tensor."""
     row_M = (torch.arange(rows.kept, device=position_M.device) // rows.k).clamp(max=max(0, rows.chunks - 1))
     return position_M.long() + row_M * rows.chunk

@@ -1,6 +1,6 @@
-"""Compiled loops on several cores, as many as torch has threads: each takes a share of the rows, or whole tensors.
+"""Run compiled loops on as many cores as torch has threads: split by rows, or by whole tensors.
 
-The loops release the GIL and every row's result depends on that row alone, so the number of threads changes nothing.
+The loops release the GIL. The result of a row depends on that row only, so the number of threads changes nothing.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 GRAIN = 1 << 16
-"""Values below which a second thread costs more than it saves."""
+"""Number of values below which a second thread costs more than it saves."""
 
 
 class Here(threading.local):
-    """alone: in this thread a loop is not shared, because others work on tensors of their own."""
+    """Thread-local state. alone: do not split loops of this thread, because the other threads process other tensors."""
 
     alone = False
 
@@ -31,7 +31,7 @@ HERE = Here()
 
 
 def share(loop: Callable[[int, int], None], rows: int, *, values: int) -> None:
-    """Call loop(start, stop) so that 0 .. rows is covered once; `values` is how many values the rows hold."""
+    """Call loop(start, stop) on several threads, so that 0 .. rows is covered once. The rows hold `values` values."""
     threads = 1 if HERE.alone else min(torch.get_num_threads(), rows, max(1, values // GRAIN))
     if threads <= 1:
         return loop(0, rows)
@@ -44,7 +44,7 @@ def share(loop: Callable[[int, int], None], rows: int, *, values: int) -> None:
 
 
 def share_all(loops: Sequence[Callable[[int, int], None]], rows: int, *, values: int) -> None:
-    """`share` for loops of `rows` rows each, which hold `values` values each: every thread takes its share of all."""
+    """Apply `share` to all rows of several loops together. Each loop has `rows` rows with `values` values in total."""
 
     def part(first: int, stop: int) -> None:
         for i in range(first // rows, -(-stop // rows)):
@@ -55,10 +55,10 @@ def share_all(loops: Sequence[Callable[[int, int], None]], rows: int, *, values:
 
 
 def across(work: Callable[[Item], Result], items: Sequence[Item], values: Sequence[int]) -> list[Result]:
-    """work(item) of all, in their order. Each thread does whole items, which so stay in the cache of its core.
+    """Return work(item) of all items in order. Each thread processes whole items, which stay in its core's cache.
 
-    values: how many each item has. Those that would keep one thread busy after the others come first, one by one, and
-    their loops are shared. Raises what the first item that failed raised, once all are done.
+    values: the number of values of each item. Items so large that their thread would finish last are processed
+    first, one by one, with shared loops. Once all are done, raises the error of the first item that failed.
     """
     threads = 1 if HERE.alone else torch.get_num_threads()
     if threads == 1:
@@ -80,7 +80,7 @@ def across(work: Callable[[Item], Result], items: Sequence[Item], values: Sequen
         HERE.alone = True
         try:
             with torch.set_grad_enabled(grad):
-                for i in small:  # taking the next one is a step that the GIL lets no other thread into
+                for i in small:  # taking the next one is atomic under the GIL
                     do(i)
         finally:
             HERE.alone = False
@@ -90,9 +90,9 @@ def across(work: Callable[[Item], Result], items: Sequence[Item], values: Sequen
     others = [pool(threads).submit(some) for _ in range(min(threads - 1, total // GRAIN))]
     try:
         some()
-    finally:  # nobody works on tensors behind the back of one who was interrupted
+    finally:  # after an interrupt, no other thread may still work on the tensors
         for other in others:
-            if not other.cancel():  # that has not even begun
+            if not other.cancel():  # cancelled before it started
                 other.result()
     if failed:
         raise failed[min(failed)]
@@ -100,12 +100,12 @@ def across(work: Callable[[Item], Result], items: Sequence[Item], values: Sequen
 
 
 def keep_to(cores: int) -> None:
-    """What this thread computes with, whatever others say: torch looks up the last that was said when it is asked."""
+    """Fix the number of cores of this thread, whatever other threads set. Torch adopts a setting when queried."""
     torch.set_num_threads(cores)
     torch.get_num_threads()
 
 
 @cache
 def pool(threads: int) -> ThreadPoolExecutor:
-    """The threads beside the caller's, kept for the life of the process."""
+    """Return the pool of threads that work alongside the caller; it is kept until the process ends."""
     return ThreadPoolExecutor(threads - 1, thread_name_prefix="outerloop-kernel")

@@ -1,6 +1,6 @@
-"""The two-bit code of kept values: `mean_split` of every group, four codes a byte.
+"""The two-bit code of kept values: `mean_split` of every group, four codes per byte.
 
-N values, G groups of `group` values, the last one may be shorter, P peers.
+N values, G groups of `group` values (the last group may be shorter), P peers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from outerloop.kernels.rows import split_rows, split_rows_of_levels
 
 @operator()
 def two_bit_encode(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
-    """(N,) float32 -> code ceil(N / 4) uint8, level (G, 2) bfloat16."""
+    """Encode (N,) float32 to code ceil(N / 4) uint8, level (G, 2) bfloat16."""
     coded = [mean_split(x_GL) for x_GL in split_rows(x, group)]
     code_N = torch.cat([code.view(-1) for code, _ in coded] or [x.new_zeros(0, dtype=torch.uint8)])
     return pack_codes(code_N, 2), torch.cat([level for _, level in coded] or [x.new_zeros(0, 2, dtype=torch.bfloat16)])
@@ -23,12 +23,12 @@ def two_bit_encode(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
 
 @operator()
 def two_bit_decode(code: list[Tensor], level: list[Tensor], count: int, group: int) -> Tensor:
-    """The inverse, of what P peers sent: (P, count) float32. P is at least 1."""
+    """Decode the codes and levels of P >= 1 peers to (P, count) float32."""
     return torch.stack([decode_one(*both, count, group) for both in zip(code, level, strict=True)])
 
 
 def decode_one(code: Tensor, level: Tensor, count: int, group: int) -> Tensor:
-    """One peer's (count,) float32."""
+    """Decode the code and levels of one peer to (count,) float32."""
     codes = split_rows(unpack_codes(code, 2, count), group)
     levels = split_rows_of_levels(level, count, group)
     rows = [mean_split_decode(x_GL, part_G2).view(-1) for x_GL, part_G2 in zip(codes, levels, strict=True)]

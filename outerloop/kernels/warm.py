@@ -1,6 +1,6 @@
-"""Compile the loops of the CPU ahead of their first use: `python -m outerloop.kernels.warm`, about ten seconds, once.
+"""Compile the loops of the CPU ahead of their first use. `python -m outerloop.kernels.warm`, about ten seconds, once.
 
-The machine code lies where compiled.py says: in the user's cache.
+The machine code is stored in the user's cache folder: see cpu/compiled.py.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""LoCo (arXiv 2407.04480) as a communication hook of DistributedDataParallel: 4 bits to the owners, 4 bits back.
+"""LoCo (arXiv 2407.04480) as a communication hook of DistributedDataParallel: 4 bits in both directions.
 
-1 + 4/64 bytes a value in place of 8 (times (R - 1) / R): .133x of a float32 ring. Bucket by bucket: the backward pass
-waits for each, so this is for links that are slower than the computation. N values of a bucket, R ranks.
+Sends 1 + 4/64 bytes per value instead of 8 (times (R - 1) / R): 0.133x of a float32 ring. The backward pass waits for
+each bucket, so use this for links that are slower than the computation. N values per bucket, R ranks.
 """
-# Annotations stay objects in this file: register_comm_hook compares them with the types that it expects.
+# No `from __future__ import annotations` in this file: register_comm_hook compares annotations with expected types.
 
 import torch
 from torch import distributed as dist
@@ -13,9 +13,9 @@ from outerloop.loco.state import State
 
 
 def ddp_hook(state: State, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """The mean of all ranks' gradients: `ddp.register_comm_hook(state, outerloop.loco.ddp_hook)`.
+    """Return the mean of all ranks' gradients. Use: `ddp.register_comm_hook(state, outerloop.loco.ddp_hook)`.
 
-    Gradients of any dtype are summed in float32. One rank keeps its own as they are.
+    Gradients of any dtype are summed in float32. With one rank, they stay unchanged.
     """
     mean: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     mean.set_result(averaged(state, bucket))
@@ -24,9 +24,9 @@ def ddp_hook(state: State, bucket: dist.GradBucket) -> torch.futures.Future[torc
 
 
 def averaged(state: State, bucket: dist.GradBucket) -> torch.Tensor:
-    """The bucket's gradients (N,), in place.
+    """Average the bucket's gradients (N,) in place.
 
-    DDP regroups its buckets after the first backward pass: an error of that pass would land on other parameters.
+    The first backward pass keeps no error: DDP regroups its buckets after it, so errors would reach other parameters.
     """
     x_N, group = bucket.buffer(), state.process_group
     ranks = dist.get_world_size(group)

@@ -1,7 +1,7 @@
-"""LoCo (arXiv 2407.04480) in the reduce-scatter of FSDP2: every shard's gradients reach their rank in 4 bits.
+"""LoCo (arXiv 2407.04480) in the reduce-scatter of FSDP2: gradients are sent to the owner of a shard in 4 bits.
 
-1/2 + 2/64 bytes a value in place of 4: .133x of a float32 reduce-scatter. The all-gather of the weights and the
-all-reduce between the replicas of HSDP stay as they are. R ranks, P values a shard.
+Sends 1/2 + 2/64 bytes per value instead of 4: 0.133x of a float32 reduce-scatter. The all-gather of the weights and
+the all-reduce between the replicas of HSDP are unchanged. R ranks, P values per shard.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from outerloop.types import UserError
 
 
 def fsdp_hook(state: State, model: nn.Module) -> None:
-    """From now on all of the model's `fully_shard` modules send gradients through `state`.
+    """Make all `fully_shard` modules of the model send gradients through `state`.
 
     Raises:
-        UserError: if there is none.
+        UserError: if the model has no such module.
     """
     sharded = {name: module for name, module in model.named_modules() if isinstance(module, FSDPModule)}
     if not sharded:
@@ -33,13 +33,13 @@ def fsdp_hook(state: State, model: nn.Module) -> None:
 
 
 class Scatter:
-    """torch's ReduceScatter (`FSDPModule.set_custom_reduce_scatter`) of one module."""
+    """Custom reduce-scatter of one module, for `FSDPModule.set_custom_reduce_scatter` (torch's ReduceScatter)."""
 
     def __init__(self, state: State, name: str) -> None:
         self.state, self.name = state, name
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Memory for the gradients of all ranks, and for those of this one."""
+        """Allocate a buffer for gradients: those of all ranks, or those of this rank."""
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(
@@ -50,14 +50,14 @@ class Scatter:
         op: Any,
         async_op: bool = False,
     ) -> None:
-        """input (R * P,) -> output (P,): the sum or the mean of all ranks' shards, there when this returns.
+        """Reduce input (R * P,) to output (P,): the sum or mean of all ranks' shards. Synchronous.
 
         Raises:
-            UserError: if another factor was set for the gradients.
+            UserError: if `op` is neither sum nor mean, because a gradient divide factor was set.
         """
         if op not in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):
             raise UserError(
-                f"reduce op {op} is neither a sum nor a mean: with a gradient divide factor of your own call"
+                f"reduce op {op} is neither a sum nor a mean: if you set a gradient divide factor, call"
                 " model.set_force_sum_reduction_for_comms(True)"
             )
         ranks = group.size()

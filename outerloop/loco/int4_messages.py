@@ -1,10 +1,10 @@
-"""Pieces of a gradient as 4-bit messages of equal size, one a rank: codes, then the scales of their groups.
+"""Encode pieces of a gradient as 4-bit messages of equal size, one per rank. Each holds codes, then group scales.
 
     scale = max |x| / 7;  code = 7 + round(x / scale);  x̂ = (code - 7) scale        a group: 64 values of one piece
 
-As `compress=int4`, but NaN and infinity pass: their group decodes to NaN, so that a GradScaler sees them.
+Like `compress=int4`, but a group with NaN or infinity decodes to NaN, so that a GradScaler detects it.
 
-R pieces, P values a piece, G groups of all pieces, L values a group, B bytes a message.
+R pieces, P values per piece, G groups of all pieces, L values per group, B bytes per message.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from outerloop.kernels.reference import pack_codes, packed_bytes, uniform_levels
 
 BITS = 4
 GROUP = 64
-"""Values that share a scale; the last group of a piece is filled up with zeros."""
+"""Number of values that share a scale; the last group of a piece is padded with zeros."""
 
 
 def encode(x_RP: Tensor) -> Tensor:
-    """(R, P) float32 -> (R, B) uint8."""
+    """Encode (R, P) float32 to (R, B) uint8."""
     ranks, length = x_RP.shape
     known_RP = torch.where(x_RP.isfinite(), x_RP, torch.nan)
     code_GL, scale_G = uniform_rows(pad(known_RP, (0, -length % GROUP)).view(-1, GROUP), BITS)
@@ -30,7 +30,7 @@ def encode(x_RP: Tensor) -> Tensor:
 
 
 def decode(message_RB: Tensor, length: int) -> Tensor:
-    """(R, B) uint8 of pieces of `length` values -> (R, P) float32."""
+    """Decode (R, B) uint8 to pieces of `length` values, (R, P) float32."""
     ranks, padded = len(message_RB), length + -length % GROUP
     code_RB, scale_RB = message_RB.split([packed_bytes(padded, BITS), 2 * padded // GROUP], dim=1)
     code_GL = unpack_codes(code_RB.reshape(-1), BITS, ranks * padded).view(-1, GROUP)

@@ -1,14 +1,15 @@
-"""What a rank remembers between steps, and the two ways that gradients go: to the owner of a piece, and back to all.
+"""State of a rank between steps, and two exchanges of gradients: to the owner of a piece, and to all ranks.
 
     h = x + e;   q = int4(h);   e ← β e + (1 − β)(h − ĥ)        LoCo (arXiv 2407.04480); e ← 0 every T steps
 
-    scatter   all ranks' q of a piece -> its owner, who sums them in float32      all-to-all
+    scatter   all ranks' q of a piece -> its owner, which sums them in float32     all-to-all
     gather    the mean of every piece, again in 4 bits -> all ranks               all-gather
 
-The paper goes the first way; what then goes to all are the weights, which FSDP2 sends anyway. DDP needs the mean: its
-owner keeps an error for it too, and takes what it decodes, as all do, so that gradients are equal bit for bit.
+The paper uses only the first exchange; then the weights are sent to all ranks, which FSDP2 does anyway. DDP needs the
+mean: the owner of a piece keeps an error for its mean too. All ranks, including the owner, use the decoded mean, so
+that gradients are equal bit for bit.
 
-R ranks, P values a piece, B bytes a message.
+R ranks, P values per piece, B bytes per message.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from outerloop.types import UserError
 
 
 class State:
-    """One a rank and a model; a checkpoint of a rank holds its own `state_dict()`.
+    """LoCo state of one model on one rank; the checkpoint of each rank must contain its `state_dict()`.
 
     Args:
         beta: weight of the old error, 0 .. 1 exclusive.
         reset_every: T, steps between two resets.
-        error_bits: of the stored error, 8 or 32.
-        process_group: the ranks of DDP; None: all. FSDP2 knows its own.
+        error_bits: bits per value of the stored error, 8 or 32.
+        process_group: the ranks of DDP, or None for all. Not used with FSDP2, which passes its own group.
 
     Attributes:
-        bytes_sent: what this rank sent, every copy counted.
-        bytes_float32: what a ring would have sent of the same gradients in float32.
+        bytes_sent: bytes that this rank sent, including every copy.
+        bytes_float32: bytes that a ring would have sent for the same gradients in float32.
 
     Raises:
         UserError: if a setting is out of range.
@@ -55,9 +56,9 @@ class State:
         self.backward_passes = self.bytes_sent = self.bytes_float32 = 0
 
     def scatter(self, name: str | None, x_RP: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-        """Own gradients (R, P) float32, row r for rank r -> the sum (P,) of all ranks' rows for this rank.
+        """Send row r of the gradients (R, P) float32 to rank r. Return the sum (P,) of all ranks' rows for this rank.
 
-        name: of the error; None: without.
+        name: name of the error to use, or None for no error feedback.
         """
         message_RB = self.offer(name, x_RP)
         received_RB = torch.empty_like(message_RB)
@@ -66,7 +67,7 @@ class State:
         return decode(received_RB, x_RP.shape[1]).sum(0)
 
     def gather(self, name: str | None, x_P: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-        """This rank's piece (P,) float32 -> what all ranks decode of all pieces (R, P)."""
+        """Send this rank's piece (P,) float32 to all ranks. Return the decoded pieces of all ranks (R, P)."""
         message_B = self.offer(name, x_P[None])[0]
         received_RB = message_B.new_empty(dist.get_world_size(group), len(message_B))
         dist.all_gather(list(received_RB), message_B, group=group)
@@ -74,9 +75,9 @@ class State:
         return decode(received_RB, len(x_P))
 
     def offer(self, name: str | None, x: Tensor) -> Tensor:
-        """x (R, P) -> its messages (R, B), while the error moves on: what `scatter` and `gather` send.
+        """Encode x (R, P) as messages (R, B) for `scatter` and `gather`, and update the error.
 
-        A group with a value that is not finite adds nothing to the error.
+        A group with a non-finite value adds nothing to the error.
         """
         if name is None:
             return encode(x)
@@ -89,25 +90,25 @@ class State:
         return message
 
     def state_dict(self) -> dict[str, Any]:
-        """The errors of this rank, and what they are of."""
+        """Return the errors of this rank and their shapes."""
         return {"feedback": self.feedback.state_dict(), "shapes": dict(self.shapes)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         self.feedback.load_state_dict(state["feedback"])
         self.shapes = dict(state["shapes"])
 
     def _check(self, name: str, x: Tensor) -> None:
-        """Raises UserError when the error is of other gradients than x."""
+        """Raise UserError if the error does not have the shape of x."""
         known = self.shapes.setdefault(name, list(x.shape))
         if known != list(x.shape):
             raise UserError(
                 f"{name}: the error of {known[0]} pieces of {known[1]} values does not fit gradients of {x.shape[0]} "
-                f"pieces of {x.shape[1]}: begin with a new State() when the model or the number of ranks changed, or "
-                "call model.set_reduce_scatter_unused_params(True) when FSDP2 leaves parameters out of some steps"
+                f"pieces of {x.shape[1]}: start with a new State() if the model or the number of ranks changed, or "
+                "call model.set_reduce_scatter_unused_params(True) if FSDP2 leaves parameters out of some steps"
             )
 
     def _count(self, message_B: Tensor, piece_P: Tensor, ranks: int) -> None:
-        """One of `ranks` equal messages stays here."""
+        """Count the bytes of `ranks` equal messages, without the one that stays on this rank."""
         self.bytes_sent += (ranks - 1) * message_B.numel()
         self.bytes_float32 += (ranks - 1) * 4 * piece_P.numel()

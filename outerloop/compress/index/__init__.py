@@ -1,4 +1,4 @@
-"""AXIS index: kept positions of a sparse payload <-> bytes. One code a file."""
+"""AXIS index: convert the kept positions of a sparse payload to bytes and back. One code per file."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,15 +9,15 @@ from outerloop.kernels.rows import Rows
 
 
 class Index(Protocol):
-    """How the positions that every chunk keeps are written. Canonical: equal positions, equal bytes, and back."""
+    """A code for the kept positions of every chunk. Canonical: equal positions give equal bytes, and vice versa."""
 
     def encode(self, position_M: Tensor, rows: Rows) -> Tensor:
-        """(M,) int32 -> (B,) uint8. Raises ValueError unless the M = rows.kept ascend strictly inside their chunk."""
+        """Encode (M,) int32 to (B,) uint8. Raises ValueError unless M = rows.kept ascend strictly in their chunk."""
         ...
 
     def decode(self, bytes_P: Sequence[Tensor], rows: Rows) -> Tensor:
-        """What P peers sent, (B,) uint8 each -> (P, M) int32.
+        """Decode the bytes of P peers, (B,) uint8 each, to (P, M) int32.
 
-        Raises ValueError on bytes that `encode` does not give for any positions.
+        Raises ValueError on bytes that `encode` does not return for any positions.
         """
         ...

@@ -1,4 +1,4 @@
-"""What the codes share: bytes that are not theirs are refused before and after decoding."""
+"""Common checks of the codes: refuse invalid bytes before and after decoding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outerloop.kernels.rows import Rows
 def decoded(
     decode: Callable[[list[Tensor], int, int, int], tuple[Tensor, Tensor]], bytes_P: Sequence[Tensor], rows: Rows
 ) -> Tensor:
-    """(B,) uint8 of P peers -> (P, M) int32 by an op that says which are good. Raises ValueError unless all are."""
+    """Decode (B,) uint8 of P peers to (P, M) int32. `decode` marks valid bytes. Raises ValueError unless all are."""
     for byte_B in bytes_P:
         if byte_B.dtype != torch.uint8 or byte_B.dim() != 1:
             raise ValueError(f"positions as {byte_B.dtype} of shape {tuple(byte_B.shape)}, not as a row of bytes")
@@ -21,7 +21,7 @@ def decoded(
     for byte_B, good in zip(bytes_P, good_P.tolist(), strict=True):
         if not good:
             raise ValueError(
-                f"{byte_B.numel()} bytes are no code of positions that ascend in chunks of {rows.chunk},"
+                f"{byte_B.numel()} bytes are not a valid code of ascending positions in chunks of {rows.chunk},"
                 f" {rows.k} in each, {rows.kept} in all"
             )
     return position_PM

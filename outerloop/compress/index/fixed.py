@@ -1,4 +1,4 @@
-"""Kept positions in ceil(log2 chunk) bits each: 12 at chunk 4096, however many are kept. In plain torch."""
+"""Kept positions in ceil(log2 chunk) bits each: 12 bits at chunk 4096, for any k. In plain torch."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from outerloop.kernels.rows import Rows
 
 
 class Fixed:
-    """All bits of every position, one behind the other; the last byte filled up with zeros."""
+    """Fixed-width index: all bits of every position, concatenated; the last byte is padded with zeros."""
 
     def encode(self, position_M: Tensor, rows: Rows) -> Tensor:
-        """(M,) int32 -> (B,) uint8. Raises ValueError on positions that do not ascend strictly inside their chunk."""
+        """Encode (M,) int32 to (B,) uint8. Raises ValueError unless positions ascend strictly inside their chunk."""
         check_valid(valid(position_M, rows))
         return pack_bits(position_M, (rows.chunk - 1).bit_length())
 
     def decode(self, bytes_P: Sequence[Tensor], rows: Rows) -> Tensor:
-        """(B,) uint8 of P peers -> (P, M) int32. Raises ValueError on bytes that encode never gives."""
+        """Decode (B,) uint8 of P peers to (P, M) int32. Raises ValueError on bytes that `encode` never returns."""
         return decoded(fixed_decode, bytes_P, rows)
 
 
 def fixed_decode(bytes_P: list[Tensor], count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
-    """(B,) uint8 of P peers -> (P, M) int32 and whether the bytes are good, (P,)."""
+    """Decode (B,) uint8 of P peers to (P, M) int32 and whether each peer's bytes are valid, (P,)."""
     return each(lambda byte_B: fixed_decode_one(byte_B, Rows(count, chunk, k)), bytes_P)
 
 
 def fixed_decode_one(byte_B: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    """(B,) uint8 -> (M,) int32 and whether the bytes are good."""
+    """Decode (B,) uint8 to (M,) int32 and whether the bytes are valid."""
     bits = (rows.chunk - 1).bit_length()
     if byte_B.numel() != packed_bytes(rows.kept, bits):
         return no_positions(byte_B, rows)

@@ -1,4 +1,4 @@
-"""Tensors as the flat arrays that compiled loops take; bfloat16, which numpy lacks, as its upper 16 bits."""
+"""Convert tensors to the flat arrays that compiled loops take. bfloat16, which numpy lacks, becomes uint16."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch import Tensor
 from outerloop.kernels.cpu.compiled import compiled
 
 NOTHING = np.empty(0, np.float32)
-"""What an optional array is when it is not there."""
+"""Stands for an optional array that is absent."""
 LINE = 16
-"""float32 values in a cache line."""
+"""Number of float32 values in a cache line."""
 
 
 def array_of(x: Tensor | None) -> Any:
-    """(N,) float32, or uint16 for bfloat16; a view of a contiguous tensor."""
+    """Return a view of a contiguous tensor: (N,) float32, or uint16 for bfloat16; NOTHING for None."""
     if x is None:
         return NOTHING
     flat = x.detach().view(-1)
@@ -28,24 +28,24 @@ def array_of(x: Tensor | None) -> Any:
 
 
 def convert(source: Any, target: Any) -> None:
-    """target[: source.size] = source, rounded to nearest even where that narrows. Compiled code only."""
+    """Set target[: source.size] = source; narrowing rounds to nearest even. Only for compiled code."""
     raise NotImplementedError
 
 
 def float_row(source: Any, start: int, n: int, buffer: Any) -> Any:
-    """(n,) float32 to be read: values start .. start + n where they lie, or widened in a buffer. Compiled code only."""
+    """Return values start .. start + n as float32, to read: a view, or widened in `buffer`. Only for compiled code."""
     raise NotImplementedError
 
 
 def place(context: Any, builder: Any, kind: Any, array: Any, index: Any, what: Any) -> Any:
-    """For an intrinsic: the pointer to what begins at array[index]; `kind` is the array's numba type, `what` LLVM's."""
+    """Return the pointer to array[index], for an intrinsic. `kind`: the array's numba type; `what`: the LLVM type."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [index]), what.as_pointer())
 
 
 @intrinsic
 def prefetch(typing_context, array, index):
-    """Ask for the cache line of array[index], to be there in the second-level cache when it is read."""
+    """Prefetch the cache line of array[index] into the second-level cache."""
 
     def generate(context, builder, signature, args):
         byte, i32 = ir.IntType(8), ir.IntType(32)
@@ -61,7 +61,7 @@ def prefetch(typing_context, array, index):
 
 @overload(convert)
 def convert_of(source, target):
-    """By the types of the two."""
+    """Choose the implementation of `convert` by the types of source and target."""
 
     def copy(source, target):
         for i in range(source.size):
@@ -85,7 +85,7 @@ def convert_of(source, target):
 
 @overload(float_row)
 def float_row_of(source, start, n, buffer):
-    """By the type of the source."""
+    """Choose the implementation of `float_row` by the type of the source."""
 
     def here(source, start, n, buffer):
         return source[start : start + n]
@@ -99,7 +99,7 @@ def float_row_of(source, start, n, buffer):
 
 @compiled
 def ask_for(inputs, start, stop):
-    """Ask for values start .. stop, those that there are, of (slow, fast, residual); the latter two may be NOTHING."""
+    """Prefetch the existing values start .. stop of (slow, fast, residual); the latter two may be NOTHING."""
     slow, fast, residual = inputs
     for i in range(start, min(stop, slow.size), LINE):
         prefetch(slow, i)
@@ -111,7 +111,7 @@ def ask_for(inputs, start, stop):
 
 @compiled
 def sum_of_squares(x, n):
-    """Σ x² of the first n, in 64 float32 sums side by side: they fill vectors, and are exact enough for a metric."""
+    """Return Σ x² of the first n values. 64 parallel float32 sums: vectorized, and accurate enough for a metric."""
     lanes = np.zeros(64, np.float32)
     whole = n // 64
     for block in range(whole):

@@ -1,9 +1,9 @@
-"""Streams of bits for compiled loops, 64 at a time: stored 8 bytes at once, loaded 8 bytes from where a reader stands.
+"""Bit streams for compiled loops, 64 bits at a time: each load and store moves 8 bytes.
 
-Every load and store is held against the end of its array, so bytes of any kind are never read past an end.
+Every load and store is checked against the end of its array, so arbitrary bytes are never read past the end.
 
-Names: `at` counts bits, `i` and `end` bytes; `word` holds `fill` bits that wait to be stored, fewer than 8 between two
-calls of `flush`.
+Names: `at` counts bits; `i` and `end` count bytes; `word` holds `fill` bits that are not stored yet, fewer than 8
+between two calls of `flush`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from outerloop.kernels.cpu.compiled import compiled
 
 ONE = np.uint64(1)
 ROOM = 56
-"""Bits that `peek` gives and `flush` takes at least: 64 less a byte begun."""
+"""Minimum number of bits that `peek` returns and `flush` accepts: 64 minus a partial byte."""
 
 
 @intrinsic
 def trailing_zeros(typing, word):
-    """Zeros below the lowest one of a uint64, 64 when it has none."""
+    """Return the number of zeros below the lowest one of a uint64; 64 if it has no one."""
 
     def generate(context, builder, signature, args):
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
@@ -33,7 +33,7 @@ def trailing_zeros(typing, word):
 
 @intrinsic
 def load8(typing, byte, i):
-    """The uint64 in byte[i : i + 8]."""
+    """Return the uint64 in byte[i : i + 8]."""
 
     def generate(context, builder, signature, args):
         return builder.load(place(context, builder, signature.args[0], args[0], args[1], ir.IntType(64)), align=1)
@@ -43,7 +43,7 @@ def load8(typing, byte, i):
 
 @intrinsic
 def store8(typing, byte, i, word):
-    """byte[i : i + 8] = word."""
+    """Set byte[i : i + 8] = word."""
 
     def generate(context, builder, signature, args):
         builder.store(args[2], place(context, builder, signature.args[0], args[0], args[1], ir.IntType(64)), align=1)
@@ -54,13 +54,13 @@ def store8(typing, byte, i, word):
 
 @compiled
 def low_bits(word, bits):
-    """The lowest bits, less than 64, of a uint64."""
+    """Return the lowest `bits` < 64 bits of a uint64."""
     return word & ((ONE << np.uint64(bits)) - ONE)
 
 
 @compiled
 def peek(byte, at):
-    """The bits from `at` on; 56 at least, zeros past the end of the array."""
+    """Return the bits from `at` on: at least 56, zeros past the end of the array."""
     i = at >> 3
     if i + 8 <= byte.size:
         return load8(byte, i) >> np.uint64(at & 7)
@@ -72,7 +72,7 @@ def peek(byte, at):
 
 @compiled
 def put(byte, i, end, word):
-    """Store 8 bytes, or as many as there is room for before `end`."""
+    """Store 8 bytes, or as many as fit before `end`."""
     if i + 8 <= end:
         store8(byte, i, word)
         return
@@ -83,14 +83,14 @@ def put(byte, i, end, word):
 
 @compiled
 def flush(byte, i, end, word, fill):
-    """Store what waits but the bits of a byte begun: the new (i, word, fill)."""
+    """Store the pending full bytes, not the bits of a partial byte. Return the new (i, word, fill)."""
     put(byte, i, end, word)
     return i + (fill >> 3), word >> np.uint64(fill & 56), fill & 7
 
 
 @compiled
 def finish(byte, i, end, word):
-    """Store what waits, and zeros up to `end`."""
+    """Store the pending bits, then zeros up to `end`."""
     while i < end:
         put(byte, i, end, word)
         i, word = i + 8, np.uint64(0)
@@ -98,7 +98,7 @@ def finish(byte, i, end, word):
 
 @compiled
 def only_zeros(byte, at, stop_at):
-    """Whether there is no one from `at` up to `stop_at`."""
+    """Return whether all bits from `at` up to `stop_at` are zeros."""
     while at < stop_at:
         if low_bits(peek(byte, at), min(ROOM, stop_at - at)):
             return False

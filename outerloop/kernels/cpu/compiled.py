@@ -1,8 +1,8 @@
-"""Loops compiled by numba: they release the GIL, and their machine code is kept for the next process.
+"""Compile loops with numba, without the GIL, and cache their machine code for later processes.
 
-numba asks of kept code only whether the function's own file has changed, though what it calls from other files is
-inlined: after an edit there it would go on with the old. So the folder is named by the content of all files of this
-package. Folders of other content stay, since other checkouts may use them; they can be deleted at any time.
+numba only checks cached code against the function's own file, although functions of other files are inlined: after an
+edit of those, it would keep using the old code. So the name of the cache folder contains a hash of all files of this
+package. Folders of other hashes are kept, since other checkouts may use them. They can be deleted at any time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numba import config, njit
 
 
 def content_of(package: Path) -> str:
-    """16 hex digits of the names and the contents of the Python files in a folder."""
+    """Return a hash, 16 hex digits, of the names and contents of the Python files in a folder."""
     content = xxhash.xxh3_64()
     for file in sorted(package.glob("*.py")):
         code = file.read_bytes()
@@ -27,17 +27,17 @@ def content_of(package: Path) -> str:
 
 
 def writable_folder() -> Path | None:
-    """<NUMBA_CACHE_DIR, XDG_CACHE_HOME or ~/.cache>/outerloop/loops-<content>; None where that cannot be written."""
+    """Return <NUMBA_CACHE_DIR, XDG_CACHE_HOME or ~/.cache>/outerloop/loops-<hash>; None if it is not writable."""
     base = config.CACHE_DIR or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = Path(base) / "outerloop" / f"loops-{content_of(Path(__file__).parent)}"
     try:
         folder = folder.expanduser()
         folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # the second: nobody's home
+    except (OSError, RuntimeError):  # RuntimeError: there is no home directory
         pass
     if os.access(folder, os.W_OK):
         return folder
-    logging.getLogger(__name__).warning("every process compiles its loops anew: %s cannot be written", folder)
+    logging.getLogger(__name__).warning("every process compiles its loops again: %s is not writable", folder)
     return None
 
 
@@ -45,7 +45,7 @@ FOLDER = writable_folder()
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates a loop: compiled for the types of its arguments when it is first called with them, or loaded."""
+    """Decorate a loop: compile it, or load it from the cache, when first called with arguments of given types."""
     before, config.CACHE_DIR = config.CACHE_DIR, str(FOLDER or "")
     try:
         return njit(nogil=True, error_model="numpy", cache=FOLDER is not None)(function)

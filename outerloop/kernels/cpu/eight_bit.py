@@ -1,6 +1,6 @@
-"""A chunk of a residual for compiled loops: float32 where it lies, 8 bits by way of a buffer. Chunks begin at a block.
+"""Read and write chunks of a residual in compiled loops. float32 in place, 8 bits through a buffer.
 
-N values, L values a chunk.
+Chunks start at a block. N values, L values per chunk.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ TINY = np.finfo(np.float32).tiny
 
 
 def held_row(residual: Any, scale: Any, start: int, n: int, buffer: Any) -> Any:
-    """(n,) float32: values start .. start + n, to be changed and then given to `hold_row`. Compiled code only."""
+    """Return values start .. start + n as float32, to modify and pass to `hold_row`. Only for compiled code."""
     raise NotImplementedError
 
 
 def hold_row(row: Any, residual: Any, scale: Any, start: int) -> None:
-    """Write back what `held_row` gave. Compiled code only."""
+    """Write back the row that `held_row` returned. Only for compiled code."""
     raise NotImplementedError
 
 
 @overload(held_row)
 def held_row_of(residual, scale, start, n, buffer):
-    """By the type of the residual."""
+    """Choose the implementation of `held_row` by the type of the residual."""
 
     def here(residual, scale, start, n, buffer):
         return residual[start : start + n]
@@ -48,7 +48,7 @@ def held_row_of(residual, scale, start, n, buffer):
 
 @overload(hold_row)
 def hold_row_of(row, residual, scale, start):
-    """By the type of the residual."""
+    """Choose the implementation of `hold_row` by the type of the residual."""
 
     def stays(row, residual, scale, start):
         pass
@@ -63,9 +63,9 @@ def hold_row_of(row, residual, scale, start):
 
 @compiled
 def hold_block(x, code, scale):
-    """The codes of a block, and its scale (1,)."""
+    """Compute the codes of a block and its scale (1,)."""
     bits, size = x.view(np.int32), np.int32(0)
-    for i in range(x.size):  # as integers: for the sake of NaN the largest of floats is sought one by one
+    for i in range(x.size):  # as integers: a maximum of floats is not vectorized, because of NaN
         size = max(size, bits[i] & np.int32(MAGNITUDE))
     scale.view(np.int32)[0] = size
     scale[0] /= np.float32(TOP)

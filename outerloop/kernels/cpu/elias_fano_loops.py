@@ -1,6 +1,6 @@
-"""The compiled loops of Elias-Fano codes: rows of `size` bytes, a ragged last one of fewer.
+"""Compiled loops of Elias-Fano codes: rows of `size` bytes, fewer for a ragged last row.
 
-For positions.py; names as in gap_loops.py.
+Used by positions.py; names as in gap_loops.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from outerloop.kernels.cpu.gap_loops import read_row, row_of, write_row, zeros_o
 
 @compiled
 def write(position, byte, rows, low, size, first, stop):
-    """The bytes of rows first .. stop. False when positions are not valid."""
+    """Write the bytes of rows first .. stop. Return False if positions are invalid."""
     for row in range(first, stop):
         kept, length = row_of(position, row, rows)
         if zeros_of(kept, length, 0) < 0:
@@ -31,7 +31,7 @@ def write(position, byte, rows, low, size, first, stop):
 
 @compiled
 def read(byte, position, rows, low, size, first, stop):
-    """The positions of rows first .. stop. False when one of the rows is not good."""
+    """Read the positions of rows first .. stop. Return False if a row is invalid."""
     for row in range(first, stop):
         kept, length = row_of(position, row, rows)
         at, stop_at = 8 * row * size, 8 * min(row * size + size, byte.size)

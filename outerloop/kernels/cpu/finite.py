@@ -1,7 +1,7 @@
-"""`finite` for the CPU, on the threads that the kernels beside it run on.
+"""`finite` for the CPU, on the same threads as the other kernels.
 
-torch's own threads, woken for a pass over many values, stay busy for milliseconds after it in wait of the next one, and
-take a core from the kernel that follows: with two threads on two cores a launch took 1.6 times as long.
+After a pass over many values, torch's own threads busy-wait for milliseconds and take a core from the next kernel: with
+two threads on two cores, a launch took 1.6 times as long.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ INFINITE = 0x7F800000
 
 @finite.kernel("CPU")
 def finite_cpu(x: Tensor) -> Tensor:
-    """See `finite`."""
+    """Implement `finite`."""
     if x.dtype != torch.float32:
         return finite.definition(x)
     bits, found = x.detach().reshape(-1).numpy().view(np.int32), []
@@ -31,7 +31,7 @@ def finite_cpu(x: Tensor) -> Tensor:
 
 @compiled
 def largest(bits, first, last):
-    """The largest of bits[first : last] without their signs."""
+    """Return the largest of bits[first : last], ignoring signs."""
     top = np.int32(0)
     for i in range(first, last):
         top = max(top, bits[i] & np.int32(MAGNITUDE))

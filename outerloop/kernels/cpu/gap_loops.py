@@ -1,12 +1,12 @@
-"""Compiled loops for a row of ascending positions <-> the codes of its gaps: what Rice and Elias-Fano share.
+"""Compiled loops that convert a row of positions to codes of its gaps and back. Used for Rice and Elias-Fano.
 
-Both send the gaps between high parts of positions, each as `gap >> b` zeros, a one and b low bits:
+Both codes send the gaps between the high parts of ascending positions, each as `gap >> b` zeros, a one and b low bits:
 
     high = position >> low;  gap = high - least;  the next least = high + step
-    Rice: low 0, step 1. Elias-Fano: b 0, step 0, and the low bits of all positions in front.
+    Rice: low = 0, step = 1. Elias-Fano: b = 0, step = 0, and the low bits of all positions come first.
 
-Four codes are taken in one go where 56 bits hold them, and one at a time where not. Every run of zeros is held against
-the end of its lane, so bytes of any kind are read in bounded time.
+Four codes are processed together if they fit in 56 bits, else one at a time. Every run of zeros is checked against the
+end of its lane, so arbitrary bytes are read in bounded time.
 
 Names as in bit_loops.py; `m` counts positions of a row, `rows` is (count, chunk, k).
 """
@@ -23,20 +23,20 @@ from outerloop.kernels.cpu.compiled import compiled
 
 @compiled
 def code(gap, b):
-    """A gap's code and its bits; another code when they are more than 64."""
+    """Return the code of a gap and its length in bits; the code is wrong if it exceeds 64 bits."""
     zeros = gap >> b
     return ((low_bits(np.uint64(gap), b) << ONE) | ONE) << np.uint64(zeros & 63), zeros + 1 + b
 
 
 @compiled
 def joined(first, second):
-    """Two codes in a row; something else when they are more than 64 bits."""
+    """Concatenate two codes; the result is wrong if it exceeds 64 bits."""
     return first[0] | (second[0] << np.uint64(first[1] & 63)), first[1] + second[1]
 
 
 @compiled
 def write_code(byte, i, end, word, fill, gap, b):
-    """Append a code of any length: the new (i, word, fill)."""
+    """Append a code of any length. Return the new (i, word, fill)."""
     while gap >> b > 32:
         i, word, fill = flush(byte, i, end, word, fill + 32)
         gap -= 32 << b
@@ -46,7 +46,7 @@ def write_code(byte, i, end, word, fill, gap, b):
 
 @compiled
 def split(word, b):
-    """A word's first gap, the bits of its code, and the rest of the word; more bits than 64 when it has no one."""
+    """Return the first gap of a word, the length of its code (over 64 if there is no one), and the rest of the word."""
     zeros = trailing_zeros(word)
     rest = (word >> np.uint64(zeros & 63)) >> ONE
     return (zeros << b) + np.int64(low_bits(rest, b)), zeros + 1 + b, rest >> np.uint64(b)
@@ -54,7 +54,7 @@ def split(word, b):
 
 @compiled
 def read_code(byte, at, stop_at, b):
-    """A code of any length: where it ends, which is past `stop_at` when no one comes before that, and its gap."""
+    """Read a code of any length. Return its end, past `stop_at` if there is no one before it, and its gap."""
     zeros, run = 0, trailing_zeros(peek(byte, at))
     while run >= ROOM and at <= stop_at:
         at, zeros = at + ROOM, zeros + ROOM
@@ -68,7 +68,7 @@ def read_code(byte, at, stop_at, b):
 
 @compiled
 def zeros_of(kept, length, b):
-    """Zeros in the codes of a row's gaps; negative unless it ascends strictly from 0 or more to less than `length`."""
+    """Return the zeros in the codes of a row's gaps; negative unless it ascends strictly within 0 .. length - 1."""
     signs = zeros = np.int64(kept[0]) >> b
     for m in range(1, kept.size):
         gap = kept[m] - kept[m - 1] - 1
@@ -79,7 +79,7 @@ def zeros_of(kept, length, b):
 
 @compiled
 def write_row(byte, i, end, word, fill, kept, b, low, step):
-    """Append the codes of a row: the new (i, word, fill)."""
+    """Append the codes of a row. Return the new (i, word, fill)."""
     least, m = 0, 0
     while m < kept.size:
         if m + 4 <= kept.size:
@@ -100,7 +100,7 @@ def write_row(byte, i, end, word, fill, kept, b, low, step):
 
 @compiled
 def read_row(byte, at, stop_at, kept, b, low, step):
-    """kept[:] = high << low: where their codes end, past `stop_at` when broken, and the least next high."""
+    """Set kept[:] = high << low. Return the end of the codes, past `stop_at` if invalid, and the least next high."""
     least, m = 0, 0
     while m < kept.size:
         if m + 4 <= kept.size:
@@ -127,6 +127,6 @@ def read_row(byte, at, stop_at, kept, b, low, step):
 
 @compiled
 def row_of(position, row, rows):
-    """What a row keeps, as a view, and its length."""
+    """Return a view of the kept positions of a row, and the row's length."""
     count, chunk, k = rows
     return position[row * k : row * k + k], min(chunk, count - row * chunk)

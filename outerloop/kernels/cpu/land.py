@@ -1,7 +1,7 @@
-"""`land` for the CPU: one sweep, a chunk at a time in the second-level cache.
+"""`land` for the CPU: one sweep over chunks that fit in the second-level cache.
 
-Payloads are scattered into one chunk of sums, each beside the number of peers that it is of; without momentum only
-coordinates that somebody sent move, so nothing else of the slow weights is computed, and the fast weights are a copy.
+Payloads are scattered into one chunk of sums; each sum is stored next to its number of senders. Without momentum, only
+coordinates that a peer sent change, so only these slow weights are computed. The fast weights are a copy.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def land_cpu(
     sent: Tensor | None,
     how: Landing,
 ) -> Tensor:
-    """See `land`."""
+    """Implement `land`."""
     rows = Rows(slow.numel(), how.chunk, how.k)
     squares_C = torch.zeros(rows.chunks, dtype=torch.float64)
     arrays = [array_of(x) for x in (slow, fast, residual if how.own >= 0 else None, scale, momentum)]
@@ -46,7 +46,7 @@ def land_cpu(
 
 @compiled
 def land_rows(slow, fast, residual, scale, momentum, position, value, sent, how, first, last, squares):
-    """Chunks first .. last."""
+    """Land chunks first .. last."""
     chunk, own, beta, lr, mu = how.chunk, how.own, np.float32(how.beta), np.float32(how.lr), np.float32(how.mu)
     sums, buffer, other = np.zeros(2 * chunk, np.float32), np.empty(chunk, np.float32), np.empty(chunk, np.float32)
     peers = 0 if how.by_senders else position.shape[0]
@@ -74,7 +74,7 @@ def land_rows(slow, fast, residual, scale, momentum, position, value, sent, how,
 
 @compiled
 def keep_row(slow, fast, residual, beta, position, value):
-    """e ← (slow − fast) + e · β − own v."""
+    """Compute e ← (slow − fast) + e · β − own v."""
     for i in range(slow.size):
         residual[i] = (slow[i] - fast[i]) + residual[i] * beta
     for j in range(position.size):
@@ -83,20 +83,20 @@ def keep_row(slow, fast, residual, beta, position, value):
 
 @compiled
 def add_sent(position, value, peer, begin, end, sums):
-    """One peer's kept values of one chunk into the sums, and the number of those that are not 0."""
+    """Add one peer's kept values of one chunk to the sums, and count the values that are not 0."""
     for j in range(begin, end):
         add_counted(sums, np.uint32(position[peer, j]), value[peer, j])
 
 
 @compiled
 def mean_of(sums, i, peers):
-    """Of one coordinate: over `peers`, or if that is 0 over those that sent it."""
+    """Return the mean of one coordinate: over `peers`, or over its senders if `peers` is 0."""
     return sums[2 * i] / (np.float32(peers) if peers else max(sums[2 * i + 1], np.float32(1)))
 
 
 @compiled
 def sent_row(slow, position, peer, begin, end, sums, peers, lr):
-    """slow ← slow − ḡ · η where this peer sent; sums go back to zero, so no coordinate is taken twice. Σ ḡ²."""
+    """Compute slow ← slow − ḡ · η where this peer sent, and return Σ ḡ². Clears sums, to apply each only once."""
     square = 0.0
     for j in range(begin, end):
         i = np.uint32(position[peer, j])
@@ -109,7 +109,7 @@ def sent_row(slow, position, peer, begin, end, sums, peers, lr):
 
 @compiled
 def momentum_row(slow, momentum, sums, peers, lr, mu, nesterov, mean):
-    """b ← b · μ + ḡ, and the step along it; sums go back to zero, `mean` is a buffer. Σ ḡ²."""
+    """Compute b ← b · μ + ḡ and take the step; return Σ ḡ². Clears the sums; `mean` is a buffer."""
     for i in range(slow.size):
         mean[i] = mean_of(sums, i, peers)
         b = momentum[i] * mu + mean[i]

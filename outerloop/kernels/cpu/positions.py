@@ -1,6 +1,6 @@
-"""The ops of positions.py for the CPU, by compiled loops on torch's number of threads; equal to it byte for byte.
+"""The ops of positions.py as compiled, multi-threaded CPU loops, with byte-identical results.
 
-Rice: the sizes of all lanes first, then every lane is written where it belongs. Imports only where numba does.
+Rice computes the sizes of all lanes first, then writes every lane at its offset. The import requires numba.
 
 M kept in all, R lanes, B bytes, P peers.
 """
@@ -21,7 +21,7 @@ from outerloop.kernels.threads import share, share_all
 
 
 def all_of(loops: Iterable[Callable[[int, int], bool] | None], pieces: int, rows: Rows) -> list[bool]:
-    """Whether each loop is there and says so of all its pieces; all threads on all loops."""
+    """Return whether each loop exists and returns True for all its pieces. All threads share all loops."""
     there = list(loops)
     good = [loop is not None for loop in there]
 
@@ -34,19 +34,19 @@ def all_of(loops: Iterable[Callable[[int, int], bool] | None], pieces: int, rows
 
 
 def kept_of(position_M: Tensor, rows: Rows) -> np.ndarray:
-    """The positions for a loop: as many as the rows keep, which the loops rely on."""
+    """Return the positions for a loop, after checking their number, which the loops rely on."""
     assert position_M.shape == (rows.kept,) and position_M.dtype == torch.int32
     return position_M.contiguous().numpy()
 
 
 def borders(size_R: np.ndarray) -> np.ndarray:
-    """Bytes of the lanes -> where each begins and the last one ends, (R + 1,) int64."""
+    """Convert lane sizes to the start of each lane and the end of the last, (R + 1,) int64."""
     return np.concatenate([np.zeros(1, np.int64), size_R.cumsum()]) + 2 * len(size_R)
 
 
 @positions.rice_encode.kernel("CPU")
 def rice_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
-    """As positions.rice_encode."""
+    """Implement positions.rice_encode."""
     rows, shape = Rows(count, chunk, k), (count, chunk, k)
     code = positions.lane_rows(rows), positions.rice_bits(rows)
     position, size_R = kept_of(position_M, rows), np.empty(positions.lane_count(rows), np.int64)
@@ -62,7 +62,7 @@ def rice_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
 
 @positions.rice_decode.kernel("CPU")
 def rice_decode(bytes: list[Tensor], count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
-    """As positions.rice_decode."""
+    """Implement positions.rice_decode."""
     rows, shape = Rows(count, chunk, k), (count, chunk, k)
     code = positions.lane_rows(rows), positions.rice_bits(rows)
     least, most, lanes = positions.rice_least_bytes(rows), positions.rice_most_bytes(rows), positions.lane_count(rows)
@@ -80,7 +80,7 @@ def rice_decode(bytes: list[Tensor], count: int, chunk: int, k: int) -> tuple[Te
 
 @positions.elias_fano_encode.kernel("CPU")
 def elias_fano_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Tensor:
-    """As positions.elias_fano_encode."""
+    """Implement positions.elias_fano_encode."""
     rows, low = Rows(count, chunk, k), positions.elias_fano_bits(Rows(count, chunk, k))
     size = positions.elias_fano_bytes(chunk, k, low)
     byte_B = torch.empty(sum(positions.block_bytes(rows)), dtype=torch.uint8)
@@ -91,7 +91,7 @@ def elias_fano_encode(position_M: Tensor, count: int, chunk: int, k: int) -> Ten
 
 @positions.elias_fano_decode.kernel("CPU")
 def elias_fano_decode(bytes: list[Tensor], count: int, chunk: int, k: int) -> tuple[Tensor, Tensor]:
-    """As positions.elias_fano_decode."""
+    """Implement positions.elias_fano_decode."""
     rows, low = Rows(count, chunk, k), positions.elias_fano_bits(Rows(count, chunk, k))
     size = positions.elias_fano_bytes(chunk, k, low)
     position_PM = torch.empty(len(bytes), rows.kept, dtype=torch.int32)

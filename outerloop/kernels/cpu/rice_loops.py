@@ -1,4 +1,4 @@
-"""The compiled loops of Rice codes: lanes of rows. For positions.py; names as in gap_loops.py."""
+"""Compiled loops of Rice codes: lanes of rows. Used by positions.py; names as in gap_loops.py."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from outerloop.kernels.cpu.gap_loops import read_row, row_of, write_row, zeros_o
 
 @compiled
 def rows_of(lane, lane_rows, rows):
-    """The first row of a lane and the one after its last."""
+    """Return the first row of a lane and the row after its last."""
     count, chunk, _ = rows
     return lane * lane_rows, min((lane + 1) * lane_rows, -(-count // chunk))
 
 
 @compiled
 def sizes(position, size, rows, lane_rows, b, first, stop):
-    """size[lane] = its bytes, for lanes first .. stop. False when positions are not valid."""
+    """Set size[lane] to its bytes, for lanes first .. stop. Return False if positions are invalid."""
     for lane in range(first, stop):
         bits = 0
         first_row, last_row = rows_of(lane, lane_rows, rows)
@@ -34,7 +34,7 @@ def sizes(position, size, rows, lane_rows, b, first, stop):
 
 @compiled
 def write(position, byte, border, rows, lane_rows, b, first, stop):
-    """byte[border[lane] : border[lane + 1]] = its codes, for lanes first .. stop."""
+    """Write the codes of lanes first .. stop to byte[border[lane] : border[lane + 1]]."""
     for lane in range(first, stop):
         i, end = border[lane], border[lane + 1]
         word, fill = np.uint64(0), 0
@@ -47,9 +47,9 @@ def write(position, byte, border, rows, lane_rows, b, first, stop):
 
 @compiled
 def find_lanes(byte, border):
-    """border[lane] = where it begins, and border[-1] = where the last one ends, by the sizes in front.
+    """Set border[lane] to the start of each lane and border[-1] to the end of the last, from the sizes in front.
 
-    False when the bytes do not end there; nothing of them is read but the front, which is there.
+    Return False if the bytes do not end there. Only the sizes are read; the caller checks that they exist.
     """
     border[0] = 2 * (border.size - 1)
     for lane in range(border.size - 1):
@@ -59,7 +59,7 @@ def find_lanes(byte, border):
 
 @compiled
 def read(byte, position, border, rows, lane_rows, b, first, stop):
-    """The positions of lanes first .. stop. False when one of the lanes is not good."""
+    """Read the positions of lanes first .. stop. Return False if a lane is invalid."""
     for lane in range(first, stop):
         at, stop_at = 8 * border[lane], 8 * border[lane + 1]
         first_row, last_row = rows_of(lane, lane_rows, rows)

@@ -1,8 +1,8 @@
-"""`select` for the CPU: one sweep over slow, fast and residual, a chunk at a time in the first-level cache.
+"""`select` for the CPU: one sweep over chunks that fit in the first-level cache.
 
-The k-th largest of L / 16 group maxima is a lower bound of the k-th largest value: what reaches it, about 1.2 k
-candidates of a random chunk, is all that exact selection has to look at. Magnitudes are compared as the integers that
-their bits are, so a NaN counts as larger than everything.
+The k-th largest of L / 16 group maxima is a lower bound of the k-th largest value. Exact selection only examines values
+that reach this bound: about 1.2 k candidates in a random chunk. Magnitudes are compared by their bits, as integers, so
+NaN counts as larger than everything.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from outerloop.kernels.select import select
 from outerloop.kernels.threads import share
 
 SPAN = 16 * WORD
-"""Values whose largest magnitudes are found together: groups of 16, side by side."""
+"""Number of values whose group maxima are computed together: WORD interleaved groups of 16."""
 
 
 @select.kernel("CPU")
 def select_cpu(
     slow: Tensor, fast: Tensor | None, residual: Tensor | None, scale: Tensor | None, beta: float, chunk: int, k: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """See `select`."""
+    """Implement `select`."""
     rows = Rows(slow.numel(), chunk, k)
     position_M, value_M = torch.empty(rows.kept, dtype=torch.int32), torch.empty(rows.kept)
     squares_C = torch.zeros(rows.chunks, dtype=torch.float64)
@@ -40,7 +40,7 @@ def select_cpu(
 
 @compiled
 def select_rows(slow, fast, residual, scale, beta, chunk, k, first, last, position, value, squares):
-    """Chunks first .. last. While a chunk is computed with, the next one is asked for: 1.1 to 1.4 times the speed."""
+    """Select from chunks first .. last. Prefetches the next chunk meanwhile: 1.1 to 1.4 times the speed."""
     x, buffer = np.empty(chunk, np.float32), np.empty((2, chunk), np.float32)
     zero, nothing = np.zeros(chunk, np.float32), np.full(chunk, np.float32(-0.0))  # x − 0 is x, and x + (−0) is x
     bits, best = x.view(np.int32), np.empty(chunk, np.int32)
@@ -64,9 +64,9 @@ def select_rows(slow, fast, residual, scale, beta, chunk, k, first, last, positi
 
 @compiled
 def offer_row(slow, fast, residual, beta, x, best, inputs, ahead):
-    """x = (slow − fast) + residual · β of one chunk, and the largest magnitude of each group of it; Σ (slow − fast)².
+    """Compute x = (slow − fast) + residual · β of one chunk and its group maxima. Return Σ (slow − fast)².
 
-    The first half of the chunk at `ahead` is asked for meanwhile.
+    Prefetches the first half of the chunk at `ahead` meanwhile.
     """
     lanes, square, block, whole = np.zeros(WORD, np.float32), 0.0, 0, slow.size // WORD * WORD
     best[: groups_of(slow.size)] = 0
@@ -90,20 +90,25 @@ def offer_row(slow, fast, residual, beta, x, best, inputs, ahead):
 
 @compiled
 def groups_of(n):
-    """Groups in a chunk of n values: equal lanes of 16 vectors are one, and what fills no vector is in none."""
+    """Return the number of groups in a chunk of n values.
+
+    A group is one lane of 16 vectors. Values that do not fill a vector are in no group.
+    """
     return (n // WORD * WORD + SPAN - 1) // SPAN * WORD
 
 
 @compiled
 def lower_bound(best, groups, kept):
-    """A magnitude that at least `kept` values reach: so many of the groups' largest do, or an eighth more, which takes
-    a third of the steps."""
+    """Return a magnitude that at least `kept` values reach: that many group maxima do.
+
+    Accepts up to an eighth more, which takes a third of the steps.
+    """
     return kth_largest(best, groups, kept, kept // 8) if groups >= 2 * kept else np.int32(0)
 
 
 @compiled
 def find_near(bits, n, bound, near, inputs, ahead):
-    """Where the magnitudes that reach `bound` are; returns how many. The rest of the chunk at `ahead` is asked for."""
+    """Find the magnitudes that reach `bound` and return how many. Prefetches the rest of the chunk at `ahead`."""
     m = 0
     for block in range(0, n - WORD + 1, WORD):
         ask_for(inputs, ahead + (n + block) // 2, ahead + (n + block + WORD) // 2)
@@ -119,7 +124,7 @@ def find_near(bits, n, bound, near, inputs, ahead):
 
 @compiled
 def keep_largest(near, size, m, kept):
-    """near[:kept] = those of near[:m] whose sizes are largest, in their order; of equal ones the first."""
+    """Move those of near[:m] with the largest sizes to near[:kept], in order; ties go to the first."""
     border = kth_largest(size, m, kept, 0)
     room, at = kept - count_above(size, m, border), 0
     for j in range(m):
@@ -131,9 +136,9 @@ def keep_largest(near, size, m, kept):
 
 @compiled
 def kth_largest(size, n, k, spare):
-    """By bisection: a number that k .. k + spare of n reach, or, with ties, the k-th largest itself. k = 0 .. n.
+    """Return a number that k .. k + spare of n reach, or, with ties, the k-th largest. Bisection; k = 0 .. n.
 
-    Counts are int32, as the magnitudes are: the counting loop is where the time goes, and it fills a vector that way.
+    Counts are int32 like the magnitudes: most time is spent in the counting loop, which is vectorized that way.
     """
     low, high, reached = np.int32(0x7FFFFFFF), np.int32(0), np.int32(n)
     for i in range(n):
@@ -150,7 +155,7 @@ def kth_largest(size, n, k, spare):
 
 @compiled
 def count_above(size, n, border):
-    """How many of n are above `border`."""
+    """Return how many of n are above `border`."""
     count = np.int32(0)
     for i in range(n):
         count += np.int32(size[i] > border)

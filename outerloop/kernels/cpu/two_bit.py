@@ -16,12 +16,12 @@ from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
 
 LARGEST = torch.finfo(torch.bfloat16).max
 TOGETHER = 4
-"""Groups that a thread takes at a time: their codes end at the border of a byte."""
+"""Number of groups that a thread takes at a time, so that their codes end at a byte boundary."""
 
 
 @two_bit_encode.kernel("CPU")
 def two_bit_encode_cpu(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
-    """See `two_bit_encode`."""
+    """Implement `two_bit_encode`."""
     code = np.zeros(packed_bytes(x.numel(), 2), np.uint8)  # torch would wake its threads: see finite.py
     level = torch.empty(-(-x.numel() // group), 2, dtype=torch.bfloat16)
     arrays = [array_of(x.contiguous()), group, code, array_of(level)]
@@ -31,7 +31,7 @@ def two_bit_encode_cpu(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
 
 @two_bit_decode.kernel("CPU")
 def two_bit_decode_cpu(code: list[Tensor], level: list[Tensor], count: int, group: int) -> Tensor:
-    """See `two_bit_decode`."""
+    """Implement `two_bit_decode`."""
     x_PN = torch.empty(len(code), count)
     arrays = [map(array_of, (sent.contiguous(), size.contiguous())) for sent, size in zip(code, level, strict=True)]
     loops = [partial(decode_groups, *both, group, x) for both, x in zip(arrays, x_PN.numpy(), strict=True)]
@@ -41,7 +41,7 @@ def two_bit_decode_cpu(code: list[Tensor], level: list[Tensor], count: int, grou
 
 @compiled
 def encode_groups(x, group, code, level, first, last):
-    """TOGETHER groups of each of first .. last."""
+    """Encode units first .. last of TOGETHER groups each."""
     first, last = first * TOGETHER, min(last * TOGETHER, level.size // 2)
     levels = np.empty((last - first, 2), np.float32)
     for g in range(first, last):
@@ -64,7 +64,7 @@ def encode_groups(x, group, code, level, first, last):
 
 @compiled
 def decode_groups(code, level, group, x, first, last):
-    """Groups first .. last."""
+    """Decode groups first .. last."""
     levels = np.empty((last - first, 2), np.float32)
     convert(level[2 * first : 2 * last], levels.reshape(-1))
     for g in range(first, last):
@@ -72,7 +72,7 @@ def decode_groups(code, level, group, x, first, last):
         start, stop = g * group, min(g * group + group, x.size)
         whole = start + (stop - start) // 4 * 4 if start % 4 == 0 else start
         byte, four = code[start // 4 : whole // 4], x[start:whole]
-        for j in range(byte.size):  # the four stores in one body fill vectors
+        for j in range(byte.size):  # four stores in one body are vectorized
             four[4 * j] = value_of(byte[j], low, high)
             four[4 * j + 1] = value_of(byte[j] >> np.uint8(2), low, high)
             four[4 * j + 2] = value_of(byte[j] >> np.uint8(4), low, high)
@@ -83,6 +83,6 @@ def decode_groups(code, level, group, x, first, last):
 
 @compiled
 def value_of(bits, low, high):
-    """Of a code's two bits: the lower one tells the magnitude, the upper one is the sign."""
+    """Return the value of a code: the lower bit selects the magnitude, the upper bit is the sign."""
     size = high if bits & 1 else low
     return -size if bits & 2 else size

@@ -1,6 +1,6 @@
-"""What compiled loops do to several values at a time, as vectors of the machine: no store that could wait.
+"""Vector operations of compiled loops, without stores that could stall.
 
-A float32 of a magnitude is compared as the integer that its bits are: the order is the same, and NaN is above all.
+float32 magnitudes are compared by their bits, as integers: the order is the same, and NaN is above all.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from numba.extending import intrinsic
 from outerloop.kernels.cpu.arrays import place
 
 WORD = 64
-"""Values in most vectors here; the machine's own are shorter and take turns."""
+"""Number of values in most vectors of this file; the machine processes them as several shorter vectors."""
 TOGETHER = 4
-"""Vectors whose sums and maxima stay in registers."""
+"""Number of vectors processed together, with sums and maxima in registers."""
 
 MAGNITUDE = 0x7FFFFFFF
-"""The bits of a float32 but for its sign."""
+"""All bits of a float32 except its sign."""
 
 PAIR = ir.VectorType(ir.FloatType(), 2)
 FLOATS, INTS = ir.VectorType(ir.FloatType(), WORD), ir.VectorType(ir.IntType(32), WORD)
@@ -27,18 +27,20 @@ MAGNITUDES = ir.Constant(INTS, [MAGNITUDE] * WORD)
 
 
 def everywhere(builder: Any, value: Any, vector: Any) -> Any:
-    """A vector of one value."""
+    """Return a vector that repeats one value."""
     first = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.IntType(32)(0))
     return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), ir.Constant(INTS, [0] * WORD))
 
 
 def offering(vectors: int) -> Any:
-    """`offer` for so many vectors, one behind the other."""
+    """Return `offer` for this number of consecutive vectors."""
 
     @intrinsic
     def offer(typing, slow, fast, held, i, beta, x, square, best, j):
-        """x = (slow − fast) + held · β, from i on; to square[:64] (slow − fast)² is added, best[j : j + 64] becomes the
-        largest of itself and |x|. All float32 but `best`, which is int32."""
+        """Compute x = (slow − fast) + held · β from i on. All arrays are float32, except that `best` is int32.
+
+        Adds (slow − fast)² to square[:64], and sets best[j : j + 64] to the maximum of itself and |x|.
+        """
 
         def generate(context, builder, signature, args):
             def at(n, index, vector=FLOATS):
@@ -71,7 +73,7 @@ offer_one, offer_together = offering(1), offering(TOGETHER)
 
 @intrinsic
 def add_counted(typing, sums, i, value):
-    """sums[2i] += value; sums[2i + 1] += 1 unless the value is 0. One load and one store."""
+    """Add value to sums[2i], and 1 to sums[2i + 1] unless the value is 0, with one load and one store."""
 
     def generate(context, builder, signature, args):
         index, value = builder.shl(args[1], ir.IntType(64)(1)), args[2]
@@ -87,7 +89,7 @@ def add_counted(typing, sums, i, value):
 
 @intrinsic
 def reaching(typing, bits, i, bound):
-    """Of the 64 float32 that are the int32 in bits[i : i + 64], bit j of a uint64: whether that magnitude >= bound."""
+    """Return a uint64 whose bit j states whether float32 number j in bits[i : i + 64] has a magnitude >= bound."""
 
     def generate(context, builder, signature, args):
         values = builder.load(place(context, builder, signature.args[0], args[0], args[1], INTS), align=4)

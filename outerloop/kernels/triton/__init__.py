@@ -1,3 +1,3 @@
-"""Triton kernels for CUDA, each equal to its definition bit for bit. The import registers them."""
+"""Triton kernels for CUDA, bit-identical to their definitions. The import registers them."""
 
 from outerloop.kernels.triton import land, select, two_bit  # noqa: F401

@@ -1,4 +1,4 @@
-"""A residual of 32 or 8 bits in Triton: read anywhere, written a chunk at a time. Chunks begin at a block."""
+"""Read a residual of 32 or 8 bits in Triton anywhere, and write it by chunks, which start at a block."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ BLOCK = tl.constexpr(eight_bit.BLOCK)
 TOP = tl.constexpr(eight_bit.TOP)
 TINY = tl.constexpr(2.0**-126)
 ROUNDER = tl.constexpr(1.5 * 2.0**23)
-"""Added and taken off again it leaves a small float32 rounded to an integer, half to even."""
+"""Adding and subtracting this number rounds a small float32 to an integer, half to even."""
 
 
 @triton.jit
 def load_residual(residual, scale, at, there):
-    """float32; 0 where nothing is there."""
+    """Load float32 values of a residual, 0 where masked."""
     e = load_float(residual + at, there)
     if scale is not None:
         e = e.to(tl.float32) * tl.load(scale + at // BLOCK, mask=there, other=0.0)
@@ -26,7 +26,7 @@ def load_residual(residual, scale, at, there):
 
 @triton.jit
 def store_residual(held, code, scale, start, length, TILE: tl.constexpr):
-    """The codes and scales of `held`, a chunk that begins at `start`. TILE is a multiple of BLOCK."""
+    """Store the codes and scales of `held`, a chunk that starts at `start`. TILE is a multiple of BLOCK."""
     BLOCKS: tl.constexpr = TILE // BLOCK
     for done in range(0, length, TILE):
         block = done // BLOCK + tl.arange(0, BLOCKS)

@@ -1,12 +1,12 @@
-"""`land` in Triton: a few programs a multiprocessor, each of which takes chunk after chunk.
+"""`land` in Triton: a few programs per multiprocessor, each of which processes one chunk after another.
 
 A program owns one row of sums (and one of sender counts) in global memory, small enough to stay in the cache. Peers are
-added to it one after another with a barrier in between; the positions of one peer are distinct, so no two threads
-touch the same sum, and the order is that of the names. Then one sweep moves residual, momentum, slow and fast, and what
-was scattered goes back to zero for the next chunk. A residual of 8 bits passes through such a row too: its scales
-can only be known when the own values are taken off.
+added to it one after another, in name order, with a barrier in between. The positions of one peer are distinct, so no
+two threads write the same sum. Then one sweep updates residual, momentum, slow and fast, and the sums that were written
+are set to zero for the next chunk. A residual of 8 bits also passes through such a row, because its scales are only
+known after the own values were subtracted.
 
-Bytes a value: slow 4, fast 4 (2 in bfloat16), residual 4 (1 in 8 bits), momentum 4, read once and written once: 32 in
+Bytes per value: slow 4, fast 4 (2 in bfloat16), residual 4 (1 in 8 bits), momentum 4, read once and written once: 32 in
 all, 24 without momentum; without a residual fast is only written. Payload: 8 P k / L, read once. The row of sums adds
 4, read from the cache. N values, L chunk length, P peers, M kept in all.
 """
@@ -24,9 +24,9 @@ from outerloop.kernels.triton.blocks import LARGEST_CHUNK, block_of, load_float,
 from outerloop.kernels.triton.eight_bit import load_residual, store_residual
 
 TILE = 1024
-"""Values that a program holds in registers at a time, four a thread: 16 bytes of each tensor."""
+"""Number of values that a program holds in registers at a time, four per thread: 16 bytes of each tensor."""
 WARPS = 40
-"""Warps a multiprocessor: what its registers hold of this kernel, which takes 48 a thread on an H100 or H200."""
+"""Warps per multiprocessor that fit in its registers: the kernel uses 48 per thread on an H100 or H200."""
 
 
 @land.kernel("CUDA")
@@ -41,7 +41,7 @@ def land_triton(
     sent: Tensor | None,
     how: Landing,
 ) -> Tensor:
-    """See `land`."""
+    """Implement `land`."""
     if how.chunk > LARGEST_CHUNK:
         return land.definition(slow, fast, residual, scale, momentum, position, value, sent, how)
     rows = Rows(slow.numel(), how.chunk, how.k)
@@ -87,7 +87,7 @@ def land_triton(
 
 
 def resident(x: Tensor, warps: int) -> int:
-    """Programs of so many warps that the device of x holds at a time; one on a CPU."""
+    """Return how many programs of `warps` warps the device of x can hold at once; 1 on a CPU."""
     return torch.cuda.get_device_properties(x.device).multi_processor_count * (WARPS // warps) if x.is_cuda else 1
 
 
@@ -122,7 +122,7 @@ def land_chunks(
     TILE: tl.constexpr,
     KEPT_TILE: tl.constexpr,
 ):
-    """Rows first + program, then every num_programs-th one. Each phase ends at a barrier."""
+    """Land row first + program, then every num_programs-th row. Each phase ends at a barrier."""
     program = tl.program_id(0).to(tl.int64)
     total += program * chunk
     if senders is not None:
@@ -155,7 +155,7 @@ def land_chunks(
 
 @triton.jit
 def add_sent(position, value, total, senders, kept, all_kept, peers, KEPT_TILE: tl.constexpr):
-    """All peers' kept values of one chunk into the sums, in the order of the peers."""
+    """Add all peers' kept values of one chunk to the sums, in the order of the peers."""
     for _ in range(peers):
         for done in range(0, kept, KEPT_TILE):
             lane = done + tl.arange(0, KEPT_TILE)
@@ -173,7 +173,7 @@ def add_sent(position, value, total, senders, kept, all_kept, peers, KEPT_TILE: 
 
 @triton.jit
 def mean_of(total, senders, lane, there, divisor):
-    """ḡ. Where the sum is zero 1 is divided instead: a dividend of zero takes a division's slow path on a GPU."""
+    """Return ḡ. Where the sum is zero, 1 is divided instead: a zero dividend takes the slow path on a GPU."""
     x = tl.load(total, mask=there, other=0.0)
     by = tl.full(x.shape, 1.0, tl.float32) * divisor
     if senders is not None:
@@ -183,7 +183,7 @@ def mean_of(total, senders, lane, there, divisor):
 
 @triton.jit
 def sweep(slow, fast, residual, scale, held, momentum, start, lane, there, mean, beta, lr, mu, NESTEROV: tl.constexpr):
-    """(slow − fast) + e · β into the residual or what holds it, b ← b · μ + ḡ, the step along it, fast ← slow."""
+    """Write (slow − fast) + e · β to the residual or its buffer, b ← b · μ + ḡ, take the step, fast ← slow."""
     at = start + lane
     x = load_float(slow + at, there)
     if residual is not None:
@@ -204,7 +204,7 @@ def sweep(slow, fast, residual, scale, held, momentum, start, lane, there, mean,
 
 @triton.jit
 def take_own(residual, position, value, kept, KEPT_TILE: tl.constexpr):
-    """e ← e − own v."""
+    """Compute e ← e − own v."""
     for done in range(0, kept, KEPT_TILE):
         lane = done + tl.arange(0, KEPT_TILE)
         there = lane < kept
@@ -215,7 +215,7 @@ def take_own(residual, position, value, kept, KEPT_TILE: tl.constexpr):
 
 @triton.jit
 def clear_sent(position, total, senders, kept, all_kept, peers, KEPT_TILE: tl.constexpr):
-    """Sums of one chunk back to zero, where a peer sent."""
+    """Set the sums of one chunk to zero where a peer sent."""
     for _ in range(peers):
         for done in range(0, kept, KEPT_TILE):
             lane = done + tl.arange(0, KEPT_TILE)

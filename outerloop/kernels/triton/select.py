@@ -1,10 +1,10 @@
-"""`select` in Triton: one program a chunk, which it reads once and holds in registers.
+"""`select` in Triton: one program per chunk, which it reads once and holds in registers.
 
-Magnitudes are compared as the integers that their bits are, so a NaN counts as larger than everything. The border is
-found by bisection over those bits. It starts at a number that at least k of a chunk reach: the smallest of the maxima
-of at least k groups.
+Magnitudes are compared by their bits, as integers, so NaN counts as larger than everything. The threshold is found by
+bisection over those bits. It starts at a number that at least k values of a chunk reach: the smallest of the maxima of
+at least k groups.
 
-Bytes a value: slow 4, fast 4 (2 in bfloat16), residual 4 (1 in 8 bits), read once; 8 k / L written. Nothing dense is
+Bytes per value: slow 4, fast 4 (2 in bfloat16), residual 4 (1 in 8 bits), read once; 8 k / L written. Nothing dense is
 written.
 N values, C chunks, L chunk length, M kept in all.
 """
@@ -22,14 +22,14 @@ from outerloop.kernels.triton.blocks import LARGEST_CHUNK, block_of, load_float,
 from outerloop.kernels.triton.eight_bit import load_residual
 
 EACH = 8
-"""Values a thread: compiled for an H100 or H200 it takes 64 registers, so that two chunks of 4096 share a processor."""
+"""Values per thread: with 64 registers on an H100 or H200, two chunks of 4096 share a multiprocessor."""
 
 
 @select.kernel("CUDA")
 def select_triton(
     slow: Tensor, fast: Tensor | None, residual: Tensor | None, scale: Tensor | None, beta: float, chunk: int, k: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """See `select`."""
+    """Implement `select`."""
     if chunk > LARGEST_CHUNK:
         return select.definition(slow, fast, residual, scale, beta, chunk, k)
     rows = Rows(slow.numel(), chunk, k)
@@ -73,7 +73,7 @@ def select_chunk(
     GROUPS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Row first + program: positions and values of what is kept, ascending, and the sum of (slow − fast)²."""
+    """Select from row first + program: kept positions, ascending, their values, and the sum of (slow − fast)²."""
     row = tl.program_id(0).to(tl.int64) + first
     lane = tl.arange(0, BLOCK)
     there = lane < length
@@ -87,7 +87,7 @@ def select_chunk(
     size = tl.where(there, x.to(tl.int32, bitcast=True) & 0x7FFFFFFF, -1)
     border, reached = kth_largest(size, kept, GROUPS, BLOCK)
     keep = size >= border
-    if reached != kept:  # more are equal to the k-th largest than there is room for: the lowest positions
+    if reached != kept:  # too many are equal to the k-th largest: keep the lowest positions
         equal = size == border
         room = kept - count_from(size, border + 1)
         keep = (size > border) | (equal & (tl.cumsum(equal.to(tl.int32), 0) <= room))
@@ -98,7 +98,7 @@ def select_chunk(
 
 @triton.jit
 def kth_largest(size, k, GROUPS: tl.constexpr, BLOCK: tl.constexpr):
-    """A number that exactly k reach, or, with ties, the k-th largest itself; and how many reach it. GROUPS ≥ k."""
+    """Return a number that exactly k reach, or, with ties, the k-th largest; and how many reach it. GROUPS ≥ k."""
     best = tl.max(tl.reshape(size, (GROUPS, BLOCK // GROUPS)), 1)
     low, high = tl.maximum(tl.min(best, 0), 0), tl.max(size, 0)
     reached = count_from(size, low)
@@ -113,5 +113,5 @@ def kth_largest(size, k, GROUPS: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def count_from(size, border):
-    """How many reach `border`."""
+    """Return how many reach `border`."""
     return tl.sum((size >= border).to(tl.int32), 0)

@@ -1,7 +1,7 @@
 """`two_bit_encode` and `two_bit_decode` in Triton.
 
-Encoding takes two kernels, since a byte may hold codes of two groups: means and levels of every group, then bytes.
-Only what was kept comes here, so both together move little beside `select`.
+Encoding takes two kernels, since a byte may hold codes of two groups: first means and levels per group, then bytes.
+The input is only the kept values, so both kernels move little data compared with `select`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from outerloop.kernels.two_bit import two_bit_decode, two_bit_encode
 
 LARGEST = tl.constexpr(torch.finfo(torch.bfloat16).max)
 BYTES = 256
-"""Bytes of codes a program."""
+"""Bytes of codes per program."""
 
 
 @two_bit_encode.kernel("CUDA")
 def two_bit_encode_triton(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
-    """See `two_bit_encode`."""
+    """Implement `two_bit_encode`."""
     x, count = x.contiguous(), x.numel()
     code = x.new_empty(packed_bytes(count, 2), dtype=torch.uint8)
     mean_G = x.new_empty(-(-count // group), dtype=torch.float64)
@@ -48,7 +48,7 @@ def two_bit_encode_triton(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
 
 @two_bit_decode.kernel("CUDA")
 def two_bit_decode_triton(code: list[Tensor], level: list[Tensor], count: int, group: int) -> Tensor:
-    """See `two_bit_decode`."""
+    """Implement `two_bit_decode`."""
     x_PN = level[0].new_empty(len(level), count, dtype=torch.float32)
     block = 4 * BYTES
     with torch.cuda.device_of(x_PN):
@@ -61,7 +61,7 @@ def two_bit_decode_triton(code: list[Tensor], level: list[Tensor], count: int, g
 
 @triton.jit(do_not_specialize=["count"])
 def levels_of_group(x, mean, level, count, group, BLOCK: tl.constexpr):
-    """Program g: the mean of |x| of group g, and the means of what is not above it and of what is."""
+    """In program g: compute the mean of |x| of group g, and the means of the |x| at or below it and above it."""
     g = tl.program_id(0).to(tl.int64)
     n = tl.minimum(count - g * group, group)
     x += g * group
@@ -85,13 +85,13 @@ def levels_of_group(x, mean, level, count, group, BLOCK: tl.constexpr):
 
 @triton.jit
 def size_of(x, lane, n):
-    """|x| in float64, 0 behind the end."""
+    """Return |x| in float64, 0 past the end."""
     return tl.abs(tl.load(x + lane, mask=lane < n, other=0.0)).to(tl.float64)
 
 
 @triton.jit(do_not_specialize=["count"])
 def encode_bytes(x, mean, code, count, group, BLOCK: tl.constexpr):
-    """BLOCK bytes, each of the codes of four values."""
+    """Encode BLOCK bytes, each with the codes of four values."""
     byte = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     place = tl.arange(0, 4)[None, :]
     at = byte[:, None] * 4 + place
@@ -104,7 +104,7 @@ def encode_bytes(x, mean, code, count, group, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["count"])
 def decode_values(code, level, x, count, group, BLOCK: tl.constexpr):
-    """BLOCK values. The sign comes as a factor: unary minus is 0 − x in Triton, which turns 0 into 0, not into −0."""
+    """Decode BLOCK values. The sign is a factor, because unary minus is 0 − x in Triton, which maps 0 to 0, not −0."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     there = at < count
     byte = tl.load(code + at // 4, mask=there, other=0).to(tl.int32)
