@@ -96,7 +96,7 @@ def with_failures(
     Args:
         calm: the rate without failures.
         per_s: failures of one peer per second.
-        down_s: seconds that a failed peer is away. With two peers the run waits that long, for want of a majority.
+        down_s: seconds that a failed peer is away. With two peers no majority is left, so the run waits that long.
     """
     if method.exchange == "gossip" or not per_s or fleet.peers < 2:
         return calm

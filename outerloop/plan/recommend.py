@@ -52,7 +52,7 @@ def recommended(rows: Sequence[Outlook]) -> tuple[Outlook, str]:
     if measured_loss(best.method.name, best.method.sync_every) == math.inf:
         return fastest, "the fastest; no losses were measured for the methods within 5 % of it"
     others = ", ".join(row.method.name for row in close if row is not best)
-    return best, f"within 5 % of the fastest, lowest measured loss (scripts/results/recipes); others: {others}"
+    return best, f"lowest measured loss (scripts/results/recipes) of those within 5 % of the fastest; others: {others}"
 
 
 def lead(rows: Sequence[Outlook], best: Outlook) -> float:

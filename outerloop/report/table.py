@@ -11,7 +11,7 @@ from outerloop.report.runs import Run
 from outerloop.report.units import show, show_count, show_seconds
 
 DASH = "–"
-"""Text of an empty cell."""
+"""Text of a cell without a value."""
 
 
 @dataclass(frozen=True)
