@@ -79,7 +79,7 @@ def test_another_baseline_and_none(tmp_path):
     make_run(tmp_path / "b", [5, 3], recipe="noloco")
     assert compare(tmp_path, baseline="diloco").gap_percent(compare(tmp_path).groups[1]) == pytest.approx(50.0)
     assert compare(tmp_path).notes() == ["no finished run of the baseline ddp, so there are no gaps"]
-    with pytest.raises(UserError, match="nope has no finished run; .*: diloco, noloco; use --baseline diloco"):
+    with pytest.raises(UserError, match=r"nope has no finished run; .*: diloco, noloco; use --baseline diloco"):
         compare(tmp_path, baseline="nope")
 
 
