@@ -156,7 +156,7 @@ def test_an_impossible_rank_is_refused(corpus: Corpus) -> None:
 
 
 def test_text_that_is_too_short_says_what_to_type(corpus: Corpus) -> None:
-    with pytest.raises(UserError, match=r"tokens, and a sequence needs seq_len \+ 1 = 1000001; type inner.seq_len=\d+"):
+    with pytest.raises(UserError, match=r"tokens, and a sequence needs seq_len \+ 1 = 1000001; set inner.seq_len=\d+"):
         corpus.stream(rank=0, size=2, batch=1, seq_len=1_000_000, seed=0).next()
     with pytest.raises(UserError, match=r"validation .* tokens, and a sequence needs"):
         corpus.validation(seq_len=1_000_000, sequences=1)
@@ -239,7 +239,7 @@ def test_non_iid_workers_get_whole_packages() -> None:
     assert split is not None
     packages = [{document.name.split("/")[0] for document in share} for share in corpus.shares(split[0], 4)]
     assert sum(map(len, packages)) == len(set.union(*packages))
-    with pytest.raises(UserError, match=r"data.non_iid=true .* 9999 workers share \d+ packages; use at most \d+"):
+    with pytest.raises(UserError, match=r"data.non_iid=true .* 9999 workers, but only \d+ packages; use at most \d+"):
         corpus.stream(rank=0, size=9999, batch=1, seq_len=8, seed=0)
 
 
@@ -263,7 +263,7 @@ def test_more_workers_than_files_share_by_position(tmp_path: Path) -> None:
 def test_a_glob_without_files_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"data.files: .*\*.nope matches no file"):
         text(files=[str(tmp_path / "*.nope")], tokenizer=None)
-    with pytest.raises(UserError, match=r"data.files is empty; type data.files="):
+    with pytest.raises(UserError, match=r"data.files is empty; set data.files="):
         text(files=[], tokenizer=None)
 
 
@@ -343,7 +343,7 @@ def test_files_that_are_no_shards_are_named(tmp_path: Path) -> None:
         return TokenShards(files=[str(path)], val_files=None, vocab_size=100, tokenizer=None)
 
     wrong = write_shard(tmp_path / "wrong.bin", np.zeros(9, dtype=np.uint16), magic=20240522)
-    with pytest.raises(UserError, match=r"wrong.bin: magic 20240522 version 1 is no llm.c token shard"):
+    with pytest.raises(UserError, match=r"wrong.bin: magic 20240522 version 1 is not an llm.c token shard"):
         opened(wrong)
     (tmp_path / "tiny.bin").write_bytes(b"abc")
     with pytest.raises(UserError, match=r"tiny.bin: magic 0"):
@@ -353,7 +353,7 @@ def test_files_that_are_no_shards_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cut.bin: the header promises 900 tokens and 890 are there"):
         opened(cut)
     large = write_shard(tmp_path / "ids.bin", np.full(900, 100, dtype=np.uint16))
-    with pytest.raises(UserError, match=r"ids.bin: token id 100, and data.vocab_size=100 allows ids below that"):
+    with pytest.raises(UserError, match=r"ids.bin: token id 100, but data.vocab_size=100 allows only ids below"):
         opened(large).validation(seq_len=8, sequences=1)
 
 
@@ -390,7 +390,7 @@ def test_hf_mistakes_are_named(tmp_path: Path) -> None:
 def test_hf_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(
-        UserError, match=r"data=hf needs the package `datasets`, .* type pip install 'outerloop-train\[hf\]'"
+        UserError, match=r"data=hf needs the package `datasets`, .* run pip install 'outerloop-train\[hf\]'"
     ):
         require_datasets()
 

@@ -79,7 +79,7 @@ def test_another_baseline_and_none(tmp_path):
     make_run(tmp_path / "b", [5, 3], recipe="noloco")
     assert compare(tmp_path, baseline="diloco").gap_percent(compare(tmp_path).groups[1]) == pytest.approx(50.0)
     assert compare(tmp_path).notes() == ["no finished run of the baseline ddp, so there are no gaps"]
-    with pytest.raises(UserError, match="--baseline nope: finished are diloco, noloco: pass --baseline diloco"):
+    with pytest.raises(UserError, match=r"nope has no finished run; .*: diloco, noloco; use --baseline diloco"):
         compare(tmp_path, baseline="nope")
 
 
@@ -88,7 +88,7 @@ def test_another_model_has_no_gap(tmp_path):
     make_run(tmp_path / "b", [5, 1], recipe="ddp", extra="model:\n  layers: 4\n")
     comparison = compare(tmp_path)
     assert comparison.gap_percent(group(comparison, "diloco")) is None
-    assert "for want of a ddp run with the same model, data and evaluation: diloco" in comparison.notes()[0]
+    assert "no finished ddp run has the same model, data and evaluation: diloco" in comparison.notes()[0]
 
 
 def test_labels_name_the_fewest_settings_that_differ(tmp_path):
@@ -234,13 +234,13 @@ def test_a_folder_of_nothing_but_died_runs_is_reported(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        (["{}/none"], "is not a folder: run outerloop report"),
+        (["{}/none"], "is not a folder: call outerloop report"),
         (["{}/empty"], "no run in or under"),
-        (["{}/run", "--bandwidth", "100MB"], "pass --bandwidth 100mbit"),
-        (["{}/run", "--bandwidth", "0mbit"], "pass --bandwidth 100mbit"),
-        (["{}/run", "--out", "{}/run/config.yaml"], "pass --out with a new name"),
-        (["{}/run", "--typo"], "run outerloop report runs"),
-        ([], "run outerloop report runs"),
+        (["{}/run", "--bandwidth", "100MB"], "use --bandwidth 100mbit"),
+        (["{}/run", "--bandwidth", "0mbit"], "use --bandwidth 100mbit"),
+        (["{}/run", "--out", "{}/run/config.yaml"], "type --out with a new name"),
+        (["{}/run", "--typo"], "type outerloop report runs"),
+        ([], "type outerloop report runs"),
     ],
 )
 def test_mistakes_are_one_line_with_what_to_type(arguments, answer, tmp_path, monkeypatch, capsys):

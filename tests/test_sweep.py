@@ -63,7 +63,10 @@ def test_a_job_that_is_killed_outright_is_told_and_listed(tmp_path):
     (tmp_path / "deadly.py").write_text("import os, signal\n\ndef corpus(): os.kill(os.getpid(), signal.SIGKILL)\n")
     options = ["data._target_=deadly.corpus", "~data.non_iid", "seed=0,1", *LAUNCHERS["joblib"]]
     code, said = sweep(tmp_path, *options)
-    assert code == 1 and f"outerloop: {tmp_path}/sweep/0 died: ended without a word before it began to train" in said
+    assert (
+        code == 1
+        and f"outerloop: {tmp_path}/sweep/0 died: ended without an error message before training began" in said
+    )
     assert {path.name for path in runs.find([tmp_path / "sweep"])} >= {"0"}
 
 
@@ -88,7 +91,7 @@ def test_which_runs_died_is_read_from_the_folders(tmp_path):
     told = [(run.path.name, run.recipe, run.why) for run in multirun.unfinished(tmp_path)]
     assert told == [
         ("2", "ddp", "stopped after round 0"),
-        ("9", "unknown", "ended without a word before it began to train"),
+        ("9", "unknown", "ended without an error message before training began"),
         ("10", "diloco", "no space left"),
     ]
     assert [path.name for path in runs.find([tmp_path])] == ["10", "2"]

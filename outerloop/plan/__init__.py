@@ -1,1 +1,1 @@
-"""What a run would take on a network that one does not have yet: links, transfers, rounds. Pure: numpy and heapq."""
+"""Forecast a run on a hypothetical network: links, transfers, rounds. Pure functions on numpy and heapq, no I/O."""

@@ -1,12 +1,13 @@
-"""What one method comes to in one fleet: seconds a round, utilization, bytes a day, days to the last token.
+"""Forecast one method in one fleet: seconds per round, utilization, bytes per day, time to the last token.
 
-    failures   a round is one with an absent peer with probability  q = 1 − exp(− λ P · 2 rounds)
-               round = calm + q (with one absent − calm + leader's patience / P)
-               of P peers P / (1 + λ · time down) are there
-    tokens     wall clock = tokens / (peers there · tokens a step · steps a second)
+    failures   a round has an absent peer with probability  q = 1 − exp(− λ P · 2 rounds)
+               round = calm + q (with one absent − calm + leader timeout / P)
+               of P peers, P / (1 + λ · time down) are present
+    tokens     wall clock = tokens / (peers present · tokens per step · steps per second)
 
-λ: failures of a peer per second. A peer that fails is counted on for two more rounds (exchange.absent_rounds), each of
-which waits out the grace for it; it is started anew after a minute and downloads the state. In gossip nobody waits.
+λ: failures of one peer per second. calm: a round without failures. A failed peer is still expected in the next two
+rounds (exchange.absent_rounds), and each of them waits the whole grace period for it. The peer restarts after a minute
+and downloads the state. In gossip no peer waits.
 """
 
 from __future__ import annotations
@@ -22,19 +23,20 @@ from outerloop.plan.links import gather_s, pair_s
 from outerloop.plan.scenario import Fleet, Method, StepRate
 
 GRACE_S, DEADLINE_S, ABSENT_ROUNDS, ROUND_S = 3.0, 120.0, 2, 600.0
-"""exchange.grace_s, deadline_s, absent_rounds and round_timeout_s as they come."""
+"""Defaults of exchange.grace_s, deadline_s, absent_rounds and round_timeout_s."""
 LEAD_S = 5.0
-"""The patience with a leader that is gone: swarm/timeouts.py."""
+"""Seconds until peers replace a leader that is gone: swarm/timeouts.py."""
 RESTART_S = 60.0
-"""Until a peer that failed is started again. Assumed."""
+"""Seconds until a failed peer restarts. Assumed, not measured."""
 DAY_S = 86400.0
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """`pace` is of a round of one fragment, failures included. `present`: share of the peers that are there.
+    """The forecast for one method in one fleet.
 
-    `settings`: what has to be typed besides, because the defaults end such rounds before all their bytes are there.
+    `pace`: of a round of one fragment, failures included. `present`: mean share of the peers that are present.
+    `settings`: overrides that are needed because the default time limits would end such rounds too early.
     """
 
     fleet: Fleet
@@ -45,32 +47,32 @@ class Outlook:
 
     @property
     def round_s(self) -> float:
-        """Seconds of H inner steps with all their exchanges."""
+        """Return the seconds that H inner steps take with all their exchanges."""
         return self.pace.round_s * self.method.fragments
 
     @property
     def exposed_s(self) -> float:
-        """Of these: exchanges, launching and landing that the inner steps wait for."""
+        """Return the part of `round_s` in which inner steps wait for exchanges, launching and landing."""
         return self.pace.exposed_s * self.method.fragments
 
     @property
     def waiting_s(self) -> float:
-        """Of these: waiting for slower or absent peers, or for a partner."""
+        """Return the part of `round_s` spent waiting for slower or absent peers, or for a partner."""
         return self.pace.waiting_s * self.method.fragments
 
     @property
     def utilization(self) -> float:
-        """Share of the time that inner steps take."""
+        """Return the share of the time spent in inner steps."""
         return self.method.sync_every * self.fleet.step_s / self.round_s
 
     @property
     def sent_bytes_per_day(self) -> float:
-        """Payload that one peer sends, every copy counted; it receives as much."""
+        """Return the payload bytes that one peer sends per day, every copy counted. It receives as many."""
         copies = self.fleet.peers - 1 if self.method.exchange == "gather" else self.pace.met
         return copies * self.method.payload_bytes / self.pace.round_s * DAY_S
 
     def tokens_per_s(self, tokens_per_step: float) -> float:
-        """Of all peers together; `tokens_per_step` of one."""
+        """Return the tokens per second of all peers together. `tokens_per_step`: of one peer."""
         return self.fleet.peers * self.present * tokens_per_step * self.method.sync_every / self.round_s
 
 
@@ -89,7 +91,13 @@ def outlook(fleet: Fleet, method: Method) -> Outlook:
 def with_failures(
     fleet: Fleet, method: Method, calm: StepRate, *, grace_s: float, per_s: float, down_s: float
 ) -> StepRate:
-    """The mean over rounds with and without an absent peer. Without a majority a run waits for it to come back."""
+    """Return the mean over rounds with and without an absent peer.
+
+    Args:
+        calm: the rate without failures.
+        per_s: failures of one peer per second.
+        down_s: seconds that a failed peer is away. With two peers no majority is left, so the run waits that long.
+    """
     if method.exchange == "gossip" or not per_s or fleet.peers < 2:
         return calm
     longer_s, rounds = down_s, 1
@@ -102,9 +110,10 @@ def with_failures(
 
 
 def settles_s(fleet: Fleet, method: Method) -> float:
-    """From a majority of the payloads to the last one at the leader, everybody ready at once: a grace must be longer.
+    """Return the seconds from a majority of the payloads to the last one at the leader, all peers ready at once.
 
-    Queues hand out payloads one after the other, and the defaults would close the gather with the first of them.
+    The grace period must be longer. Transfers queue, so with the default the gather could close before the last
+    payload arrives.
     """
     if method.exchange == "gossip" or fleet.peers < 2:
         return 0.0
@@ -113,14 +122,14 @@ def settles_s(fleet: Fleet, method: Method) -> float:
 
 
 def exchange_s(fleet: Fleet, method: Method) -> float:
-    """How long one exchange takes when all peers are ready at once."""
+    """Return the seconds that one exchange takes when all peers are ready at once."""
     if method.exchange == "gossip":
         return pair_s(fleet.links, method.payload_bytes)
     return gather_s(fleet.links, method.payload_bytes, fleet.peers)
 
 
 def to_type(fleet: Fleet, method: Method, settle_s: float) -> Iterator[str]:
-    """Settings that an exchange of this length needs."""
+    """Yield the overrides that an exchange of this length needs, as key=value."""
     took_s = exchange_s(fleet, method)
     if settle_s > GRACE_S:
         yield f"exchange.grace_s={math.ceil(GRACE_S + settle_s)}"

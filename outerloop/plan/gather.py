@@ -1,12 +1,13 @@
-"""Gather rounds of a fleet, one after the other: who is ready when, what is there when, when the round is decided.
+"""Simulate the gather rounds of a fleet in sequence: when peers are ready, payloads arrive and rounds are decided.
 
-    launch = landing before + (interval − τ) steps;   landing = max(launch + τ steps, decided) + codec
-    closes when all are in, or a majority is in and the grace over (swarm/consensus/gather_policy.py, round_timers.py)
+    launch = previous landing + (interval − τ) steps;   landing = max(launch + τ steps, decided) + codec
+    a round closes when all payloads have arrived, or a majority has and the grace period is over
+    (swarm/consensus/gather_policy.py, round_timers.py)
 
-Who is in too late does not hold up the others, and who launches when the round is decided lands what it missed and
-offers its progress in the next one at once. Up to 9 peers, who need not queue at owners, are simulated transfer by
-transfer. Beyond, every link is a queue of payloads in the order in which they are ready: equal links all see the same,
-so 10,000 peers take no longer.
+A peer that is too late does not delay the others. A peer that launches after the decision lands the round it missed,
+and offers its progress in the next round immediately. Up to 9 peers do not queue at owners and are simulated transfer
+by transfer. With more peers, every link is a queue of payloads in the order in which they are ready. Equal links all
+see the same queue, so 10,000 peers are simulated as fast.
 
 P peers.
 """
@@ -27,7 +28,7 @@ ROUNDS, WARM_UP = 24, 4
 
 
 def simulate(fleet: Fleet, method: Method, *, grace_s: float, absent: int = 0, seed: int = 0) -> StepRate:
-    """The mean of many rounds. `absent`: peers that are counted on in every round and never come."""
+    """Simulate many rounds and return their mean. `absent`: peers that every round expects but that never answer."""
     draw = np.random.default_rng(seed)
     present = fleet.peers - absent
     landed_P, launch_P, behind_P = np.zeros(present), np.zeros(present), np.zeros(present, dtype=bool)
@@ -46,19 +47,22 @@ def simulate(fleet: Fleet, method: Method, *, grace_s: float, absent: int = 0, s
 
 
 def pace_of(fleet: Fleet, method: Method, round_s: float, exchange_s: float, *, met: float) -> StepRate:
-    """What a round is made of: exposed is what it would be if all were ready at once, waiting is the rest."""
+    """Split the stalled time of a round into exposed and waiting time.
+
+    Exposed: the stall if all peers were ready at once. Waiting: the rest.
+    """
     stood_s = max(0.0, round_s - method.interval * fleet.step_s)
     exposed = min(stood_s, exposed_s(exchange_s, method.delay * fleet.step_s) + fleet.codec_s)
     return StepRate(round_s, exposed, stood_s - exposed, met)
 
 
 def factors(draw: np.random.Generator, spread: float, count: int) -> np.ndarray:
-    """Lognormal with mean 1."""
+    """Draw lognormal factors with mean 1."""
     return np.exp(spread * draw.standard_normal(count) - spread**2 / 2)
 
 
 def decision(launch_P: np.ndarray, fleet: Fleet, method: Method, *, grace_s: float) -> tuple[float, np.ndarray]:
-    """When the round is decided and its payloads lie everywhere, and whose payload it is without (P,)."""
+    """Return when the round is decided and all its payloads are at all peers, and which peers are left out (P,)."""
     if fleet.peers == 1:
         return float(launch_P[0]), np.zeros(1, dtype=bool)
     leader_P, last_P = arrivals(launch_P, fleet, method)
@@ -73,7 +77,10 @@ def decision(launch_P: np.ndarray, fleet: Fleet, method: Method, *, grace_s: flo
 
 
 def arrivals(launch_P: np.ndarray, fleet: Fleet, method: Method) -> tuple[np.ndarray, np.ndarray]:
-    """When the payload of each peer lies with the leader, the first in the roster, and with the last of all (P,)."""
+    """Return when each peer's payload has reached the leader, and when it has reached all peers (P,).
+
+    The leader is the first peer of the roster.
+    """
     links, size = fleet.links, method.payload_bytes
     ready_P = launch_P + begin_s(links, size, fleet.peers)
     if len(launch_P) <= EXACT_PEERS:
@@ -84,9 +91,9 @@ def arrivals(launch_P: np.ndarray, fleet: Fleet, method: Method) -> tuple[np.nda
 
 
 def queued(ready_P: np.ndarray, size: float, fleet: Fleet) -> np.ndarray:
-    """There = max(the queue of all payloads, ready + what the own uplink takes for all copies) (P,).
+    """Return arrival = max(end in the queue of all payloads, ready + time of all copies on the peer's uplink) (P,).
 
-    The queue takes `gather_messages` payload times of the narrower direction for all of them together.
+    The queue takes `gather_messages` payload times of the slower direction for all payloads together.
     """
     order, place_P = np.argsort(ready_P, kind="stable"), np.arange(len(ready_P))
     one_s = gather_messages(fleet.peers) * size / fleet.links.slower / len(ready_P)

@@ -1,13 +1,13 @@
-"""Gossip rounds of a fleet, event by event: into the ready pool, a pair or a solo step, out again
-(swarm/gossip/runner.py).
+"""Simulate the gossip rounds of a fleet event by event: a peer enters the ready pool, finds a partner or takes a solo
+step, and leaves the pool (swarm/gossip/runner.py).
 
-    launch    into the pool; 16 others, drawn anew, are told
-    turn      now and then a ready peer proposes to one that it knows to be ready, not to its last partners
-    tire      a quarter of the own inner time is over: anybody ready, else a solo step
-    met       both payloads have gone over both links; landing = max(launch + τ steps, met) + codec
+    launch    the peer enters the pool and notifies 16 randomly drawn peers
+    turn      at random times a ready peer proposes to a peer known to be ready that is not a recent partner
+    tire      a quarter of the peer's inner time is over: it proposes to any ready peer, else takes a solo step
+    met       both payloads have been sent over both links; landing = max(launch + τ steps, met) + codec
 
-A peer is in one pair at a time, so a link carries one transfer each way and nobody shares it. Nothing here grows with
-the number of peers but the number of events.
+A peer is in one pair at a time, so a link carries one transfer each way and transfers never share it. Only the number
+of events grows with the number of peers.
 """
 
 from __future__ import annotations
@@ -23,16 +23,22 @@ from outerloop.plan.links import pair_s
 from outerloop.plan.scenario import Fleet, Method, StepRate
 
 PATIENCE, LEAST_S, MOST_S = 0.25, 1.0, 300.0
-"""Of the inner time, and limits: exchange=swarm_gossip."""
+"""Share of the inner time that a peer stays in the pool, and limits in seconds: exchange=swarm_gossip."""
 TURN_S, TURNS, TOLD, REMEMBERED = 0.2, 8, 16, 3
-"""swarm/timeouts.py, gossip.py, partner_policy.py."""
+"""Seconds between proposals, proposals per patience, peers notified, recent partners that are remembered.
+
+From swarm/timeouts.py, gossip.py, partner_policy.py.
+"""
 PEER_ROUNDS, FEWEST_ROUNDS, WARM_UP = 2000, 4, 2
-"""Rounds of all peers together, and of each peer at least, that are simulated."""
+"""Simulated rounds: of all peers together, at least of each peer, and discarded as warm-up."""
 
 
 @dataclass
 class Seat:
-    """One peer: its round at hand, and what it knows. `ready`: in the pool, in no pair; `seat` counts its rounds."""
+    """The state of one peer. `seat`: its current round. `ready`: in the pool and not in a pair.
+
+    `told`: peers that it notified. `known`: peer that it knows to be ready -> when the notification arrives.
+    """
 
     seat: int = 0
     ready: bool = False
@@ -46,7 +52,7 @@ class Seat:
 
 
 class Pool:
-    """All peers and the events to come: (time, order, kind, peer, its seat)."""
+    """All peers, and a heap of future events: (time, order, kind, peer, round of the peer)."""
 
     def __init__(self, fleet: Fleet, method: Method, *, seed: int = 0) -> None:
         self.fleet, self.method = fleet, method
@@ -61,7 +67,7 @@ class Pool:
             self.compute(peer, 0.0)
 
     def run(self) -> StepRate:
-        """Until every peer has its rounds behind it."""
+        """Process events until every peer has completed its rounds, and return the mean rate."""
         happens = {"launch": self.launch, "turn": self.turn, "tire": self.tire, "met": self.met}
         while self.events:
             now_s, _, kind, peer, seat = heapq.heappop(self.events)
@@ -73,12 +79,12 @@ class Pool:
         return pace_of(self.fleet, self.method, round_s, self.pair_s, met=met)
 
     def plan(self, at_s: float, kind: str, peer: int) -> None:
-        """An event to come, void when the peer is in another round by then."""
+        """Schedule an event. It is ignored if the peer is in another round when it is due."""
         self.count += 1
         heapq.heappush(self.events, (at_s, self.count, kind, peer, self.seats[peer].seat))
 
     def compute(self, peer: int, now_s: float) -> None:
-        """The inner steps until the next launch."""
+        """Draw the step time of the peer's next round, and schedule its launch."""
         one = self.seats[peer]
         step_s = self.fleet.step_s * self.draw.lognormvariate(-(self.fleet.spread**2) / 2, self.fleet.spread)
         one.hidden_s = self.method.delay * step_s
@@ -86,7 +92,7 @@ class Pool:
         self.plan(now_s + (self.method.interval - self.method.delay) * step_s, "launch", peer)
 
     def launch(self, peer: int, now_s: float) -> None:
-        """Into the pool; a run of one takes solo steps."""
+        """Put the peer into the pool and notify others. The only peer of a run takes a solo step at once."""
         one = self.seats[peer]
         one.ready, one.launched_s, one.told = True, now_s, self.some(peer)
         for other in one.told:
@@ -95,18 +101,18 @@ class Pool:
         self.next_turn(peer, now_s)
 
     def some(self, peer: int) -> list[int]:
-        """Whom a peer tells: 16 others, or all."""
+        """Draw the peers to notify: 16 others, or all others if there are fewer."""
         others = self.fleet.peers - 1
         drawn = self.draw.sample(range(others), min(TOLD, others))
         return [other + (other >= peer) for other in drawn]
 
     def next_turn(self, peer: int, now_s: float) -> None:
-        """At a random time of its own."""
+        """Schedule the peer's next proposal at a random time."""
         pause_s = min(TURN_S, self.seats[peer].patience_s / TURNS)
         self.plan(now_s + 2 * pause_s * self.draw.random(), "turn", peer)
 
     def turn(self, peer: int, now_s: float) -> None:
-        """Propose to somebody whom it did not meet lately."""
+        """Propose to a ready peer that is not a recent partner; if there is none, schedule another attempt."""
         one = self.seats[peer]
         lately = list(one.recent)[len(one.recent) - self.remembered :]
         others = [other for other in self.around(peer, now_s) if other not in lately]
@@ -114,19 +120,19 @@ class Pool:
             self.next_turn(peer, now_s)
 
     def tire(self, peer: int, now_s: float) -> None:
-        """The last attempt, else a solo step."""
+        """Propose to any ready peer; if there is none, take a solo step."""
         if self.seats[peer].ready and not self.propose(peer, self.around(peer, now_s), now_s):
             self.solo += 1
             self.leave(peer)
             self.met(peer, now_s)
 
     def around(self, peer: int, now_s: float) -> list[int]:
-        """Those that this peer has heard to be ready, and that still are."""
+        """Return the peers that have notified this peer that they are ready, and that still are."""
         known = self.seats[peer].known
         return [other for other, heard_s in known.items() if heard_s <= now_s and self.seats[other].ready]
 
     def propose(self, peer: int, others: list[int], now_s: float) -> bool:
-        """A pair with one of these, if there is any."""
+        """Pair the peer with a random one of `others`. Return False if there are none."""
         if not others:
             return False
         other = self.draw.choice(others)
@@ -138,14 +144,14 @@ class Pool:
         return True
 
     def leave(self, peer: int) -> None:
-        """Out of the pool."""
+        """Take the peer out of the pool, and out of the knowledge of the peers it notified."""
         one = self.seats[peer]
         one.ready = False
         for other in one.told:
             self.seats[other].known.pop(peer, None)
 
     def met(self, peer: int, now_s: float) -> None:
-        """Landing, and on to the next round."""
+        """Land the round of the peer, and start its next round if it has any left."""
         one = self.seats[peer]
         landed_s = max(one.launched_s + one.hidden_s, now_s) + self.fleet.codec_s
         one.landings_s.append(landed_s)

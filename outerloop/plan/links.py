@@ -1,11 +1,11 @@
-"""Links, and how long one exchange takes over equal ones that nothing else uses.
+"""Links, and how long one exchange takes over equal links without other traffic.
 
-    gather   n · bytes / min(up, down),   n = P − 1, from 10 peers on 1.5 (P − 1): pullers queue
+    gather   n · bytes / min(up, down),   n = P − 1; for 10 or more peers n = 1.5 (P − 1), because pullers queue
     pair     bytes / min(up, down)
     ring     2 (P − 1) messages of bytes / P;      tree   2 log2(P) messages of all bytes
 
-Latencies are those of the messages that really go one after the other (swarm/): each is one way, `latency_s`. A
-connection that was idle begins with 10 segments and doubles every round trip (RFC 6928), which `ramp_s` adds.
+Latency is counted for the messages that the code in swarm/ sends in sequence: each takes `latency_s`, one way. An idle
+connection starts with 10 segments and doubles its window every round trip (RFC 6928); `ramp_s` adds the time lost.
 
 P peers.
 """
@@ -16,29 +16,29 @@ import math
 from dataclasses import dataclass
 
 GOODPUT = 0.80
-"""Payload bytes of what a link carries in a run. One transfer alone gets .94 to .96; where both directions are full and
-several transfers share a link, TCP leaves it idle before the last one ends: plain sockets reach .64 to .92."""
+"""Payload share of the capacity of a link in a run. A single transfer reaches 0.94 to 0.96. If both directions are full
+and several transfers share a link, TCP leaves it idle before the last one ends: plain sockets reach 0.64 to 0.92."""
 HOST_BITS = 1.2e9
-"""What a host carries each way, bits/s, however fast its link: encryption and copies, two hosts on a core each."""
+"""Throughput limit of a host in each direction, bits/s, due to encryption and copies. Two hosts, one core each."""
 AT_ONCE = 8
-"""Transfers of a peer each way: swarm/transfer/bulk.py."""
+"""Concurrent transfers of a peer in each direction: swarm/transfer/bulk.py."""
 QUEUEING = 1.5
 """See `gather_messages`."""
 DECIDE_S = 0.03
-"""Disk and signatures of one agreement, 8 peers on loopback: 5 to 30 ms."""
+"""Seconds of disk writes and signatures for one decision. Measured with 8 peers on loopback: 5 to 30 ms."""
 FIRST_WINDOW = 10 * 1460
-"""Bytes that a connection sends before anything was acknowledged."""
+"""Bytes that a connection sends before the first acknowledgement."""
 BEGIN_TRIPS = 3
-"""Messages from a payload that is ready to its first byte elsewhere: it is told, it is asked for, it comes."""
+"""Messages from a ready payload to its first byte at another peer: notification, request, first byte."""
 COMMIT_TRIPS = 3
-"""Proposal, acceptance, decision."""
+"""Messages of a commit: proposal, acceptance, decision."""
 PAIR_TRIPS = 6
-"""Proposal, answer, request, first byte; both have it, it counts (swarm/gossip/handshake.py)."""
+"""Messages of a gossip pair: proposal, answer, request, first byte, receipt, confirmation (gossip/handshake.py)."""
 
 
 @dataclass(frozen=True)
 class Links:
-    """Every peer's link: payload bytes/s up and down (what headers take is off already), one-way latency in seconds."""
+    """The link of every peer: payload bytes/s up and down, headers already deducted, and one-way latency in seconds."""
 
     up: float
     down: float
@@ -46,17 +46,17 @@ class Links:
 
     @property
     def slower(self) -> float:
-        """Bytes/s of the narrower direction."""
+        """Return the bytes/s of the slower direction."""
         return min(self.up, self.down)
 
 
 def links_of(up_bits: float, down_bits: float, latency_s: float, *, host_bits: float = HOST_BITS) -> Links:
-    """Bits/s as links are sold -> payload bytes/s."""
+    """Convert the nominal bits/s of a link to payload bytes/s, limited by the throughput of a host."""
     return Links(min(GOODPUT * up_bits, host_bits) / 8, min(GOODPUT * down_bits, host_bits) / 8, latency_s)
 
 
 def ramp_s(links: Links, payload_bytes: float, *, transfers: int) -> float:
-    """What a connection loses while it speeds up, one of `transfers` that share a link.
+    """Return the seconds that TCP slow start costs one of `transfers` connections that share a link.
 
     2 L log2(w / w0 + 1) − w / rate,   w = min(payload, rate · 2 L):  the bytes sent until the link is full
     """
@@ -66,18 +66,18 @@ def ramp_s(links: Links, payload_bytes: float, *, transfers: int) -> float:
 
 
 def gather_messages(peers: int) -> float:
-    """Payload times that a gather keeps a link for when all are ready at once.
+    """Return how long a gather occupies a link when all peers are ready at once, in units of one payload's time.
 
-    An owner serves 8 at once, and who queues at one holds one of its own 8 places, so beyond 9 peers some links are
-    idle while others are full. Simulated: 1.2 to 1.3 (P − 1) when peers ask in random orders, 1.5 to 1.95 when all ask
-    in one (transfers.py). Ten hosts at 2 Mbit/s on a busy machine: 1.4.
+    An owner serves 8 peers at once. A peer that queues at an owner uses up one of its own 8 slots, so with more than 9
+    peers some links are idle while others are full. Simulated: 1.2 to 1.3 (P − 1) if peers ask in random orders, 1.5 to
+    1.95 if all ask in the same order (transfers.py). Ten hosts at 2 Mbit/s on a busy machine: 1.4.
     """
     others = peers - 1
     return others if others <= AT_ONCE else QUEUEING * others
 
 
 def gather_s(links: Links, payload_bytes: float, peers: int) -> float:
-    """From the last payload that is ready to the decision, everybody ready at once."""
+    """Return the seconds from ready payloads to the decision, if all peers are ready at once."""
     if peers == 1:
         return 0.0
     moving_s = gather_messages(peers) * payload_bytes / links.slower
@@ -85,30 +85,39 @@ def gather_s(links: Links, payload_bytes: float, peers: int) -> float:
 
 
 def begin_s(links: Links, payload_bytes: float, peers: int) -> float:
-    """Before the bytes of a gather flow at full speed."""
+    """Return the seconds lost before the bytes of a gather flow at full speed."""
     return BEGIN_TRIPS * links.latency_s + ramp_s(links, payload_bytes, transfers=min(peers - 1, AT_ONCE))
 
 
 def commit_s(links: Links) -> float:
-    """From payloads that lie everywhere to a decision that everybody knows."""
+    """Return the seconds from the time when all peers have all payloads until all peers know the decision."""
     return COMMIT_TRIPS * links.latency_s + DECIDE_S
 
 
 def pair_s(links: Links, payload_bytes: float) -> float:
-    """Both payloads of a gossip pair, from the proposal to the last word."""
+    """Return the seconds that a gossip pair takes to exchange both payloads, from the proposal to the confirmation."""
     return payload_bytes / links.slower + PAIR_TRIPS * links.latency_s + ramp_s(links, payload_bytes, transfers=1)
 
 
 def ring_s(links: Links, payload_bytes: float, peers: int) -> float:
-    """A ring all-reduce: reduce-scatter and all-gather, P − 1 messages each. For comparison: the swarm has none."""
+    """Return the seconds of a ring all-reduce: reduce-scatter and all-gather, P − 1 messages each.
+
+    For comparison only: the swarm does not use it.
+    """
     return 2 * (peers - 1) * (payload_bytes / peers / links.slower + links.latency_s)
 
 
 def tree_s(links: Links, payload_bytes: float, peers: int) -> float:
-    """A tree all-reduce: up and down log2(P) levels. For comparison (NoLoCo, arXiv 2506.10911): 2 t log2(P)."""
+    """Return the seconds of a tree all-reduce, up and down log2(P) levels: 2 t log2(P).
+
+    For comparison only (NoLoCo, arXiv 2506.10911).
+    """
     return 2 * math.log2(peers) * (payload_bytes / links.slower + links.latency_s)
 
 
 def slower_of_two(mu: float, sigma: float) -> float:
-    """E max of two lognormal message times: (1 + erf(σ / 2)) exp(μ + σ² / 2). NoLoCo, arXiv 2506.10911."""
+    """Return the expected maximum of two lognormal message times: (1 + erf(σ / 2)) exp(μ + σ² / 2).
+
+    NoLoCo, arXiv 2506.10911.
+    """
     return (1 + math.erf(sigma / 2)) * math.exp(mu + sigma**2 / 2)

@@ -1,8 +1,8 @@
-"""Which of several methods to recommend: speed by the plan, loss by what was measured here.
+"""Recommend one of several methods, by forecast speed and by losses measured in this repository.
 
-Of the methods that come to the last token within 5 % of the fastest, the one with the lowest validation loss in
-scripts/results/recipes: nats a byte after equal tokens, four workers, 1.03M parameters, learning rates tuned alike. A
-small model says little about a large one, so this is an order for ties in time and no forecast of a loss.
+Of the methods within 5 % of the fastest one, recommend the one with the lowest validation loss in
+scripts/results/recipes: nats per byte after equal tokens, four workers, 1.03M parameters, learning rates tuned the same
+way. A small model says little about a large one, so the losses only break ties in time. They are no forecast.
 """
 
 from __future__ import annotations
@@ -27,31 +27,34 @@ LOSSES = {
     "noloco": {15: 1.960, 30: 2.051, 100: 2.283},
     "decoupled_momentum": {15: 2.134, 30: 2.246, 100: 2.625},
 }
-"""Recipe -> H -> loss after 600 steps: the first table of COMMAND.md there. DiLoCo's with momentum .6."""
+"""Recipe -> H -> loss after 600 steps, from the first table of scripts/results/recipes/COMMAND.md.
+
+DiLoCo: with momentum 0.6.
+"""
 
 
 def measured_loss(name: str, sync_every: int, losses: Mapping[str, Mapping[int, float]] = LOSSES) -> float:
-    """At the nearest H that was measured, by ratio; infinite where none was."""
+    """Return the loss at the nearest measured H, by ratio; infinity if the recipe was not measured."""
     known = losses.get(name, {})
     nearest = min(known, key=lambda h: abs(math.log(h / sync_every)), default=None)
     return math.inf if nearest is None else known[nearest]
 
 
 def recommended(rows: Sequence[Outlook]) -> tuple[Outlook, str]:
-    """One of the rows, and why in one line."""
+    """Return the recommended row, and the reason in one line."""
     fastest = min(rows, key=lambda row: 1 / row.tokens_per_s(1.0))
     close = [row for row in rows if CLOSE * row.tokens_per_s(1.0) >= fastest.tokens_per_s(1.0)]
     best = min(close, key=lambda row: measured_loss(row.method.name, row.method.sync_every))
     if len(rows) == 1:
-        return best, "it is the only one"
+        return best, "the only method"
     if len(close) == 1:
-        return best, f"it is {lead(rows, best):.3g} times as fast as the next"
+        return best, f"{lead(rows, best):.3g} times as fast as the next method"
     if measured_loss(best.method.name, best.method.sync_every) == math.inf:
-        return fastest, "it is the fastest, and no loss was measured of those within 5 % of it"
+        return fastest, "the fastest; no losses were measured for the methods within 5 % of it"
     others = ", ".join(row.method.name for row in close if row is not best)
-    return best, f"within 5 % of the fastest, and the lowest loss measured (scripts/results/recipes) beside {others}"
+    return best, f"lowest measured loss (scripts/results/recipes) of those within 5 % of the fastest; others: {others}"
 
 
 def lead(rows: Sequence[Outlook], best: Outlook) -> float:
-    """How many times as fast it is as the next."""
+    """Return how many times as fast it is as the next fastest row."""
     return best.tokens_per_s(1.0) / max(row.tokens_per_s(1.0) for row in rows if row is not best)

@@ -1,4 +1,4 @@
-"""What a plan is about: the fleet, and the methods in it. Seconds, bytes, and counts of inner steps."""
+"""The inputs and the result of a simulation: fleet, method and step rate. In seconds, bytes and inner steps."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from outerloop.plan.links import Links
 
 @dataclass(frozen=True)
 class Fleet:
-    """Equal machines on equal links.
+    """A set of equal machines on equal links.
 
-    `step_s`: mean seconds of an inner step. `spread`: σ of the lognormal factor by which one peer's inner steps of one
-    round differ from that. `failures_per_hour`: of one peer. `codec_s`: what launching and landing take in a round.
+    `step_s`: mean seconds of an inner step. `spread`: σ of the lognormal factor on `step_s`, drawn per peer and round.
+    `failures_per_hour`: of one peer. `codec_s`: seconds per round for launching and landing.
     """
 
     peers: int
@@ -26,11 +26,11 @@ class Fleet:
 
 @dataclass(frozen=True)
 class Method:
-    """One recipe as the network sees it.
+    """The properties of a recipe that determine its traffic and memory.
 
-    `sync_every`: H. `delay`: inner steps between launch and landing. `fragments`: parts of the model that travel on
-    their own, every H steps each. `payload_bytes`: one message of one fragment. `memory`: part -> bytes on the device;
-    `state_bytes` of them are what a newcomer downloads.
+    `sync_every`: H. `delay`: inner steps between launch and landing. `fragments`: parts of the model that are sent
+    separately, each every H steps. `payload_bytes`: one message of one fragment. `memory`: part -> bytes on the device.
+    `state_bytes`: bytes that a new peer downloads.
     """
 
     name: str
@@ -45,26 +45,26 @@ class Method:
 
     @property
     def interval(self) -> float:
-        """Inner steps between two launches."""
+        """Return the number of inner steps between two launches."""
         return self.sync_every / self.fragments
 
     @property
     def bits_per_param(self) -> float:
-        """Of all fragments together, in one round of each."""
+        """Return the payload bits per parameter of all fragments together, in one round of each."""
         return 8 * self.fragments * self.payload_bytes / self.params
 
     @property
     def memory_bytes(self) -> float:
-        """All parts."""
+        """Return the bytes on the device, all parts together."""
         return sum(self.memory.values())
 
 
 @dataclass(frozen=True)
 class StepRate:
-    """What a simulation finds: means over peers and rounds, in seconds, between two launches.
+    """The result of a simulation: means over peers and rounds, in seconds, between two launches.
 
-    `round_s` = inner steps + `waiting_s` for slower or absent peers + `exposed_s`: the exchange and what else the inner
-    loop stands still for. `met`: share of the rounds in which a peer exchanged anything.
+    `round_s` = inner steps + `waiting_s` for slower or absent peers + `exposed_s` for the exchange, launching and
+    landing while the inner loop is stopped. `met`: share of the rounds in which a peer took part in an exchange.
     """
 
     round_s: float

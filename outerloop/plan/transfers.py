@@ -1,10 +1,10 @@
-"""Transfers between peers, event by event: what is on its way shares every up- and downlink fairly.
+"""Simulate transfers between peers event by event. Active transfers share every uplink and downlink fairly.
 
-    rates are max-min fair:   the tightest link gives each of its transfers an equal part; that part is taken off the
-                              other links of these transfers; then the next tightest link, until all have a rate
+    rates are max-min fair:   the most contended link gives each of its transfers an equal part; that part is deducted
+                              from the other links of these transfers; then the next link, until all have a rate
 
-A peer takes part in at most `at_once` transfers each way (swarm/transfer/bulk.py): an owner lets the others queue, and
-who queues holds one of its own places meanwhile. So peers that all ask in the same order leave links idle.
+A peer takes part in at most `at_once` transfers in each direction (swarm/transfer/bulk.py). Further pullers queue at
+the owner, and a peer uses one of its own slots while it queues. So links are idle if all peers ask in the same order.
 
 F transfers, P peers.
 """
@@ -19,7 +19,7 @@ EPSILON = 1e-9
 
 
 def fair_rates(sources_F: np.ndarray, targets_F: np.ndarray, up_P: np.ndarray, down_P: np.ndarray) -> np.ndarray:
-    """Source and target of every transfer, bytes/s of every link (float64) -> bytes/s of every transfer (F,)."""
+    """Return the max-min fair bytes/s of every transfer (F,), given sources, targets and the bytes/s of every link."""
     peers = len(up_P)
     links_2F = np.stack([sources_F, targets_F + peers])
     left_L = np.concatenate([up_P, down_P]).astype(float)
@@ -36,13 +36,13 @@ def fair_rates(sources_F: np.ndarray, targets_F: np.ndarray, up_P: np.ndarray, d
 
 
 class Gathering:
-    """Everybody pulls everybody's payload from its owner, those that are ready first before others.
+    """A simulated gather: every peer pulls every other payload from its owner, in the order in which they are ready.
 
     Args:
-        ready_s: when the payload of each peer is ready, seconds (P,); the lowest numbers come first of equal ones.
-        payload_bytes: of each payload.
+        ready_s: when the payload of each peer is ready, seconds (P,); ties are ordered by peer number.
+        payload_bytes: size of each payload.
         up, down: bytes/s of every peer's link.
-        at_once: transfers of a peer each way.
+        at_once: concurrent transfers of a peer in each direction.
     """
 
     def __init__(self, ready_s: np.ndarray, payload_bytes: float, *, up: float, down: float, at_once: int) -> None:
@@ -51,14 +51,14 @@ class Gathering:
         self.up_P, self.down_P = np.full(peers, up), np.full(peers, down)
         order = np.argsort(ready_s, kind="stable").tolist()
         self.wanted = [deque(owner for owner in order if owner != puller) for puller in range(peers)]
-        self.places = [at_once] * peers  # of the puller, held while it queues
+        self.places = [at_once] * peers  # free slots of each puller; a slot is also in use while its request queues
         self.queues: list[deque[int]] = [deque() for _ in range(peers)]
         self.giving = [0] * peers
         self.under_way: list[tuple[int, int]] = []
         self.left_F = np.zeros(0)
 
     def arrivals(self) -> np.ndarray:
-        """When each payload has come to each peer, seconds (puller P, owner P); the own one when it is ready."""
+        """Return when each payload has reached each peer, seconds (puller P, owner P); the diagonal is `ready_s`."""
         arrival_PP = np.diag(self.ready_s)
         starts, now_s = sorted(set(self.ready_s), reverse=True), 0.0
         while starts or self.under_way:
@@ -73,7 +73,7 @@ class Gathering:
         return arrival_PP
 
     def next_end(self, now_s: float) -> tuple[float, np.ndarray]:
-        """When the next transfer ends if none begins before, and the rates until then."""
+        """Return when the next transfer ends, unless another starts first, and the rates until then."""
         if not self.under_way:
             return np.inf, np.zeros(0)
         sources_F, targets_F = np.array(self.under_way).T
@@ -81,7 +81,7 @@ class Gathering:
         return now_s + float((self.left_F / rate_F).min()), rate_F
 
     def ask(self, now_s: float) -> None:
-        """Whoever has a free place asks for the next payload that is ready; owners begin what they have room for."""
+        """Let every peer with a free slot request the next ready payloads, and let owners start queued transfers."""
         for puller, wanted in enumerate(self.wanted):
             while wanted and self.places[puller] and self.ready_s[wanted[0]] <= now_s:
                 self.places[puller] -= 1
@@ -91,13 +91,16 @@ class Gathering:
         self.left_F = np.concatenate([self.left_F, np.full(len(begun), float(self.bytes))])
 
     def taken(self, owner: int) -> list[int]:
-        """Those who queue at an owner and whose turn it is now."""
+        """Remove from the queue of an owner the pullers that it can serve now, and return them."""
         count = min(self.at_once - self.giving[owner], len(self.queues[owner]))
         self.giving[owner] += count
         return [self.queues[owner].popleft() for _ in range(count)]
 
     def end(self, now_s: float, rate_F: np.ndarray) -> list[tuple[int, int]]:
-        """Owner and puller of every transfer that has come to its end, or would before the clock's next float64."""
+        """Remove the finished transfers and return their (owner, puller).
+
+        A transfer also counts as finished if its remaining time is below the float64 resolution of the clock.
+        """
         over_F = (self.left_F <= self.bytes * EPSILON) | (now_s + self.left_F / rate_F <= now_s)
         ended = [pair for pair, over in zip(self.under_way, over_F, strict=True) if over]
         self.under_way = [pair for pair, over in zip(self.under_way, over_F, strict=True) if not over]

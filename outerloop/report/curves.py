@@ -1,4 +1,7 @@
-"""Figures of a quantity as training goes on: one line a group, the mean over its seeds; unfinished runs dashed."""
+"""Figures of a quantity over the course of training. Each group is one line, the mean over its seeds.
+
+Each unfinished run is a separate dashed line.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,17 @@ from outerloop.report.runs import Run
 from outerloop.report.units import show_bandwidth
 
 TIMES = [(86400.0, "days"), (3600.0, "hours"), (60.0, "minutes")]
-"""Units of time, used from twice themselves on."""
+"""Seconds per unit, and the name of the unit. A unit is used for times of at least twice its length."""
 
-LOSS = "validation loss [nats a token]"
-SENT = "payload sent per worker, every copy"
+LOSS = "validation loss [nats per token]"
+SENT = "payload sent per worker, every copy counted"
 
 Values = Callable[[Run], Sequence[float]]
 
 
 @dataclass(frozen=True)
 class Chart:
-    """What one figure draws. `xs`, `ys`: one number for each validation, NaN where there is none."""
+    """Definition of one figure. `xs`, `ys`: return one number per validation of a run, NaN where it is missing."""
 
     name: str
     title: str
@@ -39,24 +42,24 @@ class Chart:
 
 
 def charts(comparison: Comparison, *, bits_per_s: float) -> list[Chart]:
-    """All of them."""
+    """Return all charts; `bits_per_s` is the bandwidth of the simulated clock."""
     return [by_tokens(), by_bytes(), by_clock(comparison, bits_per_s), by_spread()]
 
 
 def by_tokens() -> Chart:
-    """What training data buys."""
+    """Return the chart of validation loss against training tokens."""
     caption = "Validation loss of the global model against the tokens of all workers."
     return Chart("loss_tokens", "Loss against tokens", caption, "tokens, all workers", LOSS, tokens, losses, unit="")
 
 
 def by_bytes() -> Chart:
-    """What traffic buys."""
-    caption = "Validation loss against what one worker sent, every copy of its payload counted."
+    """Return the chart of validation loss against bytes sent."""
+    caption = "Validation loss against the bytes that one worker sent, every copy of its payload counted."
     return Chart("loss_bytes", "Loss against bytes", caption, SENT, LOSS, Run.sent_bytes, losses, unit="B")
 
 
 def by_clock(comparison: Comparison, bits_per_s: float) -> Chart:
-    """What time buys at a bandwidth."""
+    """Return the chart of validation loss against simulated time at this bandwidth."""
     bandwidth = show_bandwidth(bits_per_s)
     title, clock_at = f"Loss against simulated time at {bandwidth}", f"simulated wall clock at {bandwidth}"
     unit_s, unit = time_unit(max((s for run in comparison.runs for s in run.seconds(bits_per_s)), default=0.0))
@@ -68,14 +71,14 @@ def by_clock(comparison: Comparison, bits_per_s: float) -> Chart:
 
 
 def by_spread() -> Chart:
-    """How far the replicas are apart."""
+    """Return the chart of the replica spread: how far the workers' slow weights are apart."""
     title, ylabel = "Replica spread against rounds", "replica spread (rms)"
     caption = "Root mean square over all weights of the standard deviation between the workers' slow weights."
     return Chart("spread", title, caption, "outer rounds", ylabel, rounds, spreads, unit=None)
 
 
 def draw(comparison: Comparison, chart: Chart, path: Path) -> bool:
-    """Draw one chart into a PNG; False, and nothing is written, when no run has a point."""
+    """Draw one chart into a PNG. Return False, and write nothing, when no run has a point."""
     lines = [line for i, group in enumerate(comparison.groups) for line in lines_of(group, chart, i)]
     log = style.reaches_far([line.end for line in lines])
     drawn = [seen for line in lines if (seen := line.without_zero() if log else line).points]
@@ -92,7 +95,7 @@ def draw(comparison: Comparison, chart: Chart, path: Path) -> bool:
 
 @dataclass(frozen=True)
 class Point:
-    """One validation: x, y, and from the lowest to the highest y over the seeds."""
+    """One validation: x, y, and the lowest and highest y over the seeds."""
 
     x: float
     y: float
@@ -111,15 +114,18 @@ class Line:
 
     @property
     def end(self) -> float:
-        """How far it reaches."""
+        """Return the largest x of the line, 0 for an empty line."""
         return max((point.x for point in self.points), default=0.0)
 
     def without_zero(self) -> Line:
-        """What a logarithmic axis has a place for."""
+        """Return the line without the points that a logarithmic x axis cannot show."""
         return replace(self, points=[point for point in self.points if point.x > 0])
 
     def draw(self, axes: Axes) -> None:
-        """Finished: a line, its markers and the range over seeds. Else: dashed, and a cross where it stopped."""
+        """Draw a finished line with markers and a band for the range over seeds.
+
+        Draw an unfinished one dashed, with a cross at its last point.
+        """
         xs, ys = [p.x for p in self.points], [p.y for p in self.points]
         colour, label = style.colour(self.index), self.label
         if not self.finished:
@@ -131,7 +137,7 @@ class Line:
 
 
 def lines_of(group: Group, chart: Chart, index: int) -> Iterator[Line]:
-    """The mean over the finished runs, then every unfinished run by itself."""
+    """Yield the mean of the finished runs as one line, then each unfinished run as its own line."""
     seeds = [points_of(run, chart) for run in group.finished]
     if seeds:
         yield Line(f"{group.label} (n={len(seeds)})", index, mean_of(seeds), finished=True)
@@ -140,7 +146,7 @@ def lines_of(group: Group, chart: Chart, index: int) -> Iterator[Line]:
 
 
 def mean_of(seeds: list[dict[int, tuple[float, float]]]) -> list[Point]:
-    """Mean x and y over the seeds, round by round, where all have one."""
+    """Return the mean x and y over the seeds for each round in which every seed has a point."""
     points = []
     for number in (n for n in seeds[0] if all(n in points for points in seeds)):
         xs, ys = zip(*(points[number] for points in seeds), strict=True)
@@ -149,32 +155,35 @@ def mean_of(seeds: list[dict[int, tuple[float, float]]]) -> list[Point]:
 
 
 def points_of(run: Run, chart: Chart) -> dict[int, tuple[float, float]]:
-    """Round -> (x, y) of what can be drawn of one run."""
+    """Return round -> (x, y) for the validations of one run whose x and y are both finite."""
     values = zip(rounds(run), chart.xs(run), chart.ys(run), strict=True)
     return {n: (x, y) for n, x, y in values if math.isfinite(x) and math.isfinite(y)}
 
 
 def time_unit(longest_s: float) -> tuple[float, str]:
-    """Seconds in the unit that suits this time, and its name."""
+    """Return the largest suitable unit for this time: its length in seconds, and its name."""
     return next(((unit_s, name) for unit_s, name in TIMES if longest_s >= 2 * unit_s), (1.0, "seconds"))
 
 
 def rounds(run: Run) -> list[int]:
-    """Outer round of each validation."""
+    """Return the outer round of each validation."""
     return [row["round"] for row in run.validations]
 
 
 def tokens(run: Run) -> list[float]:
-    """Tokens of all workers at each validation."""
+    """Return the tokens of all workers at each validation."""
     return [row["tokens"] for row in run.validations]
 
 
 def losses(run: Run) -> list[float]:
-    """Validation losses, nats a token; that of the untrained model only where there is little else to see."""
+    """Return the validation losses, nats per token.
+
+    The loss of the untrained model is NaN, unless the run has at most two validations.
+    """
     trained = [row["round"] > 0 or len(run.validations) <= 2 for row in run.validations]
     return [row["val_loss"] if seen else math.nan for row, seen in zip(run.validations, trained, strict=True)]
 
 
 def spreads(run: Run) -> list[float]:
-    """Replica spread, NaN where the replicas are one."""
+    """Return the replica spread at each validation, NaN where all workers share one replica."""
     return [math.nan if row.get("spread") is None else row["spread"] for row in run.validations]

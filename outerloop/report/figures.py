@@ -1,4 +1,4 @@
-"""Every figure of a report, as PNG files with what each shows."""
+"""Draw every figure of a report as a PNG file, with a title and a caption."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from outerloop.report import curves, pareto
 from outerloop.report.groups import Comparison
 
 HOW_TO_READ = (
-    "Line: mean over seeds; band: lowest to highest seed; dashed to a cross: a run that did not finish. Curves begin at"
-    " the first validation after training began."
+    "Line: mean over seeds. Band: lowest to highest seed. Dashed line ending in a cross: a run that did not finish."
+    " Curves start at the first validation after training started."
 )
-PARETO = "Mean over seeds, bar: standard deviation. Ringed: on the Pareto front of final loss and bytes."
+PARETO = "Marker: mean over seeds. Bar: standard deviation. Ring: on the Pareto front of final loss and bytes."
 
 
 @dataclass(frozen=True)
 class Picture:
-    """One PNG, its heading and what it shows."""
+    """One PNG file with its title and caption."""
 
     path: Path
     title: str
@@ -25,7 +25,10 @@ class Picture:
 
 
 def draw_all(comparison: Comparison, folder: Path, *, bits_per_s: float) -> list[Picture]:
-    """Draw what there is something to draw for, into a folder that exists; an earlier report's pictures go."""
+    """Draw every figure that has data into an existing folder, and return the figures drawn.
+
+    Charts left by an earlier report are deleted.
+    """
     pictures = []
     for chart in curves.charts(comparison, bits_per_s=bits_per_s):
         path = folder / f"{chart.name}.png"

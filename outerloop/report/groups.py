@@ -1,4 +1,4 @@
-"""Runs -> groups that differ in more than the seed, their statistics, and how they stand to each other."""
+"""Group runs that differ only in the seed, compute statistics for each group, and compare the groups."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from outerloop.types import UserError
 
 DEFAULT_BASELINE = "ddp"
 YARDSTICK = ("model.", "data.", "eval.sequences", "inner.seq_len")
-"""Losses are compared only between groups that are equal in these settings."""
+"""Prefixes of settings. Losses are compared only between groups that are equal in all of these settings."""
 SAME_TOKENS = 0.01
-"""Relative difference in tokens from which on a gap deserves a word."""
+"""Relative difference in tokens above which the report adds a note about a gap."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs with the same settings but the seed. `settings` as `setting_diff.trained` returns them."""
+    """Runs whose settings differ only in the seed. `settings`: as returned by `setting_diff.trained`."""
 
     label: str
     settings: dict[str, Any]
@@ -31,37 +31,37 @@ class Group:
 
     @property
     def recipe(self) -> str:
-        """Name of the recipe."""
+        """Return the name of the recipe."""
         return self.runs[0].recipe
 
     @property
     def finished(self) -> list[Run]:
-        """The runs that count."""
+        """Return the finished runs; only these enter the statistics."""
         return [run for run in self.runs if run.results is not None]
 
     @property
     def unfinished(self) -> list[Run]:
-        """The runs that are only listed."""
+        """Return the unfinished runs; these are listed, but not averaged."""
         return [run for run in self.runs if run.results is None]
 
     def stat(self, name: str) -> Stat:
-        """One number of summary.json over the finished runs."""
+        """Return the mean and standard deviation of one number of summary.json over the finished runs."""
         values = [float(run.results[name]) for run in self.runs if run.results is not None]
         return Stat(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
 
     @property
     def loss(self) -> float:
-        """Mean final validation loss, nats a token."""
+        """Return the mean final validation loss, nats per token."""
         return self.stat("val_loss").mean
 
     @property
     def yardstick(self) -> str:
-        """What must be equal for losses to be compared."""
+        """Return a key that is equal for two groups if their losses may be compared."""
         return setting_diff.identity({key: x for key, x in self.settings.items() if key.startswith(YARDSTICK)})
 
 
 def grouped(runs: Sequence[Run]) -> list[Group]:
-    """Groups with finished runs by final loss, the best first, then the others by label."""
+    """Return the groups: those with finished runs first, by final loss (best first), then the others by label."""
     families: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         if run.settings:
@@ -73,20 +73,20 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
 
 
 def order(group: Group) -> tuple[bool, float, str]:
-    """Finished before unfinished, finite before diverged, low loss before high."""
+    """Return the sort key of a group: finished before unfinished, finite before diverged, low loss before high."""
     loss = group.loss if group.finished else math.inf
     return (not group.finished, loss if math.isfinite(loss) else math.inf, group.label)
 
 
 class Comparison:
-    """All groups, side by side.
+    """All groups of a report, and how they compare with each other.
 
     Args:
-        runs: every run that was found.
-        baseline: recipe that gaps are measured against; None: ddp, if it is there.
+        runs: all runs that were found.
+        baseline: the recipe that gaps are measured against; None: ddp.
 
     Raises:
-        UserError: if a baseline was asked for and no run of it has finished.
+        UserError: if a baseline was given and no run of it has finished.
     """
 
     def __init__(self, runs: Sequence[Run], *, baseline: str | None) -> None:
@@ -95,55 +95,61 @@ class Comparison:
         self.baseline = baseline or DEFAULT_BASELINE
         recipes = sorted({group.recipe for group in self.finished})
         if baseline and baseline not in recipes:
-            there = f"pass --baseline {recipes[0]}" if recipes else "omit --baseline"
-            raise UserError(f"--baseline {baseline}: finished are {', '.join(recipes) or 'no runs'}: {there}")
+            there = f"use --baseline {recipes[0]}" if recipes else "omit --baseline"
+            raise UserError(
+                f"--baseline {baseline} has no finished run; recipes with finished runs: "
+                f"{', '.join(recipes) or 'none'}; {there}"
+            )
 
     @property
     def unfinished(self) -> list[tuple[str, Run]]:
-        """Every run that did not finish, with the label of its group."""
+        """Return each unfinished run with the label of its group."""
         placed = [(group.label, run) for group in self.groups for run in group.unfinished]
         return placed + [(run.recipe, run) for run in self.runs if not run.settings]
 
     def baseline_of(self, group: Group) -> Group | None:
-        """The best group of the baseline recipe whose losses are comparable to this group's."""
+        """Return the best baseline group whose losses are comparable to this group's; None if there is none."""
         equals = [g for g in self.finished if g.recipe == self.baseline and g.yardstick == group.yardstick]
         return min(equals, key=order, default=None)
 
     def gap_percent(self, group: Group) -> float | None:
-        """How much higher this group's mean final loss is than its baseline's; None: it is one, or has none."""
+        """Return by how many percent this group's mean final loss is above that of its baseline.
+
+        None if the group is its own baseline, or has none.
+        """
         base = self.baseline_of(group)
         return None if base is None or base is group else 100 * (group.loss / base.loss - 1)
 
     @property
     def front(self) -> list[Group]:
-        """The Pareto front of final loss and bytes: groups that no other group beats in one and matches in both."""
+        """Return the Pareto front of final loss and bytes sent, in order of bytes: groups that no other dominates."""
         places = [(group, group.loss, group.stat("bytes_sent_per_worker").mean) for group in self.finished]
         finite = [place for place in places if math.isfinite(place[1])]
         best = [p for p in finite if not any(dominates(q[1:], p[1:]) for q in finite)]
         return [group for group, _, _ in sorted(best, key=lambda place: place[2])]
 
     def notes(self) -> list[str]:
-        """What a reader must know beside the numbers."""
+        """Return notes that a reader needs in order to interpret the numbers."""
         return [*self.damage(), *self.twins(), *self.about_baseline()]
 
     def damage(self) -> list[str]:
-        """Lines that could not be read."""
+        """Return one note for each run with lines that could not be read."""
         return [
             f"{r.path}/metrics.jsonl: {r.damaged_lines} damaged line(s) skipped" for r in self.runs if r.damaged_lines
         ]
 
     def twins(self) -> list[str]:
-        """Seeds that were run more than once: their runs are no independent samples."""
+        """Return one note for each group that ran a seed more than once. Such runs are not independent samples."""
         notes = []
         for group in self.finished:
             seeds = [run.settings.get("seed") for run in group.finished]
             again = sorted({str(seed) for seed in seeds if seeds.count(seed) > 1})
             if again:
-                notes.append(f"{group.label}: seed {', '.join(again)} was run more than once and counts each time")
+                notes.append(f"{group.label}: seed {', '.join(again)} was run more than once; each run is counted")
         return notes
 
     def about_baseline(self) -> list[str]:
-        """Where gaps compare what is not quite comparable."""
+        """Return notes on gaps that are missing, ambiguous, or compare runs of different length."""
         bases = {group.label: base for group in self.finished if (base := self.baseline_of(group))}
         if not bases:
             return [f"no finished run of the baseline {self.baseline}, so there are no gaps"]
@@ -151,11 +157,11 @@ class Comparison:
         incomparable = [g.label for g in self.finished if g.label not in bases]
         candidates = sum(group.recipe == self.baseline for group in self.finished)
         return [
-            *([f"gaps are to the best of {candidates} {self.baseline} groups"] if candidates > 1 else []),
-            *(["a gap compares runs of different length here: look at the tokens beside it"] if uneven else []),
+            *([f"gaps are relative to the best of {candidates} {self.baseline} groups"] if candidates > 1 else []),
+            *(["some gaps compare runs of different length: compare their numbers of tokens"] if uneven else []),
             *(
                 [
-                    f"no gap, for want of a {self.baseline} run with the same model, data and evaluation: "
+                    f"no gap, because no finished {self.baseline} run has the same model, data and evaluation: "
                     + "; ".join(incomparable)
                 ]
                 if incomparable
@@ -165,15 +171,15 @@ class Comparison:
 
 
 def dominates(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
-    """Whether a is nowhere higher than b and somewhere lower."""
+    """Return whether no entry of a is higher than that of b, and at least one is lower."""
     return all(x <= y for x, y in zip(a, b, strict=True)) and a != b
 
 
 def differs(a: float, b: float) -> bool:
-    """Whether two counts of tokens are more than SAME_TOKENS apart."""
+    """Return whether two token counts differ by more than the fraction SAME_TOKENS of the larger one."""
     return abs(a - b) > SAME_TOKENS * max(a, b)
 
 
 def tokens(group: Group) -> float:
-    """Mean tokens of a group."""
+    """Return the mean number of tokens of a group's finished runs."""
     return group.stat("tokens").mean

@@ -1,4 +1,4 @@
-"""report.html: one page that holds everything, pictures included, and needs no other file, no network and no script."""
+"""report.html: one self-contained page, figures included. It needs no other file, no network and no script."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ details { margin: .8rem 0; } summary { cursor: pointer; } pre { white-space: pre
 """
 
 UNITS = (
-    "val_loss: final validation loss, nats a token. bits/param/round: one worker's payload, every byte of its messages"
-    " counted, over parameters and rounds. sent/worker: payload bytes that left one worker, every copy counted."
-    " tokens: of all workers. wait_s: seconds a worker waited for its rounds. wall_s: seconds of the run."
-    " No ±: one run, or no difference. front: ● where no other group has both less loss and fewer bytes."
+    "val_loss: final validation loss, nats per token. bits/param/round: bits of one worker's payload, every byte of its"
+    " messages counted, per parameter and round. sent/worker: payload bytes sent by one worker, every copy counted."
+    " tokens: of all workers. wait_s: seconds a worker waited for its rounds. wall_s: duration of the run in seconds."
+    " No ±: a single run, or equal values. front: ● if no other group has both a lower loss and fewer bytes."
 )
 
 
 def page(comparison: Comparison, pictures: Sequence[Picture]) -> str:
-    """The whole page as text."""
+    """Return the whole page as HTML text."""
     counts = f"{sum(len(g.finished) for g in comparison.groups)} finished, {len(comparison.unfinished)} unfinished runs"
     body = [
         f"<h1>outerloop report</h1><p class=quiet>{counts} in {len(comparison.groups)} groups"
@@ -56,7 +56,7 @@ def page(comparison: Comparison, pictures: Sequence[Picture]) -> str:
 
 
 def finished_part(comparison: Comparison) -> list[str]:
-    """What the finished runs reached."""
+    """Return the HTML parts with the results of the finished runs."""
     if not comparison.finished:
         return ["<h2>Results</h2><p>No run has finished.</p>"]
     results = table.results(comparison)
@@ -65,12 +65,12 @@ def finished_part(comparison: Comparison) -> list[str]:
 
 
 def unfinished_part(comparison: Comparison) -> list[str]:
-    """Which runs died or still run, and of what."""
+    """Return the HTML parts that list the runs that died, stopped or are still running, with the reason."""
     if not comparison.unfinished:
         return []
     unfinished = table.unfinished(comparison)
     traces = [
-        f"<details><summary>What {escape(str(run.path))} said</summary><pre>{escape(run.trace)}</pre></details>"
+        f"<details><summary>Error text of {escape(str(run.path))}</summary><pre>{escape(run.trace)}</pre></details>"
         for _, run in comparison.unfinished
         if "\n" in run.trace.strip()
     ]
@@ -78,21 +78,21 @@ def unfinished_part(comparison: Comparison) -> list[str]:
 
 
 def settings_part(comparison: Comparison) -> list[str]:
-    """What differs between the groups."""
+    """Return the HTML parts with the settings that differ between the groups."""
     if len(comparison.groups) < 2:
-        return ["<h2>Settings that differ</h2><p>There is one group, so none does.</p>"]
+        return ["<h2>Settings that differ</h2><p>None: there are fewer than two groups.</p>"]
     few, all_of_them = (table_html(table.settings(comparison, everything=x), {}) for x in (False, True))
-    everything = "<summary>All settings that differ, those that a recipe implies too</summary>"
+    everything = "<summary>All settings that differ, including those implied by a recipe</summary>"
     return ["<h2>Settings that differ</h2>", few, f"<details>{everything}{all_of_them}</details>"]
 
 
 def swatches(comparison: Comparison) -> dict[str, str]:
-    """The colour of each group by its label."""
+    """Return group label -> colour."""
     return {group.label: style.colour(i) for i, group in enumerate(comparison.groups)}
 
 
 def table_html(content: Table, colours: dict[str, str]) -> str:
-    """A table; a first cell that has a colour shows it."""
+    """Return a table as HTML. `colours`: text of a row's first cell -> colour shown in front of it."""
     kinds = ["word" if i < content.words else "number" for i in range(len(content.columns))]
     head = "".join(f'<th class="{k}">{escape(c)}</th>' for k, c in zip(kinds, content.columns, strict=True))
     rows = []
@@ -105,7 +105,7 @@ def table_html(content: Table, colours: dict[str, str]) -> str:
 
 
 def figure_html(picture: Picture) -> str:
-    """One picture, inside the page."""
+    """Return one figure as HTML, with the PNG embedded."""
     data = base64.b64encode(picture.path.read_bytes()).decode()
     alt, caption = escape(picture.title, quote=True), escape(picture.caption)
     return (

@@ -1,4 +1,4 @@
-"""The figure of final loss against bytes, with the groups that no other beats in both."""
+"""The figure of final loss against bytes sent, with the Pareto front marked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outerloop.report.groups import Comparison, Group
 
 
 def draw(comparison: Comparison, path: Path) -> bool:
-    """Draw it into a PNG; False, and nothing is written, when no run has finished with a finite loss."""
+    """Draw the figure into a PNG. Return False, and write nothing, when no run finished with a finite loss."""
     front = comparison.front
     if not front:
         return False
@@ -22,13 +22,13 @@ def draw(comparison: Comparison, path: Path) -> bool:
         draw_group(axes, group, index)
     draw_front(axes, front)
     style.scale_x(axes, log=style.reaches_far([sent(group) for _, group in shown]), unit="B")
-    axes.set(xlabel="payload sent per worker, every copy", ylabel="final validation loss [nats a token]")
+    axes.set(xlabel="payload sent per worker, every copy counted", ylabel="final validation loss [nats per token]")
     style.save(figure, path)
     return True
 
 
 def draw_group(axes: Axes, group: Group, index: int) -> None:
-    """Mean final loss, and its standard deviation over seeds as a bar."""
+    """Draw a marker at the mean final loss, with its standard deviation over seeds as an error bar."""
     loss = group.stat("val_loss")
     label = f"{group.label} (n={loss.n})"
     colour, marker = style.colour(index), style.marker(index)
@@ -38,14 +38,21 @@ def draw_group(axes: Axes, group: Group, index: int) -> None:
 
 
 def draw_front(axes: Axes, front: list[Group]) -> None:
-    """The steps that bound what is reached, and a ring around each group on them."""
+    """Draw the Pareto front as a step line, with a ring around each group on it."""
     xs, ys = [sent(group) for group in front], [group.loss for group in front]
     axes.step(xs, ys, where="post", color="0.5", lw=1, ls=":", zorder=1)
     axes.plot(
-        xs, ys, "o", ms=13, mfc="none", mec="0.2", mew=1.2, label="Pareto front: no group has less loss and fewer bytes"
+        xs,
+        ys,
+        "o",
+        ms=13,
+        mfc="none",
+        mec="0.2",
+        mew=1.2,
+        label="Pareto front: none has lower loss and fewer bytes",
     )
 
 
 def sent(group: Group) -> float:
-    """Mean bytes sent per worker."""
+    """Return the mean bytes sent per worker."""
     return group.stat("bytes_sent_per_worker").mean

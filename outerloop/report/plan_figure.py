@@ -1,4 +1,4 @@
-"""The picture of a plan: seconds a round against the number of peers."""
+"""The figure of a plan: seconds per round against the number of peers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from outerloop.types import UserError
 
 @dataclass(frozen=True)
 class Curve:
-    """One line: (peers, seconds a round)."""
+    """One line of the figure. `points`: (peers, seconds per round)."""
 
     label: str
     points: Sequence[tuple[int, float]]
@@ -22,17 +22,17 @@ class Curve:
 
 
 def draw(curves: Sequence[Curve], path: Path) -> None:
-    """Draw them into a PNG. Raises UserError when it cannot be written."""
+    """Draw the curves into a PNG. Raises UserError if it cannot be written."""
     figure, axes = style.canvas([curve.label for curve in curves])
     for index, curve in enumerate(curves):
         line, mark = (":", None) if curve.dotted else ("-", style.marker(index))
         xs, ys = zip(*curve.points, strict=True)
         axes.plot(xs, ys, line, color=style.colour(index), marker=mark, ms=3.5, lw=1.5, label=curve.label)
-    axes.set(xscale="log", yscale="log", xlabel="peers", ylabel="seconds a round")
+    axes.set(xscale="log", yscale="log", xlabel="peers", ylabel="seconds per round")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter(NullFormatter())
     try:
         style.save(figure, path)
     except OSError as error:
-        raise UserError(f"--picture {path} cannot be written, {error.strerror}: pass --picture plan.png") from error
+        raise UserError(f"--picture {path} cannot be written: {error.strerror}; use --picture plan.png") from error

@@ -1,4 +1,4 @@
-"""loss.png: training and validation loss against tokens, and bytes on the wire beside what float32 would take."""
+"""loss.png: training and validation loss against tokens, and payload bytes compared with float32 payloads."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def draw_run(rows: list[Row], summary: Row, path: Path) -> None:
     draw_bytes(sent, rows, summary)
     title = f"{summary['recipe']}, {summary['workers']} workers, {summary['params'] / 1e6:.2f}M parameters"
     figure.suptitle(
-        f"{title}: {summary['val_loss']:.3f} nats a token, {summary['ratio_to_fp32']:.0f}x fewer bytes than float32"
+        f"{title}: {summary['val_loss']:.3f} nats per token, {summary['ratio_to_fp32']:.0f}x fewer bytes than float32"
     )
     figure.savefig(path, dpi=130)
     plt.close(figure)
 
 
 def draw_loss(axes: Axes, rows: list[Row]) -> None:
-    """Every worker's training loss, thin, and the global model's validation loss, marked."""
+    """Draw each worker's training loss as a thin line, and the global model's validation loss with markers."""
     steps = [row for row in rows if row["event"] == "step"]
     workers = sorted({row["worker"] for row in steps})
     for worker in workers:
@@ -39,20 +39,20 @@ def draw_loss(axes: Axes, rows: list[Row]) -> None:
     axes.plot([row["tokens"] / 1e6 for row in seen], [row["val_loss"] for row in seen], "o-", ms=3, color="tab:orange")
     axes.plot([], [], lw=0.8, color="tab:blue", label="training, each worker")
     axes.plot([], [], "o-", ms=3, color="tab:orange", label="validation, global model")
-    axes.set(xlabel="million tokens, workers of this machine", ylabel="loss [nats a token]")
+    axes.set(xlabel="million tokens, workers of this machine", ylabel="loss [nats per token]")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
 
 
 def draw_bytes(axes: Axes, rows: list[Row], summary: Row) -> None:
-    """One worker's payload so far, beside float32 pseudo-gradients at the same rounds."""
+    """Draw the cumulative payload of worker 0, and that of float32 pseudo-gradients in the same rounds."""
     rounds = [row for row in rows if row["event"] == "round" and row["worker"] == 0]
     numbers, total, so_far = [row["round"] for row in rounds], 0.0, []
     for row in rounds:
         total += row["payload_bytes"] / 1e6
         so_far.append(total)
     axes.plot(numbers, [4 * summary["params"] * n / 1e6 for n in numbers], "--", color="gray", label="float32")
-    axes.plot(numbers, so_far, color="tab:green", label=f"{summary['bits_per_param_per_round']:.3f} bits a parameter")
+    axes.plot(numbers, so_far, color="tab:green", label=f"{summary['bits_per_param_per_round']:.3f} bits per parameter")
     axes.set(xlabel="outer rounds", ylabel="payloads of one worker, each counted once [MB]", yscale="log")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)

@@ -1,4 +1,4 @@
-"""Run folders -> what a report needs of each run, finished, under way or died.
+"""Read from each run folder what a report needs. A run may be finished, still running or dead.
 
 Numbers come from metrics.jsonl, summary.json and config.yaml. A damaged line is skipped and counted.
 """
@@ -25,23 +25,24 @@ FIELDS = {
     "round": ("worker", "step", "round", "payload_bytes", "bytes_sent", "wait_s"),
     "step": ("worker", "step", "loss"),
 }
-"""Event -> the numbers that its row must have."""
+"""Event -> the numeric fields that its row must have."""
 RESULTS = ("val_loss", "bits_per_param_per_round", "bytes_sent_per_worker", "tokens", "wait_s", "wall_s")
-"""The numbers of summary.json that are averaged over seeds."""
+"""The fields of summary.json that are averaged over seeds."""
 DIED = "died.json"
-"""What a job of a sweep leaves when it could not train to its end: {"why": one line, "settings": its configuration}."""
+"""File that a job of a sweep writes when its training fails: {"why": one line, "settings": its configuration}."""
 SWEEP = "multirun.yaml"
-"""What hydra leaves in the folder of a sweep, beside one numbered folder a run."""
+"""File that hydra writes into the folder of a sweep, next to one numbered folder per run."""
 FRESH_S = 120
-"""A metrics.jsonl written to this recently may belong to a run under way."""
+"""Age in seconds below which a metrics.jsonl may belong to a run that is still running."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run.
+    """One run, as read from its folder.
 
-    `settings`: config.yaml, dotted keys, empty when it cannot be read. `results`: summary.json, None for a run that
-    did not finish. `validations`: rows of metrics.jsonl. `why`: why it did not finish, `trace` the whole error text.
+    `settings`: config.yaml with dotted keys, empty if it cannot be read. `results`: summary.json, None for a run that
+    did not finish. `validations`: the validation rows of metrics.jsonl. `why`: why the run did not finish. `trace`:
+    the whole error text.
     """
 
     path: Path
@@ -57,22 +58,22 @@ class Run:
 
     @property
     def recipe(self) -> str:
-        """Name of the recipe."""
+        """Return the name of the recipe."""
         return str(self.settings.get("recipe", "unknown"))
 
     @property
     def steps(self) -> list[int]:
-        """Inner steps at the validations."""
+        """Return the inner step of each validation."""
         return [row["step"] for row in self.validations]
 
     def sent_bytes(self) -> list[float]:
-        """What one worker had sent at each validation, copies counted: the mean over workers."""
+        """Return the bytes that one worker had sent by each validation, every copy counted: the mean over workers."""
         if not self.paces:
             return [0.0] * len(self.steps)
         return [sum(x) / len(x) for x in zip(*(pace.bytes_at(self.steps) for pace in self.paces), strict=True)]
 
     def seconds(self, bits_per_s: float) -> list[float]:
-        """The simulated clock at each validation: the slowest worker's."""
+        """Return the simulated clock of the slowest worker at each validation, in seconds."""
         if not self.paces:
             return [0.0] * len(self.steps)
         clocks = (pace.seconds_at(self.steps, bits_per_s) for pace in self.paces)
@@ -80,16 +81,21 @@ class Run:
 
 
 def find(folders: Sequence[Path]) -> list[Path]:
-    """Every run in or under these folders, each once, in order. Raises UserError."""
+    """Return every run in or under these folders, each once, in order.
+
+    Raises UserError if a folder does not exist or contains no run.
+    """
     found: dict[Path, Path] = {}
     for folder in folders:
         if not folder.is_dir():
-            raise UserError(f"{folder} is not a folder: run outerloop report with a run folder, or one that holds runs")
+            raise UserError(
+                f"{folder} is not a folder: call outerloop report with the folder of a run, or a folder of runs"
+            )
         runs = runs_under(folder)
         if not runs:
             raise UserError(
                 f"no run in or under {folder}: a run is a folder with config.yaml and metrics.jsonl, which outerloop"
-                " train leaves in its run_dir: run outerloop report runs"
+                " train writes to its run_dir; try outerloop report runs"
             )
         for path in runs:
             found.setdefault(path.resolve(), path)
@@ -97,7 +103,7 @@ def find(folders: Sequence[Path]) -> list[Path]:
 
 
 def runs_under(folder: Path) -> list[Path]:
-    """Run folders at any depth; what lies inside a run or a hidden folder is not looked at."""
+    """Return the run folders at any depth. Does not descend into runs or hidden folders."""
     runs = []
     for place, inner, files in os.walk(folder):
         inner[:] = sorted(name for name in inner if not name.startswith("."))
@@ -108,7 +114,10 @@ def runs_under(folder: Path) -> list[Path]:
 
 
 def is_run(folder: Path, files: Sequence[str]) -> bool:
-    """Whether a run was started here: rows, a config.yaml that names a recipe, or a place in a sweep."""
+    """Return whether a run was started in this folder.
+
+    The signs are rows or `DIED`, a config.yaml with a recipe, or being a numbered folder of a sweep.
+    """
     if "metrics.jsonl" in files or DIED in files:
         return True
     if "config.yaml" in files:
@@ -117,7 +126,7 @@ def is_run(folder: Path, files: Sequence[str]) -> bool:
 
 
 def read(path: Path) -> Run:
-    """One run folder."""
+    """Read one run folder."""
     settings, results = read_settings(path), read_results(path)
     rows, damaged_lines = read_rows(path / "metrics.jsonl")
     trace = last_error(rows)
@@ -139,10 +148,10 @@ def read(path: Path) -> Run:
 
 
 def why_unfinished(path: Path, settings: Row, trace: str, last_round: int) -> str:
-    """One line."""
+    """Return in one line why a run did not finish."""
     if not settings:
         begun = (path / "config.yaml").exists() or (path / "metrics.jsonl").exists()
-        return "config.yaml is missing or damaged" if begun else "ended without a word before it began to train"
+        return "config.yaml is missing or damaged" if begun else "ended without an error message before training began"
     if trace:
         return trace.strip().splitlines()[-1]
     metrics = path / "metrics.jsonl"
@@ -152,17 +161,23 @@ def why_unfinished(path: Path, settings: Row, trace: str, last_round: int) -> st
 
 
 def last_error(rows: list[Row]) -> str:
-    """The text of the error that ended the last sitting; nothing when it went on, or left no word."""
+    """Return the text of the error that ended the last session.
+
+    Empty if the run continued after its last error, or logged none.
+    """
     for row in reversed(rows):
         if row["event"] == "error":
-            return str(row.get("text") or "an error without a text")
+            return str(row.get("text") or "error without a message")
         if row["event"] in ("ready", "step", "round"):
             break
     return ""
 
 
 def read_settings(path: Path) -> Row:
-    """config.yaml with dotted keys, else those of `DIED`; empty when there is none or it is damaged."""
+    """Return the settings of config.yaml with dotted keys, or those in `DIED` if config.yaml cannot be read.
+
+    Empty if neither can be read.
+    """
     try:
         settings = yaml.safe_load((path / "config.yaml").read_text())
     except (OSError, ValueError, yaml.YAMLError):
@@ -171,7 +186,7 @@ def read_settings(path: Path) -> Row:
 
 
 def read_died(path: Path) -> Row:
-    """What a job that died has left; empty when it has left nothing, or the file is damaged."""
+    """Return the contents of `DIED`; empty if the file is missing or damaged."""
     try:
         left = json.loads((path / DIED).read_text())
     except (OSError, ValueError):
@@ -180,14 +195,14 @@ def read_died(path: Path) -> Row:
 
 
 def flat(node: Any, prefix: str = "") -> Row:
-    """Nested dictionaries -> dotted keys."""
+    """Flatten nested dictionaries into one with dotted keys."""
     if not isinstance(node, dict) or not node:
         return {prefix.rstrip("."): node}
     return {key: value for name, child in node.items() for key, value in flat(child, f"{prefix}{name}.").items()}
 
 
 def read_results(path: Path) -> Row | None:
-    """summary.json; None when there is none, or not with all that is averaged."""
+    """Return the contents of summary.json; None if it cannot be read or lacks one of the `RESULTS`."""
     try:
         results = json.loads((path / "summary.json").read_text())
     except (OSError, ValueError):
@@ -196,7 +211,7 @@ def read_results(path: Path) -> Row | None:
 
 
 def read_rows(path: Path) -> tuple[list[Row], int]:
-    """The rows of metrics.jsonl, and how many lines could not be read."""
+    """Return the rows of metrics.jsonl, and the number of lines that could not be read."""
     if not path.exists():
         return [], 0
     rows = [row_of(line) for line in path.read_text(errors="replace").splitlines() if line.strip()]
@@ -205,7 +220,7 @@ def read_rows(path: Path) -> tuple[list[Row], int]:
 
 
 def row_of(line: str) -> Row | None:
-    """One line as a row, None when it is damaged."""
+    """Parse one line as a row; return None if it is damaged."""
     try:
         row = json.loads(line)
     except ValueError:
@@ -216,5 +231,5 @@ def row_of(line: str) -> Row | None:
 
 
 def has_numbers(row: Any, names: Sequence[str]) -> bool:
-    """Whether all of these are there as numbers."""
+    """Return whether `row` is a dictionary in which all of these names have numeric values."""
     return isinstance(row, dict) and all(isinstance(row.get(name), int | float) for name in names)

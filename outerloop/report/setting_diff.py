@@ -1,6 +1,6 @@
-"""What differs between groups of runs, by the settings in their config.yaml, and the label that this gives a group.
+"""Compare groups of runs by the settings in their config.yaml, and give each group a label.
 
-A label is the recipe and the settings in which a group differs from the other groups of that recipe, as few as will do.
+A label is the recipe plus the settings in which a group differs from the other groups of that recipe, kept short.
 """
 
 from __future__ import annotations
@@ -37,19 +37,20 @@ NOT_TRAINED = [
     "exchange.reform",
     "exchange.max_blob_bytes",
 ]
-"""Settings that do not change what is trained, with all that is under them."""
+"""Settings that do not change what is trained. Each entry includes the settings nested below it."""
 MAX_NAMED = 4
-"""A label that would name more settings than this names only those that it takes to tell the groups apart."""
+"""If labels would name more settings than this, they name only a small set that still distinguishes the groups."""
 
 
 class ClassPath(str):
-    """The import path of a class, shown by its last name."""
+    """The import path of a class; only its last component is shown."""
 
 
 def trained(settings: Settings) -> Settings:
-    """The settings that say what is trained, the seed and what follows it left out: equal within a group.
+    """Return the settings that determine what is trained. They are equal for all runs of a group.
 
-    A part goes by the name of its class: compress._target_ -> compress, hydra's other words are left out.
+    The seed is left out, and so is every nested `seed` with the same value. The class path under compress._target_ is
+    returned as compress; hydra's other keys with a leading underscore are left out.
     """
     seed = settings.get("seed")
     out: Settings = {}
@@ -65,12 +66,12 @@ def trained(settings: Settings) -> Settings:
 
 
 def identity(settings: Settings) -> str:
-    """Equal for equal settings."""
+    """Return a string that is equal for equal settings."""
     return json.dumps(settings, sort_keys=True, default=str)
 
 
 def labels(groups: Sequence[Settings]) -> list[str]:
-    """One label a group; `groups` are as `trained` returns them, each different."""
+    """Return one label per group. `groups`: as returned by `trained`, all different."""
     out: list[str] = []
     for settings in groups:
         words = [f"{key}={shown(settings, key)}" for key in telling(family_of(settings, groups))]
@@ -80,23 +81,26 @@ def labels(groups: Sequence[Settings]) -> list[str]:
 
 
 def named(groups: Sequence[Settings]) -> list[str]:
-    """Every key that some label names, in the order of `differing`."""
+    """Return each key that at least one label names, in the order of `differing`."""
     keys = {key for settings in groups for key in telling(family_of(settings, groups))}
     return [key for key in differing(groups) if key in keys]
 
 
 def recipe_of(settings: Settings) -> str:
-    """Name of the recipe."""
+    """Return the name of the recipe."""
     return str(settings.get("recipe", "unknown"))
 
 
 def family_of(settings: Settings, groups: Sequence[Settings]) -> list[Settings]:
-    """The groups of the same recipe, itself included."""
+    """Return the groups with the same recipe, including this one."""
     return [other for other in groups if recipe_of(other) == recipe_of(settings)]
 
 
 def telling(groups: Sequence[Settings]) -> list[str]:
-    """The shortest useful set of keys that tells these groups apart."""
+    """Return a short set of keys that distinguishes these groups.
+
+    Keys that all groups have are preferred. More than MAX_NAMED keys are reduced by `fewest`.
+    """
     keys = without_copies(groups, differing(groups))
     everywhere = [key for key in keys if all(key in settings for settings in groups)]
     if tells_apart(groups, everywhere):
@@ -105,14 +109,17 @@ def telling(groups: Sequence[Settings]) -> list[str]:
 
 
 def differing(groups: Sequence[Settings]) -> list[str]:
-    """Every key that is not equal in all groups: those that all have first, then the least nested, then by name."""
+    """Return each key whose value is not the same in all groups.
+
+    Keys that all groups have come first, then the least nested ones, then by name.
+    """
     keys = {key for settings in groups for key in settings}
     differ = [key for key in keys if len(set(column(groups, key))) > 1]
     return sorted(differ, key=lambda key: (any(key not in s for s in groups), key.count("."), key))
 
 
 def without_copies(groups: Sequence[Settings], keys: Sequence[str]) -> list[str]:
-    """Of keys with the same values throughout (one is made from the other), the first."""
+    """Of the keys that have the same values in every group (one is derived from another), keep only the first."""
     first: dict[tuple[str, ...], str] = {}
     for key in keys:
         first.setdefault(column(groups, key), key)
@@ -120,7 +127,7 @@ def without_copies(groups: Sequence[Settings], keys: Sequence[str]) -> list[str]
 
 
 def fewest(groups: Sequence[Settings], keys: Sequence[str]) -> list[str]:
-    """Keys taken one after the other, each the one that splits most, until all groups are told apart."""
+    """Return keys chosen greedily until they distinguish all groups. Each step adds the key that splits most."""
     taken: list[str] = []
     while not tells_apart(groups, taken):
         taken.append(max((key for key in keys if key not in taken), key=lambda key: kinds(groups, [*taken, key])))
@@ -128,27 +135,27 @@ def fewest(groups: Sequence[Settings], keys: Sequence[str]) -> list[str]:
 
 
 def tells_apart(groups: Sequence[Settings], keys: Sequence[str]) -> bool:
-    """Whether no two groups are equal in these keys."""
+    """Return whether no two groups have the same values for these keys."""
     return kinds(groups, keys) == len(groups)
 
 
 def kinds(groups: Sequence[Settings], keys: Sequence[str]) -> int:
-    """How many different groups these keys show."""
+    """Return the number of groups that these keys distinguish."""
     return len({tuple(exact(settings, key) for key in keys) for settings in groups})
 
 
 def column(groups: Sequence[Settings], key: str) -> tuple[str, ...]:
-    """One setting of every group."""
+    """Return the values of one setting in all groups, in a comparable form."""
     return tuple(exact(settings, key) for settings in groups)
 
 
 def exact(settings: Settings, key: str) -> str:
-    """One setting, to compare; - where there is no such setting."""
+    """Return one setting in a comparable form; "-" if the group does not have it."""
     return json.dumps(settings[key], default=str) if key in settings else "-"
 
 
 def shown(settings: Settings, key: str) -> str:
-    """One setting as it is typed, a class by its last name."""
+    """Return one setting as the user writes it; of a class path only the last component."""
     value = settings.get(key)
     if not isinstance(value, str):
         return exact(settings, key)

@@ -1,10 +1,10 @@
-"""The simulated clock: when a worker would have been where, at a bandwidth of our choice.
+"""The simulated clock: when a worker would have reached each inner step at a chosen bandwidth.
 
     seconds(t) = t · c + Σ over rounds r landed by step t of max(0, 8 · b_r / B − τ · c)
 
-c: the worker's measured seconds per inner step, waits, evaluations and saves left out; b_r: payload bytes of round r
-times the copies that the worker sent; B: bits a second; τ: inner steps between launch and landing, during which a
-transfer costs nothing (0 for most schedules). Latency, and the downlink where it is the narrower one, are left out.
+c: the worker's measured seconds per inner step, without waits, evaluations and saves; b_r: payload bytes of round r
+times the copies that the worker sent; B: bits per second; τ: inner steps between launch and landing, during which a
+transfer costs nothing (0 for most schedules). The model ignores latency, and a downlink slower than the uplink.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from typing import Any
 Row = dict[str, Any]
 
 MODEL = (
-    "Simulated seconds of the slowest worker: its measured seconds per inner step (waits, evaluations and saves left"
-    " out) times its steps, plus, for every round, payload bytes × copies / bandwidth, less the inner steps that the"
-    " schedule lets pass between launch and landing."
+    "Simulated seconds of the slowest worker: its measured seconds per inner step (without waits, evaluations and"
+    " saves) times its steps, plus, for every round, payload bytes × copies / bandwidth, less the inner steps that the"
+    " schedule runs between launch and landing."
 )
 
 
 @dataclass(frozen=True)
 class StepRate:
-    """One worker's speed and traffic.
+    """The speed and traffic of one worker.
 
-    `step_s`: seconds of computing per inner step. `landed_steps`, `sent_bytes`: after which inner step each round
-    landed, and what left the worker for it, copies counted. `delay_steps`: inner steps between launch and landing.
+    `step_s`: compute seconds per inner step. `landed_steps`: the inner step after which each round landed.
+    `sent_bytes`: bytes that the worker sent for each round, every copy counted. `delay_steps`: inner steps between
+    launch and landing.
     """
 
     step_s: float
@@ -38,11 +39,11 @@ class StepRate:
     delay_steps: int
 
     def bytes_at(self, steps: Sequence[int]) -> list[float]:
-        """Bytes sent by these inner steps."""
+        """Return the total bytes sent up to each of these inner steps."""
         return totals_at(steps, self.landed_steps, self.sent_bytes)
 
     def seconds_at(self, steps: Sequence[int], bits_per_s: float) -> list[float]:
-        """The simulated clock at these inner steps."""
+        """Return the simulated clock, in seconds, at each of these inner steps."""
         hidden_s = self.delay_steps * self.step_s
         stalls_s = [max(0.0, 8 * sent / bits_per_s - hidden_s) for sent in self.sent_bytes]
         stalled_s = totals_at(steps, self.landed_steps, stalls_s)
@@ -50,19 +51,19 @@ class StepRate:
 
 
 def totals_at(steps: Sequence[int], landed_steps: list[int], amounts: Iterable[float]) -> list[float]:
-    """The sum of the amounts that landed by each of these steps; `landed_steps` ascends."""
+    """Return the sum of the amounts that had landed by each of these steps; `landed_steps` is ascending."""
     totals = [0.0, *accumulate(amounts)]
     return [totals[bisect_right(landed_steps, step)] for step in steps]
 
 
 def paces(rows: list[Row], *, delay_steps: int) -> list[StepRate]:
-    """One pace for each worker that landed a round, in order of worker."""
+    """Return one `StepRate` for each worker that landed a round, in order of worker."""
     workers = sorted({row["worker"] for row in rows if row["event"] == "round"})
     return [pace_of([row for row in rows if row.get("worker") == w], delay_steps=delay_steps) for w in workers]
 
 
 def pace_of(rows: list[Row], *, delay_steps: int) -> StepRate:
-    """The pace of one worker from its own rows."""
+    """Return the `StepRate` of one worker, computed from its own rows."""
     rounds = [row for row in rows if row["event"] == "round"]
     payload_bytes = sum(row["payload_bytes"] for row in rounds)
     copies = max(row["bytes_sent"] for row in rounds) / max(1, payload_bytes)
@@ -71,9 +72,9 @@ def pace_of(rows: list[Row], *, delay_steps: int) -> StepRate:
 
 
 def step_seconds(rows: list[Row]) -> float:
-    """Seconds per inner step of one worker: wall time between its rows, less its waits.
+    """Return one worker's seconds per inner step: wall time between its rows, less its waits.
 
-    Only what ends in a step or a round counts, so evaluations, saves and time between sittings do not.
+    Only time that ends in a step or round row is counted. Evaluations, saves and time between sessions are not.
     """
     steps, seconds = 0, 0.0
     for before, row in pairwise(rows):

@@ -1,4 +1,4 @@
-"""How figures look: the one file of a report that sets matplotlib up."""
+"""The common style of the figures: sizes, colours, axes and legend."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
 MARKERS = "osD^vPX"
 WIDTH, HEIGHT, LINE = 7.2, 4.2, 0.2
-"""Inches: a figure without its legend, and one line of a legend."""
+"""Inches: width and height of a figure without its legend, and height of one line of the legend."""
 LABEL_WIDTH = 84
 """Characters in one line of a legend."""
 LOG_FROM = 10
-"""How many times further the longest curve must reach than the shortest for a logarithmic axis."""
+"""Ratio of the largest to the smallest end of a curve from which the x axis is logarithmic."""
 
 
 def colour(index: int) -> str:
-    """The colour of a group, as #rrggbb; ten, then again (the marker tells them apart)."""
+    """Return the colour of a group as #rrggbb. Ten colours repeat; then the markers distinguish the groups."""
     return to_hex(plt.get_cmap("tab10")(index % 10))
 
 
 def marker(index: int) -> str:
-    """The marker of a group."""
+    """Return the marker of a group."""
     return MARKERS[index // 10 % len(MARKERS)]
 
 
 def canvas(legend: Sequence[str]) -> tuple[Figure, Axes]:
-    """A figure with one pair of axes, and room below for these labels."""
+    """Return a figure with one pair of axes, and room below them for a legend with these labels."""
     lines = sum(wrapped(label).count("\n") + 1 for label in set(legend))
     figure, axes = plt.subplots(figsize=(WIDTH, HEIGHT + LINE * lines), constrained_layout=True)
     axes.grid(alpha=0.3)
@@ -44,18 +44,21 @@ def canvas(legend: Sequence[str]) -> tuple[Figure, Axes]:
 
 
 def wrapped(label: str) -> str:
-    """A label in lines that fit the figure."""
+    """Return a label wrapped into lines that fit the figure."""
     return "\n".join(textwrap.wrap(label, LABEL_WIDTH))
 
 
 def reaches_far(ends: Sequence[float]) -> bool:
-    """Whether curves that end at these x want a logarithmic axis, on which 0 has no place."""
+    """Return whether curves that end at these x need a logarithmic axis. Ends at 0 are ignored."""
     positive = [x for x in ends if x > 0]
     return bool(positive) and max(positive) >= LOG_FROM * min(positive)
 
 
 def scale_x(axes: Axes, *, log: bool, unit: str | None) -> None:
-    """Ticks as 10 MB for the unit B, as 10 M for "", as 10 for None. Call when everything is drawn."""
+    """Set the scale and ticks of the x axis. Call it after everything is drawn.
+
+    Ticks read 10 MB for the unit "B", 10 M for "", and 10 for None.
+    """
     if log:
         axes.set_xscale("log")
         low, high = axes.get_xlim()
@@ -66,7 +69,7 @@ def scale_x(axes: Axes, *, log: bool, unit: str | None) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """The legend below the axes, where it hides nothing, each label once; write the PNG and free the figure."""
+    """Add a legend below the axes, with each label once, write the PNG and close the figure."""
     handles, names = figure.axes[0].get_legend_handles_labels()
     once = {wrapped(name): handle for handle, name in zip(handles, names, strict=True)}
     figure.legend(list(once.values()), list(once), loc="outside lower left", frameon=False, fontsize=9)

@@ -1,4 +1,4 @@
-"""The rows of a run -> summary.json: what it reached and what it cost."""
+"""Summarize the rows of a run for summary.json: the losses it reached, its time and its traffic."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ GOSSIP_COUNTS = ("solo_rounds", "dropped_pairs", "one_sided_rounds")
 
 
 def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params: int) -> Row:
-    """One flat record. `workers` counts the whole swarm; `tokens` and `tokens_per_s` are this machine's workers'.
+    """Return one flat record of the run. `workers` counts the whole swarm.
 
-    `val_loss*` in nats a token; `bytes_sent_per_worker` counts every copy that left a worker;
-    `bits_per_param_per_round` is one worker's payload, every byte of its message counted, over the parameters;
-    `ratio_to_fp32` says how many times smaller that is than 32 bits; `slow_hash` has one entry a worker that came to
-    the end, `workers_died` are the others of this machine. Of the mean worker `compute_s` went into inner steps,
-    `communication_s` and `others_s` into what these had to stop for (inner/step_time.py); `utilization` is the share of
-    the first. Of gossip: `spread` between the last `replicas`; counts over this machine's workers.
+    `tokens`, `tokens_per_s`: of the workers on this machine. `val_loss*`: nats per token. `bytes_sent_per_worker`:
+    every copy counted. `bits_per_param_per_round`: one worker's payload per parameter, every byte of its message
+    counted. `ratio_to_fp32`: 32 bits over that. `slow_hash`: one entry for each worker of this machine that finished.
+    `workers_died`: the other workers of this machine.
+
+    Mean over the finished workers: `compute_s` was spent in inner steps, `communication_s` and `others_s` while these
+    were stopped (inner/step_time.py). `utilization` is the share of `compute_s`. Gossip only: `spread` between the
+    last `replicas`, and counts over this machine's workers.
     """
     done = sorted((row for row in rows if row["event"] == "done"), key=lambda row: row["worker"])
     spent = {name: mean(row[name] for row in done) for name in SPENT}
@@ -54,11 +56,11 @@ def summarize(rows: list[Row], *, recipe: str, workers: int, rounds: int, params
 
 
 def last_tokens(rows: list[Row], worker: int) -> int:
-    """How many tokens one worker has trained on."""
+    """Return the number of tokens that one worker has trained on."""
     return max(row["tokens"] for row in rows if row["event"] == "eval" and row["worker"] == worker)
 
 
 def mean(values: Any) -> float:
-    """Arithmetic mean."""
+    """Return the arithmetic mean."""
     listed = list(values)
     return sum(listed) / len(listed)

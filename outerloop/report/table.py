@@ -1,4 +1,4 @@
-"""The tables of a report as plain cells, for the page and the terminal alike."""
+"""The tables of a report as plain text cells, used for both the HTML page and the terminal."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from outerloop.report.runs import Run
 from outerloop.report.units import show, show_count, show_seconds
 
 DASH = "–"
-"""A cell with nothing to say."""
+"""Text of a cell without a value."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A heading for each column and text for each cell; the first `words` columns are words, the others numbers."""
+    """A title, a heading per column and a text per cell. The first `words` columns hold text, the others numbers."""
 
     title: str
     columns: list[str]
@@ -25,7 +25,7 @@ class Table:
 
 
 def results(comparison: Comparison) -> Table:
-    """One row a group that has finished runs, the lowest loss first."""
+    """Return one row per group with finished runs, the lowest loss first."""
     gap_to = f"gap to {comparison.baseline}"
     reached = ["group", "n", "val_loss", gap_to, "sent/worker", "front"]
     return Table(
@@ -36,7 +36,7 @@ def results(comparison: Comparison) -> Table:
 
 
 def result(comparison: Comparison, group: Group) -> Iterator[str]:
-    """The cells of one group."""
+    """Yield the cells of one group."""
     yield group.label
     yield str(len(group.finished))
     yield show(group.stat("val_loss"), decimals=3)
@@ -50,7 +50,7 @@ def result(comparison: Comparison, group: Group) -> Iterator[str]:
 
 
 def gap(comparison: Comparison, group: Group) -> str:
-    """Percent above the baseline's loss."""
+    """Return the percentage by which the group's loss is above that of its baseline, as text."""
     if comparison.baseline_of(group) is group:
         return "baseline"
     percent = comparison.gap_percent(group)
@@ -58,9 +58,9 @@ def gap(comparison: Comparison, group: Group) -> str:
 
 
 def unfinished(comparison: Comparison) -> Table:
-    """One row a run that died, stopped or still runs."""
+    """Return one row per run that died, stopped or is still running."""
     return Table(
-        "Unfinished runs, in no mean",
+        "Unfinished runs, excluded from the means",
         ["run", "group", "why", "last round", "last loss"],
         [[str(r.path), label, r.why, str(r.last_round), last_loss(r)] for label, r in comparison.unfinished],
         words=3,
@@ -68,14 +68,14 @@ def unfinished(comparison: Comparison) -> Table:
 
 
 def last_loss(run: Run) -> str:
-    """The last validation loss, or what there is."""
+    """Return the last validation loss, else the last training loss, else a dash."""
     if run.validations:
         return f"{run.validations[-1]['val_loss']:.3f}"
     return DASH if run.last_train_loss is None else f"{run.last_train_loss:.3f} (training)"
 
 
 def runs(comparison: Comparison) -> Table:
-    """One row a finished run."""
+    """Return one row per finished run."""
     placed = [(group, run) for group in comparison.finished for run in group.finished]
     return Table(
         "Every finished run",
@@ -86,17 +86,21 @@ def runs(comparison: Comparison) -> Table:
 
 
 def seed_of(run: Run) -> str:
-    """The seed that was set."""
+    """Return the seed of a run, a dash if it is unknown."""
     return str(run.settings.get("seed", DASH))
 
 
 def final_loss(run: Run) -> str:
-    """The final validation loss of a finished run, nats a token."""
+    """Return the final validation loss of a run, nats per token; a dash for an unfinished run."""
     return f"{run.results['val_loss']:.4f}" if run.results else DASH
 
 
 def settings(comparison: Comparison, *, everything: bool) -> Table:
-    """One row a setting that differs, one column a group: those that labels name, or all, what recipes imply too."""
+    """Return one row per setting that differs between groups, and one column per group.
+
+    The rows are the recipe and the settings that labels name. `everything`: also all others, such as those that
+    a recipe implies.
+    """
     groups = [group.settings for group in comparison.groups]
     first = [key for key in setting_diff.differing(groups) if key in ("recipe", *setting_diff.named(groups))]
     others = [key for key in setting_diff.differing(groups) if key not in first]

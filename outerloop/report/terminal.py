@@ -1,4 +1,4 @@
-"""The tables of a report in a terminal: words wrap, numbers do not, a table that is too wide comes in two parts."""
+"""The tables of a report in a terminal. Text wraps, numbers do not. A table that is too wide is split in two."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from outerloop.report.table import Table
 from outerloop.types import printable
 
 LABEL_WIDTH = 24
-"""Characters that the words of a row are left at least before the table is parted."""
+"""Minimum width of each text column, in characters. A table that leaves less is split."""
 
 
 def fitting(table: Table, width: int) -> Iterator[RichTable]:
-    """The whole table, or where its numbers do not fit into `width` characters its first columns, then the others."""
+    """Yield the whole table if it fits into `width` characters, else its first half of columns, then the others.
+
+    The second part repeats the first column. A table with more than one text column is never split.
+    """
     if table.words > 1 or width_of(table) <= width:
         yield drawn(table)
         return
@@ -26,20 +29,20 @@ def fitting(table: Table, width: int) -> Iterator[RichTable]:
 
 
 def width_of(table: Table) -> int:
-    """Characters that a table needs at least."""
+    """Return the minimum width of a table in characters."""
     columns = zip(table.columns, *table.rows, strict=True)
     numbers = [max(map(len, column)) + 3 for i, column in enumerate(columns) if i >= table.words]
     return table.words * LABEL_WIDTH + sum(numbers)
 
 
 def part(table: Table, columns: Sequence[int], title: str) -> Table:
-    """Some columns of a table whose first column alone is words."""
+    """Return some columns of a table, of which only the first holds text."""
     pick = [[row[i] for i in columns] for row in [table.columns, *table.rows]]
     return Table(title, pick[0], pick[1:])
 
 
 def drawn(table: Table) -> RichTable:
-    """The same with rich. What others named may be in it."""
+    """Return the table for rich. Cells are sanitized, because they may contain names chosen by others."""
     title = table.title or None
     out = RichTable(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for i, name in enumerate(table.columns):

@@ -1,4 +1,4 @@
-"""Quantities as people write them: bandwidths read, bytes, tokens and seconds shown with their spread."""
+"""Parse bandwidths and times, and format counts and seconds with their standard deviations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LARGE = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")]
 
 @dataclass(frozen=True)
 class Stat:
-    """A mean over `n` runs and its sample standard deviation, None for one run; both in the unit of the values."""
+    """The mean and sample standard deviation over `n` runs, in the unit of the values. `std`: None for one run."""
 
     mean: float
     std: float | None
@@ -22,52 +22,52 @@ class Stat:
 
 
 def parse_bandwidth(text: str, option: str = "--bandwidth") -> float:
-    """ "100mbit" -> 1e8 bits a second. Raises UserError, naming the option."""
+    """Parse a bandwidth, "100mbit" -> 1e8 bits per second. Raises a UserError that names the option."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]bit)(?:/s)?", text.strip().lower())
     if not found or float(found[1]) == 0:
         raise UserError(
-            f"{option} {text!r} is not a bandwidth: a number above 0 and kbit, mbit or gbit (a second):"
-            f" pass {option} 100mbit"
+            f"{option} {text!r} is not a bandwidth: expected a number above 0 and kbit, mbit or gbit (per second);"
+            f" use {option} 100mbit"
         )
     return float(found[1]) * BITS[found[2]]
 
 
 def parse_seconds(text: str, option: str) -> float:
-    """ "50ms" -> .05. Raises UserError, naming the option."""
+    """Parse a time, "50ms" -> 0.05 seconds. Raises a UserError that names the option."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s)", text.strip().lower())
     if not found:
-        raise UserError(f"{option} {text!r} is not a time: a number and ms or s: pass {option} 50ms")
+        raise UserError(f"{option} {text!r} is not a time: expected a number and ms or s; use {option} 50ms")
     return float(found[1]) * (1e-3 if found[2] == "ms" else 1.0)
 
 
 def show_bandwidth(bits_per_s: float) -> str:
-    """1e8 -> 100 Mbit/s."""
+    """Format a bandwidth: 1e8 -> 100 Mbit/s."""
     factor, prefix = scale_of(bits_per_s)
     return f"{bits_per_s / factor:g} {prefix}bit/s"
 
 
 def scale_of(value: float) -> tuple[float, str]:
-    """The factor and the letter that leave 1 .. 1000 of a count."""
+    """Return the factor and the prefix letter that scale a count to 1 .. 1000."""
     return next(((factor, letter) for factor, letter in LARGE if abs(value) >= factor), (1.0, ""))
 
 
 def show(stat: Stat, *, decimals: int) -> str:
-    """Mean ± standard deviation; the mean alone for one run, or for runs that are all equal."""
+    """Format mean ± standard deviation; the mean alone for one run, or if all values are equal."""
     return f"{stat.mean:.{decimals}f}" + (f" ± {stat.std:.{decimals}f}" if stat.std else "")
 
 
 def show_count(stat: Stat, unit: str = "") -> str:
-    """A large count with the prefix that its mean asks for: 1234567 -> 1.23 M."""
+    """Format a count with the prefix that suits its mean: 1234567 -> 1.23 M."""
     factor, prefix = scale_of(stat.mean)
     scaled = Stat(stat.mean / factor, None if stat.std is None else stat.std / factor, stat.n)
     return f"{show(scaled, decimals=decimals_of(scaled.mean) if factor > 1 else 0)} {prefix}{unit}".strip()
 
 
 def show_seconds(stat: Stat) -> str:
-    """Seconds, with as many decimals as three digits need."""
+    """Format seconds with three significant digits, but at most two decimals."""
     return f"{show(stat, decimals=min(2, decimals_of(stat.mean)))} s"
 
 
 def decimals_of(value: float) -> int:
-    """Decimals that show three digits of a value of 1 or more."""
+    """Return the number of decimals that gives three significant digits for values of 1 or more, else 2."""
     return max(0, 2 - math.floor(math.log10(abs(value)))) if math.isfinite(value) and abs(value) >= 1 else 2

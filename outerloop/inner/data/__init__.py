@@ -1,4 +1,4 @@
-"""AXIS data: whose text an inner step reads. One source a file, all behind the `Corpus` of corpus.py.
+"""AXIS data: the text that inner steps train on. Each module is one source and implements `Corpus` of corpus.py.
 
-stdlib (no download, the default), text (own files), tokens (llm.c shards), hf (Hugging Face streams).
+stdlib (the default, no download), text (local files), tokens (llm.c shards), hf (Hugging Face streams).
 """

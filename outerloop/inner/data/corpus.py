@@ -1,8 +1,8 @@
-"""The seam between text and training: a corpus deals batches to workers and keeps some text apart for validation.
+"""The interface between text and training. A corpus serves batches to workers and holds out text for validation.
 
-Two promises hold for every corpus:
+Every corpus guarantees:
 1. The training text of one worker is disjoint from that of every other worker and from the validation text.
-2. A stream resumed from its state gives exactly the batches that would have come.
+2. A stream that is resumed from its state yields exactly the batches that the original would have yielded.
 
 A window is seq_len + 1 tokens: inputs are its first seq_len, targets its last seq_len. Consecutive windows share one
 token, so that every token of a text is a target once.
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class Stream(Protocol):
-    """One worker's endless training batches."""
+    """An endless stream of training batches for one worker."""
 
     def next(self) -> Tensor:
-        """The next windows: (batch, seq_len + 1) int64; inputs are [:, :-1], targets [:, 1:]."""
+        """Return the next windows: (batch, seq_len + 1) int64; inputs are [:, :-1], targets [:, 1:]."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, as plain ints and strings."""
+        """Return the position in the stream, as plain ints and strings."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
@@ -41,20 +41,20 @@ class Corpus(Protocol):
     """Every token id is below this; the model's vocabulary must be at least as large."""
 
     def stream(self, *, rank: int, size: int, batch: int, seq_len: int, seed: int) -> Stream:
-        """Training batches of worker `rank` of `size`, disjoint from those of the other ranks."""
+        """Return the training batches of worker `rank` of `size`, disjoint from those of the other ranks."""
         ...
 
     def validation(self, *, seq_len: int, sequences: int) -> Tensor:
-        """(n <= sequences, seq_len + 1) int64 windows of the validation split, the same for every rank."""
+        """Return (n <= sequences, seq_len + 1) int64 windows of the validation split, the same for every rank."""
         ...
 
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
-        """What turns these token ids back into text, written beside an exported model. None: only the user knows."""
+        """Return the tokenizer of these token ids, which is saved with an exported model; None if it is not known."""
         ...
 
 
 def check_rank(rank: int, size: int) -> None:
-    """Refuse a worker that cannot exist."""
+    """Check that 0 <= rank < size. Raises UserError if not."""
     if not 0 <= rank < size:
         raise UserError(
             f"worker rank {rank} of {size} workers does not exist: ranks go from 0 to workers - 1; "
@@ -63,7 +63,7 @@ def check_rank(rank: int, size: int) -> None:
 
 
 def too_short(tokens: int, *, seq_len: int, what: str, mend: str) -> UserError:
-    """The error for text that does not fill one window."""
+    """Return the error for text that does not fill one window. `mend`: advice for the user."""
     if tokens > 1:
-        mend = f"type inner.seq_len={1 << (tokens - 1).bit_length() - 1} or {mend}"
+        mend = f"set inner.seq_len={1 << (tokens - 1).bit_length() - 1} or {mend}"
     return UserError(f"{what}: {tokens} tokens, and a sequence needs seq_len + 1 = {seq_len + 1}; {mend}")

@@ -1,7 +1,7 @@
-"""Text files as a corpus: split by file, dealt to workers by file, each worker reading only its own into memory.
+"""Text files as a corpus: split and distributed to workers by file. Each worker reads only its own files into memory.
 
-Both rules fall back to positions where files are too few or too unequal to serve, a single large file above all:
-the last 5 % of the joined text validates, and workers train on contiguous spans of the rest.
+If there are too few files, or their sizes are too unequal (a single large file, for example), positions are used
+instead: the last 5 % of the joined text is for validation, and workers train on contiguous spans of the rest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Document:
     """One text file."""
 
     name: str
-    """Decides the split: a path that is the same on every machine."""
+    """A path that is the same on every machine. It determines the split."""
     path: Path
     bytes: int
 
@@ -40,8 +40,8 @@ class Documents:
     Args:
         documents: the files; names are unique.
         encoding: how a file becomes tokens.
-        what: how messages call this corpus.
-        whole_packages: deal whole top-level folders (non-IID workers), not single files.
+        what: name of this corpus in messages.
+        whole_packages: distribute whole top-level folders (non-IID workers), not single files.
     """
 
     def __init__(self, documents: Sequence[Document], *, encoding: Encoding, what: str, whole_packages: bool) -> None:
@@ -62,7 +62,7 @@ class Documents:
         return self.encoding.tokenizer()
 
     def split(self) -> tuple[list[Document], list[Document]] | None:
-        """(training, validation) documents; None when the held-out files are not between 1 % and 20 % of the bytes."""
+        """Return (training, validation) documents; None unless the held-out files are 1 % to 20 % of the bytes."""
         training: list[Document] = []
         held_out: list[Document] = []
         for document in self.documents:
@@ -71,12 +71,15 @@ class Documents:
         return (training, held_out) if 0.01 <= share <= 0.2 else None
 
     def shares(self, training: Sequence[Document], size: int) -> list[list[Document]]:
-        """Each worker's documents, dealt by the file or by the package."""
+        """Return the documents of each worker, distributed by file or by package.
+
+        Raises UserError if packages are distributed and there are fewer packages than workers.
+        """
         packages = group_by_package(training) if self.whole_packages else {d.name: [d] for d in training}
         if self.whole_packages and len(packages) < size:
             raise UserError(
-                f"data.non_iid=true gives whole packages, and {size} workers share {len(packages)} packages; "
-                f"use at most {len(packages)} workers or type data.non_iid=false"
+                f"data.non_iid=true distributes whole packages: {size} workers, but only {len(packages)} packages; "
+                f"use at most {len(packages)} workers or set data.non_iid=false"
             )
         hands = deal({name: total_bytes(package) for name, package in packages.items()}, size)
         return [[document for name in hand for document in packages[name]] for hand in hands]
@@ -111,13 +114,13 @@ def total_bytes(documents: Sequence[Document]) -> int:
 
 
 def is_fair(shares: Sequence[Sequence[Document]]) -> bool:
-    """No worker holds less than half of an equal share."""
+    """Return whether every worker has at least half of an equal share of the bytes."""
     loads = [total_bytes(share) for share in shares]
     return min(loads) * 2 * len(loads) >= sum(loads)
 
 
 def group_by_package(documents: Sequence[Document]) -> dict[str, list[Document]]:
-    """Top-level folder -> its documents; a file at the top is its own package."""
+    """Return top-level folder -> its documents. A file at the top level is its own package."""
     packages: dict[str, list[Document]] = {}
     for document in documents:
         packages.setdefault(document.name.split("/")[0], []).append(document)

@@ -1,4 +1,4 @@
-"""Globs -> files."""
+"""Find the files that match glob patterns."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from outerloop.types import UserError
 
 
 def match_files(patterns: str | Sequence[str], *, option: str) -> list[Path]:
-    """Every file that a pattern matches, once, sorted by path; ** crosses folders. Each pattern must match."""
+    """Return the files that match any of the patterns, each once, sorted by path. ** matches nested folders.
+
+    Raises UserError if there is no pattern, or if a pattern matches no file.
+    """
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
     if not patterns:
-        raise UserError(f"{option} is empty; type {option}=[FILE_OR_GLOB,...]")
+        raise UserError(f"{option} is empty; set {option}=[FILE_OR_GLOB,...]")
     return sorted({path for pattern in patterns for path in _match(pattern, option)})
 
 

@@ -1,8 +1,8 @@
-"""Hugging Face `datasets`, streamed: the only file that imports it.
+"""Streams of Hugging Face `datasets`. This is the only module that imports that package.
 
 Examples are packed end to end into windows, in the dataset's own order (a shuffle buffer could not be resumed exactly).
-Without a validation split, one text in twenty is held out by its hash, whichever worker and shard it comes from.
-The position is the dataset's own position and the tokens that were read but not yet given out.
+Without a validation split, one text in twenty is held out by its hash, independent of worker and shard. The saved
+position is the dataset's own position plus the tokens that were read but not yet returned.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class HuggingFace:
         self.what = f"data=hf ({path})"
 
     def stream(self, *, rank: int, size: int, batch: int, seq_len: int, seed: int) -> HuggingFaceStream:
-        """The order is the dataset's own: `seed` changes nothing."""
+        """Return the batches of one worker, in the dataset's own order. `seed` has no effect."""
         check_rank(rank, size)
         what = f"{self.what}, training text of worker {rank} of {size}"
         return HuggingFaceStream(self, rank=rank, size=size, batch=batch, seq_len=seq_len, what=what)
 
     def validation(self, *, seq_len: int, sequences: int) -> Tensor:
-        """The first windows of the split: a stream has no even distances."""
+        """Return the first windows of the split, because a stream cannot be sampled at even distances."""
         packer, windows = Packer(seq_len), list[Tensor]()
         for tokens in self._validation_tokens():
             packer.add(tokens)
@@ -78,7 +78,7 @@ class HuggingFace:
         if not windows:
             what = f"{self.what}, validation text"
             raise too_short(
-                len(packer.pending), seq_len=seq_len, what=what, mend="use more text or type data.val_split=SPLIT"
+                len(packer.pending), seq_len=seq_len, what=what, mend="use more text or set data.val_split=SPLIT"
             )
         return torch.stack(windows)
 
@@ -86,13 +86,13 @@ class HuggingFace:
         return self.encoding.tokenizer()
 
     def open_part(self, rank: int, size: int) -> IterableDataset:
-        """Worker `rank`'s share: whole files if `size` divides their number, else every size-th example."""
+        """Return the part of worker `rank`: whole files if `size` divides their number, else every size-th example."""
         from datasets.distributed import split_dataset_by_node
 
         return split_dataset_by_node(self._open(self.split, self.data_files), rank, size)
 
     def training_tokens(self, dataset: IterableDataset) -> Iterator[np.ndarray]:
-        """One array a document. Nothing is read ahead, so `dataset.state_dict()` is the place after this document."""
+        """Yield one array per document. Nothing is read ahead: `dataset.state_dict()` is the position after it."""
         for text in self._texts(dataset):
             if not (self.holds_out and is_held_out(text)):
                 yield self.encoding.encode(text)
@@ -110,7 +110,7 @@ class HuggingFace:
             if not isinstance(text, str):
                 raise UserError(
                     f"data.text_column={self.text_column} holds no text in {self.path}; "
-                    f"its columns are {', '.join(example)}; type data.text_column=COLUMN"
+                    f"its columns are {', '.join(example)}; set data.text_column=COLUMN"
                 )
             yield text.encode()
 
@@ -120,7 +120,7 @@ class HuggingFace:
         paths = list(files) if files is not None and not isinstance(files, str) else files
         try:
             return load_dataset(self.path, self.name, split=split, data_files=paths, streaming=True)
-        except (FileNotFoundError, ValueError) as error:  # what datasets raises for a wrong path, name or split
+        except (FileNotFoundError, ValueError) as error:  # raised by datasets for a wrong path, name or split
             reason = str(error).strip().splitlines()[0]
             raise UserError(
                 f"data.path={self.path} data.name={self.name or 'null'} data.split={split} cannot be opened: {reason} "
@@ -129,9 +129,9 @@ class HuggingFace:
 
 
 class HuggingFaceStream:
-    """One worker's windows, packed from its part of the dataset, epoch after epoch.
+    """The windows of one worker, packed from its part of the dataset, epoch after epoch.
 
-    Each epoch opens the dataset anew: `set_epoch` would deal the files to the workers again, and mix their parts.
+    Each epoch reopens the dataset. `set_epoch` would redistribute the files, so workers would see each other's parts.
     """
 
     def __init__(self, corpus: HuggingFace, *, rank: int, size: int, batch: int, seq_len: int, what: str) -> None:
@@ -181,10 +181,10 @@ class HuggingFaceStream:
 
 
 def require_datasets() -> None:
-    """Say what to install before anything else is done."""
+    """Check that `datasets` is installed. Raises a UserError with the command that installs it."""
     try:
         import datasets  # noqa: F401
     except ImportError as error:
         raise UserError(
-            "data=hf needs the package `datasets`, which is not installed; type pip install 'outerloop-train[hf]'"
+            "data=hf needs the package `datasets`, which is not installed; run pip install 'outerloop-train[hf]'"
         ) from error

@@ -1,4 +1,4 @@
-"""Documents end to end, cut into windows: what is left of one document begins the next window."""
+"""Join documents end to end and cut them into windows. The rest of a document begins the next window."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Packer:
-    """Tokens in, windows of seq_len + 1 out. `pending` is all its state."""
+    """A buffer that takes documents and returns windows of seq_len + 1 tokens. `pending` is its whole state."""
 
     def __init__(self, seq_len: int) -> None:
         self.seq_len = seq_len
@@ -21,6 +21,6 @@ class Packer:
         return len(self.pending) > self.seq_len
 
     def window(self) -> Tensor:
-        """(seq_len + 1,) int64; its last token is also the first of the next window."""
+        """Return a window (seq_len + 1,) int64. Its last token is also the first of the next window."""
         window, self.pending = self.pending[: self.seq_len + 1], self.pending[self.seq_len :]
         return torch.from_numpy(window.copy())

@@ -1,6 +1,6 @@
-"""Who gets what: which text is held out for validation, and which worker trains on the rest.
+"""Decide which text is held out for validation, and which worker trains on which part of the rest.
 
-Every rule is a pure function of names and sizes, so workers that never speak to each other agree.
+Every rule is a pure function of names and sizes, so workers agree without communication.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from collections.abc import Mapping
 from hashlib import blake2b
 
 HELD_OUT = 0.05
-"""The part of a corpus that is kept for validation."""
+"""Share of a corpus that is held out for validation."""
 
 
 def is_held_out(key: bytes) -> bool:
-    """One key in twenty, by its hash: independent of the order, the machine and the other keys."""
+    """Return True for one key in twenty, by its hash: independent of order, machine and other keys."""
     return int.from_bytes(blake2b(key, digest_size=8).digest(), "big") < HELD_OUT * 2**64
 
 
 def training_length(tokens: int) -> int:
-    """A split by position: the first 95 % train, the last 5 % validate."""
+    """Split by position: return the number of training tokens, the first 95 %. The last 5 % are for validation."""
     return tokens - int(tokens * HELD_OUT)
 
 
 def span(tokens: int, rank: int, size: int) -> slice:
-    """The contiguous part of worker `rank`; the parts of all workers tile the whole."""
+    """Return the contiguous part of worker `rank`. The parts of all workers cover all tokens without overlap."""
     return slice(rank * tokens // size, (rank + 1) * tokens // size)
 
 
 def deal(bytes_by_name: Mapping[str, int], size: int) -> list[list[str]]:
-    """Names to `size` workers: the largest first, each to the worker that holds least so far."""
+    """Distribute names to `size` workers: the largest first, each to the worker with the fewest bytes so far."""
     hands: list[list[str]] = [[] for _ in range(size)]
     loads = [(0, rank) for rank in range(size)]
     for name in sorted(bytes_by_name, key=lambda name: (-bytes_by_name[name], name)):

@@ -1,6 +1,6 @@
-"""The Python standard library's own source: 12 MB of real text that every machine with Python already has.
+"""The source code of the Python standard library: 12 MB of real text that every machine with Python already has.
 
-Bytes are tokens, 5 % of the files validate. Workers on different Python versions read slightly different text.
+Bytes are tokens, and 5 % of the files are for validation. Different Python versions have slightly different text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__py
 
 
 def stdlib(*, non_iid: bool) -> Documents:
-    """The corpus of the standard library.
+    """Return the corpus of the standard library.
 
     Args:
         non_iid: give each worker whole top-level packages, so that workers see different kinds of code.
@@ -27,7 +27,7 @@ def stdlib(*, non_iid: bool) -> Documents:
 
 
 def sources(folder: Path) -> Iterator[Path]:
-    """Every .py file below `folder`, without tests and installed packages."""
+    """Yield every .py file below `folder`, except tests and installed packages."""
     for path in sorted(folder.iterdir()):
         if path.is_dir() and path.name not in SKIPPED:
             yield from sources(path)

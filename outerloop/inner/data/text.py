@@ -1,6 +1,6 @@
-"""Your own text files, as bytes or through a tokenizer on this machine.
+"""Local text files, as bytes or through a local tokenizer.
 
-A worker's text lies in memory; for more than that, tokenize once and use data=tokens.
+The text of a worker is kept in memory. For text that does not fit, tokenize it once and use data=tokens.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from outerloop.inner.data.tokenization import encoding
 
 
 def text(*, files: Sequence[str], tokenizer: str | None) -> Documents:
-    """The corpus of local text files.
+    """Return the corpus of local text files.
 
     Args:
-        files: paths or globs. A file's name for the split is its path below the folder that all files share.
+        files: paths or globs. The split uses the path of each file relative to the common parent folder of all files.
         tokenizer: a local Hugging Face tokenizer folder; null: bytes are tokens.
     """
     paths = match_files(files, option="data.files")

@@ -1,4 +1,4 @@
-"""Text -> token ids: the bytes themselves, or a tokenizer folder on this machine."""
+"""Convert text to token ids: either its bytes, or with a local tokenizer folder."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 class Encoding(Protocol):
-    """How one document becomes tokens."""
+    """A conversion of documents to token ids."""
 
     vocab_size: int
 
     def encode(self, document: bytes) -> np.ndarray:
-        """UTF-8 bytes of one document -> its token ids and the end-of-text token."""
+        """Return the token ids of one document, given as UTF-8 bytes, followed by the end-of-text token if any."""
         ...
 
     def tokenizer(self) -> PreTrainedTokenizerBase: ...
 
 
 class Bytes:
-    """Token id = byte value; documents end with byte 0. Nothing to download, nothing to train."""
+    """The encoding in which a token id is a byte value and documents end with byte 0. It needs no download."""
 
     vocab_size = 256
 
@@ -39,7 +39,7 @@ class Bytes:
 
 
 class LocalTokenizer:
-    """A Hugging Face tokenizer folder. Documents end with its eos token, if it has one."""
+    """The encoding of a Hugging Face tokenizer folder. Documents end with its eos token, if it has one."""
 
     def __init__(self, folder: str) -> None:
         self._tokenizer = load_tokenizer(folder)
@@ -57,19 +57,19 @@ class LocalTokenizer:
 
 
 def encoding(tokenizer: str | None) -> Encoding:
-    """The encoding that `data.tokenizer` names; null means bytes."""
+    """Return the encoding given by `data.tokenizer`; None means bytes."""
     return Bytes() if tokenizer is None else LocalTokenizer(tokenizer)
 
 
 def load_tokenizer(folder: str) -> PreTrainedTokenizerBase:
-    """The tokenizer saved in `folder`; never asks the network."""
-    from transformers import AutoTokenizer  # here: the import takes a second that runs on bytes need not pay
+    """Load the tokenizer saved in `folder`, without network access. Raises UserError if it holds none."""
+    from transformers import AutoTokenizer  # imported late: it takes a second, and runs on bytes do not need it
 
     path = Path(folder).expanduser()
     try:
         return AutoTokenizer.from_pretrained(path.resolve(strict=True), local_files_only=True)
-    except (OSError, ValueError) as error:  # what resolve and transformers raise where no tokenizer is
+    except (OSError, ValueError) as error:  # raised by resolve and transformers if there is no tokenizer
         raise UserError(
             f"data.tokenizer={folder} holds no Hugging Face tokenizer; give a folder that save_pretrained wrote, "
-            "or type data.tokenizer=null"
+            "or set data.tokenizer=null"
         ) from error

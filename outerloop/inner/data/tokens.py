@@ -1,10 +1,10 @@
-"""Token shards in llm.c's layout: tokenize once, train from files of any size.
+"""Token shards in llm.c's layout: tokenize once, then train from files of any size.
 
-A shard is 256 int32 of header (magic, version, number of tokens, zeros), then the tokens:
+A shard is a header of 256 int32 (magic, version, number of tokens, zeros), then the tokens:
 magic 20240520, version 1: uint16 (GPT-2);  magic 20240801, version 7: uint32 (Llama 3).
 
-A window is read from its file when it is asked for, so memory does not grow with the data. No file is kept mapped:
-a map holds an open file each, and 100B tokens come as about 1000 shards, where the usual limit is 1024 open files.
+A window is read from its file on demand, so memory use does not grow with the data. Files are not kept memory-mapped:
+each map holds one open file, and 100B tokens are about 1000 shards, while the usual limit is 1024 open files.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class Shard:
 
 
 def open_shard(path: Path) -> Shard:
-    """Reads the header only."""
+    """Read and check the header of a shard. Raises UserError if it is not a complete llm.c token shard."""
     header = np.fromfile(path, dtype="<i4", count=HEADER_INTS)
     magic, version, tokens = (int(x) for x in header[:3]) if len(header) == HEADER_INTS else (0, 0, 0)
     if (magic, version) not in DTYPES:
         raise UserError(
-            f"{path}: magic {magic} version {version} is no llm.c token shard; allowed are magic 20240520 version 1 "
-            "(uint16) and magic 20240801 version 7 (uint32); convert the file or type data=text"
+            f"{path}: magic {magic} version {version} is not an llm.c token shard; allowed: magic 20240520 version 1 "
+            "(uint16) and magic 20240801 version 7 (uint32); convert the file or set data=text"
         )
     shard = Shard(path, DTYPES[magic, version], 0, tokens)
     present = (path.stat().st_size - HEADER_INTS * 4) // shard.dtype.itemsize
@@ -65,7 +65,7 @@ def open_shard(path: Path) -> Shard:
 
 
 class Shards:
-    """Shards end to end as one read-only token array."""
+    """A read-only token array that joins shards end to end."""
 
     def __init__(self, shards: Sequence[Shard], *, vocab_size: int) -> None:
         self.shards, self.vocab_size = list(shards), vocab_size
@@ -78,7 +78,7 @@ class Shards:
         return np.concatenate([self._checked(shard) for shard in self._pieces(window)])
 
     def cut(self, window: slice) -> Shards:
-        """A part of the tokens, without reading any."""
+        """Return a part of the tokens as `Shards`, without reading any tokens."""
         return Shards(list(self._pieces(window)), vocab_size=self.vocab_size)
 
     def _pieces(self, window: slice) -> Iterator[Shard]:
@@ -94,8 +94,8 @@ class Shards:
         tokens = shard.read()
         if tokens.max() >= self.vocab_size:
             raise UserError(
-                f"{shard.path}: token id {tokens.max()}, and data.vocab_size={self.vocab_size} allows ids below that; "
-                "type data.vocab_size=N with the size of the tokenizer that made the file"
+                f"{shard.path}: token id {tokens.max()}, but data.vocab_size={self.vocab_size} allows only ids below; "
+                "set data.vocab_size=N to the size of the tokenizer that made the file"
             )
         return tokens
 
@@ -107,7 +107,7 @@ class TokenShards:
         files: paths or globs of the training shards.
         val_files: paths or globs of the validation shards; null: the last 5 % of `files`.
         vocab_size: the size of the tokenizer that made the shards (50257 for GPT-2).
-        tokenizer: its folder, written beside an exported model; null: the export holds the weights only.
+        tokenizer: its folder, copied into an exported model; null: the export contains only the weights.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""The sampler of every corpus that knows its length: windows of a token array, in a new order every epoch.
+"""The sampler for corpora of known length: windows of a token array, in a new order every epoch.
 
 Epoch e cuts the tokens at phase_e, phase_e + seq_len, phase_e + 2 seq_len, ... and visits the windows in the order of
 a permutation. Both come from default_rng([seed, e]), so (epoch, cursor) is the whole state. The random phase shifts
-the cuts: over the epochs a token is seen at every position of a window.
+the cuts, so that over many epochs a token is seen at every position of a window.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from outerloop.inner.data.corpus import too_short
 
 
 class TokenArray(Protocol):
-    """A numpy array, a memory map, or anything else that reads one slice at a time."""
+    """A numpy array, a memory map, or any other object that can read one slice at a time."""
 
     def __len__(self) -> int: ...
 
@@ -25,7 +25,7 @@ class TokenArray(Protocol):
 
 
 class WindowStream:
-    """Endless batches of windows of one token array."""
+    """An endless stream of batches of windows of one token array."""
 
     def __init__(self, tokens: TokenArray, *, batch: int, seq_len: int, seed: int, what: str) -> None:
         if len(tokens) <= seq_len:
@@ -34,7 +34,7 @@ class WindowStream:
         self._enter(epoch=0, cursor=0)
 
     def next(self) -> Tensor:
-        """(batch, seq_len + 1) int64; a batch may span two epochs."""
+        """Return the next windows, (batch, seq_len + 1) int64. A batch may span two epochs."""
         return torch.stack([self._window() for _ in range(self.batch)])
 
     def state_dict(self) -> dict[str, Any]:
@@ -59,12 +59,12 @@ class WindowStream:
 
 
 def window(tokens: TokenArray, start: int, seq_len: int) -> Tensor:
-    """(seq_len + 1,) int64."""
+    """Return the window that begins at `start`: (seq_len + 1,) int64."""
     return torch.from_numpy(tokens[start : start + seq_len + 1].astype(np.int64))
 
 
 def spread_windows(tokens: TokenArray, *, seq_len: int, sequences: int, what: str) -> Tensor:
-    """(n <= sequences, seq_len + 1) int64: windows at even distances from the beginning to the end."""
+    """Return windows at even distances over the whole array: (n <= sequences, seq_len + 1) int64."""
     windows = (len(tokens) - 1) // seq_len
     if windows < 1:
         raise too_short(len(tokens), seq_len=seq_len, what=what, mend="use more text")
