@@ -238,9 +238,9 @@ def test_a_folder_of_nothing_but_died_runs_is_reported(tmp_path, capsys):
         (["{}/empty"], "no run in or under"),
         (["{}/run", "--bandwidth", "100MB"], "use --bandwidth 100mbit"),
         (["{}/run", "--bandwidth", "0mbit"], "use --bandwidth 100mbit"),
-        (["{}/run", "--out", "{}/run/config.yaml"], "type --out with a new name"),
-        (["{}/run", "--typo"], "type outerloop report runs"),
-        ([], "type outerloop report runs"),
+        (["{}/run", "--out", "{}/run/config.yaml"], "pass --out with a new name"),
+        (["{}/run", "--typo"], "run outerloop report runs"),
+        ([], "run outerloop report runs"),
     ],
 )
 def test_mistakes_are_one_line_with_what_to_type(arguments, answer, tmp_path, monkeypatch, capsys):
