@@ -73,7 +73,7 @@ class Participant:
 
     @staticmethod
     def from_list(value: Any) -> Participant:
-        """Raises MalformedMessage."""
+        """Parse and check a value that a peer sent. Raises MalformedMessage."""
         if type(value) is not list or len(value) not in (3, 5):
             raise MalformedMessage(f"a participant is [peer, sha256, bytes] or that with a state; got {quote(value)}")
         peer, sha256, size_bytes, *state = value
@@ -129,7 +129,7 @@ class Commit:
 
     @staticmethod
     def from_map(value: Any) -> Commit:
-        """Raises MalformedMessage."""
+        """Parse and check a value that a peer sent. Raises MalformedMessage."""
         found = fields(value, "a commit", ("number", "parent", "view", "participants", "roster", "asks"))
         participants = [Participant.from_list(one) for one in items(found["participants"], "participants")]
         ascending([one.peer for one in participants], "participants")

@@ -130,7 +130,9 @@ class HardState:
 
     @staticmethod
     def from_bytes(content: bytes, *, run: str, peer: str) -> HardState:
-        """Raises MalformedMessage if it is damaged, of another version, or belongs to another run or peer."""
+        """Parse the bytes of a saved state. Raises MalformedMessage if it is damaged, of another version, or belongs
+        to another run or peer.
+        """
         value = unpacked(content, "the memory of the agreement")
         found = fields(value, "the memory", ("version", "run", "peer", "log", "promised", "accepted", "left"))
         whole(found["version"], "the memory's version", least=VERSION, most=VERSION)

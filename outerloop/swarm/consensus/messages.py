@@ -49,7 +49,7 @@ class ViewWish(NamedTuple):
 
     @staticmethod
     def from_list(value: Any) -> ViewWish:
-        """Raises MalformedMessage."""
+        """Parse and check a value that a peer sent. Raises MalformedMessage."""
         peer, view, signed = _row(value, 3, "a wish is [peer, view, signature]")
         return ViewWish(peer_id(peer, "a wish's peer"), _view(view), signature(signed, "a wish's signature"))
 
@@ -63,7 +63,7 @@ class Pledge(NamedTuple):
 
     @staticmethod
     def from_list(value: Any) -> Pledge:
-        """Raises MalformedMessage."""
+        """Parse and check a value that a peer sent. Raises MalformedMessage."""
         peer, accepted, signed = _row(value, 3, "a pledge is [peer, what it accepted, signature]")
         if accepted is not None:
             view, of = _row(accepted, 2, "what a pledge says was accepted is [view, digest]")
@@ -81,7 +81,7 @@ class ChainLink(NamedTuple):
 
     @staticmethod
     def from_list(value: Any) -> ChainLink:
-        """Raises MalformedMessage."""
+        """Parse and check a value that a peer sent. Raises MalformedMessage."""
         view, pledges, signed = _row(value, 3, "a link is [view, pledges, signature]")
         known = _rows(pledges, "pledges", Pledge.from_list)
         return ChainLink(_view(view), known, signature(signed, "a leader's signature"))
@@ -108,7 +108,7 @@ class Accepted:
 
     @staticmethod
     def from_map(value: Any) -> Accepted:
-        """Raises MalformedMessage."""
+        """Parse and check a value that a peer sent. Raises MalformedMessage."""
         found = fields(value, "an accepted commit", ("commit", "links"))
         commit = Commit.from_map(found["commit"])
         return Accepted(commit, _links(found["links"], commit.view, least=1))
@@ -193,7 +193,7 @@ class CommitCertificate:
 
     @staticmethod
     def from_map(value: Any) -> CommitCertificate:
-        """Raises MalformedMessage."""
+        """Parse and check a value that a peer sent. Raises MalformedMessage."""
         found = fields(value, "a decided commit", ("commit", "view", "accepts", "links"))
         commit = Commit.from_map(found["commit"])
         view = whole(found["view"], "a decided view", least=commit.view, most=MAX_VIEW)
