@@ -25,7 +25,7 @@ def pair(own, partner, fragment=0):
 
 
 def having_met(*distances):
-    """A screen that partners at these distances have counted for, this peer's own inner steps being as long."""
+    """A screen that partners at these distances have counted for, this peer's peer's inner steps being as long."""
     screen = DistanceScreen(on=True)
     for d in distances:
         screen.learn(pair(d, d))
@@ -103,7 +103,7 @@ def test_what_own_steps_moved_is_remembered_for_the_whole_run_and_over_restarts(
     taken.load_state_dict(older)
     assert taken.longest == {0: taken.before(0)}
     for bad in (-1.0, math.nan, math.inf):
-        with pytest.raises(ValueError, match="own inner steps"):
+        with pytest.raises(ValueError, match="peer's inner steps"):
             taken.load_state_dict(older | {"longest": {0: bad}})
     solo = DistanceScreen(on=True)
     solo.learn(Measured(0, [3.0], [1], own=0))

@@ -192,7 +192,7 @@ def test_threads_change_nothing(rows, monkeypatch):
         assert torch.equal(code.decode([byte[0]], rows)[0], position)
         for at in (0, len(byte[0]) // 2, -1):
             byte[0][at] ^= 255
-        with pytest.raises(ValueError, match="no code"):
+        with pytest.raises(ValueError, match="not a valid code"):
             code.decode([byte[0]], rows)[0]
 
 
