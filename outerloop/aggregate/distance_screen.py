@@ -15,7 +15,7 @@ weights that partner j sent (θ_j and φ_j stacked if a method sends both, compa
 Before the first partner there is no h: a replica that started from equal weights is about d_i away. A clipped partner
 adds at most 4 r to h, so h can follow replicas that really drift apart, growing by a factor of four in a few rounds.
 The limit 8 D ends this growth, since partners do not influence D: whichever partners this peer meets, and however
-often, a round moves it by at most a fixed multiple of its own longest round. If the partner is refused, the round
+often, a round moves it by at most a fixed multiple of its longest round. If the partner is refused, the round
 becomes a solo step. As long as nothing has moved and no partner has been met, r is 0 and nothing pulls.
 
 At the end of the run whole replicas are averaged (replica_average.py) by the same rules, with

@@ -53,7 +53,7 @@ def save(folder: str | Path, optimizer: Optimizer | None, outer: OuterLoop) -> N
 
     Args:
         folder: visible to all ranks of the island, used for this checkpoint only.
-        optimizer: the inner one; None if there is none.
+        optimizer: the inner optimizer, or None.
     """
     shards: Tensors = {}
     lasting = {key: part for key, part in outer.evolved().items() if key not in OF_A_ROUND}

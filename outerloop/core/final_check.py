@@ -27,7 +27,7 @@ HASH = re.compile("[0-9a-f]{16}")
 
 @dataclass(frozen=True)
 class FinalCheck:
-    """What the peers show at the end: peer -> hash of its slow weights, empty for nothing readable.
+    """Hashes that the peers report at the end: peer -> hash of its slow weights, empty if its message is unreadable.
 
     `own`: this peer. `peers`: the number of peers, including those that did not come.
     """
@@ -38,7 +38,7 @@ class FinalCheck:
 
     @property
     def most(self) -> str:
-        """The hash shown by more than half of the peers that show any; empty if there is none."""
+        """Hash reported by more than half of the peers that report one, or an empty string."""
         counts = Counter(filter(None, self.shown.values()))
         slow, peers = counts.most_common(1)[0]
         return slow if 2 * peers > counts.total() else ""

@@ -51,7 +51,7 @@ def estimate(outer: OuterLoop, optimizer: Optimizer | None) -> MemoryUsage:
 
     Args:
         outer: its model is on its device, and already sharded if it will be.
-        optimizer: the inner one; None if there is none.
+        optimizer: the inner optimizer, or None.
     """
     trained = outer.island.params.values()
     slow = bytes_of(outer.slow)

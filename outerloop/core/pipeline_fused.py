@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SparseUpdates:
-    """What all peers kept of one tensor: positions and values (P, M); factors (P, 1) of the values, None if all 1."""
+    """Sparse updates of one tensor from P peers: positions and values (P, M), and factors (P, 1), None if all are 1."""
 
     position: Tensor
     value: Tensor

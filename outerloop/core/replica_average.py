@@ -117,7 +117,7 @@ def usual_distance(outer: OuterLoop, lanes: RankGroup) -> float:
 
 @torch.no_grad()
 def drawn_near(others: Mapping[str, Tensors], own: Tensors, factors: Mapping[str, float]) -> dict[str, Tensors]:
-    """Return each peer's weights with their distance from the own ones scaled by its factor; unchanged at 1."""
+    """Return each peer's weights with their distance from this peer's weights scaled by its factor."""
     return {
         peer: {name: torch.lerp(own[name], x, factors[peer]) for name, x in weights.items()}
         if factors[peer] < 1

@@ -114,7 +114,7 @@ class SharedState:
 
 
 def check(came: Any, own: Tensors) -> None:
-    """Check that `came` has the names, shapes and dtypes of the own tensors, and is finite. Raises ValueError."""
+    """Check that `came` has the names, shapes and dtypes of this peer's tensors, and is finite. Raises ValueError."""
     if came.keys() != own.keys():
         raise ValueError(f"only one side has {', '.join(sorted(came.keys() ^ own.keys()))}")
     for name, x in own.items():

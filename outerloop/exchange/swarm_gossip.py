@@ -1,6 +1,6 @@
 """Gossip between the peers of a swarm: peers pair up when they are ready. No collective, no barrier.
 
-Each round a peer meets one random other peer. If no peer is ready within a fraction of its own inner time, it takes a
+Each round a peer meets one random other peer. If no peer is ready within a fraction of its inner time, it takes a
 solo step. This module makes an Exchange of `outerloop.swarm.gossip`: rounds in runner.py, pairing in pairing.py, and
 in handshake.py how both peers of a pair end the same way. The two peers of a pair may be in rounds with different
 numbers; each contribution carries its sender's round.

@@ -1,4 +1,4 @@
-"""Timeout of a ready peer that waits for a partner: a fraction of its own inner time, so that idle time stays bounded.
+"""Timeout of a ready peer that waits for a partner: a fraction of its inner time, so that idle time stays bounded.
 
     patience = fraction · median of the last inner times,  at least `least_s`, at most `most_s`
 
