@@ -14,6 +14,7 @@ import msgpack
 from outerloop.swarm.consensus.messages import MAX_MESSAGE_BYTES, Message, from_map, to_map
 from outerloop.swarm.membership.incarnations import Incarnations
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
+from outerloop.swarm.p2p.rpc import RpcService
 from outerloop.swarm.p2p.transport import Request, Transport, Unreachable
 from outerloop.swarm.timeouts import SEND_S, limit
 from outerloop.swarm.validation import MalformedMessage, id_of
@@ -21,22 +22,20 @@ from outerloop.swarm.validation import MalformedMessage, id_of
 logger = logging.getLogger(__name__)
 
 
-class BallotRpc:
+class BallotRpc(RpcService):
     """Sends ballots, and passes each ballot that arrives to `receive` with its sender's name and its size in bytes."""
+
+    service = "ballot"
 
     def __init__(
         self, transport: Transport, *, run: str, names: Callable[[], Mapping[str, str]],
         receive: Callable[[str, Message, int], None], incarnations: Incarnations | None = None,
     ) -> None:  # fmt: skip
-        self._transport = transport
-        self._protocol = f"outerloop/1/{run}/ballot"
+        super().__init__(transport, run=run, allowed=lambda peer: peer in names())
         self._names = names
         self._receive = receive
         self._incarnations = incarnations
         self._sending: set[asyncio.Task[None]] = set()
-
-    async def serve(self) -> None:
-        await self._transport.serve(self._protocol, allowed=lambda peer: peer in self._names(), handler=self._take)
 
     def send(self, to: str, message: Message) -> None:
         """Send a ballot in the background. Does not report whether it arrives."""
@@ -49,14 +48,14 @@ class BallotRpc:
         if own is not None and own.stopped:
             return
         try:
-            async with limit(SEND_S), self._transport.open_stream(id_of(to), self._protocol) as stream:
+            async with limit(SEND_S), self._stream_to(id_of(to)) as stream:
                 await stream.send_object({} if own is None else {"incarnation": own.own})
                 await send_message(stream, message)
                 await (stream.ended() if own is None else own.heed(stream))
         except (BrokenStream, Unreachable, TimeoutError) as error:
             logger.debug("%s to %s was lost: %s", type(message).__name__, to, error)
 
-    async def _take(self, remote: str, request: Request, stream: Stream) -> None:
+    async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
         message, known = await receive_message(stream), self._incarnations
         if known is None or await known.accepts(remote, request.get("incarnation"), stream):
             self._receive(self._names()[remote], message, stream.moved_bytes)

@@ -22,6 +22,7 @@ from outerloop.swarm.consensus.statements import AcceptSigner
 from outerloop.swarm.gather.ballot_rpc import receive_message, send_message
 from outerloop.swarm.gather.proof import unproven
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
+from outerloop.swarm.p2p.rpc import RpcService
 from outerloop.swarm.p2p.transport import Request, Transport, Unreachable
 from outerloop.swarm.timeouts import HEDGE_S, HISTORY_S, limit
 from outerloop.swarm.validation import id_of
@@ -63,17 +64,14 @@ class LogAnswer:
         return ""
 
 
-class LogRpc:
+class LogRpc(RpcService):
     """Client and server of the log RPC. `since` returns the commits of this peer's log after a number."""
 
-    def __init__(self, transport: Transport, *, run: str, allowed: Callable[[str], bool], since: Since) -> None:
-        self._transport = transport
-        self._protocol = f"outerloop/1/{run}/commits"
-        self._allowed = allowed
-        self._since = since
+    service = "commits"
 
-    async def serve(self) -> None:
-        await self._transport.serve(self._protocol, allowed=self._allowed, handler=self._tell)
+    def __init__(self, transport: Transport, *, run: str, allowed: Callable[[str], bool], since: Since) -> None:
+        super().__init__(transport, run=run, allowed=allowed)
+        self._since = since
 
     async def ask(self, peer: str, after: int | None) -> list[CommitCertificate]:
         """Return a peer's commits after this number, each following the one before; its whole log for None.
@@ -81,7 +79,7 @@ class LogRpc:
         If its log does not reach back that far, the first commit is a later one than the next. Raises BrokenStream,
         Unreachable, TimeoutError.
         """
-        async with limit(HISTORY_S), self._transport.open_stream(id_of(peer), self._protocol) as stream:
+        async with limit(HISTORY_S), self._stream_to(id_of(peer)) as stream:
             await stream.send_object({"after": after})
             count = (await stream.receive_object()).get("commits")
             if type(count) is not int or not 0 <= count <= ROUNDS_KEPT:
@@ -120,7 +118,7 @@ class LogRpc:
         """
         clock, until_s = asyncio.get_running_loop().time, None
         asking = [
-            asyncio.create_task(self._answer(peer, after, wait_s=pause_s * turn.bit_length()))
+            asyncio.create_task(self._ask_later(peer, after, wait_s=pause_s * turn.bit_length()))
             for turn, peer in enumerate(peers)
         ]
         try:
@@ -138,7 +136,7 @@ class LogRpc:
             for task in asking:
                 task.cancel()
 
-    async def _answer(self, peer: str, after: int | None, *, wait_s: float) -> Answer:
+    async def _ask_later(self, peer: str, after: int | None, *, wait_s: float) -> Answer:
         await asyncio.sleep(wait_s)
         try:
             return peer, await self.ask(peer, after)
@@ -151,7 +149,7 @@ class LogRpc:
     def _refuse(self, peer: str, why: str) -> None:
         self._transport.trust.refusals.note("ballots", peer, why)
 
-    async def _tell(self, remote: str, request: Request, stream: Stream) -> None:
+    async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
         after = request.get("after")
         if not isinstance(after, int | None):
             raise Unreadable("a request whose `after` is not a number")

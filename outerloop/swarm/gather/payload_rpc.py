@@ -14,29 +14,27 @@ from outerloop.swarm.consensus.commit import Participant
 from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT
 from outerloop.swarm.membership.mailbox import Mailbox
 from outerloop.swarm.p2p.framing import Stream, Unreadable
+from outerloop.swarm.p2p.rpc import RpcService
 from outerloop.swarm.p2p.transport import Request, Transport
 from outerloop.swarm.timeouts import POLL_S, limit
 from outerloop.swarm.validation import MalformedMessage, id_of
 
 
-class PayloadRpc:
+class PayloadRpc(RpcService):
     """Client and server of the payload RPC. The server answers from `own`: round -> this peer's payload."""
 
-    def __init__(self, transport: Transport, *, run: str, allowed: Callable[[str], bool]) -> None:
-        self._transport = transport
-        self._protocol = f"outerloop/1/{run}/payload"
-        self._allowed = allowed
-        self.own: Mailbox[Participant] = Mailbox(keep=ROUNDS_KEPT)
+    service = "payload"
 
-    async def serve(self) -> None:
-        await self._transport.serve(self._protocol, allowed=self._allowed, handler=self._tell)
+    def __init__(self, transport: Transport, *, run: str, allowed: Callable[[str], bool]) -> None:
+        super().__init__(transport, run=run, allowed=allowed)
+        self.own: Mailbox[Participant] = Mailbox(keep=ROUNDS_KEPT)
 
     async def ask(self, peer: str, number: int, *, reached: Callable[[], None]) -> Participant | None:
         """Return a peer's payload for a round, or None if the peer is past the round without one.
 
         Calls `reached` as soon as the stream is open. Raises BrokenStream, Unreachable, TimeoutError.
         """
-        async with self._transport.open_stream(id_of(peer), self._protocol) as stream:
+        async with self._stream_to(id_of(peer)) as stream:
             reached()
             await stream.send_object({"number": number})
             told = await stream.receive_object(patience_s=POLL_S)
@@ -46,7 +44,7 @@ class PayloadRpc:
             self._transport.trust.refusals.note("payloads", peer, f"an answer without a payload: {error}")
             raise Unreadable(f"an answer without a payload: {error}") from error
 
-    async def _tell(self, remote: str, request: Request, stream: Stream) -> None:
+    async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
         number = request.get("number")
         if not isinstance(number, int):
             raise Unreadable("a request without the number of a round")
