@@ -101,7 +101,7 @@ class Contribution:
 
 @dataclass(frozen=True)
 class ExecutorHandoff:
-    """Which peers send their state to which peers before the first inner step.
+    """The peers that send their state, and those that receive it, before the first inner step.
 
     `number`: of the meeting that this counts as. `givers`, `takers`: peer names in order. All givers hold equal states
     of at most `most_bytes`, and the first giver is the first peer of the run.
@@ -115,7 +115,7 @@ class ExecutorHandoff:
 
 @dataclass(frozen=True)
 class RoundCost:
-    """What this peer spent from one landing to the next, in seconds and bytes.
+    """The cost to this peer from one landing to the next, in seconds and bytes.
 
     `compute_s`: inner steps. `codec_s`: launching and landing. `hidden_s`: inner steps between launch and landing.
     `moved_s`: time in which payloads were being transferred, whether inner steps ran meanwhile or not. `bytes_sent`:

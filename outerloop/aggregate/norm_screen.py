@@ -66,7 +66,7 @@ class Measured:
 
     @property
     def has_middle(self) -> bool:
-        """Whether more than two contributions, refused or nonzero, exist, so that no single peer sets the median."""
+        """Return whether more than two contributions are refused or nonzero: then no peer alone sets the median."""
         return sum(norm > 0 for norm in self.norms) + self.refused > 2
 
 

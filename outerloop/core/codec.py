@@ -26,7 +26,7 @@ class UpdateCodec:
     Args:
         compress: the compressor; the same on all peers.
         seed: of the run; the same on all peers.
-        beside: fragment -> names and shapes of what its messages carry besides weights.
+        beside: returns names and shapes of the tensors that a fragment's messages carry in addition to weights.
     """
 
     def __init__(

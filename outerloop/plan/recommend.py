@@ -2,7 +2,8 @@
 
 Of the methods within 5 % of the fastest one, recommend the one with the lowest validation loss in
 scripts/results/recipes: nats per byte after equal tokens, four workers, 1.03M parameters, learning rates tuned the same
-way. A small model says little about a large one, so the losses only break ties in time. They are no forecast.
+way. A small model says little about a large one, so the losses only break ties in time. They do not forecast the loss
+of a large model.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class Gathered(Island):
         except Exception as error:
             self.tell("stop", reason=str(error) or type(error).__name__, mistake=isinstance(error, UserError))
             raise
-        self.tell("go on")
+        self.tell("continue")
 
     def call(self, work: str, **details: Any) -> None:
         """Have the other ranks do their part of this work; on those ranks this method does nothing."""
@@ -137,7 +137,7 @@ class Follower:
 
     def serve(self) -> None:
         """Take part in what the leader reads and writes, until it lets this rank continue. Raises as `hear` does."""
-        while self.hear()["do"] != "go on":
+        while self.hear()["do"] != "continue":
             pass
 
     def hear(self) -> dict[str, Any]:

@@ -15,19 +15,19 @@ from outerloop.report.table import Table
 CSS = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 1500px; margin: 2rem auto;
   padding: 0 1.5rem; }
-h1 { font-size: 1.5rem; margin-bottom: 0; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
-p { max-width: 75ch; margin: .4rem 0; } .quiet { color: #666; }
+h1 { font-size: 1.5rem; margin-bottom: 0; } h2 { font-size: 1.15rem; margin: 2.2rem 0 0.6rem; }
+p { max-width: 75ch; margin: 0.4rem 0; } .quiet { color: #666; }
 .scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .92rem; }
-th, td { padding: .3rem .8rem; border-bottom: 1px solid #e4e4e4; text-align: right; vertical-align: top;
+table { border-collapse: collapse; font-size: 0.92rem; }
+th, td { padding: 0.3rem 0.8rem; border-bottom: 1px solid #e4e4e4; text-align: right; vertical-align: top;
   font-variant-numeric: tabular-nums; white-space: nowrap; }
 th { border-bottom: 2px solid #bbb; vertical-align: bottom; }
 th.word, td.word { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 7rem; max-width: 32rem; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 520px), 1fr)); gap: 1.5rem; }
-figure { margin: 0; } figure img { width: 100%; max-width: 936px; } figcaption { font-size: .9rem; color: #444; }
+figure { margin: 0; } figure img { width: 100%; max-width: 936px; } figcaption { font-size: 0.9rem; color: #444; }
 figcaption b { color: #222; }
-.swatch { display: inline-block; width: .75em; height: .75em; border-radius: 2px; margin-right: .5em; }
-details { margin: .8rem 0; } summary { cursor: pointer; } pre { white-space: pre-wrap; font-size: .8rem; }
+.swatch { display: inline-block; width: 0.75em; height: 0.75em; border-radius: 2px; margin-right: 0.5em; }
+details { margin: 0.8rem 0; } summary { cursor: pointer; } pre { white-space: pre-wrap; font-size: 0.8rem; }
 """
 
 UNITS = (

@@ -119,7 +119,7 @@ def differing(groups: Sequence[Settings]) -> list[str]:
 
 
 def without_copies(groups: Sequence[Settings], keys: Sequence[str]) -> list[str]:
-    """Of the keys that have the same values in every group (one is derived from another), keep only the first."""
+    """Keep only the first of the keys that have the same value in every group, because one is derived from another."""
     first: dict[tuple[str, ...], str] = {}
     for key in keys:
         first.setdefault(column(groups, key), key)

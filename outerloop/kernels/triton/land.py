@@ -4,7 +4,7 @@ A program owns one row of sums (and one of sender counts) in global memory, smal
 added to it one after another, in name order, with a barrier in between. The positions of one peer are distinct, so no
 two threads write the same sum. Then one sweep updates residual, momentum, slow and fast, and the sums that were written
 are set to zero for the next chunk. A residual of 8 bits also passes through such a row, because its scales are only
-known after the own values were subtracted.
+known after this peer's own values were subtracted.
 
 Bytes per value: slow 4, fast 4 (2 in bfloat16), residual 4 (1 in 8 bits), momentum 4, read once and written once: 32 in
 all, 24 without momentum; without a residual fast is only written. Payload: 8 P k / L, read once. The row of sums adds

@@ -46,7 +46,7 @@ class AllowList:
 
     @property
     def closed(self) -> bool:
-        """Whether the run has an allow-list."""
+        """Return whether the run has an allow-list."""
         return bool(self._peers)
 
     def __contains__(self, peer_id: str) -> bool:

@@ -84,7 +84,7 @@ class HardState:
 
     @property
     def votes(self) -> bool:
-        """Whether this peer has a vote in the round: it is in the roster and has not lost the record of its votes."""
+        """Return whether this peer votes in the round: it is in the roster and has not lost the record of its votes."""
         return self.peer in self.roster and (self.head.number, self.head.digest) not in self.left
 
     def leader(self, view: int) -> str:

@@ -49,7 +49,7 @@ class Pacemaker:
 
     @property
     def votes(self) -> bool:
-        """Whether this peer decides the round with the others of the roster."""
+        """Return whether this peer decides the round with the others of the roster."""
         return self.memory.votes
 
     @property
@@ -58,12 +58,12 @@ class Pacemaker:
 
     @property
     def wishes_to_leave(self) -> bool:
-        """Whether this peer has announced its wish for a later view than the current one."""
+        """Return whether this peer has announced its wish for a later view than the current one."""
         return any(one.peer == self.memory.peer and one.view > self.view for one in self.gathering.wishes)
 
     @property
     def overdue(self) -> bool:
-        """Whether so many others want a later view that this peer should start its timeout as well."""
+        """Return whether enough others want a later view that this peer should start its timeout as well."""
         later = [one for one in self.gathering.wishes if one.view > self.view and one.peer != self.memory.peer]
         return len(later) > most_faulty(self.memory.roster)
 

@@ -218,7 +218,7 @@ class GuardedProtocol(DHTProtocol):
         return dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=value, expiration_time=expires)
 
     def _value(self, key: DHTID, result: dht_pb2.FindResult, peer: PeerID) -> ValueWithExpiration[Any] | None:
-        """Return the valid records of an answer; None if there are none, because an empty value is no value."""
+        """Return the valid records of an answer, or None: hivemind would count an empty value as found."""
         if result.type != dht_pb2.FOUND_DICTIONARY:
             return None
         packed, value, latest = self.serializer.dumps, DictionaryDHTValue(), 0.0

@@ -126,7 +126,7 @@ def _digest(record: DHTRecord, value: bytes) -> bytes:
 
 
 def _owner(subkey: bytes) -> str:
-    """Return the peer id in a subkey; empty if it is none, or not packed as readers pack it."""
+    """Return the peer id in a subkey; empty if it holds no peer id, or is not packed as readers pack it."""
     if len(subkey) > MAX_OWNER_BYTES:
         return ""
     try:

@@ -35,14 +35,14 @@ class BoundedDhtStorage(DHTLocalStorage):
         self._member = member
 
     def get(self, key: DHTID) -> Any:
-        """As hivemind's, but first drop what exceeds the size limit: hivemind's searches write into stored values."""
+        """Return a stored value, cut to the size limit first, because hivemind's searches write into stored values."""
         held = super().get(key)
         if held is not None and isinstance(held.value, DictionaryDHTValue):
             self._make_room(held.value)
         return held
 
     def store_subkey(self, key: DHTID, subkey: Subkey, value: bytes, expiration_time: float) -> bool:
-        """As hivemind's, but refuse a record that is not newer or has no room. Return whether it is held."""
+        """Store a record unless it is not newer or has no room. Return whether it is held."""
         if not self._is_newer(key, subkey, expiration_time) or not self._has_room(key, subkey):
             return False
         stored = super().store_subkey(key, subkey, value, expiration_time)

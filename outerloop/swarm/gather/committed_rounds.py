@@ -73,7 +73,7 @@ class CommittedRounds:
 
     @property
     def too_far(self) -> bool:
-        """Whether this peer must download the others' state: its own knowledge is outdated and must not be used."""
+        """Return whether this peer must download the others' state, because it fell behind their logs."""
         return isinstance(self._broken, LogTruncated)
 
     def skip_to(self, number: int) -> None:

@@ -17,7 +17,7 @@ from outerloop.swarm.timeouts import LOOK_S, VIEW_S, limit
 
 
 class ReachabilityProbe:
-    """Which peers answered the last probe; all count as reachable before the first one.
+    """Track which peers answered the last probe; all count as reachable before the first one.
 
     `ask` contacts a peer. It raises BrokenStream, Unreachable or TimeoutError if the peer does not answer.
     """

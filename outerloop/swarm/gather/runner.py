@@ -234,7 +234,7 @@ class GatherRunner:
 
     @property
     def outrun(self) -> bool:
-        """Whether this peer must download the others' state, even if it follows their commits meanwhile."""
+        """Return whether this peer must download the others' state, even if it follows their commits meanwhile."""
         return self._outcomes.too_far
 
     async def look_at(self, peer: str) -> None:

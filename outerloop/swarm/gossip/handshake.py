@@ -33,7 +33,7 @@ TOKEN_BYTES = 8
 
 @dataclass(frozen=True)
 class Offer:
-    """What a peer contributes to a pair: its round, and the sha256 and length of its payload."""
+    """A peer's contribution to a pair: its round, and the sha256 and length of its payload."""
 
     round: Round
     sha: bytes

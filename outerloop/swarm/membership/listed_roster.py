@@ -53,7 +53,7 @@ class ListedRoster:
 
     @property
     def is_listed(self) -> bool:
-        """Whether the run has an allow-list, so that this roster is used."""
+        """Return whether the run has an allow-list, so that this roster is used."""
         return self._transport.trust.allow.closed
 
     async def serve(self) -> None:

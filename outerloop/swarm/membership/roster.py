@@ -40,8 +40,9 @@ MAX_TEXT = 256
 
 @dataclass(frozen=True)
 class Record:
-    """What a peer publishes about itself. `name`: its local worker index and its peer id; members are sorted by it.
+    """The record that a peer publishes about itself.
 
+    `name`: its local worker index and its peer id; members are sorted by it.
     `settings`: hashes of the settings that must be equal on all peers (run_settings.py). `fingerprint`: one hash of all
     of them. `incarnation`: the process of the peer that wrote the record (incarnation_record.py).
     """

@@ -6,7 +6,7 @@
 A joiner names a commit that is about to land. Donors whose states are equal have equal manifests (manifest.py). The
 chunks are served by their hashes (bulk.py).
 
-A copy costs this peer time and memory, so few are made, whatever is requested and by however many peers:
+A copy costs this peer time and memory, so the number of copies does not depend on how many peers request one:
 
     demand     one per peer, its latest; accepted for the next FURTHEST_AHEAD commits to land, later ones have to wait
     copied     if another peer wants the same commit, if no other commit was wanted in the COPY_EVERY commits before it,
