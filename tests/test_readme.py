@@ -163,7 +163,7 @@ def test_the_other_commands_exist():
         assert (ROOT / command[0]).stat().st_mode & 0o111, command
 
 
-def test_the_tree_is_the_tree():
+def test_the_tree_names_every_package():
     tree = subprocess.run([sys.executable, ROOT / "scripts/tree.py"], capture_output=True, text=True, check=True)
     assert tree.stdout.strip() in README, "paste the output of `python scripts/tree.py` into the README"
 
