@@ -14,7 +14,8 @@ from toy_notary import SITTING, accept_of, toy_signature
 from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Commit, Participant, majority, minority
 from outerloop.swarm.consensus.effects import ApplyCommit, Output, Send
-from outerloop.swarm.consensus.hard_state import HardState, leader
+from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.consensus.leadership import leader, next_demoted
 from outerloop.swarm.consensus.messages import (
     Accept,
     Accepted,
@@ -95,7 +96,7 @@ class Witness:
             commit, roster = decided.commit, before.commit.roster
             if peer not in roster or peer in {one.peer for one in commit.participants}:
                 return False
-            if leader(SITTING, commit.number, commit.view, roster) not in self.liars:
+            if leader(SITTING, before.commit, commit.view) not in self.liars:
                 return True
         return bool(memory.log[0].accepts)
 
@@ -306,13 +307,18 @@ class Liar:
             forged = self.rng.choice([{"x1", "x2"}, {f"100-{self.name}", f"101-{self.name}"}, {"900-x", self.name}])
             roster = self.rng.choice([roster | forged, set(self.some(roster)) | {self.name}, forged])
         counted_asks = tuple(sorted({ask for ask in asks if ask[0] in counted}))
-        return Commit(number, head, view, participants, tuple(sorted(roster)), counted_asks)
+        names = tuple(sorted(roster))
+        demoted = next_demoted(SITTING, memory.head, view, names)
+        if forge and self.rng.random() < 0.2:
+            demoted = tuple(self.some(memory.roster))
+        return Commit(number, head, view, participants, names, counted_asks, demoted)
 
     def counting(self, memory: HardState, view: int, participants: tuple[Participant, ...]) -> Commit:
         """With the roster that follows."""
         history, absent_rounds = [one.commit for one in memory.log], self.world.absent_rounds
         roster = next_roster(history, participants, run=SITTING, view=view, absent_rounds=absent_rounds)
-        return Commit(memory.number, memory.head.digest, view, participants, roster)
+        demoted = next_demoted(SITTING, memory.head, view, roster)
+        return Commit(memory.number, memory.head.digest, view, participants, roster, (), demoted)
 
     def decide(self, memory: HardState) -> None:
         """What it proposed lately, to those that accepted it or to some; now and then without a majority."""
@@ -384,7 +390,7 @@ class Liar:
     def view(self, memory: HardState) -> int:
         """Mostly one that it leads, not far from the one at hand."""
         near = range(memory.promised, memory.promised + 2 * len(memory.roster))
-        led = [view for view in near if leader(SITTING, memory.number, view, memory.roster) == self.name]
+        led = [view for view in near if memory.leader(view) == self.name]
         return led[0] if led and self.rng.random() < 0.8 else self.rng.choice(near)
 
     def payload(self, number: int) -> Participant:

@@ -50,6 +50,8 @@ class Corrupt:
 class Node:
     """One peer, "000-a": it trains for `inner_s`, lands what it missed, takes part. `landed`: who was in each round.
 
+    `first`: number of the run's first round.
+
     `oversized`: its payloads are larger than others take. `corrupt`: it gives other bytes than it says.
     """
 
@@ -62,7 +64,7 @@ class Node:
         self.landed: dict[int, list[tuple[str, bytes]]] = {}
         self.landed_s: dict[int, float] = {}
         self.error: Exception | None = None
-        self.life = 0
+        self.life = self.first = 0
         self.oversized = self.corrupt = False
         self.allow: Iterable[str] = ()
 
@@ -84,10 +86,10 @@ class Node:
     async def start(self) -> None:
         memory = self.rounds.memory_file.read(run=RUN)
         if memory is None:
-            await self.rounds.begin(run=RUN, roster=self.names.values(), number=0)
+            await self.rounds.begin(run=RUN, roster=self.names.values(), number=self.first)
         else:
             self.rounds.go_on(memory)
-        self.training = asyncio.create_task(self.train(len(self.landed)))
+        self.training = asyncio.create_task(self.train(self.first + len(self.landed)))
 
     async def train(self, number: int) -> None:
         try:
@@ -134,7 +136,9 @@ class Node:
 class Swarm:
     """Nodes by letter."""
 
-    def __init__(self, letters: str, *, inner_s: dict[str, float] | None = None, seed: int = 0, **options: Any) -> None:
+    def __init__(
+        self, letters: str, *, inner_s: dict[str, float] | None = None, seed: int = 0, first: int = 0, **options: Any
+    ) -> None:
         network = {"delay_s": (0.01, 0.1), **{key: options.pop(key) for key in ("break_chance",) if key in options}}
         self.network = MemoryNetwork(seed=seed, **network)
         rules = {
@@ -148,6 +152,8 @@ class Swarm:
             letter: Node(self.network, name, names, of, inner_s=speeds.get(letter, INNER_S))
             for letter, name in zip(letters, names, strict=True)
         }
+        for node in self.nodes.values():
+            node.first = first
 
     def __getitem__(self, letter: str) -> Node:
         return self.nodes[letter]

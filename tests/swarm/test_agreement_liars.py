@@ -24,7 +24,8 @@ from outerloop.swarm.consensus.chain import CommitChain
 from outerloop.swarm.consensus.commit import Commit, Participant, genesis, majority
 from outerloop.swarm.consensus.effects import Persist, Reject, Send
 from outerloop.swarm.consensus.gather_policy import GatherPolicy
-from outerloop.swarm.consensus.hard_state import HardState, leader
+from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.consensus.leadership import next_demoted, turns
 from outerloop.swarm.consensus.messages import (
     Accept,
     Accepted,
@@ -49,7 +50,7 @@ CLOSING = GatherPolicy(min_peers=2, min_fraction=1.0)
 def four(*, absent_rounds: int = 2, allowed: Callable[[str], bool] = lambda name: True) -> CommitChain:
     """The first of four peers, at the first round that the last of them leads in view 0, and it itself in view 3."""
     ends = FOUR[-1], FOUR[0]
-    number = next(n for n in range(99) if (leader(RUN, n, 0, FOUR), leader(RUN, n, 3, FOUR)) == ends)
+    number = next(n for n in range(99) if (turns(RUN, n, FOUR)[0], turns(RUN, n, FOUR)[3]) == ends)
     memory = HardState.first(run=RUN, peer=FOUR[0], roster=FOUR, number=number)
     return CommitChain(memory, notary=ToyNotary(FOUR[0]), closing=CLOSING, absent_rounds=absent_rounds, allowed=allowed)
 
@@ -59,6 +60,7 @@ def commit_of(
 ) -> Commit:
     participants = tuple(payload(peer, memory.number) for peer in sorted(counted))
     roster = tuple(sorted(roster))
+    more.setdefault("demoted", next_demoted(RUN, memory.head, view, roster))
     return Commit(memory.number, memory.head.digest, view, participants, roster, **more)  # type: ignore[arg-type]
 
 
@@ -232,7 +234,7 @@ def test_fewer_than_half_that_lead_one_after_the_other_drop_nobody(roster: tuple
     """They count themselves alone, again and again; the payloads of the others lie on all disks."""
     liars = roster[-1:] if len(roster) == 3 else roster[-2:]
     counted = [roster[0], *liars] if len(liars) == 1 else [*liars]
-    led = [{leader(RUN, number + more, 0, roster) for more in (0, 1)} for number in range(99)]
+    led = [{turns(RUN, number + more, roster)[0] for more in (0, 1)} for number in range(99)]
     memory = HardState.first(run=RUN, peer=roster[0], roster=roster, number=led.index({*liars}))
     machine = CommitChain(memory, notary=ToyNotary(roster[0]), closing=CLOSING, absent_rounds=2)
     machine.receive(roster[1], decided_by(roster, commit_of(memory, counted, roster)))
@@ -251,7 +253,7 @@ def test_a_peer_leaves_once_an_honest_leader_has_left_it_out_as_well() -> None:
     history = [commit_of(HardState.first(run=RUN, peer=FIVE[0], roster=FIVE), (), FIVE)]
     leaders = []
     while len(set(leaders)) < 3:
-        leaders.append(leader(RUN, history[-1].number + 1, 0, FIVE))
+        leaders.append(turns(RUN, history[-1].number + 1, FIVE)[0])
         here = [payload(peer, history[-1].number + 1) for peer in FIVE[:3]]
         roster = next_roster(history, here, run=RUN, view=0, absent_rounds=2)
         assert roster == (FIVE[:3] if len(set(leaders)) == 3 else FIVE)
@@ -446,7 +448,7 @@ def test_a_leader_that_proposes_two_commits_in_a_view_is_refused_before_and_afte
 @pytest.mark.parametrize("names", ["abc", "abcde"])
 def test_a_fork_of_a_bare_majority_convicts_who_made_it(names: str) -> None:
     """Two halves that do not hear of each other: each is shown a commit that it and the liar have accepted."""
-    liar = leader(RUN, 0, 0, tuple(names))
+    liar = turns(RUN, 0, tuple(names))[0]
     world = LiarWorld(names, liars=liar, closing=GatherPolicy(min_peers=1, min_fraction=0.0))
     honest = [name for name in names if name != liar]
     halves = honest[: len(honest) // 2], honest[len(honest) // 2 :]
@@ -467,7 +469,7 @@ def test_a_fork_of_a_bare_majority_convicts_who_made_it(names: str) -> None:
 
 def test_one_of_four_forks_nothing() -> None:
     """Any two majorities share two peers, one of them honest. What the liar shows to the smaller part has none."""
-    world = LiarWorld(FOUR, liars=leader(RUN, 0, 0, FOUR), closing=GatherPolicy(min_peers=1, min_fraction=0.0))
+    world = LiarWorld(FOUR, liars=turns(RUN, 0, FOUR)[0], closing=GatherPolicy(min_peers=1, min_fraction=0.0))
     honest = [name for name in FOUR if name not in world.liars]
     memory = world[honest[0]].memory
     for half in (honest[:1], honest[1:]):
@@ -681,3 +683,12 @@ def test_whatever_few_lie_the_others_go_on_and_every_fork_convicts_a_liar_and_he
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_the_same_of_fifty_thousand_schedules(block: int) -> None:
     ends(range(QUICK + block * SLOW // BLOCKS, QUICK + (block + 1) * SLOW // BLOCKS))
+
+
+@pytest.mark.parametrize("demoted", [(FOUR[0],), FOUR[1:3], ("900-x",)])
+def test_a_leader_that_demotes_others_than_failed_is_refused(demoted: tuple[str, ...]) -> None:
+    machine = four()
+    commit = commit_of(machine.memory, FOUR, FOUR, demoted=demoted)
+    refused, *_ = machine.receive(FOUR[3], Propose(proposal(commit, roster=FOUR)))
+    assert isinstance(refused, Reject) and f"demotes {', '.join(demoted)} where nobody follows" in refused.reason
+    assert machine.memory.accepted is None and machine.gathering.proposal is None

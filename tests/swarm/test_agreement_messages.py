@@ -56,7 +56,7 @@ def test_a_message_comes_back_equal(message: Message) -> None:
 
 def test_the_digest_of_a_commit_is_fixed_by_its_content() -> None:
     assert genesis("r", "bca").digest == genesis("r", "abc").digest != genesis("s", "abc").digest
-    golden = "4a5c80825ab848515746d7585c8987e67f6d204369e5671ea533aa0d447a7e30"
+    golden = "afd4067e1b3b236005f2ceb1117bf56470ab456308052eb1e6d6c2a22f4032f4"
     assert genesis("r", "abc").digest.hex() == golden
     changed = [
         Commit(4, HEAD, 1, COMMIT.participants, COMMIT.roster),
@@ -66,8 +66,10 @@ def test_the_digest_of_a_commit_is_fixed_by_its_content() -> None:
         Commit(3, HEAD, 1, COMMIT.participants, ("a", "b")),
         Commit(3, HEAD, 1, COMMIT.participants, COMMIT.roster, (("b", bytes(64)),)),
         Commit(3, HEAD, 1, COMMIT.participants, COMMIT.roster, (("b", bytes(63) + b"1"),)),
+        Commit(3, HEAD, 1, COMMIT.participants, COMMIT.roster, (), ("b",)),
+        Commit(3, HEAD, 1, COMMIT.participants, COMMIT.roster, (), ("c", "b")),
     ]
-    assert len({one.digest for one in (COMMIT, *changed)}) == 8
+    assert len({one.digest for one in (COMMIT, *changed)}) == 10
 
 
 def test_the_largest_message_fits() -> None:
@@ -208,7 +210,7 @@ def test_a_memory_comes_back_equal(memory: HardState) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"version": 3}, "the memory's version is a whole number from 4 to 4"),
+        ({"version": 4}, "the memory's version is a whole number from 5 to 5"),
         ({"run": "s"}, "this memory is of peer a in run s, not of a in r"),
         ({"peer": "b"}, "this memory is of peer b in run r, not of a in r"),
         ({"promised": -1}, "the promised view"),

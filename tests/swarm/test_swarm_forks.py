@@ -18,7 +18,8 @@ from outerloop.swarm.accountability.evidence import guilty
 from outerloop.swarm.accountability.expulsion import read_register
 from outerloop.swarm.consensus.commit import Commit, Participant, genesis
 from outerloop.swarm.consensus.forks import apart, is_better, linked, parting
-from outerloop.swarm.consensus.hard_state import HardState, leader
+from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.consensus.leadership import next_demoted, turns
 from outerloop.swarm.consensus.messages import ChainLink, CommitCertificate, Pledge
 from outerloop.swarm.consensus.statements import accept, promise
 from outerloop.swarm.consensus.validity import doubt
@@ -33,7 +34,8 @@ ANYBODY = signatures_of("z")
 
 def commit(letter: str, *, after: Commit = GENESIS, view: int = 0) -> Commit:
     payload = Participant.of("000-a", letter.encode())
-    return Commit(after.number + 1, after.digest, view, (payload,), ROSTER)
+    demoted = next_demoted(SITTING, after, view, ROSTER)
+    return Commit(after.number + 1, after.digest, view, (payload,), ROSTER, (), demoted)
 
 
 def decided(
@@ -56,7 +58,7 @@ def _links(of: Commit, view: int, promised: dict[str, tuple[int, bytes] | None])
 
 def _led(of: Commit, view: int) -> bytes:
     """The accept of the leader."""
-    first = leader(SITTING, of.number, view, ROSTER)
+    first = turns(SITTING, of.number, ROSTER)[view % len(ROSTER)]
     return sign(first, accept(of.number, of.parent, view, of.digest)).signature
 
 
@@ -65,7 +67,7 @@ def liars(one: CommitCertificate, other: CommitCertificate) -> set[str]:
     signatures, watch, found = signatures_of("z"), EquivocationWatch(SITTING), []
     signatures.witness = lambda *said: found.append(watch.heard(*said))
     for decided in (one, other):
-        doubt(ROSTER, decided, KeySigner(signatures, sitting=SITTING, own="z"))
+        doubt(GENESIS, decided, KeySigner(signatures, sitting=SITTING, own="z"))
     evidence = [one for one in found if one]
     assert all(guilty(one, ANYBODY) == one.peer for one in evidence)
     return {one.peer for one in evidence}

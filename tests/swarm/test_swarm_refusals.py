@@ -24,6 +24,8 @@ HONEST = "abc"
 MOST = 1 << 20
 GRACE_S = 3.0
 QUICK_S = 2.0
+LED_BY_D = 3
+"""A round that 003-d leads, as long as no view of it has failed; it leads 5, 6 and 8 as well."""
 
 
 def replayed(liar: Liar, swarm: Swarm) -> Said:
@@ -124,13 +126,12 @@ def test_a_leader_cannot_pass_off_what_an_owner_did_not_offer_for_the_round(capl
     """It proposes a round of its own and a's payload of the round before: nobody accepts, the next view decides."""
 
     async def scene() -> None:
-        swarm, liar = await swarm_with_liar(lambda liar, swarm: lambda number: liar.offer(liar.seal(b"d", number)))
-        number = 0
-        while swarm.leader(HONEST) != "d" or not swarm["a"].done:
-            number += 1
-            assert number < 30, "d leads in turn"
-            await swarm.until(HONEST, number)
+        swarm, liar = await swarm_with_liar(
+            lambda liar, swarm: lambda number: liar.offer(liar.seal(b"d", number)), first=LED_BY_D - 1
+        )
+        await swarm.until(HONEST, 1)
         memory = swarm["a"].rounds._agreement.memory
+        assert memory.number == LED_BY_D and swarm.leader(HONEST) == "d"
         older = swarm["a"].rounds._outcomes._commits[memory.number - 1].participants[0]
         assert older.peer == "000-a"
         liar.held[older.digest] = swarm["a"].rounds._store.take(memory.number - 1, older)
@@ -138,12 +139,28 @@ def test_a_leader_cannot_pass_off_what_an_owner_did_not_offer_for_the_round(capl
         lie = Commit(memory.number, memory.head.digest, 0, (older, own), memory.roster)
         for letter in HONEST:
             await liar.say(letter, liar.propose(lie))
-        await swarm.until(HONEST, memory.number + 1, limit_s=2 * INNER_S + GRACE_S + 4 * LEAD_S)
+        await swarm.until(HONEST, 2, limit_s=2 * INNER_S + GRACE_S + 4 * LEAD_S)
         assert f"000-a {memory.number} ".encode() in bytes(swarm["b"].landed[memory.number][0][1])
         swarm.agree()
 
     run(scene())
     assert any(line.startswith("refused (payloads) 000-a: ") for line in caplog.messages), caplog.messages
+
+
+def test_a_member_that_is_silent_in_the_consensus_costs_its_timeout_once() -> None:
+    """Its payloads arrive and count. Its first view fails; from then on it leads last."""
+
+    async def scene() -> None:
+        swarm, _ = await swarm_with_liar(
+            lambda liar, swarm: lambda number: liar.offer(liar.seal(b"d", number)), first=LED_BY_D
+        )
+        assert swarm.leader(HONEST) == "d"
+        assert LEAD_S < await swarm.until(HONEST, 1) < INNER_S + LEAD_S + QUICK_S
+        assert await swarm.until(HONEST, 9) < 8 * (INNER_S + QUICK_S)
+        assert all(swarm["a"].who(LED_BY_D + count) == "abcd" for count in range(9))
+        swarm.agree()
+
+    run(scene())
 
 
 def test_a_peer_outside_the_allow_list_is_answered_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,8 @@ from gather_scene import RUN, Swarm
 from virtual_clock import run
 
 from outerloop.swarm.consensus.commit import Commit
-from outerloop.swarm.consensus.hard_state import HardState, leader
+from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.consensus.leadership import turns
 from outerloop.swarm.consensus.messages import Accept, Propose
 from outerloop.swarm.consensus.statements import accept
 from outerloop.swarm.gather.ballot_rpc import receive_message
@@ -40,7 +41,7 @@ class Accomplice(Equivocator):
 
 def long_side(memory: HardState) -> str:
     """Who can decide the round after this one with the liar's accept, since one of them leads it."""
-    after = leader(memory.run, memory.number + 1, 0, memory.roster).partition("-")[2]
+    after = turns(memory.run, memory.number + 1, memory.roster, memory.head.demoted)[0].partition("-")[2]
     return next((side for side in ("ab", "cd") if after in side), "")
 
 

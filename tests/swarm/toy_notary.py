@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from outerloop.swarm.consensus.commit import Commit
-from outerloop.swarm.consensus.hard_state import leader
+from outerloop.swarm.consensus.leadership import turns
 from outerloop.swarm.consensus.messages import Accepted, ChainLink, CommitCertificate, Pledge
 from outerloop.swarm.consensus.statements import Statement, accept, promise
 
@@ -52,7 +52,9 @@ def proposal(
     roster, links, told = tuple(roster) or commit.roster, [], None
     for at in sorted({commit.view, commit.view if view is None else view}):
         pledges = tuple(pledge_of(peer, commit, at, told) for peer in sorted(by)) if at else ()
-        links.append(ChainLink(at, pledges, accept_of(leader(SITTING, commit.number, at, roster), commit, at)))
+        links.append(
+            ChainLink(at, pledges, accept_of(turns(SITTING, commit.number, roster)[at % len(roster)], commit, at))
+        )
         told = at, commit.digest
     return Accepted(commit, tuple(links))
 

@@ -20,7 +20,8 @@ Fault model. Peers may stop, lag, lose messages and restart from their disks; no
 a round's roster may be gone, and the rest continues. No round has two commits, whichever peers are gone.
 
 If roster peers lie, in any way, while the honest roster peers that are up are a majority by themselves:
-    rounds          continue if the liars are at most (n - 1) // 3 of n: they change no view and lead only in turn
+    rounds          continue if the liars are at most (n - 1) // 3 of n: they change no view, lead only in turn, and
+                    lead last once a view of theirs has failed (leadership.py)
     no roster       of the liars' choice is decided if they are fewer than half: they admit no peer without its request
                     and no more than the rule allows, and drop no peer whose payloads reach an honest leader in time
                     (roster_change.py)
@@ -197,7 +198,7 @@ class CommitChain(PaxosInstance):
         if number != self.number:
             return
         reason = self._objection(decided.commit)
-        if reason := reason or doubt(self.memory.roster, decided, self.notary):
+        if reason := reason or doubt(self.memory.head, decided, self.notary):
             self._out.append(Reject(sender, reason, parted=decided.commit.parent != self.memory.head.digest))
         else:
             self._apply(decided)
@@ -227,7 +228,7 @@ class CommitChain(PaxosInstance):
     def _choose(self, sender: str, found: ForkPoint, log: Sequence[CommitCertificate]) -> None:
         """Choose between two commits of one round. Check both, so that a peer that signed both is detected."""
         base, own, other = found
-        doubts = [doubt(base.commit.roster, one, self.notary) for one in (own, other)]
+        doubts = [doubt(base.commit, one, self.notary) for one in (own, other)]
         if doubts[1]:
             self._refuse(sender, doubts[1])
         elif is_better(other.commit, own.commit):
@@ -248,7 +249,7 @@ class CommitChain(PaxosInstance):
         """Prepend commits that precede this peer's log: the digest of each is named by the commit after it."""
         first = self.memory.log[0].commit
         earlier = [one for one in log if one.commit.number < first.number]
-        unsigned = (doubt(before.commit.roster, one, self.notary) for before, one in pairwise(earlier))
+        unsigned = (doubt(before.commit, one, self.notary) for before, one in pairwise(earlier))
         if earlier and earlier[-1].commit.digest == first.parent and not any(unsigned):
             self.memory = self.memory.reaching_back(earlier)
 

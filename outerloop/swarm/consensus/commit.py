@@ -101,6 +101,7 @@ class Commit:
     `view`: the view of its first proposal. A later view proposes it again unchanged, so its digest stays the same.
     `participants`: in the order of peers. `roster`: the peers that decide the next round, in order. `asks`: the peers
     that take part but are not in the roster of this round, in order, each with its signed request to be counted.
+    `demoted`: the peers of the next roster whose views failed, the latest last; they lead last (leadership.py).
     """
 
     number: int
@@ -109,6 +110,7 @@ class Commit:
     participants: tuple[Participant, ...]
     roster: tuple[str, ...]
     asks: tuple[tuple[str, bytes], ...] = ()
+    demoted: tuple[str, ...] = ()
 
     @cached_property
     def digest(self) -> bytes:
@@ -125,12 +127,13 @@ class Commit:
             "participants": [one.to_list() for one in self.participants],
             "roster": list(self.roster),
             "asks": [list(one) for one in self.asks],
+            "demoted": list(self.demoted),
         }
 
     @staticmethod
     def from_map(value: Any) -> Commit:
         """Parse and check a value that a peer sent. Raises MalformedMessage."""
-        found = fields(value, "a commit", ("number", "parent", "view", "participants", "roster", "asks"))
+        found = fields(value, "a commit", ("number", "parent", "view", "participants", "roster", "asks", "demoted"))
         participants = [Participant.from_list(one) for one in items(found["participants"], "participants")]
         ascending([one.peer for one in participants], "participants")
         return Commit(
@@ -140,6 +143,7 @@ class Commit:
             tuple(participants),
             peer_ids(found["roster"], "a roster's peers", least=1),
             _asks(found["asks"]),
+            _demoted(found["demoted"]),
         )
 
 
@@ -150,6 +154,10 @@ def _asks(value: Any) -> tuple[tuple[str, bytes], ...]:
     asks = tuple((peer_id(peer, "an asker"), signature(signed, "an asker's signature")) for peer, signed in rows)
     ascending([peer for peer, _ in asks], "asks")
     return asks
+
+
+def _demoted(value: Any) -> tuple[str, ...]:
+    return tuple(peer_id(peer, "a demoted peer") for peer in items(value, "the demoted peers"))
 
 
 def genesis(run: str, roster: Iterable[str], *, first: int = 0) -> Commit:

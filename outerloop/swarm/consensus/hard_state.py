@@ -6,15 +6,14 @@ twice, so it returns with a new identity. Payloads that an accepted commit names
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import msgpack
 
 from outerloop.swarm.consensus.commit import Commit, genesis
+from outerloop.swarm.consensus.leadership import leader
 from outerloop.swarm.consensus.messages import Accepted, CommitCertificate
 from outerloop.swarm.validation import (
     MAX_NUMBER,
@@ -29,7 +28,7 @@ from outerloop.swarm.validation import (
     whole,
 )
 
-VERSION = 4
+VERSION = 5
 ROUNDS_KEPT = 8
 """The most commits that a peer can be behind and still catch up by replay."""
 
@@ -88,7 +87,7 @@ class HardState:
         return self.peer in self.roster and (self.head.number, self.head.digest) not in self.left
 
     def leader(self, view: int) -> str:
-        return leader(self.run, self.number, view, self.roster)
+        return leader(self.run, self.head, view)
 
     def learned(self, decided: CommitCertificate) -> HardState:
         """Return the state after learning the next commit: it becomes the head."""
@@ -163,14 +162,3 @@ def _left(value: Any) -> frozenset[tuple[int, bytes]]:
         (whole(number, "the number of a commit that was left", most=MAX_NUMBER), digest(sha256, "its sha256"))
         for number, sha256 in rows
     )
-
-
-def leader(run: str, number: int, view: int, roster: tuple[str, ...]) -> str:
-    """Return the leader of a view. All peers lead in turn, so a dead peer leads one view but not the next."""
-    return turns(run, number, roster)[view % len(roster)]
-
-
-@lru_cache(maxsize=64)
-def turns(run: str, number: int, roster: tuple[str, ...]) -> list[str]:
-    """Return the peers ordered by the sha256 of (run, round, peer), a different order in each round."""
-    return sorted(roster, key=lambda peer: hashlib.sha256(msgpack.packb([run, number, peer])).digest())

@@ -26,36 +26,35 @@ from collections import Counter
 from collections.abc import Collection
 
 from outerloop.swarm.consensus.commit import Commit, majority
-from outerloop.swarm.consensus.hard_state import leader
+from outerloop.swarm.consensus.leadership import leader
 from outerloop.swarm.consensus.messages import Accepted, ChainLink, Pledge
 from outerloop.swarm.consensus.statements import AcceptSigner, accept, promise
 
 
-def flaw(roster: tuple[str, ...], proposal: Accepted, notary: AcceptSigner) -> str:
-    """Return why no peer may accept this proposal, judged by its signatures; empty if there is no reason."""
+def flaw(head: Commit, proposal: Accepted, notary: AcceptSigner) -> str:
+    """Return why no peer may accept this proposal after `head`, judged by its signatures; empty if it may."""
     commit, before = proposal.commit, None
     if not proposal.links or proposal.links[0].view != commit.view:
         return f"does not show that commit {commit.number} was proposed in view {commit.view}"
     for link in proposal.links:
-        first = leader(notary.sitting, commit.number, link.view, roster)
+        first = leader(notary.sitting, head, link.view)
         if not notary.right(first, accept(commit.number, commit.parent, link.view, commit.digest), link.signature):
             return f"does not show that {first}, which leads view {link.view}, proposed commit {commit.number}"
-        if link.view and (reason := _unjustified(roster, commit, link, before, notary)):
+        if link.view and (reason := _unjustified(head, commit, link, before, notary)):
             return f"commit {commit.number} may not be proposed in view {link.view}: {reason}"
         before = link
     return ""
 
 
-def _unjustified(
-    roster: tuple[str, ...], commit: Commit, link: ChainLink, before: ChainLink | None, notary: AcceptSigner
-) -> str:
+def _unjustified(head: Commit, commit: Commit, link: ChainLink, before: ChainLink | None, notary: AcceptSigner) -> str:
+    roster = head.roster
     promised = {
         one.peer
         for one in link.pledges
         if one.peer in roster
         and notary.right(one.peer, promise(commit.number, commit.parent, link.view, one.accepted), one.signature)
     }
-    pledges = credible(notary.sitting, commit.number, roster, link.pledges)
+    pledges = credible(notary.sitting, head, link.pledges)
     if len(promised) < len(link.pledges) or len(pledges) < majority(roster):
         return f"{len(promised)} of its {len(link.pledges)} promises are signed by peers of the roster of {len(roster)}"
     view, commits = binding(pledges)
@@ -66,13 +65,13 @@ def _unjustified(
     return ""
 
 
-def credible(sitting: str, number: int, roster: tuple[str, ...], pledges: tuple[Pledge, ...]) -> tuple[Pledge, ...]:
+def credible(sitting: str, head: Commit, pledges: tuple[Pledge, ...]) -> tuple[Pledge, ...]:
     """Return the promises, without that of the leader of the latest view reported if two commits are reported there."""
     told = {one.accepted for one in pledges if one.accepted}
     latest = max((view for view, _ in told), default=0)
     if sum(view == latest for view, _ in told) < 2:
         return pledges
-    return tuple(one for one in pledges if one.peer != leader(sitting, number, latest, roster))
+    return tuple(one for one in pledges if one.peer != leader(sitting, head, latest))
 
 
 def binding(pledges: Collection[Pledge]) -> tuple[int, set[bytes]]:

@@ -216,7 +216,7 @@ class PaxosInstance(Pacemaker):
         known = [one for one in (self.memory.accepted, self.gathering.proposal) if one and one.view == proposal.view]
         if all(one.commit == proposal.commit for one in known):
             return ""
-        flaw(self.memory.roster, proposal, self.notary)  # the signatures of both are evidence (equivocation.py)
+        flaw(self.memory.head, proposal, self.notary)  # the signatures of both are evidence (equivocation.py)
         return f"proposes two commits in view {proposal.view}"
 
     def _against(self, proposal: Accepted) -> str:
@@ -224,7 +224,7 @@ class PaxosInstance(Pacemaker):
         told = [one.accepted for _, one in self.gathering.promises]
         if proposal in (self.memory.accepted, self.gathering.proposal, *told):
             return ""
-        return self._objection(proposal.commit) or flaw(self.memory.roster, proposal, self.notary)
+        return self._objection(proposal.commit) or flaw(self.memory.head, proposal, self.notary)
 
     def _objection(self, commit: Commit) -> str:
         """Return why this cannot be the commit of the round, whichever peer reports it. The same on every peer."""

@@ -15,6 +15,7 @@ from outerloop.swarm.consensus.commit import Commit, Participant, majority
 from outerloop.swarm.consensus.gather_policy import GatherPolicy
 from outerloop.swarm.consensus.hard_state import HardState
 from outerloop.swarm.consensus.justification import binding, credible
+from outerloop.swarm.consensus.leadership import next_demoted
 from outerloop.swarm.consensus.messages import ChainLink, Pledge, Promise
 from outerloop.swarm.consensus.roster_change import next_roster
 from outerloop.swarm.consensus.soft_state import SoftState
@@ -56,7 +57,7 @@ def choice(
         if len(promises) < majority(memory.roster):
             return None
         promises = _considered(memory, promises, willing)
-    pledges = credible(memory.run, memory.number, memory.roster, _shown(promises))
+    pledges = credible(memory.run, memory.head, _shown(promises))
     if memory.promised > 0 and len(pledges) < majority(memory.roster):
         return None
     view, commits = binding(pledges)
@@ -80,7 +81,8 @@ def _own(memory: HardState, gathering: SoftState, countable: Collection[Particip
     )
     counted = {one.peer for one in participants}
     asks = tuple(sorted(one for one in gathering.asks if one[0] in counted))
-    return Commit(memory.number, memory.head.digest, memory.promised, participants, roster, asks)
+    demoted = next_demoted(memory.run, memory.head, memory.promised, roster)
+    return Commit(memory.number, memory.head.digest, memory.promised, participants, roster, asks, demoted)
 
 
 def _considered(memory: HardState, promises: Promises, willing: Willing) -> Promises:

@@ -23,7 +23,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from outerloop.swarm.consensus.commit import Commit, Participant, minority
-from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT, HardState, leader
+from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT, HardState
+from outerloop.swarm.consensus.leadership import leader
 from outerloop.swarm.validation import MAX_PEERS
 
 
@@ -56,7 +57,7 @@ def absent(history: Sequence[Commit], *, run: str, view: int, absent_rounds: int
     roster peers than a minority (ROUNDS_KEPT at most) must have proposed those commits.
     """
     roster = history[-1].roster
-    missing, leaders = set(roster), {leader(run, history[-1].number + 1, view, roster)}
+    missing, leaders = set(roster), {leader(run, history[-1], view)}
     enough = min(minority(roster) + 1, ROUNDS_KEPT)
     known = list(pairwise(history))
     for seen in range(len(known) + 1):
@@ -65,7 +66,7 @@ def absent(history: Sequence[Commit], *, run: str, view: int, absent_rounds: int
         if seen < len(known):
             before, commit = known[-1 - seen]
             missing &= set(before.roster) - {one.peer for one in commit.participants}
-            leaders |= {leader(run, commit.number, commit.view, before.roster)}.intersection(roster)
+            leaders |= {leader(run, before, commit.view)}.intersection(roster)
     return set(), False
 
 

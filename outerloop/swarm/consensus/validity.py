@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from outerloop.swarm.consensus.commit import Commit, majority
 from outerloop.swarm.consensus.hard_state import HardState
 from outerloop.swarm.consensus.justification import flaw
+from outerloop.swarm.consensus.leadership import next_demoted
 from outerloop.swarm.consensus.messages import Accepted, CommitCertificate
 from outerloop.swarm.consensus.roster_change import absent, grown, tells
 from outerloop.swarm.consensus.statements import AcceptSigner, accept, ask
@@ -40,7 +41,11 @@ def objection(
     if large := [one for one in commit.participants if one.size_bytes > most_bytes]:
         sizes = ", ".join(f"{one.size_bytes} bytes of {one.peer}" for one in large)
         return f"commit {commit.number} has too large a payload: {sizes}, where {most_bytes} are allowed"
-    return _wrong_asks(memory, commit, present, notary) or _wrong_roster(memory, commit, present, absent_rounds)
+    return (
+        _wrong_asks(memory, commit, present, notary)
+        or _wrong_roster(memory, commit, present, absent_rounds)
+        or _wrong_demoted(memory, commit)
+    )
 
 
 def reluctance(
@@ -58,14 +63,15 @@ def reluctance(
     return ""
 
 
-def doubt(roster: tuple[str, ...], decided: CommitCertificate, notary: AcceptSigner) -> str:
-    """Return why a commit is not proven to be decided: too few valid accepts of its roster, or invalid links."""
+def doubt(head: Commit, decided: CommitCertificate, notary: AcceptSigner) -> str:
+    """Return why a commit after `head` is not proven to be decided: too few valid accepts, or invalid links."""
+    roster = head.roster
     signed = {peer: signature for peer, signature in decided.accepts if peer in roster}
     said = accept(decided.commit.number, decided.commit.parent, decided.view, decided.commit.digest)
     acceptors = {id_of(peer) for peer, signature in signed.items() if notary.right(peer, said, signature)}
     if len(acceptors) < majority(roster):
         return f"commit {decided.commit.number} has accepts of {len(acceptors)} of {len(roster)} peers, no majority"
-    return flaw(roster, Accepted(decided.commit, decided.links), notary) if decided.view else ""
+    return flaw(head, Accepted(decided.commit, decided.links), notary) if decided.view else ""
 
 
 def _wrong_asks(memory: HardState, commit: Commit, present: set[str], notary: AcceptSigner) -> str:
@@ -98,6 +104,15 @@ def _wrong_roster(memory: HardState, commit: Commit, present: set[str], absent_r
             f"commit {commit.number} names a next roster of {len(commit.roster)} where {len(expected)} follow from it"
         )
     return ""
+
+
+def _wrong_demoted(memory: HardState, commit: Commit) -> str:
+    """Check that the peers that lead last are those whose views failed (leadership.py)."""
+    expected = next_demoted(memory.run, memory.head, commit.view, commit.roster)
+    if commit.demoted == expected:
+        return ""
+    named, due = (", ".join(peers) or "nobody" for peers in (commit.demoted, expected))
+    return f"commit {commit.number} demotes {named} where {due} follows from the failed views"
 
 
 def _twin(names: Iterable[str]) -> str:

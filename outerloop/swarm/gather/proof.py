@@ -84,7 +84,7 @@ def unproven(head: Commit, decided: CommitCertificate, notary: AcceptSigner) -> 
     """Return why this is not proven to be the decided commit after `head`; empty if it is."""
     if (decided.commit.number, decided.commit.parent) != (head.number + 1, head.digest):
         return f"commit {decided.commit.number} does not follow the local commit {head.number}"
-    return doubt(head.roster, decided, notary)
+    return doubt(head, decided, notary)
 
 
 def ahead(number: int, logs: Logs, notary: AcceptSigner, *, voters: Voters) -> set[str]:
