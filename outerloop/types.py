@@ -44,7 +44,7 @@ class StateTransferRequired(Exception):
     """This replica is too far behind the others, or differs from most of them: it must take over their state.
 
     `state` fetches it. Its argument is the maximum size in bytes; it returns the round of the state, and the bytes that
-    `SharedState.pack` returned at that round.
+    `SharedState.serialize` returned at that round.
     """
 
     def __init__(self, state: Callable[[int], tuple[Round, bytes]]) -> None:

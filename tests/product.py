@@ -213,7 +213,7 @@ def live(exchange, point, clock):
         total += samples
         after = look(loop)
         assert not any(report.failed for report in reports), reports
-        under_way = {*loop.in_flight, *loop.leaving, *(report.round for report in reports)}
+        under_way = {*loop.in_flight, *loop.pending_launches, *(report.round for report in reports)}
         for round in sorted(under_way - launched.keys()):
             launched[round], counted[round] = before | {"step": after["step"]}, total
             begun = (before, after) if point["eager"] and not round.number else begun
@@ -221,7 +221,7 @@ def live(exchange, point, clock):
         if len(landed) >= wanted:
             break
     assert len(landed) >= wanted
-    loop.settle()
+    loop.wait_for_launches()
     return {
         "launched": launched, "landed": landed, "begun": begun, "total": counted,
         "blobs": recorder.blobs, "met": recorder.met, "loop": loop, "peer": exchange.peer,

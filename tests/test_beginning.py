@@ -212,7 +212,7 @@ def test_who_tells_something_else_is_named(blob):
 def test_weights_that_are_not_those_that_were_told_of_are_refused():
     class Other(toy.Around):
         def hand_over(self, way, state):
-            return self.inner.hand_over(way, state) and toy.outer(net_of(7), toy.alone()).inheritance.pack()
+            return self.inner.hand_over(way, state) and toy.outer(net_of(7), toy.alone()).shared_state.serialize()
 
     def work(exchange):
         if exchange.rank == 0:

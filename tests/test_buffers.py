@@ -91,12 +91,12 @@ def test_they_ride_with_the_first_fragment():
 def test_a_newcomer_takes_them_over():
     _, (_, there, _, loop) = toy.run_workers(2, lambda exchange: after_a_round(exchange, buffers="averaged"))
     newcomer = toy.run_workers(1, lambda exchange: toy.outer(batch_norm(), exchange, buffers="averaged"))[0]
-    newcomer.inheritance.take(loop.inheritance.pack())
+    newcomer.shared_state.restore(loop.shared_state.serialize())
     assert all(torch.equal(newcomer.model.get_buffer(name), there[name]) for name in STATISTICS)
-    assert newcomer.inheritance.pack() == loop.inheritance.pack()
+    assert newcomer.shared_state.serialize() == loop.shared_state.serialize()
     keeps_its_own = toy.run_workers(1, lambda exchange: toy.outer(batch_norm(), exchange))[0]
     with pytest.raises(UserError, match=r"only one side has 1\.running_mean, 1\.running_var"):
-        keeps_its_own.inheritance.take(loop.inheritance.pack())
+        keeps_its_own.shared_state.restore(loop.shared_state.serialize())
 
 
 def test_the_mean_is_in_the_state():
@@ -107,9 +107,9 @@ def test_the_mean_is_in_the_state():
         other = toy.outer(batch_norm(), exchange, buffers="averaged")
         other.model.load_state_dict(weights)
         other.load_state_dict(state)
-        return other.inheritance.pack()
+        return other.shared_state.serialize()
 
-    assert toy.run_workers(1, resume) == [loop.inheritance.pack()]
+    assert toy.run_workers(1, resume) == [loop.shared_state.serialize()]
 
 
 def test_who_did_not_count_keeps_its_own():

@@ -81,8 +81,8 @@ def trained(parts, make=InProcess, *, dtype=torch.float32, door=Island, announce
         loop = toy.outer(
             net, exchange, **{"schedule": EveryH(sync_every=H, delay=DELAY)} | copy.deepcopy(parts), island=door(net)
         )
-        loop.announced = announced
-        assert bool(loop.departures.thread) == (make is Concurrent)
+        loop.notifies_updates = announced
+        assert bool(loop.launcher.thread) == (make is Concurrent)
         draw, blobs = torch.Generator().manual_seed(exchange.rank), []
         for _ in range(STEPS):
             if announced:
@@ -119,7 +119,7 @@ def test_islands_that_read_copies_need_no_others(monkeypatch):
 
     at_once, meanwhile = (trained(CASES["fused"](), make, door=door) for make in (InProcess, Concurrent))
     assert [one[0] for one in at_once] == [one[0] for one in meanwhile]
-    assert not meanwhile[0][3].routes.copies
+    assert not meanwhile[0][3].pipeline.copies
 
 
 def test_inner_steps_go_on_meanwhile():
@@ -128,15 +128,15 @@ def test_inner_steps_go_on_meanwhile():
     def work(exchange):
         gone_on, net = threading.Event(), toy.model()
         loop = toy.outer(net, exchange, schedule=EveryH(sync_every=2, delay=1))
-        offer = loop.departures.offer
-        loop.departures.offer = lambda *args: gone_on.wait(30) and offer(*args)
+        offer = loop.launcher.offer
+        loop.launcher.offer = lambda *args: gone_on.wait(30) and offer(*args)
         for _ in range(2):
             loop.after_inner_step(1)
-        [(round, leaving)] = loop.leaving.items()
+        [(round, leaving)] = loop.pending_launches.items()
         assert not leaving.ready.done() and not loop.in_flight
         gone_on.set()
         assert [one["round"] for one in loop.evolved()["in_flight"]] == [[round.number, round.fragment]]
-        assert not loop.leaving
+        assert not loop.pending_launches
 
     toy.run_workers(1, work, Concurrent)
 
@@ -144,8 +144,8 @@ def test_inner_steps_go_on_meanwhile():
 def begun(net, exchange, copies_end, **attached):
     """An attached loop after the step that launches, whose copy waits for an event; its optimizer."""
     loop = toy.outer(net, exchange, schedule=EveryH(sync_every=2, delay=1))
-    copy_of = loop.departures.copy
-    loop.departures.copy = lambda *args: copies_end.wait(30) and copy_of(*args)
+    copy_of = loop.launcher.copy
+    loop.launcher.copy = lambda *args: copies_end.wait(30) and copy_of(*args)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     hook = outerloop.attach(optimizer, loop, **attached)
     for p in net.parameters():
@@ -162,13 +162,13 @@ def test_the_next_step_waits_for_the_copy(how):
     def work(exchange):
         ends, net = threading.Event(), toy.model()
         loop, optimizer, hook = begun(net, exchange, ends, sole_writer=True)
-        [leaving], then = loop.leaving.values(), [p.detach().clone() for p in net.parameters()]
-        assert not leaving.copied.done() and loop.announced
+        [leaving], then = loop.pending_launches.values(), [p.detach().clone() for p in net.parameters()]
+        assert not leaving.copied.done() and loop.notifies_updates
         threading.Timer(0.2, ends.set).start()
         optimizer.step() if how == "step" else hook.remove()
         taken = leaving.copied.result()
         assert all(torch.equal(x, y) for x, y in zip(taken.read.values(), then, strict=True))
-        assert loop.announced == (how == "step")
+        assert loop.notifies_updates == (how == "step")
 
     toy.run_workers(1, work, Concurrent)
 
@@ -178,8 +178,8 @@ def test_else_the_copy_is_made_before_the_step_is_over():
         ends = threading.Event()
         threading.Timer(0.2, ends.set).start()
         loop, _, _ = begun(toy.model(), exchange, ends)
-        [leaving] = loop.leaving.values()
-        assert leaving.copied.done() and leaving.still_s > 0.1 and not loop.announced
+        [leaving] = loop.pending_launches.values()
+        assert leaving.copied.done() and leaving.stall_s > 0.1 and not loop.notifies_updates
 
     toy.run_workers(1, work, Concurrent)
 
@@ -211,12 +211,12 @@ def test_the_trainer_says_when_weights_change(monkeypatch):
     def trained(exchange):
         trainer = trainer_of("inner.batch=2", "schedule.sync_every=3", "schedule.delay=2", exchange=exchange)
         start, windows, blobs = copy.deepcopy(trainer.state_dict()), torch.randint(0, 256, (2, 17)), []
-        trainer.nats = lambda *_: [one.copied.result() for one in trainer.outer.leaving.values()]
+        trainer.nats = lambda *_: [one.copied.result() for one in trainer.outer.pending_launches.values()]
         for step in range(1, 10):
             blobs += [report.blob for report in trainer.step().rounds]
             if step == 6:
                 trainer.evaluate(windows, start["outer"]["slow"], batch=2)
-        left = [*trainer.outer.in_flight.values()] or [one.ready for one in trainer.outer.leaving.values()]
+        left = [*trainer.outer.in_flight.values()] or [one.ready for one in trainer.outer.pending_launches.values()]
         trainer.load_state_dict(start)
         return blobs + [one.result().blob if isinstance(one, Future) else one.blob for one in left]
 
@@ -231,10 +231,10 @@ def test_a_round_that_may_land_early_has_one_inner_step_to_leave(monkeypatch):
     def work(exchange):
         loop = toy.outer(toy.model(), exchange, schedule=EveryH(sync_every=8, delay=5, early=True))
         landed = [len(loop.after_inner_step(1)) for _ in range(7)]
-        assert not any(landed) and not loop.leaving and not loop.in_flight
-        assert not loop.after_inner_step(1) and loop.leaving and not loop.in_flight
+        assert not any(landed) and not loop.pending_launches and not loop.in_flight
+        assert not loop.after_inner_step(1) and loop.pending_launches and not loop.in_flight
         [report] = loop.after_inner_step(1)
-        assert not report.failed and not loop.leaving and not loop.in_flight
+        assert not report.failed and not loop.pending_launches and not loop.in_flight
 
     toy.run_workers(1, work, Concurrent)
 
@@ -248,7 +248,7 @@ def test_what_is_not_finite_is_told_before_it_could_land():
         with pytest.raises(FloatingPointError, match=r"1\.bias"):
             for _ in range(5):
                 loop.after_inner_step(1)
-        assert not loop.leaving and not loop.in_flight
+        assert not loop.pending_launches and not loop.in_flight
 
     toy.run_workers(1, work, Concurrent)
 
@@ -264,7 +264,7 @@ def test_what_is_not_finite_is_told_before_it_could_land():
 )
 def test_where_inner_steps_come_before_a_landing(parts, meanwhile):
     def work(exchange):
-        return bool(toy.outer(toy.model(), exchange, **copy.deepcopy(parts)).departures.thread)
+        return bool(toy.outer(toy.model(), exchange, **copy.deepcopy(parts)).launcher.thread)
 
     assert toy.run_workers(1, work, Concurrent) == [meanwhile]
     assert toy.run_workers(1, work) == [False]
@@ -292,13 +292,13 @@ def test_state_taken_over_while_a_round_is_leaving(monkeypatch):
     def work(exchange):
         net = toy.model()
         loop = toy.outer(net, exchange, schedule=EveryH(sync_every=2, delay=1))
-        content, started = toy.outer(toy.model(seed=5), exchange).inheritance.pack(), []
+        content, started = toy.outer(toy.model(seed=5), exchange).shared_state.serialize(), []
         start = exchange.start
         exchange.start = lambda blob, round: started.append(loop.slow_hash) or start(blob, round)
         for _ in range(2):
             loop.after_inner_step(1)
-        before, [round] = loop.slow_hash, loop.leaving
+        before, [round] = loop.slow_hash, loop.pending_launches
         loop.take_over(round, content)
-        assert started == [before] != [loop.slow_hash] and not loop.leaving and not loop.in_flight
+        assert started == [before] != [loop.slow_hash] and not loop.pending_launches and not loop.in_flight
 
     toy.run_workers(1, work, Concurrent)

@@ -65,7 +65,7 @@ def test_agreement_on_kept_values_is_that_of_dense_tensors(recipe):
     def work(exchange):
         net = toy.model()
         loop = toy.outer(net, exchange, **fused(recipe))
-        loop.judge.measures, verdict = True, loop.judge.verdict
+        loop.verifier.measures, verdict = True, loop.verifier.verdict
 
         def both(received, like, refused):
             one = verdict(received, like, refused)
@@ -73,7 +73,7 @@ def test_agreement_on_kept_values_is_that_of_dense_tensors(recipe):
             told.append((one.agreement, agreement(decoded), len(one.combined.kept)))
             return one
 
-        loop.judge.verdict = both
+        loop.verifier.verdict = both
         for step in range(6):
             toy.inner_step(net, torch.optim.AdamW(net.parameters(), lr=0.01), exchange.rank, step)
             loop.after_inner_step(4)
@@ -212,7 +212,7 @@ def test_who_takes_a_state_over_takes_h_over():
     giver, late = (loop_of("plain", schedule=adaptive()) for _ in range(2))
     for number, rho in enumerate((0.9, 0.9, -1.0)):
         giver.schedule.learn(Round(number), rho)
-    late.take_over(Round(2), giver.inheritance.pack())
+    late.take_over(Round(2), giver.shared_state.serialize())
     assert late.schedule.state_dict() == giver.schedule.state_dict() == {"sync_every": 5, "landed": 2, "left_after": 15}
     assert late.inner_step == 15 and late.next_round == Round(3)
 

@@ -115,8 +115,8 @@ def test_the_minority_says_so_and_hands_in_nothing():
 def test_two_liars_keep_no_model_back_where_the_others_do_not_come():
     def work(exchange):
         worker = worker_of(Meeting(exchange, {"003": another_hash, "004": another_hash}))
-        worker.trainer.outer.judge.seen = {f"{index:03d}": 7 for index in range(5)}
-        worker.trainer.outer.judge.since = 0
+        worker.trainer.outer.verifier.seen = {f"{index:03d}": 7 for index in range(5)}
+        worker.trainer.outer.verifier.since = 0
         worker.finish()
         return worker.divergence
 

@@ -96,7 +96,7 @@ def parts():
 def train(exchange, change, *, first=FROM, rounds=ROUNDS, fused=True, **other):
     """The loop of one worker, and the reports of its rounds."""
     loop = toy.outer(toy.model(width=20), Hostile(exchange, change, first=first), h=3, **parts() | other)
-    loop.routes.fused.fits &= fused
+    loop.pipeline.fused.fits &= fused
     inner, reports = torch.optim.SGD(loop.model.parameters(), lr=0.2), []
     for step in range(3 * rounds):
         step_of(loop.model, inner, exchange.rank, step)
@@ -148,7 +148,7 @@ def calm(peers):
 def test_training_goes_on_without_it_and_it_is_named(peers, kind):
     def work(exchange):
         loop, reports = train(exchange, HOSTILE[kind])
-        assert bool(loop.routes.split(loop.slow)[0]), "the fused route"
+        assert bool(loop.pipeline.split(loop.slow)[0]), "the fused route"
         return [report.slow_hash for report in reports], reports, loop
 
     results = toy.run_workers(peers, work)
@@ -258,7 +258,7 @@ def test_norms_that_landed_go_with_a_checkpoint_and_to_who_comes_late():
         late, resumed, older = (
             toy.outer(toy.model(width=20), Hostile(exchange, None), h=3, **parts()) for _ in range(3)
         )
-        late.take_over(Round(ROUNDS - 1), loop.inheritance.pack())
+        late.take_over(Round(ROUNDS - 1), loop.shared_state.serialize())
         state = loop.state_dict()
         resumed.load_state_dict(copy.deepcopy(state))
         older.load_state_dict({name: part for name, part in copy.deepcopy(state).items() if name != "screen"})

@@ -90,10 +90,10 @@ KINDS = ["plain", "momentum", "sparse", "sparse momentum"]
 def test_who_takes_a_state_over_lands_the_next_rounds_as_its_giver(kind):
     giver, late = loop_of(kind), loop_of(kind, seed=5)
     train(giver, range(3))
-    content = giver.inheritance.pack()
-    assert len(content) < giver.inheritance.most_bytes
+    content = giver.shared_state.serialize()
+    assert len(content) < giver.shared_state.max_bytes
     late.take_over(Round(2), content)
-    assert late.inheritance.pack() == content and late.slow_hash == giver.slow_hash and late.inner_step == 9
+    assert late.shared_state.serialize() == content and late.slow_hash == giver.slow_hash and late.inner_step == 9
     for name, p in late.model.named_parameters():
         torch.testing.assert_close(p.detach(), giver.slow[name], atol=1e-6, rtol=0)
     train(giver, [3, 4], seed=1)
@@ -101,7 +101,7 @@ def test_who_takes_a_state_over_lands_the_next_rounds_as_its_giver(kind):
         late.exchange.told = giver.exchange.told
         late.in_flight[Round(number)] = late.left_out(Round(number))
         late.land(Round(number))
-    assert late.inheritance.pack() == giver.inheritance.pack() != content
+    assert late.shared_state.serialize() == giver.shared_state.serialize() != content
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -116,7 +116,7 @@ def test_what_was_learned_alone_and_the_residual_are_kept(kind):
     feedback = {name: x.clone() for name, x in away.feedback.state_dict().get("residual", {}).items()}
     assert feedback or "sparse" not in kind
     away.waiting, away.in_flight = [7], {Round(2): away.launch(Round(2))}
-    away.take_over(Round(4), giver.inheritance.pack())
+    away.take_over(Round(4), giver.shared_state.serialize())
     for name, p in away.model.named_parameters():
         torch.testing.assert_close(away.slow[name] - p.detach(), delta[name], atol=1e-5, rtol=1e-5)
     assert all(torch.equal(away.feedback.state_dict()["residual"][name], x) for name, x in feedback.items())
@@ -132,24 +132,26 @@ def test_most_replicas_go_on_and_the_others_take_over_their_state():
     loop = loop_of("plain")
     own, at = loop.slow_hash, (loop.slow_hash, Round(3))
     loop.exchange.recovery = lambda at_most: None
-    assert loop.judge.diverged(headers({"000": own, "001": own}), *at) == ()
-    assert loop.judge.diverged(headers({"000": own, "001": own, "002": 7}), *at) == ("002",)
-    assert loop.judge.diverged(headers({"001": own, "002": 7}), *at) == ("002",), "its own counts, taking part or not"
+    assert loop.verifier.diverged(headers({"000": own, "001": own}), *at) == ()
+    assert loop.verifier.diverged(headers({"000": own, "001": own, "002": 7}), *at) == ("002",)
+    assert loop.verifier.diverged(headers({"001": own, "002": 7}), *at) == ("002",), (
+        "its own counts, taking part or not"
+    )
     with pytest.raises(StateTransferRequired) as outrun:
-        loop.judge.diverged(headers({"000": own, "001": 7, "002": 7}), *at)
+        loop.verifier.diverged(headers({"000": own, "001": 7, "002": 7}), *at)
     assert outrun.value.state is loop.exchange.recovery
     for even in ({"000": own, "001": 7}, {"001": 7, "002": 8}, {"000": own, "001": 7, "002": own, "003": 7}):
         with pytest.raises(ReplicasDiverged, match="before round 3"):
-            loop.judge.diverged(headers(even), *at)
+            loop.verifier.diverged(headers(even), *at)
     loop.exchange.recovery = None
     with pytest.raises(ReplicasDiverged):
-        loop.judge.diverged(headers({"000": own, "001": own, "002": 7}), *at)
+        loop.verifier.diverged(headers({"000": own, "001": own, "002": 7}), *at)
 
 
 def seen_in(loop, **rounds):
     """A judge that has landed rounds with these peers in them: name -> the last one."""
     for peer, number in rounds.items():
-        loop.judge.landed(headers({peer.removeprefix("p"): 0}), Round(number))
+        loop.verifier.landed(headers({peer.removeprefix("p"): 0}), Round(number))
 
 
 @pytest.mark.parametrize("odd", ["000", "001"], ids=["own", "the other"])
@@ -160,15 +162,15 @@ def test_a_round_of_two_says_nothing_about_who_is_right(odd):
     loop.exchange.recovery, loop.exchange.size = lambda at_most: None, 4
     seen_in(loop, p000=2, p001=2, p002=2, p003=2)
     two = headers({"000": own, "001": 7})
-    assert loop.judge.diverged(two, *at) == ()
-    assert "001: weights differ from here; 2 of 4 peers are too few" in loop.judge.in_doubt(two, *at)
+    assert loop.verifier.diverged(two, *at) == ()
+    assert "001: weights differ from here; 2 of 4 peers are too few" in loop.verifier.in_doubt(two, *at)
     three = headers({"000": own, "001": 7, "002": own if odd == "001" else 7})
-    assert not loop.judge.in_doubt(three, *at)
+    assert not loop.verifier.in_doubt(three, *at)
     if odd == "001":
-        assert loop.judge.diverged(three, *at) == ("001",)
+        assert loop.verifier.diverged(three, *at) == ("001",)
     else:
         with pytest.raises(StateTransferRequired):
-            loop.judge.diverged(three, *at)
+            loop.verifier.diverged(three, *at)
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["seen", "at the start"])
@@ -180,12 +182,12 @@ def test_a_round_that_two_liars_of_five_fill_says_nothing_about_who_is_right(see
     if seen:
         seen_in(loop, p000=2, p001=2, p002=2, p003=2, p004=2)
     filled = headers({"000": own, "003": 7, "004": 7})
-    assert loop.judge.diverged(filled, *at) == ()
-    assert "3 of 5 peers are too few" in loop.judge.in_doubt(filled, *at)
-    assert not loop.judge.in_doubt(headers({"000": own, "001": own, "002": own}), *at), "they agree"
-    assert loop.judge.diverged(headers({"000": own, "001": own, "002": own, "004": 7}), *at) == ("004",)
+    assert loop.verifier.diverged(filled, *at) == ()
+    assert "3 of 5 peers are too few" in loop.verifier.in_doubt(filled, *at)
+    assert not loop.verifier.in_doubt(headers({"000": own, "001": own, "002": own}), *at), "they agree"
+    assert loop.verifier.diverged(headers({"000": own, "001": own, "002": own, "004": 7}), *at) == ("004",)
     with pytest.raises(StateTransferRequired):
-        loop.judge.diverged(headers({"000": own, "001": 7, "002": 7, "003": 7}), *at)
+        loop.verifier.diverged(headers({"000": own, "001": 7, "002": 7, "003": 7}), *at)
 
 
 def test_two_that_are_left_stop_and_so_do_all_when_all_have_shown_their_hashes():
@@ -194,11 +196,11 @@ def test_two_that_are_left_stop_and_so_do_all_when_all_have_shown_their_hashes()
     loop.exchange.recovery, loop.exchange.size = lambda at_most: None, 4
     seen_in(loop, p000=20, p001=20, p002=20 - RECENT, p003=3)
     two = headers({"000": own, "001": 7})
-    assert loop.judge.diverged(two, own, Round(20)) == (), "002 may still tell"
+    assert loop.verifier.diverged(two, own, Round(20)) == (), "002 may still tell"
     with pytest.raises(ReplicasDiverged, match="before round 21, and it cannot be known whose are right"):
-        loop.judge.diverged(two, own, Round(21))
+        loop.verifier.diverged(two, own, Round(21))
     with pytest.raises(ReplicasDiverged):
-        loop.judge.diverged(headers({"000": own, "001": 7, "002": 8, "003": 9}), own, Round(20))
+        loop.verifier.diverged(headers({"000": own, "001": 7, "002": 8, "003": 9}), own, Round(20))
 
 
 def test_a_round_that_nobody_can_judge_lands_and_is_noted():
@@ -245,7 +247,7 @@ def test_a_replica_that_differs_heals_at_its_next_landing():
     message = wire.unpack(told.blob, schema_of(giver.slow))
     other = Contribution("001", Round(0), wire.pack(replace(message.header, peer="001"), message.parts))
     odd.exchange.peer, odd.exchange.told = "002", {Round(0): [told, other]}
-    odd.exchange.recovery = lambda at_most: (Round(0), giver.inheritance.pack())
+    odd.exchange.recovery = lambda at_most: (Round(0), giver.shared_state.serialize())
     assert [odd.after_inner_step(1) for _ in range(3)] == [[], [], []]
     assert odd.inner_step == 3 and odd.slow_hash == giver.slow_hash
 
@@ -254,7 +256,7 @@ def test_rounds_that_landed_before_the_take_over_are_told():
     giver, away = loop_of("plain"), loop_of("plain")
     train(giver, range(5))
     away.exchange.told = giver.exchange.told
-    away.exchange.recovery = lambda at_most: (Round(4), giver.inheritance.pack())
+    away.exchange.recovery = lambda at_most: (Round(4), giver.shared_state.serialize())
 
     def decided(round):
         if round > Round(1):
@@ -280,20 +282,20 @@ def test_the_step_that_a_fragment_leaves_after():
 
 def test_the_state_of_another_model_is_refused_and_changes_nothing():
     loop = loop_of("plain")
-    before = loop.inheritance.pack()
+    before = loop.shared_state.serialize()
     broken = loop_of("plain")
     next(iter(broken.slow.values())).fill_(torch.nan)
     others = {
-        "only one side has": toy.outer(nn.Sequential(nn.Linear(7, 7)), Decided()).inheritance.pack(),
-        r"is torch.float32 \(8,": loop_of("plain", width=8).inheritance.pack(),
-        "is torch.float64": toy.outer(toy.model(), Decided(), state_dtype="float64").inheritance.pack(),
-        "is not finite": broken.inheritance.pack(),
+        "only one side has": toy.outer(nn.Sequential(nn.Linear(7, 7)), Decided()).shared_state.serialize(),
+        r"is torch.float32 \(8,": loop_of("plain", width=8).shared_state.serialize(),
+        "is torch.float64": toy.outer(toy.model(), Decided(), state_dtype="float64").shared_state.serialize(),
+        "is not finite": broken.shared_state.serialize(),
         "not a snapshot": before[:-1],
     }
     for said, content in others.items():
         with pytest.raises(UserError, match=f"the others' state does not fit: .*{said}"):
-            loop.inheritance.take(content)
-    assert loop.inheritance.pack() == before
+            loop.shared_state.restore(content)
+    assert loop.shared_state.serialize() == before
 
 
 def adamw():
@@ -327,8 +329,8 @@ def test_what_every_part_gives_is_taken(kind):
     giver, late = loop_with(kind), loop_with(kind, seed=5)
     for rounds in (range(0), range(3)):
         train(giver, rounds)
-        late.inheritance.take(giver.inheritance.pack())
-        assert late.inheritance.pack() == giver.inheritance.pack()
+        late.shared_state.restore(giver.shared_state.serialize())
+        assert late.shared_state.serialize() == giver.shared_state.serialize()
 
 
 def kept(place, key):
@@ -409,12 +411,12 @@ def test_a_state_of_which_one_thing_is_wrong_is_refused_by_name_and_changes_noth
     kind, place, value, said = BROKEN[broken]
     giver, late = loop_with(kind), loop_with(kind, seed=5)
     train(giver, range(2))
-    before = late.inheritance.pack()
-    state = canonical.unpack(giver.inheritance.pack())
+    before = late.shared_state.serialize()
+    state = canonical.unpack(giver.shared_state.serialize())
     holder, key = place(state)
     holder[key] = value
     with pytest.raises(UserError, match=f"the others' state does not fit: .*{said}"):
-        late.inheritance.take(canonical.pack(state))
-    assert late.inheritance.pack() == before
+        late.shared_state.restore(canonical.pack(state))
+    assert late.shared_state.serialize() == before
     for name, p in late.model.named_parameters():
         assert torch.equal(p.detach(), late.slow[name])

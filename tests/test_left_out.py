@@ -82,7 +82,7 @@ def test_a_round_without_this_peer_changes_nothing_that_is_its_own(case):
     def work(exchange):
         parts = {"schedule": EveryH(sync_every=2)} | CASES[case]()
         loop = toy.outer(toy.model(), WithoutLate(exchange, {1, 2}), **parts)
-        assert bool(loop.routes.split(loop.slow)[0]) == (case in GOES_FUSED)
+        assert bool(loop.pipeline.split(loop.slow)[0]) == (case in GOES_FUSED)
         inner = torch.optim.SGD(loop.model.parameters(), lr=0.1)
         hashes, samples = [], 0
         for step in range(4 * loop.schedule.sync_every + loop.schedule.delay):

@@ -36,10 +36,10 @@ def test_a_zero_that_top_k_kept_counts_as_not_sent_on_both_routes(fused):
         torch.nn.init.zeros_(net.weight)
         codec = TopK(chunk=4, k=2, values=Identity(), index=Rice())
         loop = toy.outer(net, exchange, h=1, compress=codec, aggregate=Senders())
-        loop.routes.fused.fits = fused
+        loop.pipeline.fused.fits = fused
         net.weight.data -= torch.tensor([deltas[exchange.rank]])
         loop.after_inner_step(1)
-        assert bool(loop.routes.split(loop.slow)[0]) == fused
+        assert bool(loop.pipeline.split(loop.slow)[0]) == fused
         return loop.slow["weight"].tolist()
 
     assert toy.run_workers(2, work) == [[[-0.5, 0.0, 0.0, -0.1875]]] * 2
@@ -111,18 +111,18 @@ def by_the_recipe(name, rounds=3):
         net = torch.nn.Linear(COUNT, 1, bias=False)
         torch.nn.init.zeros_(net.weight)
         loop = build.outer_of(settings, net, exchange, rounds=None)
-        update, land, means, counts = loop.method.update, loop.routes.land, [], []
+        update, land, means, counts = loop.method.update, loop.pipeline.land, [], []
 
         def told_update(slow, mean, own):
             means.append(mean["weight"].numpy().ravel().copy())
             update(slow, mean, own)
 
         def told_land(combined, offered, *rest, **how):
-            [sent] = loop.routes.sent(combined, offered)
+            [sent] = loop.pipeline.sent(combined, offered)
             counts.extend(int((x != 0).sum()) for x in sent)
             return land(combined, offered, *rest, **how)
 
-        loop.method.update, loop.routes.land = told_update, told_land
+        loop.method.update, loop.pipeline.land = told_update, told_land
         for number in range(rounds):
             net.weight.grad = torch.tensor(gradient(exchange.rank, number))[None]
             assert not any(report.failed for report in loop.after_inner_step(1))

@@ -71,7 +71,7 @@ def trained(parts, door, without=()):
                 p.grad = step if not hasattr(p, "to_local") else None
                 local_of(p.detach()).sub_(0.1 * step)
             assert not any(report.failed for report in loop.after_inner_step(1))
-        return [p.detach() for p in net.parameters()], list(loop.slow.values()), bool(loop.routes.split(loop.slow)[0])
+        return [p.detach() for p in net.parameters()], list(loop.slow.values()), bool(loop.pipeline.split(loop.slow)[0])
 
     return toy.run_workers(2, work)
 

@@ -49,9 +49,9 @@ def trained(recipe, dtype, *, fused, delay=0, merge_local=0.0):
         parts = {"feedback": own, "aggregate": aggregate, "compress": compress}
         parts |= {"schedule": EveryH(sync_every=3, delay=delay), "merge_local": merge_local}
         loop = toy.outer(net, exchange, method=OuterOptimizer(optimizer=make), **parts)
-        assert loop.routes.fused.fits
-        loop.routes.fused.fits = fused
-        assert bool(loop.routes.split(loop.slow)[0]) == fused
+        assert loop.pipeline.fused.fits
+        loop.pipeline.fused.fits = fused
+        assert bool(loop.pipeline.split(loop.slow)[0]) == fused
         draw = torch.Generator().manual_seed(exchange.rank)
         for _ in range(12 + delay):
             for p in net.parameters():

@@ -78,8 +78,8 @@ def ending_of(outer: OuterLoop) -> FinalCheck:
     own = Standing.of(outer)
     met = outer.meet(json.dumps(own.to_map()).encode())
     shown = {one.peer: shown_by(one) for one in met} | {outer.exchange.peer: own.slow}
-    last = max(outer.judge.seen.values(), default=0)
-    return FinalCheck(outer.exchange.peer, shown, outer.judge.known(shown, last))
+    last = max(outer.verifier.seen.values(), default=0)
+    return FinalCheck(outer.exchange.peer, shown, outer.verifier.known(shown, last))
 
 
 def shown_by(one: Contribution) -> str:

@@ -51,7 +51,7 @@ class Standing:
     def of(cls, outer: OuterLoop) -> Self:
         """Return the position of this peer."""
         return cls(
-            rounds=outer.under_way,
+            rounds=outer.rounds_in_flight,
             step=outer.inner_step,
             slow=f"{outer.slow_hash:016x}",
             layouts=f"{wire.name_hash(str(outer.island.layouts())):016x}",
@@ -111,10 +111,12 @@ def begin_alike(outer: OuterLoop, standings: Mapping[str, Standing | None], tell
     others = sorted(there.keys() - holders) if alike else []
     if others:
         tell(f"{len(others)} of {len(there)} peers begin with other weights than {holders[0]}: all use its weights")
-    givers, state = sorted(there.keys() - others), outer.inheritance
-    content = outer.exchange.hand_over(ExecutorHandoff(outer.meetings, givers, others, state.most_bytes), state.pack)
+    givers, state = sorted(there.keys() - others), outer.shared_state
+    content = outer.exchange.hand_over(
+        ExecutorHandoff(outer.meetings, givers, others, state.max_bytes), state.serialize
+    )
     if content:
-        outer.island.compute(outer.inheritance.take, content)
+        outer.island.compute(outer.shared_state.restore, content)
     if alike and f"{outer.slow_hash:016x}" != wanted:
         raise UserError(f"the received weights are not those that {holders[0]} announced: start all peers again")
     return bool(content)

@@ -39,21 +39,21 @@ class RoundLauncher:
     """Launches the rounds of one replica. Changes no lasting state.
 
     Args:
-        replica, routes, payload, exchange, schedule: those of the outer loop.
+        replica, pipeline, payload, exchange, schedule: those of the outer loop.
         concurrent: True if inner steps may take place between `take` and `offer`.
     """
 
     def __init__(
         self,
         replica: Replica,
-        routes: RoundPipeline,
+        pipeline: RoundPipeline,
         payload: UpdateCodec,
         *,
         exchange: Exchange,
         schedule: Schedule,
         concurrent: bool,
     ) -> None:
-        self.replica, self.island, self.routes, self.payload = replica, replica.island, routes, payload
+        self.replica, self.island, self.pipeline, self.payload = replica, replica.island, pipeline, payload
         self.exchange, self.schedule = exchange, schedule
         self.device = next(iter(self.island.params.values())).device
         cores = torch.get_num_threads() if self.device.type == "cuda" else 1  # inner steps need the others
@@ -80,7 +80,7 @@ class RoundLauncher:
         stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
         copied = self.thread.submit(self.copy, self.take(round), stream)
         ready = self.thread.submit(lambda: self.offer(round, copied.result(), samples, leads, stream))
-        leaving = PendingLaunch(copied, ready, still_s=time.perf_counter() - began_s)
+        leaving = PendingLaunch(copied, ready, stall_s=time.perf_counter() - began_s)
         if not announced:
             leaving.until(copied)
         return leaving
@@ -89,13 +89,13 @@ class RoundLauncher:
     def take(self, round: Round) -> Snapshot:
         """Return the tensors that the round is made of."""
         self.island.check_whole()
-        return self.routes.take(round.fragment, self.schedule.fragment(round.fragment, list(self.replica.slow)))
+        return self.pipeline.take(round.fragment, self.schedule.fragment(round.fragment, list(self.replica.slow)))
 
     @torch.no_grad()
     def copy(self, taken: Snapshot, stream: torch.cuda.Stream | None = None) -> Snapshot:
         """Return the snapshot with copies of what inner steps change; on a GPU in the order of this stream."""
         with torch.cuda.stream(stream):
-            return self.routes.copy(taken)
+            return self.pipeline.copy(taken)
 
     @torch.no_grad()
     def offer(
@@ -106,7 +106,7 @@ class RoundLauncher:
         Computes the difference, adds feedback, compresses and packs; on a GPU in the order of this stream.
         """
         with torch.cuda.stream(stream):
-            launched = self.routes.launch(round, taken, leads=leads)
+            launched = self.pipeline.launch(round, taken, leads=leads)
             header = wire.Header(
                 round=round.number,
                 fragment=round.fragment,

@@ -72,7 +72,7 @@ class OuterLoop(RoundScheduler):
         rounds: number of rounds of the run; a peer that was away does not skip beyond the last. None: no limit.
         island: gives access to the model; None: `Island(model)`.
 
-    `doubts` holds a line for each setting that is allowed but probably not intended. `residual_share` and
+    `warnings` holds a line for each setting that is allowed but probably not intended. `residual_share` and
     `momentum_share` are the bytes that feedback and method will hold for each byte of slow weights.
 
     Raises:
@@ -110,7 +110,7 @@ class OuterLoop(RoundScheduler):
             merge_local=merge_local,
         )
         super().__init__(exchange=exchange, schedule=schedule, rounds=rounds)
-        self.doubts = compatibility.doubts(method=method, compress=compress, feedback=feedback, schedule=schedule)
+        self.warnings = compatibility.doubts(method=method, compress=compress, feedback=feedback, schedule=schedule)
         self.model, self.buffers = model, Buffers(unwrapped(model), kind=buffers)
         self.payload = UpdateCodec(compress, seed=seed, beside=self.buffers.schema)
         self.method, self.feedback = method, feedback
@@ -127,7 +127,7 @@ class OuterLoop(RoundScheduler):
         self.momentum_share = momentum_share(method, STATE_DTYPES[state_dtype])
         self.method.init(self.slow)
         concurrent = is_concurrent(exchange, schedule, method)
-        self.routes = RoundPipeline(
+        self.pipeline = RoundPipeline(
             self.island,
             self.slow,
             self.buffers,
@@ -141,12 +141,14 @@ class OuterLoop(RoundScheduler):
             merge_local=merge_local,
             concurrent=concurrent,
         )
-        self.departures = RoundLauncher(
-            self.replica, self.routes, self.payload, exchange=exchange, schedule=schedule, concurrent=concurrent
+        self.launcher = RoundLauncher(
+            self.replica, self.pipeline, self.payload, exchange=exchange, schedule=schedule, concurrent=concurrent
         )
         measures = self.evolving is not None
-        self.judge = RoundVerifier(self.routes, exchange, shared=self.shared, measures=measures, screen=self.screen)
-        self.inheritance = SharedState(
+        self.verifier = RoundVerifier(
+            self.pipeline, exchange, shared=self.shared, measures=measures, screen=self.screen
+        )
+        self.shared_state = SharedState(
             self.replica, self.buffers, method=method, payload=self.payload, evolving=self.evolving, screen=self.screen
         )
         self.meetings = 0
@@ -157,7 +159,7 @@ class OuterLoop(RoundScheduler):
     @property
     def spare_bytes(self) -> int:
         """Bytes that launches and landings keep from one round to the next, besides residual and momentum."""
-        return self.routes.spare_bytes
+        return self.pipeline.spare_bytes
 
     @property
     def slow_hash(self) -> int:
@@ -176,7 +178,7 @@ class OuterLoop(RoundScheduler):
                 for report in self.go_on():
                     reports.append(report)
             except StateTransferRequired as others:
-                self.take_over(*others.state(self.inheritance.most_bytes))
+                self.take_over(*others.state(self.shared_state.max_bytes))
         return reports
 
     def find_others(self) -> None:
@@ -185,19 +187,21 @@ class OuterLoop(RoundScheduler):
         try:
             self.exchange.decided(self.next_round)
         except StateTransferRequired as others:
-            self.take_over(*others.state(self.inheritance.most_bytes))
+            self.take_over(*others.state(self.shared_state.max_bytes))
 
     def take_over(self, round: Round, content: bytes) -> None:
         """Replace the shared state by the others' as of a round, and continue from that round."""
-        self.settle()
-        self.inheritance.take(content)
+        self.wait_for_launches()
+        self.shared_state.restore(content)
         self.go_on_from(round)
 
     def depart(self, round: Round) -> None:
         """Launch a round, immediately or while inner steps continue. Raises UserError if the model has changed."""
-        if self.departures.thread:
+        if self.launcher.thread:
             leads, samples = self.leads(round), self.samples_of(round)
-            self.leaving[round] = self.departures.meanwhile(round, samples, leads=leads, announced=self.announced)
+            self.pending_launches[round] = self.launcher.meanwhile(
+                round, samples, leads=leads, announced=self.notifies_updates
+            )
         else:
             self.in_flight[round] = self.island.compute(self.launch, round)
             if self.eager and not round.number:
@@ -205,7 +209,7 @@ class OuterLoop(RoundScheduler):
 
     def launch(self, round: Round) -> InFlight:
         """Launch a round immediately. Changes no lasting state. Raises UserError if the model has changed."""
-        return self.departures.at_once(round, self.samples_of(round), leads=self.leads(round))
+        return self.launcher.at_once(round, self.samples_of(round), leads=self.leads(round))
 
     def left_out(self, round: Round) -> InFlight:
         """Return a round in flight that was decided without a message of this peer."""
@@ -234,30 +238,30 @@ class OuterLoop(RoundScheduler):
 
         Raises RoundFailed, InvalidMessage.
         """
-        received, offered = arrival.received, flight.offered
-        return self.exchange.once(flight.round, lambda refused: self.judge.verdict(received, offered, refused))
+        received, offered = arrival.received, flight.update
+        return self.exchange.once(flight.round, lambda refused: self.verifier.verdict(received, offered, refused))
 
     @torch.no_grad()
     def apply(self, flight: InFlight, arrival: ReceivedRound, verdict: VerifiedRound) -> RoundReport:
         """Apply everything that a landed round changes, and return its report."""
         round, combined = flight.round, verdict.combined.to(self.replica.device)
-        own = self.replica.hash_of(flight.offered)
-        diverged = self.judge.diverged(combined.messages, own, round)
-        doubt = self.judge.in_doubt(combined.messages, own, round)
+        own = self.replica.hash_of(flight.update)
+        diverged = self.verifier.diverged(combined.messages, own, round)
+        doubt = self.verifier.in_doubt(combined.messages, own, round)
         if self.eager:
-            now = self.in_flight[Round(round.number + 1, round.fragment)].offered
-            combined = refreshed(combined, now=now, then=flight.offered)
+            now = self.in_flight[Round(round.number + 1, round.fragment)].update
+            combined = refreshed(combined, now=now, then=flight.update)
         peers = tuple(m.header.peer for m in combined.messages)
         sent = [bytes(c.blob) for c in arrival.received if c.peer == self.exchange.peer and c.peer in peers]
         counted = sent == [flight.blob]
-        squares = self.routes.land(combined, flight.offered, flight.then, counted=counted)
+        squares = self.pipeline.land(combined, flight.update, flight.fast_at_launch, counted=counted)
         evolved = self.evolving.learn(round, verdict.agreement) if self.evolving else ""
-        self.payload.landed(combined.messages, flight.offered)
+        self.payload.landed(combined.messages, flight.update)
         self.screen.learn(verdict.measured)
-        self.judge.landed(combined.messages, round)
-        self.replica.rehash(flight.offered)
+        self.verifier.landed(combined.messages, round)
+        self.replica.rehash(flight.update)
         self.waiting[round.fragment] -= flight.samples if counted else 0
-        self.exchange.landed(round, self.inheritance.pack)
+        self.exchange.landed(round, self.shared_state.serialize)
         if verdict.refused:
             self.exchange.refused(round, verdict.refused)
         land_s = time.perf_counter() - arrival.at_s
@@ -284,9 +288,9 @@ class OuterLoop(RoundScheduler):
     @torch.no_grad()
     def begin_eagerly(self, flight: InFlight) -> None:
         """Apply the first eager update, before any round has landed."""
-        self.method.update(self.slow, first_mean(flight.offered, self.exchange.size), {})
-        self.routes.write(flight.offered)
-        self.replica.rehash(flight.offered)
+        self.method.update(self.slow, first_mean(flight.update, self.exchange.size), {})
+        self.pipeline.write(flight.update)
+        self.replica.rehash(flight.update)
 
     def leads(self, round: Round) -> bool:
         """Return whether this peer's compressor sets the "next" parts for the next round.
@@ -301,7 +305,7 @@ class OuterLoop(RoundScheduler):
 
         All peers must call it equally often.
         """
-        self.settle()
+        self.wait_for_launches()
         self.meetings += 1
         return self.exchange.meet(blob, self.meetings, self.timeout_s)
 
@@ -314,7 +318,7 @@ class OuterLoop(RoundScheduler):
 
     def evolved(self) -> dict[str, Any]:
         """Return all state that evolves, including rounds in flight: the state of each part under its name."""
-        self.settle()
+        self.wait_for_launches()
         return {
             "slow": dict(self.slow),
             **{name: part.state_dict() if part else {} for name, part in self.parts.items()},
@@ -325,7 +329,7 @@ class OuterLoop(RoundScheduler):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` or `evolved` returned; rounds in flight are offered to the exchange again."""
-        self.settle()
+        self.wait_for_launches()
         state = on_device(opened(state), self.replica.device)
         self.replica.load_slow(state["slow"])
         for name, part in self.parts.items():

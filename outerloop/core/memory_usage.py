@@ -80,7 +80,7 @@ def measure(outer: OuterLoop, optimizer: Optimizer) -> MemoryUsage:
             "slow": bytes_of(outer.slow),
             "residual": bytes_of(outer.feedback.state_dict()),
             "momentum": bytes_of(outer.method.state_dict()),
-            "spare": bytes_of(outer.routes.spare),
+            "spare": bytes_of(outer.pipeline.spare),
             "buffers": bytes_of(outer.model.buffers()),
         },
         outer.island.state_device,

@@ -26,38 +26,47 @@ SPENT = "compute_s", "communication_s", "others_s"
 
 @dataclass(frozen=True)
 class InFlight:
-    """A launched round: the tensors offered to the compressor, the message that was sent, the exchange that carries it.
+    """A launched round, and the exchange that carries its message.
 
-    `launch_s`: seconds that inner steps stopped for it. `then`: copies of the fast weights at the launch, if landing
-    needs them. Tensors and message are left out of the repr.
+    `update`: the input of the compressor by parameter name, x = Δ + feedback. `blob`: the message; empty if this peer
+    sent none. `launch_s`: seconds that inner steps stopped for the launch. `fast_at_launch`: copies of the fast weights
+    at the launch, if landing needs them. Tensors and message are left out of the repr.
     """
 
     round: Round
-    offered: Tensors = field(repr=False)
+    update: Tensors = field(repr=False)
     blob: bytes = field(repr=False)
     pending: Pending
     samples: int
     launch_s: float
     delta_norm: float
-    then: Tensors = field(default_factory=dict, repr=False)
+    fast_at_launch: Tensors = field(default_factory=dict, repr=False)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything but the exchange, which is started again with the same message."""
         return {
             "round": [self.round.number, self.round.fragment],
-            "offered": self.offered,
+            "offered": self.update,
             "blob": self.blob,
             "samples": self.samples,
             "delta_norm": self.delta_norm,
-            "then": self.then,
+            "then": self.fast_at_launch,
         }
 
     @classmethod
     def resumed(cls, saved: dict[str, Any], exchange: Exchange) -> InFlight:
-        """Restore what `state_dict` returned, and offer it to the exchange again."""
+        """Restore what `state_dict` returned, and start the exchange again with the same message."""
         round = Round(*saved["round"])
-        pending = exchange.start(saved["blob"], round)
-        return cls(**saved | {"round": round}, pending=pending, launch_s=0.0)
+        return cls(
+            round,
+            saved["offered"],
+            saved["blob"],
+            exchange.start(saved["blob"], round),
+            samples=saved["samples"],
+            launch_s=0.0,
+            delta_norm=saved["delta_norm"],
+            fast_at_launch=saved.get("then", {}),
+        )
 
     def report(self, slow_hash: int, **outcome: Any) -> RoundReport:
         """Return the report of this round, which has landed or failed."""
@@ -75,14 +84,14 @@ class InFlight:
 
 @dataclass
 class PendingLaunch:
-    """A round being prepared while inner steps continue, which have stopped for it for `still_s` seconds so far.
+    """A round being prepared while inner steps continue, which have stopped for it for `stall_s` seconds so far.
 
     `copied` is done when the model has been read, `ready` when the round is in flight.
     """
 
     copied: Future[Any]
     ready: Future[InFlight]
-    still_s: float
+    stall_s: float
 
     def until(self, done: Future[Made]) -> Made:
         """Return the result of `copied` or `ready` while inner steps wait. Raises what the thread raised."""
@@ -90,12 +99,12 @@ class PendingLaunch:
         try:
             return done.result()
         finally:
-            self.still_s += time.perf_counter() - began_s
+            self.stall_s += time.perf_counter() - began_s
 
     def flight(self) -> InFlight:
         """Return the round once it is in flight. Raises what the thread raised."""
         flight = self.until(self.ready)
-        return replace(flight, launch_s=self.still_s)
+        return replace(flight, launch_s=self.stall_s)
 
 
 @dataclass(frozen=True)

@@ -43,8 +43,8 @@ class RoundScheduler(ABC):
         self.inner_step = 0
         self.waiting = [0] * schedule.fragments
         self.in_flight: dict[Round, InFlight] = {}
-        self.leaving: dict[Round, PendingLaunch] = {}
-        self.announced = False
+        self.pending_launches: dict[Round, PendingLaunch] = {}
+        self.notifies_updates = False
 
     @property
     def samples(self) -> int:
@@ -71,18 +71,18 @@ class RoundScheduler(ABC):
         return next(round for step in count(self.inner_step + 1) for round in self.schedule.due(step).launch)
 
     @property
-    def under_way(self) -> list[int]:
+    def rounds_in_flight(self) -> list[int]:
         """Numbers of the rounds in flight, and of the round that launches next."""
         return [round.number for round in (*sorted(self.in_flight), self.next_round)]
 
     def before_update(self) -> float:
         """Wait until the weights of the model may change. Return the seconds that this took.
 
-        A caller that calls this before every change may set `announced`. A launch then copies the weights in the
+        A caller that calls this before every change may set `notifies_updates`. A launch then copies the weights in the
         background until they are about to change, and inner steps do not stop for the copy.
         """
         began_s = time.perf_counter()
-        for leaving in self.leaving.values():
+        for leaving in self.pending_launches.values():
             leaving.until(leaving.copied)
         return time.perf_counter() - began_s
 
@@ -108,7 +108,7 @@ class RoundScheduler(ABC):
         """Launch and land what is due after the last counted inner step; yield each report as its round lands."""
         due = self.schedule.due(self.inner_step)
         if due.launch or due.land or self.schedule.early:
-            self.settle()
+            self.wait_for_launches()
         missed = set()
         for report in self.catch_up():
             missed.add(report.round)
@@ -121,9 +121,9 @@ class RoundScheduler(ABC):
             else:
                 self.depart(round)
         if due.land:
-            self.settle()
+            self.wait_for_launches()
         yield from (self.land(round) for round in due.land if round in self.in_flight)
-        early = sorted(self.in_flight) if self.schedule.early and not self.leaving else []
+        early = sorted(self.in_flight) if self.schedule.early and not self.pending_launches else []
         yield from (self.land(round) for round in early if self.in_flight[round].pending.arrived())
 
     def catch_up(self) -> Iterator[RoundReport]:
@@ -138,10 +138,10 @@ class RoundScheduler(ABC):
                 break
             self.inner_step = next(step for step in count(self.inner_step + 1) if self.schedule.due(step).launch)
 
-    def settle(self) -> None:
+    def wait_for_launches(self) -> None:
         """Wait until all rounds being prepared are in flight. Raises what preparing them raised."""
-        for round in list(self.leaving):
-            self.in_flight[round] = self.leaving.pop(round).flight()
+        for round in list(self.pending_launches):
+            self.in_flight[round] = self.pending_launches.pop(round).flight()
 
     @abstractmethod
     def depart(self, round: Round) -> None:

@@ -41,7 +41,7 @@ PARTS = {"slow", "method", "agreed", "schedule", "buffers", SCREEN}
 class SharedState:
     """The shared part of one replica: its slow weights, the outer method's and the payload's state, mean buffers.
 
-    `evolving`: the schedule, if it has a state. `most_bytes`: the maximum size of a state of this run.
+    `evolving`: the schedule, if it has a state. `max_bytes`: the maximum size of a state of this run.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class SharedState:
         self.replica, self.buffers, self.method, self.payload = replica, buffers, method, payload
         self.evolving, self.screen = evolving, screen
         held = [*replica.slow.values(), *buffers.mean.values()]
-        self.most_bytes = OVERHEAD_BYTES + STATES * sum(x.numel() * x.itemsize for x in held)
+        self.max_bytes = OVERHEAD_BYTES + STATES * sum(x.numel() * x.itemsize for x in held)
 
-    def pack(self) -> bytes:
+    def serialize(self) -> bytes:
         """Return the shared state as bytes, which are equal on all replicas that have landed the same rounds."""
         return canonical.pack(
             {
@@ -73,8 +73,8 @@ class SharedState:
         )
 
     @torch.no_grad()
-    def take(self, content: bytes) -> None:
-        """Take over what `pack` returned on another peer.
+    def restore(self, content: bytes) -> None:
+        """Take over what `serialize` returned on another peer.
 
         Raises UserError if it does not fit this run; then nothing changes.
         """

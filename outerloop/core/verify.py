@@ -39,9 +39,9 @@ class RoundVerifier:
     """
 
     def __init__(
-        self, routes: RoundPipeline, exchange: Exchange, *, shared: bool, measures: bool, screen: NormScreen
+        self, pipeline: RoundPipeline, exchange: Exchange, *, shared: bool, measures: bool, screen: NormScreen
     ) -> None:
-        self.routes, self.exchange, self.shared, self.measures = routes, exchange, shared, measures
+        self.pipeline, self.exchange, self.shared, self.measures = pipeline, exchange, shared, measures
         self.screen = screen
         self.seen: dict[str, int] = {}
         self.since = math.inf
@@ -55,7 +55,7 @@ class RoundVerifier:
         verdict = self.read(received, like, refused, screened=bool(refused))
         if not self.measures:
             return verdict
-        return replace(verdict, agreement=agreement(self.routes.sent(verdict.combined, like)))
+        return replace(verdict, agreement=agreement(self.pipeline.sent(verdict.combined, like)))
 
     def read(
         self, received: Sequence[Contribution], like: Tensors, refused: Refusals, *, screened: bool
@@ -71,7 +71,7 @@ class RoundVerifier:
         if not fit:
             raise wire.InvalidMessage("; ".join(refused.values()))
         try:
-            decoded = self.routes.decode(fit, like, measured=self.screen.on)
+            decoded = self.pipeline.decode(fit, like, measured=self.screen.on)
             measured = self.measured(decoded, fit[0].round.fragment, refused)
             new = {} if screened else self.too_long(decoded, measured)
             if not new:
@@ -86,7 +86,7 @@ class RoundVerifier:
     def combined(self, decoded: DecodedRound, like: Tensors, measured: Measured, refused: Refusals) -> VerifiedRound:
         """Combine these messages with the factors and weights that the screen gives them. Raises InvalidMessage."""
         factors, samples = self.screen.factors(measured), self.screen.weights(measured)
-        combined = self.routes.combine(decoded, like, factors=factors, samples=samples)
+        combined = self.pipeline.combine(decoded, like, factors=factors, samples=samples)
         return VerifiedRound(combined, measured, refused, None)
 
     def measured(self, decoded: DecodedRound, fragment: int, refused: Refusals) -> Measured:
@@ -108,8 +108,8 @@ class RoundVerifier:
         found = {}
         for one in fit:
             try:
-                decoded = self.routes.decode([one], like, measured=False)
-                self.routes.combine(decoded, like, factors=[1.0], samples=[0])
+                decoded = self.pipeline.decode([one], like, measured=False)
+                self.pipeline.combine(decoded, like, factors=[1.0], samples=[0])
             except wire.InvalidMessage as bad:
                 found[one.peer] = f"{one.peer}: {bad}"
         return found

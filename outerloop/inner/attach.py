@@ -56,7 +56,7 @@ class Attached:
         outer.island.check_whole()
         check_covered(optimizer, outer)
         self.outer, self.samples, self.on_round = outer, samples, on_round
-        outer.announced = sole_writer
+        outer.notifies_updates = sole_writer
         self.handles = [optimizer.register_step_post_hook(self._stepped)]
         if sole_writer:
             self.handles.append(optimizer.register_step_pre_hook(self._to_step))
@@ -76,7 +76,7 @@ class Attached:
     def remove(self) -> None:
         """Remove the hooks from the optimizer; the outer loop keeps its state."""
         self.outer.before_update()
-        self.outer.announced = False
+        self.outer.notifies_updates = False
         for handle in self.handles:
             handle.remove()
 

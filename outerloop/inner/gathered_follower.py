@@ -27,7 +27,7 @@ class GatheredFollower:
 
     residual_share = momentum_share = 0.0
     spare_bytes = 0
-    announced = False
+    notifies_updates = False
 
     def __init__(self, model: Module, island: Gathered, schedule: Schedule) -> None:
         self.model, self.island, self.schedule = model, island, schedule

@@ -80,7 +80,7 @@ class Trainer:
         ranks: RankGroup,
     ) -> None:
         self.model, self.stream, self.outer = model, stream, outer
-        outer.announced = True
+        outer.notifies_updates = True
         self.forward, self.ranks = forward, ranks
         self.params = list(outer.island.params.values())
         self.device = self.params[0].device
@@ -98,12 +98,12 @@ class Trainer:
         for p in self.params:
             p.grad = None
         windows = [self.stream.next().to(self.device) for _ in range(self.accumulate)]
-        loss, lr, still_s = self.outer.island.compute(self.train_on, windows)
+        loss, lr, stall_s = self.outer.island.compute(self.train_on, windows)
         tokens = self.ranks.size * sum(window[:, 1:].numel() for window in windows)
         self.tokens += tokens
         computed = time.perf_counter()
         rounds = self.outer.after_inner_step(self.ranks.size * sum(len(window) for window in windows))
-        compute_s = computed - began - still_s
+        compute_s = computed - began - stall_s
         return StepReport(loss, tokens, lr, rounds, compute_s, time.perf_counter() - began - compute_s)
 
     def train_on(self, windows: list[Tensor]) -> tuple[float, float | None, float]:
@@ -113,8 +113,8 @@ class Trainer:
         read the weights.
         """
         [loss] = self.ranks.sum([sum(self.backward(window) for window in windows) / self.ranks.size])
-        still_s = self.outer.before_update()
-        return loss, self.update(), still_s
+        stall_s = self.outer.before_update()
+        return loss, self.update(), stall_s
 
     def backward(self, window: Tensor) -> float:
         """Add the gradient of one micro-batch and return its loss, both divided by `accumulate` to sum to the mean."""

@@ -62,7 +62,7 @@ def live(
         follow(trainer, validation, plan)
         return
     worker = Worker(plan, trainer=trainer, exchange=exchange, validation=validation, emit=emit, check_stop=check_stop)
-    for doubt in trainer.outer.doubts if index == 0 else ():
+    for doubt in trainer.outer.warnings if index == 0 else ():
         worker.emit("status", text=f"note: {doubt}")
     worker.emit("ready", params=sum(p.numel() for p in trainer.params), size=exchange.size)
     worker.run()

@@ -121,7 +121,7 @@ class Gathered(Island):
 class Follower:
     """The stand-in for an outer loop on a rank that does not lead. It is attached in the same way."""
 
-    announced = False
+    notifies_updates = False
 
     def __init__(self, island: Gathered) -> None:
         self.island = island
