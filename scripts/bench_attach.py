@@ -1,14 +1,14 @@
-"""What the attached outer loop adds to inner steps: between rounds (asked for are fewer than 20 us), and in a round.
+"""Measure what the attached outer loop adds to an inner step between rounds (target: less than 20 us) and in a round.
 
     .venv/bin/python scripts/bench_attach.py [--json FILE]
 
-A model of 1M parameters in 16 tensors, and an optimizer whose step does nothing, so that what is left is the hook.
-Blocks of steps with the hook and without it take turns; the cost is the difference of their medians. For comparison,
-one step of AdamW on the same model.
+Between rounds: a model of 1M parameters in 16 tensors, and an optimizer whose step does nothing, so that only the hook
+is measured. Blocks of steps with and without the hook alternate; the cost is the difference of their medians. One step
+of AdamW on the same model is measured for comparison.
 
-A round of 16.8M parameters that is under way for half a second, landing at once and 15 steps of 50 ms later, by an
-optimizer that is the sole writer or may not be: how long training stands still for its launch, for what is not here
-yet, and for its landing.
+In a round: 16.8M parameters and an exchange that takes half a second. The round lands at once, or 15 steps of 50 ms
+later, with an optimizer that is the only writer of the weights or may not be. Measured is how long training blocks for
+the launch, for messages that have not arrived yet, and for the landing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from itertools import product
 from pathlib import Path
 
 import torch
-from rows import show
+from result_rows import show
 from torch import nn
 
 import outerloop
@@ -36,7 +36,7 @@ RECIPES = ("diloco", "sparseloco", "streaming_diloco")
 
 
 class Idle(torch.optim.Optimizer):
-    """An optimizer that leaves everything as it is."""
+    """An optimizer that changes nothing."""
 
     def __init__(self, params) -> None:
         super().__init__(params, {})
@@ -46,7 +46,7 @@ class Idle(torch.optim.Optimizer):
 
 
 class Noise(torch.optim.Optimizer):
-    """Adds the same to the weights in every step."""
+    """An optimizer that adds the same values to the weights in every step."""
 
     def __init__(self, params) -> None:
         super().__init__(params, {})
@@ -59,7 +59,9 @@ class Noise(torch.optim.Optimizer):
 
 
 class SlowLink(InProcess):
-    """An exchange with oneself that takes UNDER_WAY_S, and messages from any thread, like those over a network."""
+    """An exchange of one peer that takes UNDER_WAY_S and accepts messages from any thread, as an exchange over a
+    network.
+    """
 
     concurrent = True
 
@@ -73,12 +75,12 @@ class SlowLink(InProcess):
 
 
 def model(width: int = 256) -> nn.Module:
-    """16 matrices, width x width each."""
+    """Return 16 matrices of width x width values."""
     return nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(16)))
 
 
 def us_per_step(step: Callable[[], None], steps: int) -> float:
-    """Of one block."""
+    """Return the mean microseconds per step of one block."""
     began = time.perf_counter()
     for _ in range(steps):
         step()
@@ -86,7 +88,7 @@ def us_per_step(step: Callable[[], None], steps: int) -> float:
 
 
 def hook_us(recipe: str) -> tuple[float, float]:
-    """Median of a bare step, and what the hook adds to it."""
+    """Return the median microseconds of a step without the hook, and what the hook adds to it."""
     net, exchange = model(), InProcess(hub=Hub(1), rank=0)
     exchange.join()
     optimizer = Idle(net.parameters())
@@ -101,7 +103,7 @@ def hook_us(recipe: str) -> tuple[float, float]:
 
 
 def still_ms(recipe: str, delay: int, sole_writer: bool) -> dict[str, float]:
-    """Medians of what training stands still for in a round; forward and backward are a sleep."""
+    """Return the median milliseconds that training blocks in each part of a round; forward and backward are a sleep."""
     net, exchange = model(1024), SlowLink(hub=Hub(1), rank=0)
     exchange.join()
     options = ["schedule.sync_every=20", f"schedule.delay={delay}"]
@@ -116,7 +118,7 @@ def still_ms(recipe: str, delay: int, sole_writer: bool) -> dict[str, float]:
 
 
 def adamw_us() -> float:
-    """Median of one real step."""
+    """Return the median microseconds of one AdamW step."""
     net = model()
     for p in net.parameters():
         p.grad = torch.ones_like(p)
@@ -125,7 +127,7 @@ def adamw_us() -> float:
 
 
 def main() -> None:
-    """One line a recipe."""
+    """Measure every recipe and print one line for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, metavar="FILE")
     args = parser.parse_args()

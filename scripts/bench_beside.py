@@ -1,10 +1,10 @@
-"""Measure what a run takes beside other programs on the same cores: two runs, four runs, and a busy loop at nice 10.
+"""Measure how much a run slows down next to other programs on the same cores: two runs, four runs, a busy loop.
 
     .venv/bin/python scripts/bench_beside.py --json FILE [--pairs 5] [--model nano] [--python OTHER/.venv/bin/python]
 
-A pair is one run alone and then the same run beside the others; the ratio is the longest of these / the one alone, of
-whole processes, start included. A FILE that is there already is continued. `--python` is the interpreter of another
-checkout, to compare with.
+A pair is one run alone and then the same run with the others at the same time. The ratio is the time of the slowest of
+these over the time of the run alone, for whole processes, start included. An existing FILE is continued. The busy loop
+has nice 10. `--python` is the interpreter of another checkout to compare with.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rows import Row, show
+from result_rows import Row, show
 
 OPTIONS = ["recipe=sparseloco", "exchange=inprocess", "workers=2", "rounds=6", "eval.every=0", "eval.sequences=16"]
 CASES = {"alone": (1, 0), "two": (2, 0), "four": (4, 0), "busy loop": (1, 1)}
-"""Name -> how many runs at a time, and how many busy loops at nice 10 beside them."""
+"""Name -> number of runs at the same time, and number of busy loops at nice 10."""
 LIMITS = {"two": 2.2, "four": 4.5, "busy loop": 1.3}
-"""Asked ratios to a run alone."""
+"""Largest allowed ratios to a run alone."""
 
 
 def main() -> None:
@@ -48,11 +48,11 @@ def main() -> None:
                 args.json.write_text(json.dumps(rows, indent=1) + "\n")
     for case, limit in LIMITS.items():
         ratios = [row["ratio"] for row in rows if (row["case"], row["model"]) == (case, args.model)]
-        print(f"{args.model} {case}: median {statistics.median(ratios):.2f} of {len(ratios)} pairs, asked {limit}")
+        print(f"{args.model} {case}: median {statistics.median(ratios):.2f} of {len(ratios)} pairs, limit {limit}")
 
 
 def measured(case: str, pair: int, model: str, python: str) -> Row:
-    """Return one pair: seconds of a run alone, and of the slowest of those beside each other."""
+    """Measure one pair: seconds of a run alone, and of the slowest of several at the same time."""
     alone_s, beside_s = (seconds(*CASES[name], model, python) for name in ("alone", case))
     return {
         "case": case,
@@ -65,7 +65,7 @@ def measured(case: str, pair: int, model: str, python: str) -> Row:
 
 
 def seconds(runs: int, loops: int, model: str, python: str) -> float:
-    """Return what the slowest of so many runs takes that begin at the same time, beside so many busy loops."""
+    """Return how long the slowest of `runs` runs takes that start at the same time, with `loops` busy loops running."""
     folder = Path(tempfile.mkdtemp(prefix="outerloop-beside-"))
     try:
         with busy(loops):
@@ -81,7 +81,7 @@ def seconds(runs: int, loops: int, model: str, python: str) -> float:
 
 
 def start(python: str, options: list[str]) -> subprocess.Popen[bytes]:
-    """Start one run with the number of threads that it chooses itself."""
+    """Start one run, which chooses its own number of threads."""
     env = {key: value for key, value in os.environ.items() if not key.startswith(("OMP_", "GOMP_"))}
     command = [python, "-m", "outerloop", "train", *OPTIONS, *options]
     return subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL)
@@ -89,7 +89,7 @@ def start(python: str, options: list[str]) -> subprocess.Popen[bytes]:
 
 @contextmanager
 def busy(loops: int) -> Iterator[None]:
-    """Keep so many busy loops running at nice 10."""
+    """Keep busy loops running at nice 10 for the duration of the block."""
     processes = [subprocess.Popen(["nice", "-n", "10", sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
     try:
         yield

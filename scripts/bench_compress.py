@@ -1,4 +1,4 @@
-"""What compressing a round costs, beside the memory traffic it cannot avoid and beside other implementations.
+"""Measure the compression of a round against the memory traffic that it cannot avoid and against other implementations.
 
     .venv/bin/python scripts/bench_compress.py [--params 16e6,64e6] [--threads 1,2] [--k 64] [--payloads 8]
         [--real FILE.safetensors] [--peers DIR] [--repeats 5] [--json FILE]
@@ -7,12 +7,12 @@ One row for each size, number of threads and distribution of x = (slow − fast)
 real with --real (scripts/save_buffers.py makes such a file; it is repeated to the size). Times are medians of
 `repeats` interleaved runs in this process, so ratios hold where absolute figures drift.
 
-    bare     loops that move the bytes of the two passes and compute next to nothing: the yardstick
-    launch   select, code, pack one payload          decode   all payloads to positions and values
+    bare     loops that move the bytes of both passes and compute next to nothing: the lower bound
+    launch   select, quantize, pack one payload          decode   all payloads into positions and values
     apply    all payloads to residual, slow and fast weights (SGD)          step = launch, then decode and apply
 
-The parameters lie in tensors of 4M values, as the matrices of a model of that size do. A parameter takes 12 bytes, and
-8 payloads 2.3 more: 1e9 of them fit into 16 GB.
+The parameters are split into tensors of 4M values, like the matrices of a model of that size. A parameter takes 12
+bytes, and 8 payloads 2.3 more: 1e9 of them fit into 16 GB.
 
 DIR may hold templar/compress.py (github.com/tplr-ai/templar, src/tplr/compress.py) and demo/demo.py
 (github.com/bloc97/DeMo); they need einops, e.g. `pip install --target DIR einops`. hivemind's codecs are measured too.
@@ -34,7 +34,7 @@ from typing import Any
 import torch
 from compress_case import BETA, CHUNK, ROUND, Case, Piece
 from compress_peers import peer_sides
-from rows import Row, show
+from result_rows import Row, show
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -44,9 +44,9 @@ REST = 0.03
 
 
 def medians(sides: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Seconds of each, run in turn, `repeats` times after one that warms up.
+    """Return the median seconds of each side; they run in turn, `repeats` times after one warm-up.
 
-    A rest before each: threads that torch woke for the one before stay busy for milliseconds, in wait of more.
+    A pause precedes each run, because torch's threads spin for milliseconds after the previous one.
     """
     times: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(repeats + 1):
@@ -60,12 +60,12 @@ def medians(sides: dict[str, Callable[[], Any]], repeats: int) -> dict[str, floa
 
 
 def peak_kb() -> int:
-    """The most memory that this process has held at a time."""
+    """Return the peak resident memory of this process in KiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def measure(case: Case, kind: str, threads: int, repeats: int, peers: dict[str, Callable]) -> Row:
-    """One row."""
+    """Measure one row."""
     torch.set_num_threads(threads)
     row = {"params": case.params, "threads": threads, "kind": kind, "k": case.topk.k, "payloads": case.payloads}
     before = peak_kb()
@@ -97,7 +97,7 @@ def measure(case: Case, kind: str, threads: int, repeats: int, peers: dict[str, 
 
 
 def quality(case: Case) -> Row:
-    """Bits and error of this peer's payload."""
+    """Return bits and error of this peer's payload."""
     index = bits = kept = 0
     error = whole = 0.0
     for name, parts in case.launch().items():
@@ -122,18 +122,18 @@ def quality(case: Case) -> Row:
 
 
 def whole_chunks(buffers: dict[str, Tensor]) -> Tensor:
-    """The tensors one behind the other, each cut to whole chunks, so that no chunk mixes two of them."""
+    """Concatenate the tensors, each cut to whole chunks, so that no chunk mixes two of them."""
     flat = [x.float().reshape(-1) for x in buffers.values()]
     return torch.cat([x[: len(x) // CHUNK * CHUNK] for x in flat])
 
 
 def numbers(text: str) -> list[int]:
-    """ "16e6,64e6" -> [16000000, 64000000]"""
+    """Parse "16e6,64e6" as [16000000, 64000000]."""
     return [int(float(word)) for word in text.split(",")]
 
 
 def main() -> None:
-    """Measure every row, print each as it comes."""
+    """Measure every row and print each as soon as it is measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--params", type=numbers, default=numbers("16e6,64e6"))
     parser.add_argument("--threads", type=numbers, default=[1, 2])
@@ -151,7 +151,7 @@ def main() -> None:
     for params in args.params:
         for kind in kinds:
             case = Case(kind, params, args.k, args.payloads, real)
-            bits = quality(case)  # before the landings that are measured move the weights
+            bits = quality(case)  # before the measured landings move the weights
             for threads in args.threads:
                 rows.append(measure(case, kind, threads, args.repeats, peers) | bits)
                 show(rows[-1])

@@ -1,25 +1,26 @@
-"""A swarm under fire: workers are killed, frozen and interrupted for as long as they train, and what that costs.
+"""Train a swarm whose workers are killed, frozen and interrupted, and measure what these faults cost.
 
     .venv/bin/python scripts/bench_faults.py --runs FOLDER --json FILE [--workers 6] [--rounds 400] [--every 20]
         [--seed 0] [--faults kill,freeze,join,...] [--joins 2] [option=value ...]
 
-Every worker is an `outerloop train workers=1 exchange.peers=N` of its own, as on a machine of its own, on loopback.
-About every `every` seconds, drawn from the seed, one of them suffers a fault; three of five are kills:
+Every worker is a separate `outerloop train workers=1 exchange.peers=N` on loopback, as if on its own machine. About
+every `every` seconds a fault, drawn from the seed, hits one of them; three of five are kills:
 
-    kill        SIGKILL to all of its processes at once, as when the power fails; started again 2 to 10 s later
+    kill        SIGKILL to all of its processes at once, like a power failure; restarted 2 to 10 s later
     freeze      SIGSTOP to all of its processes for 5 to 40 s, then SIGCONT
-    interrupt   Ctrl-C; started again 2 to 10 s later
+    interrupt   Ctrl-C; restarted 2 to 10 s later
     corrupt, garbled, oversized, slow
-                its payloads are of no use to others for 10 to 30 s (faulty/misbehave.py)
-    join        no fault: one machine more, which stays, `joins` times at most
+                its payloads are unusable for 10 to 30 s (faulty/misbehave.py)
+    join        no fault: a new machine joins and stays, at most `joins` times
 
-At least half of the machines are always left alone, and a majority of those that the last round counts on: a fault
-waits until they are. Faults stop a minute before the end, then all finish. First a shorter run without faults (--calm
-FILE takes one that was measured already). The learning rate stays constant, so that losses can be compared at equal
-contributed tokens: the sum over rounds of those who took part.
+At least half of the machines, and a majority of the last round's roster, always stay unharmed; a fault is postponed
+until this holds. Faults stop a minute before the end, then all machines finish. A shorter run without faults comes
+first (--calm FILE uses an earlier one). The learning rate stays constant, so that losses can be compared at equal
+contributed tokens: the sum over rounds of the peers that took part.
 
-FILE holds a record of each run: when which fault hit whom, when each round was first landed by anybody, the longest
-round, what each fault cost the others, the hashes that all ended with, the losses, and what was left behind.
+FILE holds a record of each run: the faults with time and machine, the time at which each round first landed anywhere,
+the longest round, the cost of each fault to the other machines, the final hashes, the losses, and processes and files
+that were left behind.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ SHOWN = ("minutes", "round_s_median", "round_s_longest", "fault_costs_s", "slow_
 
 
 def measured(folder: Path, args: argparse.Namespace, *, rounds: int, faults: list[str]) -> Row:
-    """One run; nothing of it stays, however it ends."""
+    """Measure one run; all of its processes are killed at the end, also after an error."""
     swarm = Swarm(
         folder,
         workers=args.workers,
@@ -52,7 +53,7 @@ def measured(folder: Path, args: argparse.Namespace, *, rounds: int, faults: lis
     )
     before = left_behind(folder)
     if before["processes"]:
-        raise SystemExit(f"{before['processes']} processes name {folder} already: end them, or type another --runs")
+        raise SystemExit(f"{before['processes']} processes already use {folder}: end them, or choose another --runs")
     try:
         swarm.run()
         record = report([machine.rows for machine in swarm.machines], swarm.first_seen, swarm.events)
@@ -71,30 +72,30 @@ def measured(folder: Path, args: argparse.Namespace, *, rounds: int, faults: lis
 
 
 def last_hashes(machine: Machine) -> list[str]:
-    """Of its workers' slow weights, as its summary says."""
+    """Return the hashes of its workers' slow weights from its summary."""
     return json.loads((machine.folder / "summary.json").read_text())["slow_hash"]
 
 
 def kinds(text: str) -> list[str]:
-    """ "kill,freeze" -> ["kill", "freeze"]"""
+    """Parse "kill,freeze" as ["kill", "freeze"]."""
     if unknown := set(words := text.split(",")) - set(KINDS):
         raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: not one of {', '.join(KINDS)}")
     return words
 
 
 def main() -> None:
-    """The calm run, the run under fire, and what the difference is."""
+    """Run without faults, then with faults, and write both records and their difference."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--json", type=Path, required=True, metavar="FILE")
-    parser.add_argument("--calm", type=Path, metavar="FILE", help="the record of a run without faults")
+    parser.add_argument("--calm", type=Path, metavar="FILE", help="record of an earlier run without faults")
     parser.add_argument("--workers", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=400)
-    parser.add_argument("--calm-rounds", type=int, default=150, help="of the run without faults")
+    parser.add_argument("--calm-rounds", type=int, default=150, help="rounds of the run without faults")
     parser.add_argument("--every", type=float, default=20.0, help="seconds between two faults")
-    parser.add_argument("--patience", type=float, default=180.0, help="seconds without a round that end the run")
+    parser.add_argument("--patience", type=float, default=180.0, help="abort after this many seconds without a round")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--joins", type=int, default=2, help="how many machines join late")
+    parser.add_argument("--joins", type=int, default=2, help="number of machines that join late")
     parser.add_argument("--faults", type=kinds, default=list(KINDS))
     parser.add_argument("options", nargs="*")
     args = parser.parse_intermixed_args()

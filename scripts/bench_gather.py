@@ -1,10 +1,10 @@
-"""What it costs to decide a gather round beyond moving its bytes: N peers on loopback, each a process with its daemon.
+"""Measure what a gather round costs beyond moving its bytes: N peers on loopback, each a process with its daemon.
 
     .venv/bin/python scripts/bench_gather.py [--peers 8] [--megabytes 5] [--rounds 20] [--json FILE]
 
-All processes read one clock. A round's bytes are moved when the last payload lies at the last peer; what passes from
-then until a peer has the outcome in its hands is the commit phase; until it knows the commit, and from then on, when
-its payloads are copied for the trainer, are told apart. Payloads are random bytes, new in every round.
+All processes read the same clock. The transfer of a round ends when the last peer holds the last payload. The commit
+phase is the time from then until a peer can use the outcome; it is split where the peer learns the commit, after which
+the payloads are copied for the trainer. Payloads are random bytes, new in every round.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any
 
-from rows import show
-from told import Peers
+from benchmark_processes import Peers
+from result_rows import show
 
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.swarm.consensus.commit import Commit
@@ -34,7 +34,9 @@ WAIT_S = 300.0
 
 
 def note_times() -> tuple[dict[int, float], dict[int, float]]:
-    """Round -> when the last payload of it came to lie at this peer, and when this peer knew its commit."""
+    """Return two dicts that fill up while rounds run: round -> time of its last payload, and of its commit, at this
+    peer.
+    """
     held, decided, holds, add = {}, {}, GatherRunner._holds, CommittedRounds.add
 
     def noted(self: GatherRunner, number: int, one: Any) -> None:
@@ -49,8 +51,8 @@ def note_times() -> tuple[dict[int, float], dict[int, float]]:
     return held, decided
 
 
-def live(rank: int, args: argparse.Namespace, folder: Path, first: list[str], told: Queue) -> None:
-    """One peer: its address, then a row a round, into `told`."""
+def live(rank: int, args: argparse.Namespace, folder: Path, first: list[str], messages: Queue) -> None:
+    """Run one peer; put its address, then one row per round, into `messages`."""
     held, decided = note_times()
     peer = SwarmGather(
         run="bench",
@@ -60,7 +62,7 @@ def live(rank: int, args: argparse.Namespace, folder: Path, first: list[str], to
         initial_peers=first,
         quorum="all",
     )
-    told.put(peer.address)
+    messages.put(peer.address)
     peer.join()
     for number in range(args.rounds):
         payload = os.urandom(int(args.megabytes * 1e6))
@@ -68,7 +70,7 @@ def live(rank: int, args: argparse.Namespace, folder: Path, first: list[str], to
         launched = time.monotonic()
         peer.start(payload, Round(number)).wait(WAIT_S)
         landed = time.monotonic()
-        told.put(
+        messages.put(
             {
                 "round": number,
                 "launched": launched,
@@ -82,21 +84,24 @@ def live(rank: int, args: argparse.Namespace, folder: Path, first: list[str], to
 
 
 def gathered(args: argparse.Namespace) -> list[Row]:
-    """The rows of all peers."""
+    """Return the rows of all peers."""
     first: list[str] = []
     with tempfile.TemporaryDirectory() as folder, Peers(wait_s=WAIT_S) as peers:
         for rank in range(args.peers):
             peers.start(live, rank, args, Path(folder), first)
-            first = first or peers.heard()
-        expected = args.peers - 1 + args.peers * args.rounds  # the addresses of the others, and the rows
-        rows = [row for _ in range(expected) if isinstance(row := peers.heard(), dict)]
+            first = first or peers.next_message()
+        expected = args.peers - 1 + args.peers * args.rounds  # the other addresses and all rows
+        rows = [row for _ in range(expected) if isinstance(row := peers.next_message(), dict)]
         for process in peers.processes:
-            process.join(WAIT_S)  # they leave the run, which takes all of them
+            process.join(WAIT_S)  # leaving the run requires all peers
     return rows
 
 
 def phases(rows: Iterable[Row]) -> Row:
-    """Moving the bytes, and the commit phase: seconds, over rounds and peers. The first round warms up."""
+    """Return the seconds of the transfer and of the commit phase, over rounds and peers.
+
+    The first round is a warm-up.
+    """
     by_round: dict[float, list[Row]] = {}
     for row in rows:
         by_round.setdefault(row["round"], []).append(row)

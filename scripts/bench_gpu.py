@@ -1,4 +1,4 @@
-"""What launch and land take on a CUDA device, beside the time of the bytes that they must move.
+"""Measure launch and land on a CUDA device against the time that moving their bytes takes.
 
     .venv/bin/python scripts/bench_gpu.py [--params 1e9] [--chunk 4096] [--k 64] [--peers 8] [--fast float32]
         [--momentum] [--senders] [--repeats 20] [--json FILE]
@@ -6,7 +6,7 @@
 One tensor of `params` values. The bytes are counted, each read or written once; their time is what they take at the
 bandwidth of a copy of 4 `params` bytes, measured in the same run. Every time is the median of the repeats. `torch` is
 the same work with torch.topk and dense tensors: the kernels' definitions, in slices of 2^28 values that bound their
-temporaries. Without a CUDA device it says so and exits with 2.
+temporaries. Without a CUDA device the script prints an error and exits with 2.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from outerloop.kernels.rows import Rows
 from outerloop.kernels.select import select
 
 SLICE = 1 << 28
-"""Values that the torch reference takes at a time."""
+"""Number of values that the torch reference processes at a time."""
 BETA, LR, MU = 0.95, 0.7, 0.9
 Record = dict[str, str | int | float]
 
@@ -46,27 +46,29 @@ class Job:
         self.position, self.value = (torch.stack(column) for column in zip(*sent, strict=True))
 
     def sent_by(self, peer: int) -> tuple[Tensor, Tensor]:
-        """Position and value (M,) of other selections than ours: those of random weights."""
+        """Return position and value (M,) of another peer's selection, made from random weights."""
         generator = torch.Generator("cuda").manual_seed(peer)
         x = torch.randn(self.rows.count, device="cuda", generator=generator)
         return select(x, None, None, None, 0.0, self.rows.chunk, self.rows.k)[:2]
 
     def launch_bytes(self) -> int:
-        """Slow, fast and residual read; position and value written."""
+        """Return the bytes of a launch: slow, fast and residual read; position and value written."""
         return self.rows.count * (8 + self.fast.element_size()) + 8 * self.rows.kept
 
     def land_bytes(self) -> int:
-        """Slow, fast, residual and momentum read and written; position and value of all peers read."""
+        """Return the bytes of a landing: slow, fast, residual and momentum read and written; all positions and values
+        read.
+        """
         weights = 8 + self.fast.element_size() + (4 if self.momentum is not None else 0)
         return 2 * self.rows.count * weights + 8 * self.position.numel()
 
     def launch(self, run: Callable = select, first: int = 0, last: int | None = None) -> None:
-        """Values first .. last through `select`."""
+        """Run `select` on values first .. last."""
         part = slice(first, last)
         run(self.slow[part], self.fast[part], self.residual[part], None, BETA, self.rows.chunk, self.rows.k)
 
     def land(self, run: Callable = land, first: int = 0, last: int | None = None) -> None:
-        """Values first .. last through `land`; `first` begins a chunk."""
+        """Run `land` on values first .. last; `first` is the start of a chunk."""
         last = self.rows.count if last is None else last
         begin = first // self.rows.chunk * self.rows.k
         sent = slice(begin, begin + Rows(last - first, self.rows.chunk, self.rows.k).kept)
@@ -75,14 +77,14 @@ class Job:
         run(*weights, self.position[:, sent], self.value[:, sent], None, self.how)
 
     def in_slices(self, step: Callable, run: Callable) -> None:
-        """A step with `run`, slice after slice."""
+        """Run a step with the implementation `run`, slice by slice."""
         size = SLICE // self.rows.chunk * self.rows.chunk
         for first in range(0, self.rows.count, size):
             step(run, first, min(first + size, self.rows.count))
 
 
 def seconds(step: Callable[[], object], repeats: int) -> float:
-    """Median seconds of a step on the device, after two that do not count."""
+    """Return the median seconds of a step on the device, after two warm-up steps."""
     times = []
     for repeat in range(repeats + 2):
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -96,13 +98,13 @@ def seconds(step: Callable[[], object], repeats: int) -> float:
 
 
 def copy_seconds(job: Job) -> float:
-    """Of a copy of the slow weights; its target is gone afterwards."""
+    """Return the seconds of a copy of the slow weights; the copy is freed afterwards."""
     copied = torch.empty_like(job.slow)
     return seconds(lambda: copied.copy_(job.slow), job.repeats)
 
 
 def measure(job: Job) -> list[Record]:
-    """Copy, launch, land, both together, and the same in torch."""
+    """Measure copy, launch, land, launch and land together, and the same in torch."""
     copy_bytes, copy_s = 8 * job.rows.count, copy_seconds(job)
     launch_s, land_s = seconds(job.launch, job.repeats), seconds(job.land, job.repeats)
     few = max(1, job.repeats // 5)
@@ -122,7 +124,7 @@ def measure(job: Job) -> list[Record]:
 
 
 def record(job: Job, step: str, moved: int, took_s: float, *, bandwidth: float) -> Record:
-    """One row: `ratio` is the time over that of the bytes at the copy's bandwidth."""
+    """Return one row; `ratio` is the time over that of the same bytes at the copy's bandwidth."""
     return {
         "device": torch.cuda.get_device_name(),
         "params": job.rows.count,
@@ -141,7 +143,7 @@ def record(job: Job, step: str, moved: int, took_s: float, *, bandwidth: float) 
 
 
 def show(records: list[Record]) -> None:
-    """The table."""
+    """Print the table."""
     print(f"{records[0]['device']}, {records[0]['params']:,} values, {records[0]['peers']} peers")
     print(f"{'step':<20}{'GB':>9}{'ms':>10}{'GB/s':>9}{'bytes ms':>10}{'ratio':>7}")
     for r in records:
@@ -159,7 +161,7 @@ def main() -> int:
     parser.add_argument("--peers", type=int, default=8)
     parser.add_argument("--fast", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--momentum", action="store_true", help="Nesterov's, 0.9")
-    parser.add_argument("--senders", action="store_true", help="divide by who sent a coordinate, not by all peers")
+    parser.add_argument("--senders", action="store_true", help="divide by the senders of a value, not by all peers")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()

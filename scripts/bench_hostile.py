@@ -1,16 +1,16 @@
-"""The default recipe with one hostile peer, and without it: final loss, who was refused, how many replicas agree.
+"""Train the default recipe with and without one hostile peer: final loss, refused peers, number of equal replicas.
 
     .venv/bin/python scripts/bench_hostile.py --out FOLDER [--peers 3,10] [--rounds 20] [--seed 0] [option=value ...]
 
-Workers are threads of one process. From round 3 on, every message of the last one is another than it made:
+Workers are threads of one process. From round 3 on, every message of the last worker is replaced:
 
-    calm       it is honest                              open       the same, clip=none
-    absent     it is not there from round 3 on           largest    every level is the largest bfloat16
-    ten        its own message, ten times as long        flipped    ten times as long, in the other direction
-    samples    it says that it saw 2^63 samples
+    calm       the worker is honest                     open       the same, clip=none
+    absent     it does not take part any more           largest    every level is the largest bfloat16
+    ten        its own message times 10                 flipped    its own message times -10
+    samples    it claims 2^63 samples
 
-and once more with clip=none: open-largest, open-ten, open-flipped. FOLDER gets one JSON record a run, and a
-run that has its record is not run again. The loss is that of the slow weights on the validation set, nats a token.
+and once more with clip=none: open-largest, open-ten, open-flipped. The script writes one JSON record per run to FOLDER
+and skips runs that have one. The loss is that of the slow weights on the validation set, in nats per token.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KINDS = ("calm", "open", "absent", "largest", "ten", "flipped", "samples", "open
 
 
 def forged(one: Contribution, kind: str) -> Contribution:
-    """What the hostile peer sends in place of its message."""
+    """Return the message that the hostile peer sends in place of its own."""
     header, tensors = wire.read(bytes(one.blob))
     parts = {str(i): {name: changed(x, name, kind) for name, x in parts.items()} for i, parts in enumerate(tensors)}
     if kind == "samples":
@@ -46,7 +46,7 @@ def forged(one: Contribution, kind: str) -> Contribution:
 
 
 def changed(x: torch.Tensor, name: str, kind: str) -> torch.Tensor:
-    """One part: levels and values are bfloat16, the sign of a level is the higher bit of its code."""
+    """Return one part, changed. Levels and values are bfloat16; the sign of a level is the higher bit of its code."""
     if kind == "flipped" and name.endswith("code"):
         return x ^ 0b10101010
     if x.dtype != torch.bfloat16 or kind == "samples":
@@ -57,7 +57,7 @@ def changed(x: torch.Tensor, name: str, kind: str) -> torch.Tensor:
 
 
 class Hostile:
-    """An exchange of threads that may go on without a peer, and in which the last one's messages are changed."""
+    """An in-process exchange that may continue without a peer, and in which the last peer's messages are replaced."""
 
     waits_for_all = False
 
@@ -73,7 +73,7 @@ class Hostile:
 
 
 class Changed:
-    """A round under way."""
+    """A pending round whose last message is replaced."""
 
     def __init__(self, pending: Any, kind: str) -> None:
         self.pending, self.kind = pending, kind
@@ -87,7 +87,7 @@ class Changed:
 
 
 def run(peers: int, kind: str, *, rounds: int, seed: int, options: list[str]) -> dict[str, Any]:
-    """One run's record."""
+    """Run one case and return its record."""
     clip = "none" if kind.startswith("open") else "auto"
     typed = [*OPTIONS, f"workers={peers}", f"rounds={rounds}", f"seed={seed}", f"clip={clip}", "exchange=inprocess"]
     settings = load.load([*typed, *options])
@@ -139,13 +139,13 @@ def run(peers: int, kind: str, *, rounds: int, seed: int, options: list[str]) ->
 
 
 def loss_of(trainer: Any, corpus: Any, settings: Any) -> float:
-    """Of the slow weights, nats a token."""
+    """Return the validation loss of the slow weights in nats per token."""
     windows = corpus.validation(seq_len=settings.inner.seq_len, sequences=settings.eval.sequences)
     return trainer.evaluate(windows, trainer.outer.slow, batch=32) / windows[:, 1:].numel()
 
 
 def main() -> None:
-    """Every run that has no record yet."""
+    """Run every case that has no record yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--peers", default="3,10")

@@ -1,17 +1,20 @@
-"""How fast a newcomer gets the state of a run: donors that go on with their rounds, a process each.
+"""Measure how fast a newcomer downloads the state of a run from donors that keep training; each peer is a process.
 
     .venv/bin/python scripts/bench_join.py [--donors 3] [--megabytes 400] [--kill] [--json FILE]
     sudo .venv/bin/python scripts/bench_join.py --rate 1000mbit ...
 
-All are on loopback, where the processors decide; with --rate each is on a host of its own (scripts/wan.sh) that sends
-and receives no more than that.
+All processes use loopback, where the CPU is the bottleneck; with --rate each is on a separate host (scripts/wan.sh)
+that sends and receives at most at that rate.
 
-The state is random bytes; 400 MB are the slow weights of 100M parameters. `plain_s` is the yardstick: the same bytes
-over one stream between the same processes, before the newcomer asks for the state. `state_s` is from the newcomer's
-first question to the state in its hands, the wait for the commit that it is as of included; `transfer_s` is the part of
-it since its first chunk came (all of it, where that is less than a look apart); `of_plain` is plain_s / transfer_s;
-`counted_s` is from the state in hand until a round has landed that its own payload is part of. With --kill one donor is
-killed when half of the state is there; `again_megabytes` came more than once, the manifest apart.
+The state is random bytes; 400 MB are the slow weights of 100M parameters. With --kill one donor is killed when half of
+the state has arrived.
+
+    plain_s          the same bytes over one stream between the same processes, before the newcomer asks for the state
+    state_s          from the newcomer's first request until it holds the state, the wait for its commit included
+    transfer_s       the part of state_s since the first chunk arrived, or all of it if that took less than LOOK_S
+    of_plain         plain_s / transfer_s
+    counted_s        from then until a round has landed in which the newcomer took part
+    again_megabytes  received more than once, without the manifest
 """
 
 from __future__ import annotations
@@ -27,9 +30,9 @@ from multiprocessing.queues import Queue
 from pathlib import Path
 
 import numpy as np
+from benchmark_processes import Peers
 from namespaces import network, ready_or_exit
-from rows import show
-from told import Peers
+from result_rows import show
 
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.swarm.p2p.framing import END_MARK, PIECE_BYTES, Stream
@@ -41,11 +44,11 @@ WAIT_S = 600.0
 INNER_S = 1.0
 LOOK_S = 0.02
 PLAIN = "bench/plain"
-Told = dict[str, float]
+Row = dict[str, float]
 
 
 def peer_of(rank: int, args: argparse.Namespace, folder: Path, first: list[str]) -> SwarmGather:
-    """A peer of the run of `donors` members, on its host if there are hosts."""
+    """Return a peer of a run of `donors` members, on its own host if there are hosts."""
     host = "127.0.0.1"
     if args.network:
         args.network.enter(rank)
@@ -54,8 +57,8 @@ def peer_of(rank: int, args: argparse.Namespace, folder: Path, first: list[str])
     return SwarmGather(run="bench", peers=args.donors, worker=rank, identity_path=path, initial_peers=first, host=host)
 
 
-def donate(rank: int, args: argparse.Namespace, folder: Path, first: list[str], told: Queue) -> None:
-    """A member that launches a small payload every second, and gives the state as of any round to whoever wants it."""
+def donate(rank: int, args: argparse.Namespace, folder: Path, first: list[str], messages: Queue) -> None:
+    """Run a member that launches a small payload every second and serves its state as of any round."""
     peer = peer_of(rank, args, folder, first)
     state = np.random.default_rng(0).bytes(int(args.megabytes * 1e6))
 
@@ -66,7 +69,7 @@ def donate(rank: int, args: argparse.Namespace, folder: Path, first: list[str], 
         await stream.ended()
 
     peer._node.call(peer._node.serve(PLAIN, allowed=lambda peer_id: True, handler=plain), timeout_s=WAIT_S)
-    told.put(peer.address)
+    messages.put(peer.address)
     peer.join()
     for number in range(100000):
         time.sleep(INNER_S)
@@ -75,7 +78,7 @@ def donate(rank: int, args: argparse.Namespace, folder: Path, first: list[str], 
 
 
 def stream_s(peer: SwarmGather, donor: str, size_bytes: int) -> float:
-    """Seconds of so many bytes over one stream, not hashed and not kept."""
+    """Return the seconds that a transfer over one stream takes, neither hashed nor stored."""
 
     async def fetch() -> None:
         async with peer._node.open_stream(donor, PLAIN) as stream:
@@ -88,40 +91,40 @@ def stream_s(peer: SwarmGather, donor: str, size_bytes: int) -> float:
     return time.monotonic() - began
 
 
-def join(args: argparse.Namespace, folder: Path, first: list[str], told: Queue) -> None:
-    """The newcomer: one row, and how many bytes are there on the way."""
+def join(args: argparse.Namespace, folder: Path, first: list[str], messages: Queue) -> None:
+    """Run the newcomer: put the received bytes into `messages` while it downloads, then one row."""
     peer = peer_of(args.donors, args, folder, first)
     peer.join()
-    row: Told = {"plain_s": stream_s(peer, next(iter(peer._members.names)), int(args.megabytes * 1e6))}
+    row: Row = {"plain_s": stream_s(peer, next(iter(peer._members.names)), int(args.megabytes * 1e6))}
     try:
         peer.decided(Round(0))
     except StateTransferRequired as others:
-        began, here = time.monotonic(), threading.Event()
+        began, done = time.monotonic(), threading.Event()
         moving: list[float] = []
         manifest = most_bytes(int(args.megabytes * 1e6))
-        threading.Thread(target=tell_bytes, args=(peer, told, manifest, here, moving), daemon=True).start()
+        threading.Thread(target=report_bytes, args=(peer, messages, manifest, done, moving), daemon=True).start()
         landed, content = others.state(1 << 32)
-        here.set()
+        done.set()
         row["state_s"] = time.monotonic() - began
         row["transfer_s"] = time.monotonic() - next(iter(moving), began)
     once = len(content) + len(Manifest.of(content, number=landed.number, head=bytes(32)).to_bytes())
     row["again_megabytes"] = (peer._handover.taken.bytes_received - once) / 1e6
     row["counted_s"] = until_counted(peer, landed.number + 1)
-    told.put(row)
+    messages.put(row)
     peer.abort()
 
 
-def tell_bytes(peer: SwarmGather, told: Queue, manifest: int, here: threading.Event, moving: list[float]) -> None:
-    """The bytes that have come, until all are here; into `moving` when they were first more than the manifest's."""
-    while not here.wait(LOOK_S):
+def report_bytes(peer: SwarmGather, messages: Queue, manifest: int, done: threading.Event, moving: list[float]) -> None:
+    """Report the received bytes until `done`; put the time at which they first exceed the manifest's into `moving`."""
+    while not done.wait(LOOK_S):
         received = peer._handover.taken.bytes_received
-        told.put({"received": received})
+        messages.put({"received": received})
         if received > manifest and not moving:
             moving.append(time.monotonic())
 
 
 def until_counted(peer: SwarmGather, number: int) -> float:
-    """Seconds until a round has landed that this peer is part of."""
+    """Return the seconds until a round has landed in which this peer took part."""
     began = time.monotonic()
     while True:
         names = [one.peer for one in peer.start(os.urandom(1000), Round(number)).wait(WAIT_S)]
@@ -130,21 +133,21 @@ def until_counted(peer: SwarmGather, number: int) -> float:
         number += 1
 
 
-def measured(args: argparse.Namespace) -> Told:
-    """The newcomer's row."""
+def measured(args: argparse.Namespace) -> Row:
+    """Return the newcomer's row."""
     first: list[str] = []
     with tempfile.TemporaryDirectory() as folder, Peers(wait_s=WAIT_S) as peers:
         for rank in range(args.donors):
             peers.start(donate, rank, args, Path(folder), first)
-            address = peers.heard()
+            address = peers.next_message()
             first = first or address
         peers.start(join, args, Path(folder), first)
         victim = peers.processes[1] if args.kill else None
-        while "state_s" not in (row := peers.heard(but=victim)):
+        while "state_s" not in (row := peers.next_message(but=victim)):
             if victim and row["received"] > args.megabytes * 1e6 / 2:
                 victim.kill()
         if victim and victim.is_alive():
-            raise RuntimeError("the state was there before a donor could be killed: type more --megabytes")
+            raise RuntimeError("the state arrived before a donor could be killed: increase --megabytes")
         return row
 
 
@@ -154,7 +157,7 @@ def main() -> None:
     parser.add_argument("--donors", type=int, default=3)
     parser.add_argument("--megabytes", type=float, default=400.0)
     parser.add_argument("--kill", action="store_true")
-    parser.add_argument("--rate", help="of each host's link: 1000mbit; none: all on loopback")
+    parser.add_argument("--rate", help="rate of each host's link, for example 1000mbit; none: all on loopback")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     settings = {"donors": args.donors, "megabytes": args.megabytes, "killed": args.kill, "rate": args.rate}

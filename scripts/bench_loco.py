@@ -1,19 +1,19 @@
-"""LoCo's DDP hook beside plain DDP and torch's own hooks, over links of so many Mbit/s: bytes, seconds, loss.
+"""Compare LoCo's DDP hook with plain DDP and torch's own hooks over links of limited rate: bytes, seconds, loss.
 
     sudo .venv/bin/python scripts/bench_loco.py [--ranks 4] [--mbit 100] [--steps 200] [--seeds 0] [--json FILE]
         [--methods plain,fp16,powersgd_1,powersgd_4,loco] [--hidden 256] [--layers 4] [--batch 2] [--seq-len 64]
         [--lr 2e-3]
 
-Every rank is a process in a network namespace of its own, one thread, gloo; its link is capped (wan.sh), and the
-kernel's counter of its link tells the bytes. --mbit 0: no cap, when only losses are asked for. The model is a Llama on
+Every rank is a process with one thread in its own network namespace, and uses gloo. Its link is capped (wan.sh), and
+bytes are read from the kernel's counter of the link. --mbit 0: no cap, if only losses matter. The model is a Llama on
 the bytes of Python's standard library; AdamW, the learning rate falls to 0; equal steps, batches and first weights for
-all methods. PowerSGD begins after a tenth of the steps, as its documentation advises; bytes and seconds a step are
-means over the second half of the steps. Takes root, iproute2 and about as many cores as ranks.
+all methods. PowerSGD begins after a tenth of the steps, as its documentation advises; bytes and seconds per step are
+means over the second half of the steps. Needs root, iproute2 and about as many cores as ranks.
 
     mb_per_step    sent by a rank, headers of TCP included
-    step_s         a step, forward and backward included
-    train, val     loss of the last batches, and of held-out text at the end, nats
-    ..._over_plain beside plain DDP of the same seed
+    step_s seconds per step, forward and backward included
+    train, val     loss of the last batches, and of held-out text at the end, nats per token
+    ..._over_plain relative to plain DDP with the same seed
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pathlib import Path
 
 import torch
 from namespaces import network, ready_or_exit
-from rows import Row, show
+from result_rows import Row, show
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
@@ -46,19 +46,19 @@ SENT = Path("/sys/class/net/eth0/statistics/tx_bytes")
 
 
 def plain(model: nn.Module, steps: int) -> DistributedDataParallel:
-    """Averages in float32 by ring."""
+    """Average in float32 with a ring all-reduce."""
     return DistributedDataParallel(model)
 
 
 def fp16(model: nn.Module, steps: int) -> DistributedDataParallel:
-    """Averages in float16."""
+    """Average in float16."""
     ddp = DistributedDataParallel(model)
     ddp.register_comm_hook(None, fp16_compress_hook)
     return ddp
 
 
 def power_sgd(model: nn.Module, steps: int, *, rank: int) -> DistributedDataParallel:
-    """PowerSGD of this matrix rank. In one bucket: several run into each other with gloo (their callbacks wait)."""
+    """Average with PowerSGD of this matrix rank, in one bucket: several buckets block each other with gloo."""
     state = PowerSGDState(None, matrix_approximation_rank=rank, start_powerSGD_iter=max(2, steps // 10))
     ddp = DistributedDataParallel(model, bucket_cap_mb=1000)
     ddp.register_comm_hook(state, powerSGD_hook)
@@ -66,7 +66,7 @@ def power_sgd(model: nn.Module, steps: int, *, rank: int) -> DistributedDataPara
 
 
 def loco(model: nn.Module, steps: int) -> DistributedDataParallel:
-    """Ours."""
+    """Average with this package's LoCo hook."""
     ddp = DistributedDataParallel(model)
     ddp.register_comm_hook(outerloop.loco.State(), outerloop.loco.ddp_hook)
     return ddp
@@ -82,7 +82,7 @@ METHODS: dict[str, Callable[[nn.Module, int], DistributedDataParallel]] = {
 
 
 def live(args: argparse.Namespace) -> Row:
-    """One rank, in its namespace."""
+    """Run one rank in its namespace."""
     torch.set_num_threads(1)
     meet, patience = f"tcp://{args.meet}", timedelta(minutes=5)
     dist.init_process_group("gloo", init_method=meet, rank=args.rank, world_size=args.ranks, timeout=patience)
@@ -100,7 +100,7 @@ def live(args: argparse.Namespace) -> Row:
 
 
 def model_of(args: argparse.Namespace, vocab_size: int) -> nn.Module:
-    """A Llama."""
+    """Return a Llama."""
     return llama(
         vocab_size=vocab_size,
         hidden_size=args.hidden,
@@ -117,7 +117,7 @@ def model_of(args: argparse.Namespace, vocab_size: int) -> nn.Module:
 
 
 def trained(ddp: nn.Module, batch: Callable[[], Tensor], args: argparse.Namespace) -> Row:
-    """All steps; bytes and seconds of the second half."""
+    """Train; return bytes and seconds of the second half of the steps."""
     optimizer = torch.optim.AdamW(ddp.parameters(), lr=args.lr, betas=(0.9, 0.95))
     warm_up = max(1, args.steps // 20)
     pace = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: min((t + 1) / warm_up, 1 - t / args.steps))
@@ -141,35 +141,35 @@ def trained(ddp: nn.Module, batch: Callable[[], Tensor], args: argparse.Namespac
 
 
 def measured(args: argparse.Namespace, method: str, seed: int) -> Row:
-    """One method: its ranks in namespaces, what they tell as one row."""
+    """Measure one method with its ranks in namespaces; return what they report as one row."""
     cap = ("--rate", f"{args.mbit:g}mbit") if args.mbit else ()
     with network(args.ranks, *cap) as hosts, tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, f"{rank}.json") for rank in range(args.ranks)]
         words = [f"--{name.replace('_', '-')}={getattr(args, name)}" for name in SHARED]
         words += [f"--method={method}", f"--seed={seed}", f"--meet={hosts.address(0)}:29500"]
         together([hosts.inside(rank, command(rank, file, words)) for rank, file in enumerate(files)])
-        told = [json.loads(file.read_text()) for file in files]
+        reports = [json.loads(file.read_text()) for file in files]
     return {
         "method": method,
         "seed": seed,
         "mbit": args.mbit,
         **{name: getattr(args, name) for name in SHARED},
-        "params": told[0]["params"],
-        "mb_per_step": sum(row["mb_per_step"] for row in told) / args.ranks,
-        "step_s": max(row["step_s"] for row in told),
-        "train": sum(row["train"] for row in told) / args.ranks,
-        "val": told[0]["val"],
+        "params": reports[0]["params"],
+        "mb_per_step": sum(row["mb_per_step"] for row in reports) / args.ranks,
+        "step_s": max(row["step_s"] for row in reports),
+        "train": sum(row["train"] for row in reports) / args.ranks,
+        "val": reports[0]["val"],
     }
 
 
 def command(rank: int, file: Path, words: Sequence[str]) -> list[str]:
-    """One rank's."""
+    """Return the command of one rank."""
     settings = ["GLOO_SOCKET_IFNAME=eth0", "TORCH_CPP_LOG_LEVEL=ERROR"]
     return ["env", *settings, sys.executable, __file__, f"--rank={rank}", f"--json={file}", *words]
 
 
 def together(commands: Sequence[Sequence[str]]) -> None:
-    """Until all have ended; none of them goes on alone."""
+    """Wait until all ranks have ended; end all of them if one fails."""
     processes: list[subprocess.Popen] = []
     try:
         processes += (subprocess.Popen(words) for words in commands)
@@ -185,7 +185,7 @@ SHARED = ("ranks", "steps", "hidden", "layers", "batch", "seq_len", "lr")
 
 
 def beside_plain(row: Row, rows: list[Row]) -> Row:
-    """What a row says beside plain DDP's of the same seed; nothing where there is none."""
+    """Compare a row with that of plain DDP of the same seed; return nothing if there is no such row."""
     for other in rows:
         if (other["method"], other["seed"]) == ("plain", row["seed"]):
             return {
@@ -197,7 +197,7 @@ def beside_plain(row: Row, rows: list[Row]) -> Row:
 
 
 def main() -> None:
-    """Measure every row, print each as it comes."""
+    """Measure every row and print each as soon as it is measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--mbit", type=float, default=100.0)

@@ -1,10 +1,10 @@
-"""What the outer loop costs N virtual workers on one device, against the same inner steps run bare.
+"""Measure the cost of the outer loop for N virtual workers on one device, relative to the inner steps alone.
 
     .venv/bin/python scripts/bench_loop.py [--workers 8] [--rounds 4] [--repeats 5] [--json FILE] [option=value ...]
 
-Both sides run in this process, in turn, `repeats` times; the figure is the median of their ratios. Bare: one model, one
-optimizer, workers x rounds x H inner steps one after another. Loop: the workers as threads that take turns, rounds
-included. The same thread computes for both. Options are those of `outerloop train`.
+Both sides run in this process, in turn, `repeats` times; the figure is the median of their ratios. Bare: one model and
+one optimizer take workers x rounds x H inner steps in sequence. Loop: the workers are threads that take turns, rounds
+included. The same thread computes both. Options are those of `outerloop train`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 from omegaconf import DictConfig
-from rows import show
+from result_rows import show
 
 from outerloop.config import build, load
 from outerloop.exchange.inprocess import Hub
@@ -28,7 +28,7 @@ from outerloop.launcher.local_pool import SingleWorkerPool
 
 
 def trainers(settings: DictConfig) -> tuple[list[Trainer], SingleWorkerPool]:
-    """One trainer a worker, each with its own exchange of a hub, and the thread that computes for them."""
+    """Return one trainer per worker, each with its own exchange of a hub, and the thread that computes for all."""
     compute = SingleWorkerPool(settings.threads or torch.get_num_threads())
     torch.set_num_threads(1)
     corpus, hub = build.make(settings.data), Hub(settings.workers)
@@ -40,7 +40,7 @@ def trainers(settings: DictConfig) -> tuple[list[Trainer], SingleWorkerPool]:
 
 
 def bare_s(trainer: Trainer, steps: int) -> float:
-    """Seconds of inner steps alone: batch, forward, backward, clip, optimizer."""
+    """Return the seconds of inner steps alone: batch, forward, backward, clip, optimizer."""
     began = time.perf_counter()
     for _ in range(steps):
         for p in trainer.params:
@@ -51,14 +51,14 @@ def bare_s(trainer: Trainer, steps: int) -> float:
 
 
 def loop_s(team: list[Trainer], steps: int) -> float:
-    """Seconds of the same number of inner steps a worker, with the outer loop."""
+    """Return the seconds of the same number of inner steps per worker, with the outer loop."""
     began = time.perf_counter()
     train(team, steps)
     return time.perf_counter() - began
 
 
 def train(team: list[Trainer], steps: int) -> None:
-    """This many inner steps of each worker, as threads that take turns."""
+    """Take `steps` inner steps per worker, in threads that take turns."""
 
     def live(trainer: Trainer) -> None:
         keep_to(1)
@@ -87,7 +87,7 @@ def main() -> None:
     settings = load.load(["exchange=inprocess", "rounds=100000", f"workers={args.workers}", *args.options])
     team, compute = trainers(settings)
     steps = args.rounds * settings.schedule.sync_every
-    train(team, settings.schedule.sync_every)  # both sides are compiled, in the thread that runs them
+    train(team, settings.schedule.sync_every)  # compile both sides in the thread that runs them
     compute(bare_s, team[0], 1)
     rows = [(compute(bare_s, team[0], steps * args.workers), loop_s(team, steps)) for _ in range(args.repeats)]
     bare, loop = (statistics.median(side) for side in zip(*rows, strict=True))

@@ -1,13 +1,14 @@
-"""Recipes beside each other: the same tokens, model, data and tuning budget; workers as threads of one process.
+"""Compare recipes at equal tokens, model, data and tuning budget; workers are threads of one process.
 
     .venv/bin/python scripts/bench_recipes.py --runs FOLDER --json FILE [--cases ddp,diloco,...] [--sync-every 15,30]
         [--workers 4,8] [--seeds 0,1] [--lr 1e-3,2e-3,4e-3] [--tune-steps 900] [--inner-steps 3000] [--jobs 2]
         [option=value ...]
 
-First every case trains `tune-steps` steps at the first of the other settings with each learning rate; the one with the
-lowest validation loss is the case's. Then every case trains `inner-steps` steps a worker at every H, number of workers
-and seed; the sequences of all workers together stay the same. FILE holds a flat record a run; the same command goes on
-where it stopped, from FILE, and `outerloop report FOLDER` draws the runs. Options are those of `outerloop train`.
+First every case trains `tune-steps` steps with each learning rate, at the first H, number of workers and seed; the
+learning rate with the lowest validation loss is used for the case. Then every case trains `inner-steps` steps per
+worker at every H, number of workers and seed; the number of sequences per step of all workers together is the same.
+FILE holds one flat record per run. The same command continues an interrupted benchmark from FILE, and `outerloop report
+FOLDER` plots the runs. Options are those of `outerloop train`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from outerloop.launcher.supervisor import train
 from outerloop.state.checkpoint import write_atomically
 
 INPROCESS = "exchange=inprocess"
-MOMENTUM = "method.optimizer.momentum=0.6"  # for H < 100; .9 is the paper's, for H 500
+MOMENTUM = "method.optimizer.momentum=0.6"  # for H < 100; the paper uses 0.9, for H = 500
 FLOAT32 = ["~compress.large.values.dtype", "compress.large.values._target_=outerloop.compress.identity.Identity"]
 CASES = {
     "ddp": ["recipe=ddp", INPROCESS],
@@ -74,7 +75,7 @@ class Run:
 
 
 def train_one(run: Run, folder: Path, sequences: int, options: list[str]) -> Row:
-    """Train one case, or read what it left; its record."""
+    """Train one case, or read the results that it left; return its record."""
     rounds = run.inner_steps // run.sync_every
     often = max(1, rounds // 6)
     name = "-".join([run.case, f"h{run.sync_every}", f"w{run.workers}", f"lr{run.lr}", f"n{run.inner_steps}"])
@@ -89,19 +90,19 @@ def train_one(run: Run, folder: Path, sequences: int, options: list[str]) -> Row
 
 
 class Bench:
-    """The records so far, in FILE, and the processes that add to them."""
+    """Holds the records so far, in FILE, and starts the processes that add to them."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
         self.rows: list[Row] = json.loads(args.json.read_text()) if args.json.exists() else []
 
     def found(self, run: Run) -> Row | None:
-        """The record of a run that is done."""
+        """Return the record of a run, or None if it has not run."""
         wanted = asdict(run) | {"lr": float(run.lr)}
         return next((row for row in self.rows if row.items() >= wanted.items()), None)
 
     def work(self, runs: Iterable[Run]) -> None:
-        """Train what has no record yet, `jobs` at a time, each in a process of its own."""
+        """Train the runs that have no record yet, `jobs` at a time, each in its own process."""
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(self.args.jobs, mp_context=context, max_tasks_per_child=1) as pool:
             todo = [run for run in runs if not self.found(run)]
@@ -111,18 +112,18 @@ class Bench:
                 write_atomically(self.args.json, (json.dumps(self.rows, indent=1) + "\n").encode())
 
     def tuning(self, case: str) -> list[Run]:
-        """The short runs that choose a case's learning rate."""
+        """Return the short runs that choose a case's learning rate."""
         first = Run(case, h_of(case, self.args.sync_every[0]), self.args.workers[0], self.args.seeds[0], "", 0)
         return [Run(**asdict(first) | {"lr": lr, "inner_steps": self.args.tune_steps}) for lr in self.args.lr]
 
     def best_lr(self, case: str) -> str:
-        """The learning rate with the lowest loss in them."""
+        """Return the learning rate with the lowest loss in the short runs."""
         if len(self.args.lr) == 1:
             return self.args.lr[0]
         return min(self.tuning(case), key=lambda run: (self.found(run) or {})["val_loss"]).lr
 
     def published(self, case: str) -> list[Run]:
-        """The long runs of a case."""
+        """Return the long runs of a case."""
         hs = sorted({h_of(case, h) for h in self.args.sync_every})
         product = itertools.product(hs, self.args.workers, self.args.seeds)
         lr = self.best_lr(case)
@@ -131,17 +132,17 @@ class Bench:
 
 @cache
 def h_of(case: str, h: int) -> int:
-    """H of a case: that of the others, but 1 where the recipe meets after every inner step."""
+    """Return H of a case: `h`, but 1 if the recipe exchanges after every inner step."""
     return 1 if load.composed(CASES[case]).schedule.sync_every == 1 else h
 
 
 def numbers(text: str) -> list[int]:
-    """ "15,30" -> [15, 30]"""
+    """Parse "15,30" as [15, 30]."""
     return [int(word) for word in text.split(",")]
 
 
 def words(text: str) -> list[str]:
-    """ "a,b" -> ["a", "b"]"""
+    """Parse "a,b" as ["a", "b"]."""
     return text.split(",")
 
 
@@ -157,7 +158,7 @@ def main() -> None:
     parser.add_argument("--lr", type=words, default=["2e-3"])
     parser.add_argument("--tune-steps", type=int, default=600)
     parser.add_argument("--inner-steps", type=int, default=1200)
-    parser.add_argument("--sequences", type=int, default=32, help="of all workers together, in one inner step")
+    parser.add_argument("--sequences", type=int, default=32, help="of all workers together, per inner step")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("options", nargs="*")
     bench = Bench(args := parser.parse_intermixed_args())

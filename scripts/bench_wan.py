@@ -1,16 +1,16 @@
-"""Rounds over slow links, measured: N hosts as network namespaces (scripts/wan.sh), one `outerloop train` on each.
+"""Measure rounds over slow links: N hosts as network namespaces (scripts/wan.sh), one `outerloop train` on each.
 
     sudo .venv/bin/python scripts/bench_wan.py --hosts 4 --rates 100mbit --runs FOLDER --json FILE \\
         [--recipes sparseloco-delay sparseloco diloco-fp16] [--sync-every 30] [--delay 4] [--step-s 0.2] [OPTION...]
     sudo .venv/bin/python scripts/bench_wan.py --goodput --rates 20mbit 100mbit 1000mbit --json FILE
 
-Compression, transfer, agreement and landing are real, and so is training, on a few tokens a step. The time of an inner
-step is EMULATED: each is made to take --step-s (wan_pace.py), because the hosts share this machine's cores, where real
-ones have a GPU each. --step-s 0 lets the steps take what they take.
+Compression, transfer, consensus and landing are real, and so is training, with a few tokens per step. The time of an
+inner step is EMULATED: each is made to take --step-s (wan_pace.py), because the hosts share this machine's cores, while
+real ones have a GPU each. --step-s 0 does not delay the steps.
 
-Written: one flat row a configuration, medians over the hosts' rounds but the first two, and beside it in
-<FILE>.rounds.json one row a round and host. `inner_s`: seconds of one inner step as measured; `measured_round_s`: from
-one landing to the next, evaluations apart: compute_s + communication_s + others_s (see outerloop/inner/step_time.py).
+FILE gets one flat row per configuration, with medians over the hosts' rounds except the first two; <FILE>.rounds.json
+gets one row per round and host. `inner_s`: measured seconds of one inner step. `measured_round_s`: from one landing to
+the next without evaluations, compute_s + communication_s + others_s (see outerloop/inner/step_time.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import wan_goodput
 from faults_machine import COMMON, Machine
 from hydra.utils import get_class
 from namespaces import Network, network, ready_or_exit
-from rows import Row, show
+from result_rows import Row, show
 
 from outerloop.config import build, load
 from outerloop.report.units import parse_bandwidth, parse_seconds
@@ -38,7 +38,7 @@ from outerloop.types import UserError
 
 SCRIPTS = Path(__file__).absolute().parent
 SKIPPED = 2
-"""Rounds at the start: loops are compiled, connections are made."""
+"""Rounds at the start that are not counted: loops are compiled and connections made in them."""
 LATE = ["schedule.delay={delay}", "merge_local={merge_local}"]
 RECIPES = {
     "sparseloco": ["recipe=sparseloco"],
@@ -58,32 +58,32 @@ SECONDS = (*SPENT, "launch_s", "wait_s", "land_s")
 
 @dataclass
 class Host(Machine):
-    """A machine on a host of its own."""
+    """A machine on its own host."""
 
     network: Network = field(kw_only=True)
 
     def command(self, initial_peers: Any) -> list[str]:
-        """What a person would type on it."""
+        """Return the command that a user would run on it."""
         where = f"exchange.host={self.network.address(self.index)}"
         return self.network.inside(self.index, [*super().command(initial_peers), where])
 
     def environment(self) -> dict[str, str]:
-        """wan_pace can be imported."""
+        """Return an environment in which wan_pace can be imported."""
         return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(SCRIPTS), os.environ.get("PYTHONPATH")]))}
 
 
 def testbed(hosts: int, rate: str, delay_s: float) -> AbstractContextManager[Network]:
-    """Hosts that are gone at the end, and all that runs on them."""
+    """Return hosts that are removed at the end, with all processes on them."""
     return network(hosts, *(["--rate", f"{mbit(rate):g}mbit"] if mbit(rate) else []), *delayed(delay_s))
 
 
 def delayed(delay_s: float) -> list[str]:
-    """Options of links on which packets take so long."""
+    """Return the options for links that delay each packet."""
     return ["--delay", f"{1e3 * delay_s:g}ms"] if delay_s else []
 
 
 def options_of(recipe: str, args: argparse.Namespace) -> list[str]:
-    """The settings of one run."""
+    """Return the settings of one run."""
     chosen = [option.format(delay=args.delay, merge_local=args.merge_local) for option in RECIPES[recipe]]
     gather = GATHER if "exchange=swarm_gossip" not in chosen else []
     chosen += [f"exchange.peers={args.hosts}", f"rounds={args.rounds}", f"schedule.sync_every={args.sync_every}"]
@@ -93,7 +93,7 @@ def options_of(recipe: str, args: argparse.Namespace) -> list[str]:
 
 
 def train(hosts: list[Host]) -> None:
-    """From the first start to the last end. Raises RuntimeError when one of them fails, TimeoutError."""
+    """Train from the first start to the last end. Raises RuntimeError if a host fails, TimeoutError after LIMIT_S."""
     ends_s = time.monotonic() + LIMIT_S
     hosts[0].start([])
     while not all(host.finished for host in hosts):
@@ -109,7 +109,7 @@ def train(hosts: list[Host]) -> None:
 
 
 def rounds_of(host: Host) -> list[Row]:
-    """Of each round what it cost this host. Several fragments that landed in one round count together."""
+    """Return what each round cost this host. Fragments that landed in the same round count together."""
     host.poll()
     rows = [row for row in host.rows if row["event"] == "round"]
     of_round = {number: [row for row in rows if row["round"] == number] for number in {row["round"] for row in rows}}
@@ -122,7 +122,7 @@ def rounds_of(host: Host) -> list[Row]:
 
 
 def measured(recipe: str, rate: str, args: argparse.Namespace) -> tuple[Row, list[Row]]:
-    """One configuration: its row, and those of its rounds."""
+    """Measure one configuration; return its row and those of its rounds."""
     folder = args.runs.absolute() / f"{recipe}-{rate}-{args.hosts}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -136,7 +136,7 @@ def measured(recipe: str, rate: str, args: argparse.Namespace) -> tuple[Row, lis
 
 
 def row_of(recipe: str, rate: str, args: argparse.Namespace, rounds: list[Row], summaries: list[Row]) -> Row:
-    """The medians, and what they are of."""
+    """Return the medians of a configuration, and its settings."""
     counted = [row for row in rounds if row["round"] > SKIPPED]
     settings = load.load([*COMMON, *options_of(recipe, args)])
     schedule = build.make(settings.schedule)
@@ -168,7 +168,7 @@ def row_of(recipe: str, rate: str, args: argparse.Namespace, rounds: list[Row], 
 
 
 def goodput(rate: str, args: argparse.Namespace) -> Row:
-    """Transfers of about --seconds at that rate, the fastest of --times."""
+    """Return the fastest of --times transfers that take about --seconds at that rate."""
     cap = mbit(rate)
     size = int(min(args.most_megabytes * 1e6, (cap or 8000.0) * 1e6 / 8 * args.seconds))
     with testbed(2, rate, args.link_delay) as net:
@@ -178,28 +178,28 @@ def goodput(rate: str, args: argparse.Namespace) -> Row:
 
 
 def mbit(rate: str) -> float | None:
-    """ "100mbit" -> 100; None for "none". Raises UserError."""
+    """Parse "100mbit" as 100, and "none" as None. Raises UserError."""
     return None if rate == "none" else parse_bandwidth(rate, "--rates") * 1e-6
 
 
 def parsed() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, required=True, metavar="FILE")
     parser.add_argument("--runs", type=Path, default=Path("runs/wan"), metavar="FOLDER")
     parser.add_argument("--hosts", type=int, default=4)
-    parser.add_argument("--rates", nargs="+", default=["100mbit"], help="of each host's link; none: no cap")
-    parser.add_argument("--link-delay", default="0ms", help="of each packet, where the kernel has netem")
+    parser.add_argument("--rates", nargs="+", default=["100mbit"], help="rate of each host's link; none: no cap")
+    parser.add_argument("--link-delay", default="0ms", help="delay of each packet; needs the kernel's netem")
     parser.add_argument(
         "--recipes", nargs="+", choices=RECIPES, default=["sparseloco-delay", "sparseloco", "diloco-fp16"]
     )
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--sync-every", type=int, default=30)
-    parser.add_argument("--delay", type=int, default=4, help="inner steps, where a recipe lands late")
-    parser.add_argument("--merge-local", default="carry", help="where a recipe lands late")
-    parser.add_argument("--step-s", type=float, default=0.2, help="seconds that an inner step is made to take")
-    parser.add_argument("--goodput", action="store_true", help="one payload from host to host, no training")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of a transfer")
+    parser.add_argument("--delay", type=int, default=4, help="inner steps, for recipes that land late")
+    parser.add_argument("--merge-local", default="carry", help="for recipes that land late")
+    parser.add_argument("--step-s", type=float, default=0.2, help="emulated seconds of an inner step")
+    parser.add_argument("--goodput", action="store_true", help="transfer one payload between two hosts; do not train")
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of a transfer")
     parser.add_argument("--times", type=int, default=2)
     parser.add_argument("--most-megabytes", type=float, default=500.0)
     parser.add_argument("options", nargs="*")
@@ -213,7 +213,7 @@ def parsed() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure, write after every configuration, print one line for each."""
+    """Measure; write the rows and print a line after every configuration."""
     args, rows, rounds = parsed(), [], []
     ready_or_exit(*delayed(args.link_delay))
     for rate in args.rates:

@@ -1,13 +1,13 @@
-"""The planner against rounds that were measured: predicted seconds a round, beside them the measured ones.
+"""Compare the planner's predicted seconds per round with measured ones.
 
     .venv/bin/python scripts/check_plan.py --rows FILE [--machine-mbit 1064] [--json FILE]
 
 A row is a flat record: peers, mbit (of every link, both ways), delay_ms (one way), exchange (gather or gossip),
 fragments, payload_bytes (all fragments of a round together), inner_s (of one inner step), sync_every, method,
-measured_round_s; where they are known delay_steps, launch_s and land_s. Time of an inner step, of launching and of
-landing are what the planner is told. Rows without a cap are left out: there the processors decide. They do at high
-caps as well where hosts share a machine: --machine-mbit is what all of them carry together then (bench_gather.py: all
-bytes over the seconds that they move), else each has what a host has.
+measured_round_s; if known also delay_steps, launch_s and land_s. The planner gets the measured times of an inner step,
+a launch and a landing. Rows without a rate cap are skipped, because the CPU is the bottleneck there. It also is at high
+caps if the hosts share a machine: --machine-mbit is then the rate of all hosts together (bench_gather.py: all bytes
+over the seconds of their transfer); by default each host has that of a whole machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import math
 from pathlib import Path
 from statistics import median
 
-from rows import Row, show
+from result_rows import Row, show
 
 from outerloop.plan.forecast import outlook
 from outerloop.plan.links import HOST_BITS, links_of
@@ -26,7 +26,7 @@ from outerloop.plan.scenario import Fleet, Method
 
 
 def predicted_s(row: Row, machine_bits: float) -> float:
-    """Seconds a round, by the plan, of hosts that carry so many bits/s together."""
+    """Return the planned seconds per round of hosts that together transfer at most `machine_bits` bits/s."""
     fragments = row["fragments"]
     codec_s = row.get("launch_s", 0.0) + row.get("land_s", 0.0)
     method = Method(
@@ -50,18 +50,18 @@ def predicted_s(row: Row, machine_bits: float) -> float:
 
 
 def compared(rows: list[Row], machine_bits: float = math.inf) -> list[Row]:
-    """Predicted and measured, and their ratio."""
+    """Return the predicted and the measured seconds of each row, and their ratio."""
     kept = ("method", "peers", "mbit", "delay_ms", "payload_bytes", "sync_every", "delay_steps", "measured_round_s")
     found = []
     for row in (row for row in rows if row["mbit"]):
-        told = predicted_s(row, machine_bits)
+        predicted = predicted_s(row, machine_bits)
         one = {name: row[name] for name in kept if name in row}
-        found.append(one | {"predicted_round_s": told, "ratio": told / row["measured_round_s"]})
+        found.append(one | {"predicted_round_s": predicted, "ratio": predicted / row["measured_round_s"]})
     return found
 
 
 def main() -> None:
-    """One line a row, then how far off they are."""
+    """Print one line per row, then how far off the predictions are."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=Path, required=True, metavar="FILE")
     parser.add_argument("--machine-mbit", type=float, default=math.inf)

@@ -1,17 +1,18 @@
-"""The planner against what was printed or measured elsewhere: Gbit/s for a utilization, pair and tree, four hosts.
+"""Compare the planner with published and measured figures: Gbit/s for a utilization, pair and tree, four hosts.
 
     .venv/bin/python scripts/check_published.py
 
 Streaming DiLoCo (arXiv 2501.18512), Gbit/s for 95 % utilization at H 100. The sizes, step times and layers are the
-paper's, all rounded; so are its results: those of three digits lie on a grid of 50 from .1 to 1,000 Gbit/s, each 1.21
-times the one before, so a printed number may be 21 % from the true one. What it does not print we set alike for all
-nine rows: 16 bits a parameter, counted once; reductions run beside the backward pass (its authors' calculator says so),
-two thirds of a step; streaming sends fragments of three layers in 4 bits, and lands them one step later.
+paper's, all rounded. So are its results: those of three digits are on a grid of 50 values from 0.1 to 1,000 Gbit/s,
+each 1.21 times the previous one, so a printed number may be 21 % off the true one. What the paper does not print is the
+same in all nine rows: 16 bits per parameter, counted once; reductions overlap with the backward pass, as in its
+authors' calculator, which is two thirds of a step; streaming sends fragments of three layers in 4 bits and lands them
+one step later.
 
 NoLoCo (arXiv 2506.10911): a pair takes 2 t, a tree 2 t log2(P), t one message.
 
-Four hosts as network namespaces on a bridge (tc tbf, round trip 1.8 ms), each pulls the payloads of the three others:
-what a prototype of this swarm took, lowest and highest of several.
+Four hosts as network namespaces on a bridge (tc tbf, round trip 1.8 ms): each pulls the payloads of the three others.
+Measured with a prototype of this swarm, lowest and highest of several runs.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SHARE, SYNC_EVERY, BACKWARD, FRAGMENT_LAYERS, GRID = 0.95, 100, 2 / 3, 3, 10 ** 
 
 @dataclass(frozen=True)
 class Size:
-    """One model of the table, and Gbit/s as printed for data parallel, DiLoCo, streaming with overlap and 4 bits."""
+    """One model of the table, and the printed Gbit/s for data parallel, DiLoCo, and streaming with overlap and 4 bits."""
 
     name: str
     params: float
@@ -37,7 +38,7 @@ class Size:
     printed: tuple[float, float, float]
 
     def planned(self) -> tuple[float, float, float]:
-        """The same three from the planner."""
+        """Return the planned Gbit/s for the same three methods."""
         fragments, backward_s = self.layers / FRAGMENT_LAYERS, BACKWARD * self.step_s
         compute_s = SYNC_EVERY * self.step_s
         every_step = bandwidth_for(SHARE, bits=16 * self.params, compute_s=self.step_s, hidden_s=backward_s)
@@ -57,24 +58,24 @@ SIZES = (
     Size("100B", 1e11, 108, 4.9, (391, 49.4, 1.1)),
 )
 HOSTS = ((100, 10.0, 2.67, 2.89), (20, 3.0, 4.3, 4.5))
-"""Mbit/s, megabytes, seconds from and to."""
+"""Mbit/s, megabytes, lowest and highest measured seconds."""
 METHODS = ("data parallel", "diloco", "streaming, overlap, 4 bits")
 
 
 def table() -> Iterator[tuple[str, str, float, float]]:
-    """Size, method, Gbit/s as printed and as planned."""
+    """Yield size, method, printed and planned Gbit/s."""
     for size in SIZES:
         for method, printed, planned in zip(METHODS, size.printed, size.planned(), strict=True):
             yield size.name, method, printed, planned
 
 
 def gathered_s(mbit: float, megabytes: float) -> float:
-    """Seconds of such a gather, planned."""
+    """Return the planned seconds of a gather between four such hosts."""
     return gather_s(links_of(mbit * 1e6, mbit * 1e6, 0.9e-3), megabytes * 1e6, 4)
 
 
 def main() -> None:
-    """All three tables."""
+    """Print all three tables."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print("| Gbit/s for 95 % | printed | planned | ratio |\n| --- | --- | --- | --- |")
     for size, method, printed, planned in table():

@@ -1,4 +1,4 @@
-"""One model's worth of tensors for bench_compress.py, on the route of a training run, and the yardstick beside it."""
+"""Build one model's tensors for bench_compress.py on the pipeline of a training run, and the lower bound's loops."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ ROUND = 10**6
 
 @njit(nogil=True)
 def read_three(slow, fast, residual, first, last, out):
-    """The bytes of a launch, into 64 sums side by side: one alone would wait for its own additions."""
+    """Read the bytes of a launch into 64 independent sums, because each addition to a single sum waits for the last
+    one.
+    """
     lanes = np.zeros(64, np.float32)
     for block in range(first, last - 63, 64):
         x, y, z = slow[block : block + 64], fast[block : block + 64], residual[block : block + 64]
@@ -41,10 +43,10 @@ def read_three(slow, fast, residual, first, last, out):
 
 @njit(nogil=True)
 def write_three(slow, fast, residual, first, last):
-    """The bytes of a landing, a chunk at a time.
+    """Read and write the bytes of a landing, chunk by chunk.
 
-    One loop over all three takes twice as long, and four times where they lie a multiple of 4 KiB apart: then what it
-    loads looks to the machine like what it has just stored.
+    One loop over all three arrays takes twice as long, and four times as long if their addresses differ by a multiple
+    of 4 KiB: then the CPU takes a load for one from a preceding store.
     """
     for start in range(first, last, CHUNK):
         stop = min(start + CHUNK, last)
@@ -66,18 +68,18 @@ class Piece:
         self.fast = self.slow.clone()
 
     def bare_launch(self) -> None:
-        """The bytes of a launch."""
+        """Move the bytes of a launch."""
         arrays = [x.numpy() for x in (self.slow, self.fast, self.residual)]
         share(lambda a, b: read_three(*arrays, a, b, self.sink), len(self.slow), values=len(self.slow))
 
     def bare_land(self) -> None:
-        """The bytes of a landing."""
+        """Move the bytes of a landing."""
         arrays = [x.numpy() for x in (self.slow, self.fast, self.residual)]
         share(lambda a, b: write_three(*arrays, a, b), len(self.slow), values=len(self.slow))
 
 
 class Case:
-    """One model's worth of tensors, PIECE values each, on the route that a training run takes."""
+    """One model's tensors, of PIECE values each, and the pipeline that a training run uses for them."""
 
     def __init__(self, kind: str, params: int, k: int, payloads: int, real: Tensor | None) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -92,7 +94,7 @@ class Case:
         self.combined = self.combine()
 
     def fused(self) -> FusedPipeline:
-        """Top-k, error feedback, mean over senders, plain SGD."""
+        """Return the pipeline for top-k, error feedback, mean over senders and plain SGD."""
         feedback, payload = ErrorFeedback(beta=BETA), UpdateCodec(self.topk, seed=0)
         for name, piece in self.pieces.items():
             feedback.residual.put(name, piece.residual)
@@ -104,7 +106,7 @@ class Case:
         return FusedPipeline(plain, aside=False)
 
     def message(self, peer: str, kind: str, generator: torch.Generator, real: Tensor | None) -> wire.Message:
-        """What one peer sends, of noise of its own; a tensor at a time."""
+        """Return the message of one peer, encoded from its own noise, one tensor at a time."""
         header = wire.Header(round=ROUND, fragment=0, samples=1, schema=0, slow=0, peer=peer)
         parts = {}
         for name, slow in self.slow.items():
@@ -112,34 +114,34 @@ class Case:
         return wire.Message(header, parts)
 
     def launch(self) -> dict[str, Parts]:
-        """slow, fast, residual -> one payload."""
+        """Encode one payload from slow, fast and residual."""
         return self.route.launch(ROUND, self.slow, self.fast).parts
 
     def combine(self) -> dict[str, SparseUpdates]:
-        """All payloads -> positions and values."""
+        """Decode all payloads into positions and values."""
         return self.route.combine(self.messages, self.slow)
 
     def apply(self) -> None:
-        """Positions and values into residual, slow and fast weights."""
+        """Apply positions and values to residual, slow and fast weights."""
         self.route.land(self.combined, self.messages, self.slow, self.fast, counted=True)
 
     def decode_apply(self) -> None:
-        """All payloads into the three."""
+        """Decode all payloads and apply them."""
         self.route.land(self.combine(), self.messages, self.slow, self.fast, counted=True)
 
     def step(self) -> None:
-        """A whole outer step but for the network."""
+        """Run a whole outer step, except for the network."""
         self.launch()
         self.decode_apply()
 
     def each(self, work: Callable[[Piece], Any]) -> None:
-        """One piece after the other."""
+        """Do `work` for one piece after another."""
         for piece in self.pieces.values():
             work(piece)
 
 
 def noise(kind: str, params: int, generator: torch.Generator, real: Tensor | None) -> Tensor:
-    """x of one peer."""
+    """Return the x of one peer."""
     if kind == "real":
         assert real is not None
         shift = int(torch.randint(len(real), (1,), generator=generator)) // CHUNK * CHUNK

@@ -1,4 +1,4 @@
-"""Other implementations for bench_compress.py, as they lie in a folder; nothing of them is in this repository."""
+"""Run other implementations for bench_compress.py, from a folder of the user's: this repository has no copy of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hivemind.compression import CompressionInfo, Float16Compression
 
 
 def peer_sides(folder: Path | None) -> dict[str, Callable[[Case], Any]]:
-    """Other implementations by name; those that end in _step do a whole outer step, the others a launch."""
+    """Return other implementations by name. Names that end in _step do a whole outer step, the others a launch."""
     sides: dict[str, Callable[[Case], Any]] = {"hivemind_fp16": lambda case: case.each(hivemind_fp16)}
     if folder is None:
         return sides
@@ -37,7 +37,7 @@ def peer_sides(folder: Path | None) -> dict[str, Callable[[Case], Any]]:
 
 
 def templar_feedback(codec: Any, k: int, piece: Piece) -> tuple:
-    """Their launch: decay and add, compress, decompress, subtract; in a copy of the buffer."""
+    """Run Templar's launch: decay and add, compress, decompress, subtract; in a copy of the buffer."""
     buffer = piece.residual * BETA
     buffer.add_(piece.slow - piece.fast)
     rows_CL = buffer[: len(buffer) // CHUNK * CHUNK].view(-1, CHUNK)
@@ -47,7 +47,7 @@ def templar_feedback(codec: Any, k: int, piece: Piece) -> tuple:
 
 
 def templar_step(codec: Any, k: int, peers: int, piece: Piece) -> None:
-    """Their whole outer step: the launch above, all payloads decompressed together, SGD, and a copy back."""
+    """Run Templar's outer step: the launch above, decompression of all payloads together, SGD, and a copy back."""
     index, value, shape, total, quantized = templar_feedback(codec, k, piece)
     mean = codec.batch_decompress(
         torch.empty(shape), [index] * peers, [value] * peers, shape, total, [quantized] * peers
@@ -57,11 +57,11 @@ def templar_step(codec: Any, k: int, peers: int, piece: Piece) -> None:
 
 
 def demo_compress(codec: Any, k: int, piece: Piece) -> None:
-    """Their local step without the cosine transform: top-k of every block and its decompression."""
+    """Run DeMo's local step without the cosine transform: top-k of every block and its decompression."""
     x_CL = piece.residual[: len(piece.residual) // CHUNK * CHUNK].view(-1, CHUNK)
     codec.decompress(x_CL, *codec.compress(x_CL, k))
 
 
 def hivemind_fp16(piece: Piece) -> None:
-    """A dense codec of hivemind's averager."""
+    """Compress with a dense codec of hivemind's averager."""
     Float16Compression().compress(piece.residual, CompressionInfo.from_tensor(piece.residual))

@@ -1,4 +1,4 @@
-"""Which faults there are in bench_faults.py, and how often each comes."""
+"""The faults of bench_faults.py and their frequencies."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ KINDS = {
     "slow": 1,
     "join": 1,
 }
-"""Times in a deck of twenty."""
+"""Number of cards in a deck of twenty."""
 LASTS_S = {
     "kill": (2.0, 10.0),
     "freeze": (5.0, 40.0),
     "interrupt": (2.0, 10.0),
     **dict.fromkeys(("corrupt", "garbled", "oversized", "slow"), (10.0, 30.0)),
 }
-"""Shortest and longest."""
+"""Shortest and longest duration in seconds."""
 MISBEHAVIOURS = ("corrupt", "garbled", "oversized", "slow")
 
 
 class Deck:
-    """Kinds in a random order that has each as often as it shall come, however few are drawn."""
+    """A shuffled deck of fault kinds, refilled when empty, so that frequencies hold even after few draws."""
 
     def __init__(self, kinds: Collection[str], rng: random.Random) -> None:
         self._kinds, self._random = list(kinds), rng
         self._left: list[str] = []
 
     def draw(self) -> str:
-        """The next fault."""
+        """Return the next fault."""
         if not self._left:
             self._left = [kind for kind in self._kinds for _ in range(KINDS[kind])]
             self._random.shuffle(self._left)

@@ -1,4 +1,4 @@
-"""One machine of bench_faults.py: an `outerloop train` of its own, what it tells, and what can be done to it."""
+"""One machine of bench_faults.py: a separate `outerloop train`, its metrics, and the faults that can hit it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 
 def free_port() -> int:
-    """One that nobody listens on now."""
+    """Return a TCP port that nothing listens on now."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return one.getsockname()[1]
@@ -35,7 +35,7 @@ def free_port() -> int:
 
 @dataclass
 class Machine:
-    """One worker with its run directory, and what it has told so far."""
+    """One worker with its run directory, and the metrics rows read from it."""
 
     index: int
     folder: Path
@@ -47,19 +47,19 @@ class Machine:
     down_until: float = 0.0
     frozen: set[int] = field(default_factory=set)
     suffered: str = ""
-    """The kind of the fault that shall have ended it, until it starts again."""
+    """The kind of the fault that should have ended it, until it is restarted."""
     misbehaves: str = ""
     sockets: set[Path] = field(default_factory=set)
-    """Folders of the daemons that were killed or frozen."""
+    """Socket folders of the daemons that were killed or frozen."""
 
     def command(self, initial_peers: Iterable[str]) -> list[str]:
-        """What a person would type on it."""
+        """Return the command that a user would run on it."""
         where = [f"run_dir={self.folder}", f"exchange.port={self.port}"]
         peers = f"exchange.initial_peers=[{','.join(initial_peers)}]"
         return [sys.executable, "-m", "outerloop", "train", *COMMON, *self.options, *where, peers]
 
     def start(self, initial_peers: Iterable[str]) -> None:
-        """Its command; what it prints goes to a file beside its run directory."""
+        """Start its command; the output goes to a .txt file next to its run directory."""
         self.read, self.suffered = 0, ""
         with self.folder.with_suffix(".txt").open("ab") as log, heeding_ctrl_c():
             self.process = subprocess.Popen(
@@ -67,7 +67,7 @@ class Machine:
             )
 
     def environment(self) -> dict[str, str]:
-        """Its workers can be made to misbehave."""
+        """Return an environment in which its workers can be made to misbehave."""
         path = os.pathsep.join(filter(None, [str(FAULTY), os.environ.get("PYTHONPATH")]))
         return {**os.environ, "PYTHONPATH": path, MISBEHAVE: str(self._misbehaviour)}
 
@@ -76,17 +76,17 @@ class Machine:
         return self.folder.with_suffix(".misbehaves")
 
     def misbehave(self, how: str) -> None:
-        """From now on; empty: no more."""
+        """Make it misbehave in this way from now on; an empty string ends that."""
         self.misbehaves = how
         checkpoint.write_atomically(self._misbehaviour, how.encode())
 
     def poll(self) -> list[Row]:
-        """Rows that came since, with the time at which they were seen."""
+        """Return the rows that were added, each with the time at which it was read."""
         try:
             text = (self.folder / "metrics.jsonl").read_bytes()
         except FileNotFoundError:
             return []
-        if len(text) < self.read:  # a run that goes on begins the file anew, with its earlier rows
+        if len(text) < self.read:  # a resumed run rewrites the file, with its earlier rows
             self.read = 0
         whole = text[self.read : text.rfind(b"\n") + 1]
         self.read += len(whole)
@@ -96,27 +96,27 @@ class Machine:
 
     @property
     def address(self) -> str | None:
-        """Where others find it, once it has told."""
-        told = [row for row in self.rows if row["event"] == "address"]
-        return told[-1]["addresses"][0] if told else None
+        """Return the address that it has published, or None."""
+        published = [row for row in self.rows if row["event"] == "address"]
+        return published[-1]["addresses"][0] if published else None
 
     @property
     def ended(self) -> bool:
-        """Whether its command is over, however."""
+        """Return whether its command has ended, with or without an error."""
         return self.process is not None and self.process.poll() is not None
 
     @property
     def finished(self) -> bool:
-        """Whether it has trained to the end."""
+        """Return whether it has trained to the end."""
         return self.ended and (self.folder / "summary.json").exists()
 
     def interrupt(self) -> None:
-        """Ctrl-C, which its command hears and its workers do not."""
+        """Send Ctrl-C to its command, as a terminal would."""
         assert self.process
         self.process.send_signal(signal.SIGINT)
 
     def signal(self, number: int) -> set[int]:
-        """To all of its processes at once."""
+        """Send a signal to all of its processes at once, and return them."""
         pids = self.processes()
         self.sockets |= folders_of_sockets(pids)
         for pid in pids:
@@ -125,20 +125,22 @@ class Machine:
         return pids
 
     def thaw(self) -> None:
-        """What was frozen goes on."""
+        """Continue the frozen processes."""
         for pid in self.frozen & self.processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
         self.frozen = set()
 
     def processes(self) -> set[int]:
-        """Its command and all that came of it."""
+        """Return its command's process and all that this has started."""
         return processes_of(lambda argument: argument == f"run_dir={self.folder}")
 
 
 @contextmanager
 def heeding_ctrl_c() -> Iterator[None]:
-    """What starts here heeds SIGINT even where this process does not: a shell's `&` makes it be ignored, for good."""
+    """Let processes started in this block receive SIGINT, which a shell's `&` makes this process and its children
+    ignore.
+    """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
@@ -147,7 +149,7 @@ def heeding_ctrl_c() -> Iterator[None]:
 
 
 def processes_of(belongs: Callable[[str], bool]) -> set[int]:
-    """All processes with an argument that belongs, this one apart, and all their descendants."""
+    """Return all processes but this one with an argument for which `belongs` is true, and all their descendants."""
     parents, found = {}, set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -165,7 +167,7 @@ def processes_of(belongs: Callable[[str], bool]) -> set[int]:
 
 
 def folders_of_sockets(pids: Iterable[int]) -> set[Path]:
-    """Where the daemons among these processes listen to their workers."""
+    """Return the socket folders of the daemons among these processes."""
     found = set()
     for pid in pids:
         with suppress(OSError):
@@ -175,8 +177,9 @@ def folders_of_sockets(pids: Iterable[int]) -> set[Path]:
 
 
 def left_behind(folder: Path, sockets: Iterable[Path] = ()) -> Row:
-    """Processes that name something in the folder, of these folders those that are there, shared memory of anybody;
-    counted after a pause."""
+    """Count, after a pause, what is left: processes that name the folder, of these socket folders those that exist, and
+    shared memory segments of any process.
+    """
     time.sleep(3)
     return {
         "processes": len(processes_of(lambda argument: f"{folder}/" in f"{argument}/")),

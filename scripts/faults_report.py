@@ -1,6 +1,6 @@
-"""The record of a run of bench_faults.py, from the rows of its machines, and two records beside each other.
+"""Compute the record of a run of bench_faults.py from the metrics of its machines, and compare two records.
 
-.venv/bin/python scripts/faults_report.py FILE...    what kills cost, round by round, of published records
+.venv/bin/python scripts/faults_report.py FILE...     print what each kill cost, from published records
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from faults_deck import KINDS, MISBEHAVIOURS
 
 Row = dict[str, Any]
 OVER = ("thawed", "behaves again", "kill", "interrupt")
-"""Events after which a machine is neither frozen nor of no use to others."""
+"""Events after which a machine is neither frozen nor sends unusable payloads."""
 
 
 def report(machines: Sequence[Sequence[Row]], first_seen: dict[int, float], events: list[Row]) -> Row:
-    """All that the machines told, when each round was first landed, what happened when."""
+    """Return the record: metrics of all machines, the time at which each round first landed, and the events."""
     numbers = sorted(first_seen)
     seconds = [first_seen[number] - first_seen[numbers[0]] for number in numbers]
     gaps = [b - a for a, b in pairwise(seconds)]
@@ -45,10 +45,10 @@ def report(machines: Sequence[Sequence[Row]], first_seen: dict[int, float], even
 
 
 def fault_costs_s(seconds: list[float], events: list[Row]) -> dict[str, list[float]]:
-    """By kind of fault: how much longer than as many median rounds it took from its round to that of the next fault.
+    """Return by kind of fault how much longer the rounds until the next fault took than as many median rounds.
 
-    Not its round alone: a fault that comes late in a round is felt in the next one, a freeze maybe in several, and
-    all have to wait again when who was down comes back.
+    The round of the fault is not enough: a fault late in a round delays the next one, a freeze possibly several, and
+    all wait again when the machine returns.
     """
     usual, costs = statistics.median(b - a for a, b in pairwise(seconds)), defaultdict(list)
     faults = [event for event in events if event["kind"] in KINDS and event["s"] < seconds[-1]]
@@ -59,8 +59,11 @@ def fault_costs_s(seconds: list[float], events: list[Row]) -> dict[str, list[flo
 
 
 def kill_costs_s(record: Row) -> dict[str, list[float]]:
-    """Of every kill the longer of the two rounds that it fell into, less the median round: those "alone" and those
-    "beside" another machine that was frozen, or whose payloads were of no use, in one of these rounds."""
+    """Return the cost of each kill: the longer of the two rounds that it fell into, minus the median round.
+
+    The list `alone` holds the kills during which no other machine was frozen or sent unusable payloads, `beside` the
+    rest.
+    """
     ends, spells = record["round_seen_s"], list(bad_spells(record["events"]))
     costs: dict[str, list[float]] = {"alone": [], "beside": []}
     for event in record["events"]:
@@ -74,7 +77,7 @@ def kill_costs_s(record: Row) -> dict[str, list[float]]:
 
 
 def bad_spells(events: list[Row]) -> Iterator[tuple[float, float]]:
-    """From when to when each machine was frozen, or gave payloads that are of no use."""
+    """Yield start and end of each period in which a machine was frozen or sent unusable payloads."""
     for i, event in enumerate(events):
         if event["kind"] in ("freeze", *MISBEHAVIOURS):
             later = (one for one in events[i + 1 :] if one["machine"] == event["machine"])
@@ -82,7 +85,7 @@ def bad_spells(events: list[Row]) -> Iterator[tuple[float, float]]:
 
 
 def differing(landed: list[Row]) -> list[int]:
-    """Rounds after which two machines told different hashes of their slow weights."""
+    """Return the rounds after which two machines had different hashes of their slow weights."""
     seen: dict[tuple[int, int], set[str]] = defaultdict(set)
     for row in landed:
         seen[row["round"], row["fragment"]].add(row["slow_hash"])
@@ -90,7 +93,10 @@ def differing(landed: list[Row]) -> list[int]:
 
 
 def contributed(landed: list[Row], numbers: list[int]) -> list[int]:
-    """Payloads that took part, summed up to each round; of a round in fragments those of the last one."""
+    """Return the cumulative number of included payloads by round.
+
+    Fragments of a round count once, as the last of them.
+    """
     peers = {(row["round"], row["fragment"]): row["peers"] for row in landed}
     by_round = {number: peers[number, fragment] for number, fragment in sorted(peers)}
     sums, total = [], 0
@@ -101,12 +107,12 @@ def contributed(landed: list[Row], numbers: list[int]) -> list[int]:
 
 
 def losses(rows: Sequence[Row]) -> dict[int, float]:
-    """Validation loss by round."""
+    """Return the validation loss by round."""
     return {row["round"]: row["val_loss"] for row in rows if row["event"] == "validation"}
 
 
 def loss_at(record: Row, contributed: int) -> float:
-    """Mean over machines of the loss when so many payloads had taken part, between the evaluations around it."""
+    """Return the loss at a number of contributed payloads: the mean over machines, interpolated between evaluations."""
     curve = defaultdict(list)
     for number, loss in ((int(n), loss) for table in record["losses"] for n, loss in table.items()):
         if number:
@@ -119,13 +125,13 @@ def loss_at(record: Row, contributed: int) -> float:
 
 
 def compared(fire: Row, calm: Row) -> Row:
-    """The losses of two runs at equal contributed payloads."""
+    """Return the losses of two runs at equal contributed payloads."""
     at = min(fire["contributed"][-1], calm["contributed"][-1])
     return {"loss": loss_at(fire, at), "calm_loss": loss_at(calm, at), "compared_at": at}
 
 
 def main() -> None:
-    """How many kills, their median and longest cost."""
+    """Print the number of kills, their median and their longest cost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", metavar="FILE")
     for name in parser.parse_args().files:

@@ -1,4 +1,4 @@
-"""The swarm of bench_faults.py: its machines, its rounds and its faults, from the first start to the last finish."""
+"""Run the swarm of bench_faults.py: start its machines, follow its rounds and inject faults until all have finished."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from faults_machine import Machine, Row
 
 POLL_S = 0.2
 LEAVES_S = 10
-"""More for one that has not ended when it should have."""
+"""Extra seconds for a machine that has not ended when it should have."""
 CALM_S = 60
-"""Without faults, at the end: who is down must be back before the others have finished and left."""
+"""Seconds without faults at the end: a machine that is down must be back before the others finish and leave."""
 
 
 class Swarm:
     """All machines of one run.
 
     Args:
-        folder: of the run directories; emptied.
+        folder: holds the run directories; it is emptied first.
         workers, rounds, options: of the training run.
-        faults: kinds, of which one befalls a machine about every `every_s` seconds, drawn from `seed`; none: calm.
-        patience_s: seconds without a round that end the run.
-        joins: how many machines may join late.
+        faults: kinds; about every `every_s` seconds one, drawn with `seed`, hits a machine. Empty: no faults.
+        patience_s: the run is aborted after this many seconds without a round.
+        joins: number of machines that may join late.
     """
 
     def __init__(
@@ -59,7 +59,10 @@ class Swarm:
         self.next_fault = float("inf")
 
     def run(self) -> None:
-        """Start all, inject faults, follow until all have finished. Raises TimeoutError when nothing goes on."""
+        """Start all, inject faults, and follow until all have finished.
+
+        Raises TimeoutError if the swarm stops making progress.
+        """
         self.form()
         self.next_fault = time.monotonic() + self.every_s
         while not all(machine.finished for machine in self.machines):
@@ -74,17 +77,17 @@ class Swarm:
         self.until(lambda: bool(self.first_seen), limit_s=300)
 
     def step(self) -> None:
-        """Follow for a moment. Raises TimeoutError when no round has landed for too long."""
+        """Follow for POLL_S. Raises TimeoutError if no round has landed for `patience_s`."""
         self.look()
         for machine in self.machines:
             self.recover(machine)
         self.strike()
         if time.monotonic() - max(self.first_seen.values()) > self.patience_s:
-            raise TimeoutError(f"nothing for {self.patience_s:g} s; see {self.folder}")
+            raise TimeoutError(f"no round landed for {self.patience_s:g} s; see {self.folder}")
         time.sleep(POLL_S)
 
     def until(self, condition: Callable[[], bool], *, limit_s: float) -> None:
-        """Follow. Raises TimeoutError."""
+        """Follow until the condition holds. Raises TimeoutError after `limit_s`."""
         ends = time.monotonic() + limit_s
         while not condition():
             self.look()
@@ -93,14 +96,14 @@ class Swarm:
             time.sleep(POLL_S)
 
     def look(self) -> None:
-        """When each round was first landed by anybody."""
+        """Note the time at which each round first landed on any machine."""
         for machine in self.machines:
             for row in machine.poll():
                 if row["event"] == "round" and not row["failed"]:
                     self.first_seen.setdefault(row["round"], row["seen"])
 
     def recover(self, machine: Machine) -> None:
-        """When its time is over: what was frozen goes on, and what is down, by a fault or by itself, starts again."""
+        """End a fault whose time is over: continue a frozen machine, restart one that is down, whatever the reason."""
         if machine.down_until > time.monotonic():
             return
         if machine.frozen:
@@ -119,7 +122,7 @@ class Swarm:
             machine.down_until = time.monotonic() + LEAVES_S
 
     def strike(self) -> None:
-        """The next fault, when it is time and as soon as a majority would be left."""
+        """Inject the next fault if it is due and leaves a majority unharmed."""
         now = time.monotonic()
         if not self.faults or now < self.next_fault or self.left_s() < CALM_S:
             return
@@ -137,7 +140,7 @@ class Swarm:
             self.befall(self.random.choice(whole), kind)
 
     def join(self) -> None:
-        """One machine more, which stays."""
+        """Add one machine, which stays."""
         self.joins_left -= 1
         new = Machine(len(self.machines), self.folder / f"m{len(self.machines)}", self.options)
         self.note("join", new)
@@ -145,7 +148,7 @@ class Swarm:
         self.machines.append(new)
 
     def befall(self, victim: Machine, kind: str) -> None:
-        """A fault that is over after a while."""
+        """Inject a fault that ends after a while."""
         self.note(kind, victim)
         if kind == "freeze":
             victim.frozen = victim.signal(signal.SIGSTOP)
@@ -159,32 +162,32 @@ class Swarm:
         victim.down_until = time.monotonic() + self.random.uniform(*LASTS_S[kind])
 
     def addresses(self, of: Machine) -> list[str]:
-        """Where a machine finds the others."""
+        """Return the addresses at which a machine finds the others."""
         return [other.address for other in self.machines if other is not of and other.address]
 
     def left_s(self) -> float:
-        """Seconds to the end at the pace of the last rounds."""
+        """Return the seconds to the end at the pace of the last rounds."""
         seen = [self.first_seen[number] for number in sorted(self.first_seen)[-20:]]
         usual = statistics.median(b - a for a, b in pairwise(seen)) if len(seen) > 1 else 0.0
         return usual * (self.rounds - max(self.first_seen))
 
     def enough(self, left: int) -> bool:
-        """Whether so many are a majority of those that the last round counts on, and half of all machines."""
+        """Return whether `left` machines are a majority of the last round's roster and at least half of all machines."""
         last = max(self.landed(), key=lambda row: row["round"])
         return left > last["alive"] // 2 and 2 * left >= len(self.machines)
 
     def trains(self, machine: Machine) -> bool:
-        """Whether it is up and took part in one of the last rounds."""
+        """Return whether a machine is up and took part in one of the last rounds."""
         rounds = [row["round"] for row in self.landed(machine) if row["took_part"]]
         return machine.down_until < time.monotonic() and bool(rounds) and max(rounds) >= max(self.first_seen) - 1
 
     def landed(self, *machines: Machine) -> list[Row]:
-        """The rounds that these, or all, have told of lately."""
+        """Return the recent landed rounds in the metrics of these machines, or of all."""
         rows = [row for machine in machines or self.machines for row in machine.rows[-200:]]
         return [row for row in rows if row["event"] == "round" and not row["failed"]]
 
     def note(self, kind: str, machine: Machine) -> None:
-        """What happened to whom, seconds after the first round."""
+        """Record and print an event, with the seconds since the first round."""
         at_s = time.monotonic() - min(self.first_seen.values(), default=time.monotonic())
         last = max(self.first_seen, default=0)
         self.events.append({"s": round(at_s, 1), "kind": kind, "machine": machine.index, "round": last})

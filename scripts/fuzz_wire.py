@@ -1,14 +1,14 @@
-"""Coverage-guided fuzzing of everything that decodes foreign bytes: wire, payload, compress, kernels.
+"""Fuzz everything that decodes bytes of other peers, guided by coverage: wire, codec, compress, kernels.
 
     .venv/bin/python -m pip install atheris
     nice .venv/bin/python scripts/fuzz_wire.py [--minutes 10] [--folder FOLDER]
 
-An input is one byte that chooses a codec of configs/compress and one payload. Seeds are honest payloads; changes are
-those of tests/forged.py, which know the layout and put the checksum right, and libFuzzer's own with header and
-checksum mended. What must hold is `hostile.check`: InvalidMessage or finite tensors of the right shapes, bounded
-memory, and the same from compiled kernels, which check every index here, as from their definitions. Stops at the first
-input where it does not, or that takes ten seconds, and leaves it in FOLDER. The line DONE says how much was covered:
-branches (cov), and branches by how often they were taken (ft).
+An input is one byte that selects a codec of configs/compress, and one payload. Seeds are valid payloads. Mutations are
+those of tests/forged.py, which know the layout and correct the checksum, and libFuzzer's own, with header and checksum
+corrected. The property is `hostile.check`: InvalidMessage, or finite tensors of the right shapes; bounded memory; and
+the same result from compiled kernels, which check every index in this script, as from their definitions. The script
+stops at the first input that violates it or takes ten seconds, and stores it in FOLDER. The line DONE reports the
+coverage: branches (cov), and branches counted by how often they were taken (ft).
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from random import Random
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST = 1 << 16
-"""Bytes of an input; the longest honest payload here has 20,000."""
+"""Maximum bytes of an input; the longest valid payload has 20,000."""
 
 
 def targets() -> dict[str, Path]:
-    """The modules that foreign bytes reach, and their files."""
+    """Return the modules that bytes of other peers reach, and their files."""
     package = ROOT / "outerloop"
     files = [
         package / "wire.py",
-        package / "codec.py",
+        package / "core/codec.py",
         *package.glob("compress/**/*.py"),
-        *package.glob("kernels/*.py"),
+        *package.glob("kernels/**/*.py"),
     ]
     return {".".join(file.relative_to(ROOT).with_suffix("").parts): file for file in files if file.stem != "__init__"}
 
 
 def is_compiled(module: str) -> bool:
-    """Whether numba reads the module's bytecode, which then must be its own."""
+    """Return whether numba compiles functions of the module: numba reads bytecode, which must not be instrumented."""
     return any(mark in targets()[module].read_text() for mark in ("from numba", "\n@compiled\n"))
 
 
 def import_instrumented(cache: Path) -> None:
-    """Import the targets so that libFuzzer sees their branches; compiled loops check every index, and fail."""
+    """Import the targets with libFuzzer's instrumentation; compiled loops check every index and raise an error."""
     os.environ |= {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(cache.absolute())}
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
     with atheris.instrument_imports(include=["outerloop"], exclude=[*filter(is_compiled, targets())]):
@@ -52,7 +52,7 @@ def import_instrumented(cache: Path) -> None:
 
 
 def write_seeds(folder: Path) -> None:
-    """An honest payload of every codec; once through, so that no input has to wait for a compiler."""
+    """Write and check a valid payload of every codec, so that everything is compiled before the fuzzing starts."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, codec in enumerate(hostile.CODECS):
         hostile.check(codec, hostile.honest(codec))
@@ -60,13 +60,13 @@ def write_seeds(folder: Path) -> None:
 
 
 def one_input(data: bytes) -> None:
-    """What libFuzzer calls."""
+    """Check one input; libFuzzer calls this."""
     if data:
         hostile.check(hostile.CODECS[data[0] % len(hostile.CODECS)], data[1:])
 
 
 def changed(data: bytes, max_size: int, seed: int) -> bytes:
-    """A new input from an old one: by the layout, by libFuzzer's own ways, or the same payload for another codec."""
+    """Return a new input: mutated by the layout, mutated by libFuzzer, or the same payload for another codec."""
     draw = Random(seed)
     codec, blob = data[:1] or b"\0", data[1:]
     other = hostile.honest(draw.choice(hostile.CODECS), seed=1)
@@ -81,9 +81,9 @@ def changed(data: bytes, max_size: int, seed: int) -> bytes:
 
 
 def options() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     out = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    out.add_argument("--minutes", type=float, default=10.0, help="how long (default: 10)")
+    out.add_argument("--minutes", type=float, default=10.0, help="duration (default: 10)")
     out.add_argument("--folder", type=Path, default=Path("runs/fuzz-wire"), help="inputs (default: runs/fuzz-wire)")
     return out.parse_args()
 
@@ -109,7 +109,7 @@ if __name__ == "__main__":
     try:
         import atheris
     except ImportError:
-        sys.exit("atheris is not installed: type .venv/bin/python -m pip install atheris (Linux, Python 3.11 .. 3.13)")
+        sys.exit("atheris is not installed: run .venv/bin/python -m pip install atheris (Linux, Python 3.11 .. 3.13)")
     import_instrumented(chosen.folder / "numba")
     import forged
     import hostile

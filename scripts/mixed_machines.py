@@ -1,12 +1,12 @@
-"""Whether machines with different vector units and threads begin alike and hold one model: whole runs over the swarm.
+"""Check that machines with different vector units and thread counts train the same model, in whole runs over the swarm.
 
     .venv/bin/python scripts/mixed_machines.py [--recipes diloco,loco] [--peers 2,3] [--rounds 20] [--again]
 
-Each machine is an `outerloop train workers=1` of its own on loopback, with the vector units that torch may use
-(ATEN_CPU_CAPABILITY) and the threads of MACHINES; avx512 takes part where the processor has it. Printed and written to
-scripts/results/machines/, one JSON file a run, is how many machines took over the first one's weights, and how many
-different slow weights there were after each round: 1 is right. SPARTA is left out: each of its peers has slow weights
-of its own, which a swarm refuses. Runs that have a file are not run again without --again.
+Each machine is a separate `outerloop train workers=1` on loopback, with the vector units that torch may use
+(ATEN_CPU_CAPABILITY) and the threads of MACHINES; avx512 is included if the processor has it. The script prints, and
+writes to scripts/results/machines/ as one JSON file per run, how many machines took over the first one's initial
+weights, and how many different slow weights there were after each round (1 is correct). SPARTA is left out, because
+each of its peers has different slow weights, which a swarm refuses. Runs that have a file are skipped without --again.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rows import show
+from result_rows import show
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "scripts/results/machines"
 HAS_AVX512 = "avx512f" in Path("/proc/cpuinfo").read_text()
 MACHINES = [("default", 1), ("avx2", 2), ("avx512" if HAS_AVX512 else "default", 7)]
-"""Vector units and threads of each."""
+"""Vector units and number of threads of each machine."""
 SMALL = ["model=nano", "eval.sequences=16", "eval.every=0", "checkpoint.every=0", "inner.seq_len=32", "inner.batch=4"]
 RECIPES = sorted({path.stem for path in (ROOT / "configs/recipe").glob("*.yaml")} - {"sparta"})
 OWN_STEPS = ("ddp", "demo")
@@ -39,7 +39,7 @@ Record = dict[str, Any]
 
 
 def options_of(recipe: str, *, peers: int, rounds: int) -> list[str]:
-    """What every machine of a run types; NoLoCo's peers gather here as all others do."""
+    """Return the options of every machine of a run. NoLoCo uses gather rounds, like all other recipes."""
     steps = [] if recipe in OWN_STEPS else ["schedule.sync_every=4"]
     if recipe == "streaming_diloco":
         steps = ["schedule.sync_every=6", "schedule.delay=2"]
@@ -48,7 +48,7 @@ def options_of(recipe: str, *, peers: int, rounds: int) -> list[str]:
 
 
 def start(machine: tuple[str, int], folder: Path, options: Sequence[str]) -> subprocess.Popen[str]:
-    """One machine."""
+    """Start one machine."""
     vectors, threads = machine
     command = [sys.executable, "-m", "outerloop", "train", *options, f"threads={threads}", f"run_dir={folder}"]
     environment = os.environ | {"ATEN_CPU_CAPABILITY": vectors, "OMP_WAIT_POLICY": "passive"}
@@ -58,7 +58,7 @@ def start(machine: tuple[str, int], folder: Path, options: Sequence[str]) -> sub
 
 
 def invitation(first: subprocess.Popen[str]) -> tuple[str, str]:
-    """What the others type to meet the first machine, and what it has said so far. Raises RuntimeError."""
+    """Return the option with which the others find the first machine, and its output so far. Raises RuntimeError."""
     said = ""
     assert first.stdout is not None
     for line in first.stdout:
@@ -69,7 +69,7 @@ def invitation(first: subprocess.Popen[str]) -> tuple[str, str]:
 
 
 def run(recipe: str, *, peers: int, rounds: int) -> Record:
-    """One run of as many machines, to its end."""
+    """Run a recipe on `peers` machines to its end, and return the record."""
     options, machines = options_of(recipe, peers=peers, rounds=rounds), MACHINES[:peers]
     with tempfile.TemporaryDirectory() as folder:
         folders = [Path(folder) / str(number) for number in range(peers)]
@@ -102,7 +102,9 @@ def run(recipe: str, *, peers: int, rounds: int) -> Record:
 
 
 def told_in(folders: Sequence[Path]) -> tuple[dict[int, set[str]], int]:
-    """Round -> the slow hashes of all machines after its last fragment, and how many rounds failed at any of them."""
+    """Return round -> slow hashes of all machines after its last fragment, and the number of rounds that failed
+    anywhere.
+    """
     hashes: defaultdict[int, set[str]] = defaultdict(set)
     failed = 0
     for folder in folders:
@@ -118,13 +120,13 @@ def told_in(folders: Sequence[Path]) -> tuple[dict[int, set[str]], int]:
 
 
 def is_right(record: Record) -> bool:
-    """Whether all machines came to the end, with one model after every round."""
+    """Return whether all machines finished, with one model after every round."""
     one_model = record["different_slow_weights"] == 1 and record["rounds_landed"] == record["rounds"]
     return one_model and not any(record["exit_codes"])
 
 
 def kept(recipe: str, *, peers: int, rounds: int, again: bool) -> Record:
-    """The record of a run, from its file or made now."""
+    """Return the record of a run, from its file or from a new run."""
     file = RESULTS / f"{recipe}-{peers}.json"
     if file.exists() and not again:
         return json.loads(file.read_text())
@@ -135,7 +137,7 @@ def kept(recipe: str, *, peers: int, rounds: int, again: bool) -> Record:
 
 
 def main() -> int:
-    """Run all, print a line each; 1 if any is not right."""
+    """Run all and print a line for each; return 1 if any of them is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipes", default=",".join(RECIPES))
     parser.add_argument("--peers", default="2,3")

@@ -1,7 +1,8 @@
-"""Hosts as network namespaces, made by scripts/wan.sh: addresses, commands on a host, the cable between near and far.
+"""Manage hosts as network namespaces, made by scripts/wan.sh: addresses, commands on a host, a cable between two
+groups.
 
-Pulling the cable parts the two sides without a word: packets are lost, no connection is told. Takes root and iproute2:
-`lacking` tells what is missing, `ready_or_exit` ends a program that needs it.
+Pulling the cable partitions the two sides silently: packets are lost and no connection is reset. Needs root and
+iproute2: `lacking` returns what is missing, and `ready_or_exit` ends a program that needs it.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ SCRIPT = str(Path(__file__).absolute().parent / "wan.sh")
 
 
 class Network:
-    """A set of hosts with a name of its own, so that several can be there at once."""
+    """A set of hosts with a name, so that several sets can exist at the same time."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def up(self, hosts: int, *options: str) -> None:
-        """Raises CalledProcessError; what the script says of it is in `stderr`."""
+        """Create the hosts. Raises CalledProcessError, with the script's message in `stderr`."""
         self._wan("up", str(hosts), *options)
 
     def down(self) -> None:
-        """Processes on the hosts end with it."""
+        """Remove the hosts and end the processes on them."""
         self._wan("down")
 
     def part(self) -> None:
@@ -38,20 +39,20 @@ class Network:
         self._wan("part")
 
     def heal(self) -> None:
-        """Plug it in again."""
+        """Plug the cable in again."""
         self._wan("heal")
 
     def address(self, host: int) -> str:
         return self._wan("address", str(host)).strip()
 
     def enter(self, host: int) -> None:
-        """From now on this thread, and all that it starts, is on this host. Raises OSError."""
+        """Move this thread, and all that it starts, to this host. Raises OSError."""
         with Path(f"/run/netns/outerloop-{self.name}-{host}").open() as space:
             if ctypes.CDLL(None, use_errno=True).setns(space.fileno(), CLONE_NEWNET):
                 raise OSError(ctypes.get_errno(), f"host {host} of {self.name} cannot be entered")
 
     def inside(self, host: int, command: Sequence[str]) -> list[str]:
-        """A command that runs on this host."""
+        """Return the command that runs `command` on this host."""
         return ["env", f"WAN_NAME={self.name}", SCRIPT, "run", str(host), *command]
 
     def _wan(self, *arguments: str) -> str:
@@ -61,7 +62,7 @@ class Network:
 
 @contextmanager
 def network(hosts: int, *options: str) -> Iterator[Network]:
-    """Hosts that are gone at the end, however the block ends."""
+    """Create hosts that are removed at the end of the block, whatever happens in it."""
     made = Network(str(os.getpid()))
     try:
         made.up(hosts, *options)
@@ -71,9 +72,9 @@ def network(hosts: int, *options: str) -> Iterator[Network]:
 
 
 def ready_or_exit(*options: str) -> None:
-    """Before the first network of a program: from now on SIGTERM too leaves nothing behind.
+    """Prepare a program for its first network: SIGTERM also removes the hosts from now on.
 
-    Raises SystemExit where there can be no hosts with these options.
+    Raises SystemExit if hosts with these options are impossible on this machine.
     """
     if why := lacking(*options):
         raise SystemExit(why)
@@ -81,9 +82,9 @@ def ready_or_exit(*options: str) -> None:
 
 
 def lacking(*options: str) -> str:
-    """Why there can be no hosts with these options here; empty when there can."""
+    """Return why hosts with these options are impossible on this machine; empty if they are possible."""
     try:
         with network(1, "--rate", "100mbit", *options):
             return ""
     except subprocess.CalledProcessError as error:
-        return f"no hosts as network namespaces: {error.stderr.strip()}"
+        return f"cannot create hosts as network namespaces: {error.stderr.strip()}"

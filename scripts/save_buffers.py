@@ -1,4 +1,4 @@
-"""Real feedback buffers for bench_compress.py: what a run would compress, one inner step before a launch.
+"""Save real feedback buffers for bench_compress.py: the input of the compressor, one inner step before a launch.
 
     .venv/bin/python scripts/save_buffers.py FILE.safetensors [--round 31] [option=value ...]
 
@@ -21,7 +21,7 @@ from outerloop.inner.trainer import Trainer
 
 
 def buffers(trainer: Trainer) -> dict[str, torch.Tensor]:
-    """x = (φ − θ) + β e by parameter name."""
+    """Return x = (φ − θ) + β e by parameter name."""
     outer = trainer.outer
     assert isinstance(outer.feedback, ErrorFeedback)
     fast = outer.island.read(list(outer.slow), "weights")

@@ -1,9 +1,9 @@
-"""The table and the picture of bench_recipes.py's records: loss of every case at every H and number of workers.
+"""Print and plot bench_recipes.py's records: the loss of every case at every H and number of workers.
 
     .venv/bin/python scripts/show_recipes.py --json FILE --inner-steps 600 --picture FILE.png
 
 A case's learning rate is the one with the lowest loss among its runs at the smallest H, the fewest workers and seed 0.
-A cell holds the mean over seeds and half the spread; cases that meet every step have the same runs at every H.
+A cell holds the mean over seeds and half the spread. Cases that exchange every step have the same runs at every H.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Cell = tuple[str, int, int]
 
 
 def tuned(rows: list[Row]) -> list[Row]:
-    """The runs at their case's best learning rate."""
+    """Return the runs with their case's best learning rate."""
     best: dict[str, Row] = {}
     for row in sorted(rows, key=lambda row: (row["sync_every"], row["workers"], row["seed"], row["val_loss"])):
         best.setdefault(row["case"], row)
@@ -30,7 +30,7 @@ def tuned(rows: list[Row]) -> list[Row]:
 
 
 def cells(rows: list[Row]) -> dict[Cell, list[Row]]:
-    """(case, H, workers) -> runs."""
+    """Return the runs by (case, H, workers)."""
     found: dict[Cell, list[Row]] = defaultdict(list)
     for row in rows:
         found[row["case"], row["sync_every"], row["workers"]].append(row)
@@ -38,7 +38,7 @@ def cells(rows: list[Row]) -> dict[Cell, list[Row]]:
 
 
 def text(runs: list[Row]) -> str:
-    """ "1.621 ± .010", with the number of seeds where it is one."""
+    """Format mean and half spread as "1.621 ± 0.010"; add the number of seeds if it is 1."""
     losses = [run["val_loss"] for run in runs]
     if not losses:
         return "–"
@@ -46,23 +46,23 @@ def text(runs: list[Row]) -> str:
 
 
 def draw(found: dict[Cell, list[Row]], hs: list[int], workers: list[int], path: Path) -> None:
-    """Loss against H, one panel a number of workers."""
+    """Plot the loss against H, one panel per number of workers."""
     figure, panels = plt.subplots(1, len(workers), figsize=(5.5 * len(workers), 4.5), sharey=True, squeeze=False)
     for panel, count in zip(panels[0], workers, strict=True):
         for number, case in enumerate(sorted({case for case, _, _ in found})):
             points = {h: runs for h in hs if (runs := found.get((case, h, count)) or found.get((case, 1, count)))}
             losses = [mean(run["val_loss"] for run in runs) for runs in points.values()]
             panel.plot(list(points), losses, marker="osv^Dx*"[number % 7], color=plt.cm.tab20(number), label=case)
-        panel.set(title=f"{count} workers", xlabel="H, inner steps a round", xscale="log", xticks=hs, xticklabels=hs)
+        panel.set(title=f"{count} workers", xlabel="H, inner steps per round", xscale="log", xticks=hs, xticklabels=hs)
         panel.minorticks_off()
-    panels[0][0].set_ylabel("validation loss, nats a byte")
+    panels[0][0].set_ylabel("validation loss, nats per byte")
     panels[0][-1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     figure.tight_layout()
     figure.savefig(path, dpi=120)
 
 
 def main() -> None:
-    """Print the table in Markdown and write the picture."""
+    """Print the table in Markdown and write the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, required=True, metavar="FILE")
     parser.add_argument("--inner-steps", type=int, required=True)
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def loss_of(found: dict[Cell, list[Row]], case: str, h: int, workers: int) -> float:
-    """Mean loss of a cell, of the every-step cell where there is no other; infinite without runs."""
+    """Return the mean loss of a cell, or of the every-step cell if there is no other; infinite without runs."""
     runs = found.get((case, h, workers)) or found.get((case, 1, workers))
     return mean(run["val_loss"] for run in runs) if runs else float("inf")
 

@@ -1,7 +1,7 @@
-"""One payload from one host of scripts/wan.sh to another, by the transfer that rounds use: bulk.py over p2pd.
+"""Transfer one payload between two hosts of scripts/wan.sh as rounds do: bulk.py over p2pd.
 
-wan_goodput.py give HOST_IP BYTES       tells where it is, gives until its standard input ends
-wan_goodput.py take HOST_IP WHERE       tells the seconds that it took
+wan_goodput.py give HOST_IP BYTES       print the address, serve until standard input ends
+wan_goodput.py take HOST_IP WHERE       print the seconds that the transfer took
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LIMIT_S = 600.0
 
 @contextmanager
 def peer_at(host: str, initial_peers: list[str]) -> Iterator[Node]:
-    """A peer that listens on an address."""
+    """Run a peer that listens on this address."""
     with tempfile.TemporaryDirectory() as folder:
         key = Path(folder) / "key"
         ensure_identity(key)
@@ -47,7 +47,7 @@ def peer_at(host: str, initial_peers: list[str]) -> Iterator[Node]:
 
 
 def give(host: str, size: int) -> None:
-    """Random bytes, until nobody wants them any more."""
+    """Serve random bytes until standard input ends."""
     with peer_at(host, []) as peer:
         store = ContentStore()
         sha = store.put(os.urandom(size))
@@ -59,7 +59,7 @@ def give(host: str, size: int) -> None:
 
 
 def take(host: str, where: dict[str, Any]) -> None:
-    """Connected already when the time begins."""
+    """Download the payload and print the seconds; the connection exists before the clock starts."""
     with peer_at(host, [where["address"]]) as peer:
         bulk = Bulk(peer, ContentStore(), run="goodput", allowed=lambda peer_id: False)
         began_s = time.monotonic()
@@ -71,7 +71,7 @@ def take(host: str, where: dict[str, Any]) -> None:
 
 
 def measure(size: int, network: Network) -> float:
-    """Seconds from host 0 to host 1."""
+    """Return the seconds of a transfer from host 0 to host 1."""
     script = [sys.executable, str(Path(__file__).absolute())]
     giver = subprocess.Popen(
         network.inside(0, [*script, "give", network.address(0), str(size)]),
@@ -88,7 +88,7 @@ def measure(size: int, network: Network) -> float:
 
 
 def main() -> None:
-    """One side of it."""
+    """Run one side of the transfer."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     sides = parser.add_subparsers(dest="side", required=True)
     for side, what in (("give", "size"), ("take", "where")):

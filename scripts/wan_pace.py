@@ -1,10 +1,10 @@
-"""An inner optimizer that makes an inner step take a given time: for what a GPU does that this machine lacks.
+"""AdamW whose inner steps take a given time, to emulate a GPU that this machine lacks.
 
     inner.optimizer._target_=wan_pace.PacedAdamW +inner.optimizer.step_s=0.2
 
-The step is taken as ever; then the process sleeps until so much time has passed since its first forward pass. An
-EMULATION, of the one thing that matters to a network: for so long the inner loop needs neither the network nor much of
-the CPU. A step that takes longer by itself is not made shorter.
+After the step the process sleeps until `step_s` seconds have passed since the step's first forward pass. This EMULATES
+the one property that matters to a network: for that time the inner loop needs neither the network nor much of the CPU.
+A step that takes longer anyway is not shortened.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 class PacedAdamW(torch.optim.AdamW):
     """AdamW; `step_s`: seconds from the first forward pass to the end of `step`.
 
-    `hook`: notes the forward passes of all modules of this process; `hook.remove()` ends it.
-    `began_s`: when the first one of this inner step began, once it has.
+    `hook`: notes the forward passes of all modules of this process, until `hook.remove()`. `began_s`: start of the
+    first forward pass of this inner step; None before it.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class PacedAdamW(torch.optim.AdamW):
         self.hook = register_module_forward_pre_hook(self.note)
 
     def note(self, module: torch.nn.Module, arguments: Any) -> None:
-        """A forward pass begins; those of evaluations do not count."""
+        """Note the start of a forward pass; evaluations do not count."""
         if module.training and self.began_s is None:
             self.began_s = time.monotonic()
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One update, and a sleep."""
+        """Take one step, then sleep."""
         loss = super().step(closure)
         now_s = time.monotonic()
         began_s, self.began_s = now_s if self.began_s is None else self.began_s, None

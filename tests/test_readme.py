@@ -164,8 +164,8 @@ def test_the_other_commands_exist():
 
 
 def test_the_tree_names_every_package():
-    tree = subprocess.run([sys.executable, ROOT / "scripts/tree.py"], capture_output=True, text=True, check=True)
-    assert tree.stdout.strip() in README, "paste the output of `python scripts/tree.py` into the README"
+    tree = subprocess.run([sys.executable, ROOT / "scripts/readme_tree.py"], capture_output=True, text=True, check=True)
+    assert tree.stdout.strip() in README, "paste the output of `python scripts/readme_tree.py` into the README"
 
 
 def test_the_numbers_are_those_of_the_published_run():

@@ -1,4 +1,4 @@
-"""Rows of benchmarks as people read them: a line each, floats in four digits."""
+"""Print the rows of benchmarks: one line each, floats with four digits."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ Row = dict[str, Any]
 
 
 def show(row: Row, *, but: Collection[str] = ()) -> None:
-    """Print one row at once, without some of its fields."""
+    """Print one row immediately, without some of its fields."""
     print("  ".join(f"{name} {shown(value)}" for name, value in row.items() if name not in but), flush=True)
 
 
 def shown(value: Any) -> str:
-    """Four digits of a float."""
+    """Format a value; floats have four digits."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)

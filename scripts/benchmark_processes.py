@@ -1,4 +1,4 @@
-"""The processes of a benchmark and what they tell: one that fails is heard of at once, and none is left at the end."""
+"""Run the processes of a benchmark: report a failure at once, and leave no process behind."""
 
 from __future__ import annotations
 
@@ -13,32 +13,35 @@ from typing import Any
 
 
 class Peers:
-    """Processes that put what they have to tell into one queue; they end with the `with` block.
+    """Processes that put messages into one queue; they are ended with the `with` block.
 
     Args:
-        wait_s: the longest silence.
+        wait_s: longest time without a message.
     """
 
     def __init__(self, *, wait_s: float) -> None:
         self.context = multiprocessing.get_context("spawn")
-        self.told: Queue[Any] = self.context.Queue()
+        self.messages: Queue[Any] = self.context.Queue()
         self.processes: list[SpawnProcess] = []
         self.wait_s = wait_s
 
     def start(self, work: Callable[..., None], *of: object) -> None:
-        """One more, which does `work(*of, told)`."""
-        self.processes.append(self.context.Process(target=work, args=(*of, self.told), daemon=True))
+        """Start a process that runs `work(*of, messages)`."""
+        self.processes.append(self.context.Process(target=work, args=(*of, self.messages), daemon=True))
         self.processes[-1].start()
 
-    def heard(self, *, but: SpawnProcess | None = None) -> Any:
-        """What is told next. Raises RuntimeError when a process, `but` one, failed instead; TimeoutError."""
+    def next_message(self, *, but: SpawnProcess | None = None) -> Any:
+        """Return the next message.
+
+        Raises RuntimeError if a process other than `but` failed, TimeoutError after `wait_s`.
+        """
         others = [process for process in self.processes if process is not but]
         ends_s = time.monotonic() + self.wait_s
         while time.monotonic() < ends_s:
             with suppress(Empty):
-                return self.told.get(timeout=1.0)
-            refuse_failed(others)
-        raise TimeoutError(f"nothing was told for {self.wait_s:g} s")
+                return self.messages.get(timeout=1.0)
+            raise_if_failed(others)
+        raise TimeoutError(f"no message for {self.wait_s:g} s")
 
     def __enter__(self) -> Peers:
         return self
@@ -49,7 +52,7 @@ class Peers:
             process.join()
 
 
-def refuse_failed(processes: Sequence[SpawnProcess]) -> None:
-    """Raises RuntimeError with the names of those that have failed."""
+def raise_if_failed(processes: Sequence[SpawnProcess]) -> None:
+    """Raise RuntimeError with the names of the processes that failed."""
     if failed := [f"{one.name} (exit {one.exitcode})" for one in processes if one.exitcode]:
         raise RuntimeError(f"{', '.join(failed)} failed, see above")
