@@ -29,7 +29,7 @@ SHARE, SYNC_EVERY, BACKWARD, FRAGMENT_LAYERS, GRID = 0.95, 100, 2 / 3, 3, 10 ** 
 
 @dataclass(frozen=True)
 class Size:
-    """One model of the table, and the printed Gbit/s for data parallel, DiLoCo, and streaming with overlap and 4 bits."""
+    """One model of the table with the printed Gbit/s for data parallel, DiLoCo and streaming (overlap, 4 bits)."""
 
     name: str
     params: float

@@ -172,7 +172,7 @@ class Swarm:
         return usual * (self.rounds - max(self.first_seen))
 
     def enough(self, left: int) -> bool:
-        """Return whether `left` machines are a majority of the last round's roster and at least half of all machines."""
+        """Return whether `left` machines are a majority of the last round's roster and half of all machines."""
         last = max(self.landed(), key=lambda row: row["round"])
         return left > last["alive"] // 2 and 2 * left >= len(self.machines)
 
