@@ -6,10 +6,10 @@
                         join the end of the list. The peer that led view v leaves it, as do peers that leave the roster
     at most             the latest (n - 1) // 2 are kept, so more than half of the roster always leads in turn
 
-A silent leader costs its timeout once instead of in every round that it would lead. The list is part of each commit
-and recomputed by every acceptor (validity.py), so all peers derive the same leaders from the head of the chain alone,
-a newcomer that holds one commit included. A view fails only if a majority wants the next one, so liars that are fewer
-demote nobody by themselves. A demoted honest peer loses nothing but the work of leading.
+A silent leader costs its timeout once instead of in every round that it would lead. The list is part of each commit and
+recomputed by every acceptor (validity.py), so all peers derive the same leaders from the head of the chain alone, a
+newcomer that holds one commit included. A view fails only if a majority wants the next one, so a minority of liars
+cannot demote any peer by itself. A demoted honest peer loses nothing but the work of leading.
 
 This is the leader reputation of Carousel (Cohen et al., "Be Aware of Your Leaders", FC 2022, arXiv 2110.00960) with
 failed views in place of missing votes.
