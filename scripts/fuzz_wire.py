@@ -4,11 +4,11 @@
     nice .venv/bin/python scripts/fuzz_wire.py [--minutes 10] [--folder FOLDER]
 
 An input is one byte that selects a codec of configs/compress, and one payload. Seeds are valid payloads. Mutations are
-those of tests/forged.py, which know the layout and correct the checksum, and libFuzzer's own, with header and checksum
-corrected. The property is `hostile.check`: InvalidMessage, or finite tensors of the right shapes; bounded memory; and
-the same result from compiled kernels, which check every index in this script, as from their definitions. The script
-stops at the first input that violates it or takes ten seconds, and stores it in FOLDER. The line DONE reports the
-coverage: branches (cov), and branches counted by how often they were taken (ft).
+those of tests/support/forged_payloads.py, which know the layout and correct the checksum, and libFuzzer's own, with
+header and checksum corrected. The property is `payload_checks.check`: InvalidMessage, or finite tensors of the right
+shapes; bounded memory; and the same result from compiled kernels, which check every index in this script, as from their
+definitions. The script stops at the first input that violates it or takes ten seconds, and stores it in FOLDER. The
+line DONE reports the coverage: branches (cov), and branches counted by how often they were taken (ft).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def is_compiled(module: str) -> bool:
 def import_instrumented(cache: Path) -> None:
     """Import the targets with libFuzzer's instrumentation; compiled loops check every index and raise an error."""
     os.environ |= {"NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(cache.absolute())}
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+    sys.path.insert(0, str(ROOT))
     with atheris.instrument_imports(include=["outerloop"], exclude=[*filter(is_compiled, targets())]):
         for module in targets():
             importlib.import_module(module)
@@ -54,29 +54,29 @@ def import_instrumented(cache: Path) -> None:
 def write_seeds(folder: Path) -> None:
     """Write and check a valid payload of every codec, so that everything is compiled before the fuzzing starts."""
     folder.mkdir(parents=True, exist_ok=True)
-    for number, codec in enumerate(hostile.CODECS):
-        hostile.check(codec, hostile.honest(codec))
-        (folder / codec).write_bytes(bytes([number]) + hostile.honest(codec))
+    for number, codec in enumerate(payload_checks.CODECS):
+        payload_checks.check(codec, payload_checks.honest(codec))
+        (folder / codec).write_bytes(bytes([number]) + payload_checks.honest(codec))
 
 
 def one_input(data: bytes) -> None:
     """Check one input; libFuzzer calls this."""
     if data:
-        hostile.check(hostile.CODECS[data[0] % len(hostile.CODECS)], data[1:])
+        payload_checks.check(payload_checks.CODECS[data[0] % len(payload_checks.CODECS)], data[1:])
 
 
 def changed(data: bytes, max_size: int, seed: int) -> bytes:
     """Return a new input: mutated by the layout, mutated by libFuzzer, or the same payload for another codec."""
     draw = Random(seed)
     codec, blob = data[:1] or b"\0", data[1:]
-    other = hostile.honest(draw.choice(hostile.CODECS), seed=1)
+    other = payload_checks.honest(draw.choice(payload_checks.CODECS), seed=1)
     way = draw.random()
     if way < 0.6:
-        blob = forged.mutated(blob, other, draw)
+        blob = forged_payloads.mutated(blob, other, draw)
     elif way < 0.95:
-        blob = forged.repaired(atheris.Mutate(blob, max_size - 1))
+        blob = forged_payloads.repaired(atheris.Mutate(blob, max_size - 1))
     else:
-        codec = bytes([draw.randrange(len(hostile.CODECS))])
+        codec = bytes([draw.randrange(len(payload_checks.CODECS))])
     return (codec + blob)[:max_size]
 
 
@@ -111,9 +111,9 @@ if __name__ == "__main__":
     except ImportError:
         sys.exit("atheris is not installed: run .venv/bin/python -m pip install atheris (Linux, Python 3.11 .. 3.13)")
     import_instrumented(chosen.folder / "numba")
-    import forged
-    import hostile
     import torch
+
+    from tests.support import forged_payloads, payload_checks
 
     torch.set_num_threads(1)
     main()

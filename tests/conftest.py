@@ -1,4 +1,4 @@
-"""What the tests share: no network, and a toy run whose workers are threads."""
+"""What all tests share: no network, and one seed."""
 
 import os
 

@@ -6,8 +6,6 @@ Four thousand payloads here; thirty-two thousand others with: pytest -m slow -n 
 import tracemalloc
 from types import SimpleNamespace
 
-import forged
-import hostile
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -24,6 +22,7 @@ from outerloop.compress.topk import TopK
 from outerloop.core import replica_average
 from outerloop.replica.island import here
 from outerloop.types import CodecContext, Contribution, Round
+from tests.support import forged_payloads, payload_checks
 
 SHORT = settings(max_examples=160, derandomize=True, database=None)
 LONG = settings(max_examples=1300, database=None)
@@ -32,8 +31,10 @@ LONG = settings(max_examples=1300, database=None)
 
 def attack(codec, draw):
     """One payload, most of the time of this codec, changed with parts of another one."""
-    start, other = (draw.choice([*25 * [codec], *hostile.CODECS]) for _ in range(2))
-    hostile.check(codec, forged.mutated(hostile.honest(start), hostile.honest(other, seed=1), draw))
+    start, other = (draw.choice([*25 * [codec], *payload_checks.CODECS]) for _ in range(2))
+    payload_checks.check(
+        codec, forged_payloads.mutated(payload_checks.honest(start), payload_checks.honest(other, seed=1), draw)
+    )
 
 
 def attacks(codec, how_many):
@@ -47,27 +48,27 @@ def attacks(codec, how_many):
     run()
 
 
-@pytest.mark.parametrize("codec", hostile.CODECS)
+@pytest.mark.parametrize("codec", payload_checks.CODECS)
 def test_honest_payloads_decode_and_survive_being_taken_apart(codec):
-    blob = hostile.honest(codec)
-    assert hostile.check(codec, blob) == "decoded"
-    assert forged.repaired(blob) == forged.apart(blob).assembled() == blob
+    blob = payload_checks.honest(codec)
+    assert payload_checks.check(codec, blob) == "decoded"
+    assert forged_payloads.repaired(blob) == forged_payloads.apart(blob).assembled() == blob
 
 
-@pytest.mark.parametrize("codec", hostile.CODECS)
+@pytest.mark.parametrize("codec", payload_checks.CODECS)
 def test_hostile_payloads_are_refused_or_harmless(codec):
     attacks(codec, SHORT)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("codec", hostile.CODECS)
+@pytest.mark.parametrize("codec", payload_checks.CODECS)
 def test_many_hostile_payloads_are_refused_or_harmless(codec):
     attacks(codec, LONG)
 
 
 def with_big(codec, change):
     """An honest payload whose largest tensor's parts were changed in place."""
-    draft = forged.apart(hostile.honest(codec))
+    draft = forged_payloads.apart(payload_checks.honest(codec))
     change(draft, draft.tensors[0])
     return draft.assembled()
 
@@ -80,19 +81,19 @@ def test_empty_parts_whose_other_dimensions_overflow_are_refused(dims):
         tensor[0].dims, tensor[0].data = dims, b""
 
     with pytest.raises(wire.InvalidMessage, match="a part of shape"):
-        hostile.decoded("identity", with_big("identity", empty))
+        payload_checks.decoded("identity", with_big("identity", empty))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_values_in_another_precision_than_the_peers_own_are_refused(dtype):
     """The mean of all peers would be in a precision that one of them chose."""
-    value = torch.ones(hostile.SCHEMA["big"].numel(), dtype=dtype)
+    value = torch.ones(payload_checks.SCHEMA["big"].numel(), dtype=dtype)
 
     def other_precision(draft, tensor):
         tensor[0].dtype, tensor[0].data = wire.DTYPES.index(dtype), bytes(wire.view_of(value))
 
     with pytest.raises(wire.InvalidMessage, match="tensor big: decodes to"):
-        hostile.decoded("identity", with_big("identity", other_precision))
+        payload_checks.decoded("identity", with_big("identity", other_precision))
 
 
 def test_kept_values_beyond_float32_are_refused():
@@ -114,16 +115,16 @@ def test_a_step_of_many_bytes_is_not_spelled_out():
 def test_a_reason_is_short_whatever_the_parts_are_called():
     def many_names(draft, tensor):
         draft.names = [b"%03d" % i + b"x" * 100 for i in range(255)]
-        tensor += [forged.Section(i, 0, [0], b"") for i in range(1, 255)]
+        tensor += [forged_payloads.Section(i, 0, [0], b"") for i in range(1, 255)]
 
     with pytest.raises(wire.InvalidMessage, match="tensor big") as refused:
-        hostile.decoded("identity", with_big("identity", many_names))
-    assert len(str(refused.value)) <= hostile.LONGEST_REASON
+        payload_checks.decoded("identity", with_big("identity", many_names))
+    assert len(str(refused.value)) <= payload_checks.LONGEST_REASON
 
 
 @pytest.mark.parametrize("name", ["\x1b[2J", "a\nb", "\u202e", "\x01" * 255], ids=["clear", "line", "turned", "long"])
 def test_names_that_a_terminal_would_obey_are_refused(name):
-    draft = forged.apart(hostile.honest("identity"))
+    draft = forged_payloads.apart(payload_checks.honest("identity"))
     draft.peer = name.encode()
     with pytest.raises(wire.InvalidMessage, match="is not a name") as refused:
         wire.read(draft.assembled())
@@ -132,12 +133,12 @@ def test_names_that_a_terminal_would_obey_are_refused(name):
 
 def test_memory_stays_within_a_few_times_the_message():
     """As many parts as the table can hold, all of them empty: what Python makes of them, and no tensor at all."""
-    draft = forged.apart(hostile.honest("identity"))
+    draft = forged_payloads.apart(payload_checks.honest("identity"))
     draft.names = [b"%d" % i for i in range(255)]
-    draft.tensors = [[forged.Section(i, 0, [0], b"") for i in range(255)] for _ in draft.tensors]
+    draft.tensors = [[forged_payloads.Section(i, 0, [0], b"") for i in range(255)] for _ in draft.tensors]
     blob = draft.assembled()
     tracemalloc.start()
-    wire.unpack(blob, hostile.SCHEMA)
+    wire.unpack(blob, payload_checks.SCHEMA)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100 * len(blob)

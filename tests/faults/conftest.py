@@ -7,8 +7,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from faults.hosts import Hosts
 from namespaces import lacking, network
+
+from tests.support.network_hosts import Hosts
 
 
 @pytest.fixture

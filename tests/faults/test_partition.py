@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable
 
 import pytest
-from faults.hosts import Hosts
 
 from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT
+from tests.support.network_hosts import Hosts
 
 Start = Callable[[int, int], Hosts]
 

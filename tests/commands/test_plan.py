@@ -1,0 +1,152 @@
+"""`outerloop plan`: its answers to mistakes, its table, and that its sizes are those of the wire and of the memory."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from outerloop.commands import main
+from outerloop.config.profile import memory_of, message, message_bytes, method_of, recipe_of
+from outerloop.exchange.swarm_gather import SwarmGather
+from outerloop.plan.recommend import LOSSES
+from outerloop.replica.state_size import bytes_of
+
+ROOT = Path(__file__).parents[2]
+FLEET = ["--params", "1e9", "--peers", "4", "--step", "1.2s", "--tokens-per-step", "1000"]
+LINKS = ["--up", "100mbit", "--latency", "20ms"]
+SHAPES = [(256, 128), *4 * [(128, 128), (128, 128), (384, 128), (384, 128), (128, 384), (128,), (128,)], (128,)]
+"""Of a Llama, its norms too."""
+
+
+def plan(monkeypatch, capsys, *arguments):
+    monkeypatch.setattr("sys.argv", ["outerloop", "plan", *arguments])
+    code, told = main.main(), capsys.readouterr()
+    return code, told.out, told.err
+
+
+@cache
+def settings(name, **asked):
+    return recipe_of(name, **{"sync_every": None, "delay": None, "density": None} | asked)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([*FLEET], "--up or --probe is missing"),
+        ([*FLEET, "--up", "100"], "--up '100' is not a bandwidth"),
+        ([*FLEET, *LINKS, "--down", "fast"], "use --down 100mbit"),
+        ([*FLEET, *LINKS, "--latency", "20"], "use --latency 50ms"),
+        ([*FLEET, *LINKS, "--step", "0s"], "takes no time"),
+        ([*FLEET, *LINKS, "--peers", "0"], "--peers 0 must be 1 .. 10000"),
+        ([*FLEET, *LINKS, "--density", "2"], "pass --density 0.0156"),
+        ([*FLEET, *LINKS, "--recipe", "dilco"], "--recipe dilco is not one of"),
+        ([*FLEET, *LINKS, "--picture", "plan.pdf"], "pass --picture plan.png"),
+        ([*FLEET, "--probe", "198.51.100.7"], "--probe"),
+        ([*FLEET, *LINKS, "--probe", "198.51.100.7"], "pass --probe alone"),
+        ([*FLEET, "--latency", "5ms", "--probe", "198.51.100.7"], "pass --probe alone"),
+        (["--peers", "4"], "required: --params"),
+    ],
+)
+def test_a_mistake_is_one_line(monkeypatch, capsys, arguments, said):
+    code, out, err = plan(monkeypatch, capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert said in err and err.count("\n") == 1
+
+
+def test_a_table_a_recommendation_and_a_picture(monkeypatch, capsys, tmp_path):
+    drawn = tmp_path / "plan.png"
+    asked = ["--recipe", "sparseloco,noloco", "--sync-every", "30", "--failure-rate", "0.01", "--tokens", "1e10"]
+    code, out, _ = plan(monkeypatch, capsys, *FLEET, *LINKS, *asked, "--picture", str(drawn))
+    assert code == 0
+    assert re.search(r"→ sparseloco +gather +30 ", out) and re.search(r"  noloco +gossip +30 ", out)
+    assert re.search(r"→ sparseloco: [\d.]+ times as fast as the next method\n", out) and "10.0 G tokens" in out
+    assert "noloco needs exchange.deadline_s=" in out  # 4 GB
+    assert drawn.read_bytes().startswith(b"\x89PNG")
+
+
+def test_links_can_be_measured(monkeypatch, capsys, tmp_path):
+    peer = SwarmGather(run="default", peers=1, identity_path=str(tmp_path / "identity"))
+    try:
+        code, out, _ = plan(monkeypatch, capsys, *FLEET, "--recipe", "diloco", "--probe", peer.address[0])
+    finally:
+        peer.abort()
+    assert code == 0
+    assert re.search(r"measured: at least [\d.]+ [MG]bit/s up, [\d.]+ [MG]bit/s down, [\d.]+ ms one way", out)
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [("diloco", 32), ("diloco_int8", 8.0625), ("loco", 4.0625), ("streaming_diloco", 4.0625), ("noloco", 32)],
+)
+def test_bits_of_dense_codecs(name, bits):
+    """So many a value, and a bfloat16 scale for 256 of them."""
+    assert method_of(settings(name), params=1e9, peers=4).bits_per_param == pytest.approx(bits, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["sparseloco", "outerloop", "decoupled_momentum", "diloco", "loco"])
+def test_sizes_are_those_of_the_wire(name):
+    """A model of many shapes, packed, against the two numbers that the planner goes by."""
+    draw = torch.Generator().manual_seed(1)
+    fast = {f"layers.{i}.weight": torch.randn(shape, generator=draw) for i, shape in enumerate(SHAPES)}
+    frame, slope = message_bytes(settings(name))
+    params = sum(x.numel() for x in fast.values())
+    small = sum(2 * x.numel() for x in fast.values() if x.numel() < 4096)  # sparse recipes send them as bfloat16
+    slack = 60 * len(SHAPES) + (small if name != "diloco" else 0)  # a table entry each
+    assert abs(len(message(settings(name), fast)) - (frame + slope * params)) < 0.01 * slope * params + slack
+
+
+def test_density_is_the_share_that_is_kept():
+    whole, half = (method_of(settings("sparseloco", density=d), params=1e9, peers=4) for d in (1 / 32, 1 / 64))
+    assert settings("sparseloco", density=1 / 64).compress.large.k == 64
+    assert settings("decoupled_momentum", density=1 / 64).compress.large.of.k == 64
+    assert half.bits_per_param < 0.65 * whole.bits_per_param  # fewer values, of longer gaps
+
+
+def test_what_is_asked_for_is_taken_where_it_has_a_place():
+    asked = {"sync_every": 30, "delay": 20, "density": None}
+    assert settings("diloco", **asked).schedule == {
+        "_target_": "outerloop.schedule.every_h.EveryH",
+        "sync_every": 30,
+        "delay": 20,
+        "early": False,
+    }
+    assert settings("streaming_diloco", **asked).schedule.delay == 14  # below H / 2
+    assert settings("ddp", **asked).schedule.sync_every == 1
+    assert settings("diloco").schedule.sync_every == 100
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("sparseloco", {"inner optimizer": 8, "slow weights": 4, "residual": 4, "a round": 2 * 4 * 4 / 32}),
+        ("diloco", {"inner optimizer": 8, "slow weights": 4, "outer optimizer": 4, "a round": 12}),
+        ("streaming_diloco", {"inner optimizer": 8, "slow weights": 4, "outer optimizer": 4, "a round": 12 / 2 + 4}),
+        ("loco", {"inner optimizer": 8, "slow weights": 4, "outer optimizer": 4, "residual": 260 / 256, "a round": 12}),
+        ("ddp", {"slow weights": 4, "outer optimizer": 8, "a round": 12}),
+        ("muloco", {"inner optimizer": 4, "slow weights": 4, "outer optimizer": 4, "a round": 12}),
+    ],
+)
+def test_memory_by_part(name, expected):
+    """Bytes a parameter: Adam holds two, Muon one; momentum, residual, what 4 peers kept of 1 / 32 and its places.
+
+    Streaming lands late, so a launch copies the fast weights.
+    """
+    nothing = dict.fromkeys(("inner optimizer", "outer optimizer", "residual"), 0)
+    whole = {"weights": 4, "gradients": 4} | nothing | expected
+    assert memory_of(settings(name), peers=4) == pytest.approx(whole, rel=1e-3, abs=1e-3)
+
+
+def test_held_counts_tensors_alone():
+    assert bytes_of({"a": [torch.zeros(3), (torch.zeros(2, dtype=torch.int8), 7)], "b": "text", "c": None}) == 14
+
+
+def test_losses_are_those_of_the_published_table():
+    text = (ROOT / "scripts/results/recipes/COMMAND.md").read_text()
+    table = re.findall(r"^\| (\S+) \| \S+ \| \S+ \| ([\d.]+) .*?\| ([\d.]+) .*?\| ([\d.]+) .*?\|", text, re.M)
+    names = {"streaming": "streaming_diloco", "loco_int4": "loco", "diloco_.7_.6": "diloco"}
+    told = {names.get(row[0], row[0]): row[1:] for row in reversed(table)}
+    for name, losses in LOSSES.items():
+        for h, loss in losses.items():
+            assert float(told[name][{1: 0, 15: 0, 30: 1, 100: 2}[h]]) == loss

@@ -1,0 +1,258 @@
+"""The outer loop in a training loop that knows nothing of it."""
+
+import copy
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+import outerloop
+from outerloop.types import UserError
+from tests.support import tiny_gpt, toy
+from tests.support.run_output import address_in
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+TEXT = README.encode()
+
+
+def adds(recipe, *options, exchange=None, told=None, **attached):
+    """The lines that somebody adds."""
+
+    def add(model, optimizer):
+        outer = outerloop.from_recipe(recipe, model, *options, exchange=exchange or toy.alone())
+        outerloop.attach(optimizer, outer, on_round=None if told is None else told.append, **attached)
+
+    return add
+
+
+def test_until_the_first_round_training_is_what_it_was_bit_for_bit():
+    plain, model = tiny_gpt.train(TEXT, steps=6)
+    losses, with_outer = tiny_gpt.train(TEXT, steps=6, add=adds("sparseloco", "schedule.sync_every=7"))
+    assert losses == plain and toy.same_weights(model, with_outer)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_one_worker_that_averages_trains_as_before_bit_for_bit(accumulate):
+    """One worker, outer learning rate 1, no momentum; float64 slow weights, so that φ - (φ - θ) is θ."""
+    rounds = []
+    plain, model = tiny_gpt.train(TEXT, steps=9, accumulate=accumulate)
+    add = adds("diloco", *toy.AVERAGED, "schedule.sync_every=3", "state_dtype=float64", told=rounds)
+    losses, with_outer = tiny_gpt.train(TEXT, steps=9, accumulate=accumulate, add=add)
+    assert losses == plain and toy.same_weights(model, with_outer)
+    assert [report.round.number for report in rounds] == [0, 1, 2] and not any(report.failed for report in rounds)
+
+
+@pytest.mark.parametrize("recipe", ["diloco", "sparseloco", "muloco"])
+def test_two_workers_on_different_text_hold_one_model(recipe):
+    reports = [[], []]
+
+    def live(exchange):
+        add = adds(recipe, "schedule.sync_every=4", exchange=exchange, told=reports[exchange.rank], samples=8)
+        half = len(TEXT) // 2
+        shard = TEXT[half * exchange.rank :][:half]
+        losses, model = tiny_gpt.train(shard, steps=12, shard=exchange.rank, add=add)
+        return losses, model
+
+    (a, one), (b, other) = toy.run_workers(2, live)
+    assert toy.same_weights(one, other) and a[0] > a[-1] and b[0] > b[-1]
+    assert [r.slow_hash for r in reports[0]] == [r.slow_hash for r in reports[1]] and len(reports[0]) == 3
+
+
+def test_a_step_that_is_left_out_for_its_gradient_is_not_counted():
+    model = toy.model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    outer = outerloop.from_recipe("diloco", model, exchange=toy.alone())
+    scaler = torch.amp.GradScaler("cpu")
+    with outerloop.attach(optimizer, outer):
+        for factor in (1.0, torch.inf, 1.0):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.ones(2, 7)).sum() * factor).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert outer.inner_step == 2
+    optimizer.step()
+    assert outer.inner_step == 2, "after the block nothing is attached"
+
+
+def test_what_the_optimizer_does_not_train_is_named():
+    model = toy.model()
+    outer = outerloop.from_recipe("diloco", model, exchange=toy.alone())
+    optimizer = torch.optim.AdamW(model[0].parameters())
+    with pytest.raises(UserError, match=r"1\.weight is trainable, but AdamW does not train it"):
+        outerloop.attach(optimizer, outer)
+
+
+def test_peers_whose_models_differ_are_told_where():
+    def live(exchange):
+        with pytest.raises(UserError, match=r"0\.bias has shape \[\d\] here and has shape \[\d\] at"):
+            outerloop.from_recipe("sparseloco", toy.model(width=7 + exchange.rank), exchange=exchange)
+        return True
+
+    assert toy.run_workers(2, live) == [True, True]
+
+
+def test_peers_that_begin_with_other_weights_take_over_those_of_the_first_and_are_told(caplog):
+    def live(exchange):
+        model = toy.model(seed=exchange.rank)
+        outerloop.from_recipe("sparseloco", model, exchange=exchange)
+        return model
+
+    assert all(toy.same_weights(model, toy.model()) for model in toy.run_workers(3, live))
+    assert "2 of 3 peers begin with other weights than 000: all use its weights" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("theirs", "said"),
+    [
+        (["diloco"], "recipe is sparseloco here and diloco at 001: set the same options"),
+        (["sparseloco", "schedule.sync_every=7"], "schedule.sync_every is 15 here and 7 at 001"),
+        (["sparseloco", "compress.large.k=64"], "compress.large.k is 128 here and 64 at 001"),
+        (["sparseloco", "compress=int8"], r"compress\._target_ is \S+ here and \S+ at 001"),
+        (["sparseloco", "buffers=averaged"], "buffers is local here and averaged at 001"),
+    ],
+)
+def test_peers_with_other_settings_are_told_which_one_differs(theirs, said):
+    def live(exchange):
+        recipe, *options = theirs if exchange.rank else ["sparseloco"]
+        with pytest.raises(UserError) as error:
+            outerloop.from_recipe(recipe, toy.model(), *options, exchange=exchange)
+        return str(error.value)
+
+    first, _ = toy.run_workers(2, live)
+    assert re.match(said, first), first
+
+
+def test_options_that_have_no_meaning_here_may_differ():
+    def live(exchange):
+        return outerloop.from_recipe(
+            "sparseloco", toy.model(), f"inner.lr={exchange.rank + 1}e-3", "model=nano", exchange=exchange
+        ).slow_hash
+
+    assert len(set(toy.run_workers(2, live))) == 1
+
+
+def test_peers_that_weigh_by_samples_may_do_unequal_work():
+    def live(exchange):
+        options = ["aggregate=weighted", f"schedule.sync_every={5 + exchange.rank}"]
+        return outerloop.from_recipe("diloco", toy.model(), *options, exchange=exchange).schedule.sync_every
+
+    assert toy.run_workers(2, live) == [5, 6]
+
+
+def test_a_parameter_that_comes_later_is_named_before_anything_is_exchanged():
+    model = toy.model()
+    outer = outerloop.from_recipe("diloco", model, "schedule.sync_every=1", exchange=toy.alone())
+    model.append(torch.nn.Linear(3, 2))
+    with pytest.raises(UserError, match=r"3\.weight \(shape \[2, 3\]\) was added after the outer loop was made"):
+        outer.after_inner_step(1)
+    with pytest.raises(UserError, match=r"3\.weight"):
+        outerloop.attach(torch.optim.AdamW(model.parameters()), outer)
+
+
+def test_a_parameter_that_is_thawed_or_replaced_later_is_named():
+    model = toy.model()
+    model[0].bias.requires_grad_(False)
+    outer = outerloop.from_recipe("diloco", model, "schedule.sync_every=1", exchange=toy.alone())
+    model[0].bias.requires_grad_(True)
+    with pytest.raises(UserError, match=r"0\.bias .* was added"):
+        outer.after_inner_step(1)
+    model[0].bias.requires_grad_(False)
+    model[2].weight = torch.nn.Parameter(torch.zeros(3, 7))
+    with pytest.raises(UserError, match=r"2\.weight .* was replaced"):
+        outer.after_inner_step(1)
+
+
+def test_peers_go_on_from_one_step():
+    def live(exchange):
+        model = toy.model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        outer = outerloop.from_recipe("diloco", model, "schedule.sync_every=2", exchange=exchange)
+        states = []
+        with outerloop.attach(optimizer, outer):
+            for step in range(3):
+                toy.inner_step(model, optimizer, exchange.rank, step)
+                states.append(copy.deepcopy((model.state_dict(), outer.state_dict())))
+        return states
+
+    states = toy.run_workers(2, live)
+
+    def resume(exchange, steps):
+        weights, state = states[exchange.rank][steps[exchange.rank]]
+        model = toy.model(seed=1)
+        model.load_state_dict(weights)
+        return outerloop.from_recipe("diloco", model, "schedule.sync_every=2", exchange=exchange, state=state)
+
+    outers = toy.run_workers(2, lambda exchange: resume(exchange, (2, 2)))
+    assert [outer.inner_step for outer in outers] == [3, 3]
+    assert outers[0].slow_hash == outers[1].slow_hash
+    with pytest.raises(UserError, match=r"resumes at rounds \[[01]\], and this peer at \[[01]\]:"):
+        toy.run_workers(2, lambda exchange: resume(exchange, (0, 2)))
+
+
+def test_who_speaks_for_an_island_is_told_whom_to_meet():
+    with pytest.raises(UserError, match="first processes of all islands"):
+        outerloop.from_recipe("diloco", toy.model(), "exchange=distributed", gathered=True)
+
+
+def test_options_are_those_of_the_command_line():
+    with pytest.raises(UserError, match="recipe is one of"):
+        outerloop.from_recipe("dilico", toy.model(), exchange=toy.alone())
+    with pytest.raises(UserError, match="workers of one process"):
+        outerloop.from_recipe("diloco", toy.model(), "exchange=inprocess")
+
+
+SCRIPT = """
+import sys
+from tests.support import tiny_gpt
+
+def add(model, optimizer):
+    more = sys.argv[1:]
+LINES
+    add.outer = outer
+
+tiny_gpt.train(open("text", "rb").read(), steps=4, add=add)
+print(add.outer.slow_hash)
+add.outer.exchange.close()
+"""
+
+
+def test_two_processes_of_the_readme_meet_over_the_network(tmp_path):
+    """README's three lines in the script, in two processes: the second one types what the first one tells."""
+    lines = re.search(r"```python\n(import outerloop.*?)```", README, flags=re.DOTALL)[1]
+    shrunk = lines.replace('sync_every=30"', 'sync_every=2", *more')
+    assert shrunk != lines
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.replace("LINES", textwrap.indent(shrunk, "    ")))
+
+    def start(name, *more):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "text").write_bytes(TEXT)
+        command = [sys.executable, str(script), *more]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        return subprocess.Popen(
+            command, cwd=tmp_path / name, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+    first = start("a")
+    second = start("b", next(filter(None, map(address_in, first.stderr))))
+    said = [process.communicate() for process in (first, second)]
+    assert [first.returncode, second.returncode] == [0, 0], said
+    assert said[0][0].split()[-1] == said[1][0].split()[-1]
+
+
+def test_a_run_dir_is_free_again_when_its_peer_has_left_or_could_not_begin(tmp_path):
+    with pytest.raises(UserError, match="1 of 2 peers are present"):
+        outerloop.from_recipe("diloco", toy.model(), "exchange.peers=2", "exchange.join_timeout_s=1", run_dir=tmp_path)
+    with pytest.raises(UserError, match="buffers=mean is not one of"):
+        outerloop.from_recipe("diloco", toy.model(), "exchange.peers=1", "buffers=mean", run_dir=tmp_path)
+    outer = outerloop.from_recipe("diloco", toy.model(), "exchange.peers=1", run_dir=tmp_path)
+    with pytest.raises(UserError, match="trained by another process"):
+        outerloop.from_recipe("diloco", toy.model(), "exchange.peers=1", run_dir=tmp_path)
+    outer.exchange.close()
+    outerloop.from_recipe("diloco", toy.model(), "exchange.peers=1", run_dir=tmp_path).exchange.close()

@@ -1,0 +1,226 @@
+"""What one axis needs of another: refused with what to type, and what was once wrong where parts meet."""
+
+import pytest
+import torch
+
+from outerloop.aggregate.mean import Mean
+from outerloop.aggregate.median_clip import MedianClip
+from outerloop.aggregate.rda import RDA
+from outerloop.aggregate.senders import Senders
+from outerloop.aggregate.weighted import Weighted
+from outerloop.compress.cast import Cast
+from outerloop.compress.identity import Identity
+from outerloop.compress.index.rice import Rice
+from outerloop.compress.powersgd import PowerSgd
+from outerloop.compress.randomk import RandomK
+from outerloop.compress.topk import TopK
+from outerloop.compress.uniform import Uniform
+from outerloop.config import build, load
+from outerloop.core.compatibility import doubts
+from outerloop.exchange.inprocess import Hub, InProcess
+from outerloop.exchange.inprocess_gossip import InProcessGossip
+from outerloop.feedback.ef import ErrorFeedback
+from outerloop.feedback.local_error import LocalError
+from outerloop.feedback.loco import LoCo
+from outerloop.feedback.none import NoFeedback
+from outerloop.methods.average import Average
+from outerloop.methods.noloco import NoLoCo
+from outerloop.methods.outer_optimizer import OuterOptimizer
+from outerloop.methods.sign import Sign
+from outerloop.schedule.adaptive import Adaptive
+from outerloop.schedule.every_h import EveryH
+from outerloop.schedule.streaming import Streaming
+from outerloop.types import UserError
+from tests.core.test_left_out import LATE, WithoutLate
+from tests.support import toy
+
+OTHER_MEANS = [Senders(), Weighted(), RDA(), MedianClip(of=Mean())]
+EAGER = {"eager": True, "schedule": EveryH(sync_every=3, delay=3)}
+GRADIENTS = {"method": toy.sgd(reads="gradients"), "h": 1}
+TOPK = TopK(chunk=64, k=4, values=Identity(), index=Rice())
+
+
+def noloco():
+    return NoLoCo(alpha=0.5, beta=0.7, gamma=None, consensus="inside")
+
+
+def refused(exchange=None, **parts):
+    with pytest.raises(UserError) as error:
+        toy.outer(toy.model(), exchange or InProcess(hub=Hub(2), rank=0), **parts)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def pairs():
+    return InProcessGossip(hub=Hub(2), rank=0, group=2, seed=0)
+
+
+class GoesOn(toy.Around):
+    """A gather that may go on without a late peer."""
+
+    waits_for_all = False
+
+
+@pytest.mark.parametrize("aggregate", OTHER_MEANS, ids=lambda x: type(x).__name__)
+def test_eager_updates_and_methods_that_send_weights_need_the_plain_mean(aggregate):
+    assert "set aggregate=mean, or eager=false" in refused(aggregate=aggregate, **EAGER)
+    assert "set aggregate=mean, or method=diloco" in refused(pairs(), aggregate=aggregate, method=noloco())
+    assert "set aggregate=mean, or method=diloco" in refused(aggregate=aggregate, method=Average())
+
+
+def test_an_aggregate_is_linear_where_one_part_can_be_replaced_afterwards():
+    """Mean of x with x_0 replaced by y is mean + (y - x_0) / P; of the others it is not, samples being unequal."""
+    x = [torch.tensor([1.0, 0.0, 3.0]), torch.tensor([2.0, 5.0, -1.0])]
+    y, samples = torch.tensor([4.0, 1.0, 2.0]), [3, 1]
+
+    def norms(*sent):
+        return [float(one.norm()) for one in sent]
+
+    for aggregate in (Mean(), *OTHER_MEANS):
+        replaced = aggregate([y, x[1]], samples, norms(y, x[1]))
+        corrected = aggregate(x, samples, norms(*x)) + (y - x[0]) / 2
+        assert torch.allclose(replaced, corrected) == aggregate.linear
+
+
+@pytest.mark.parametrize("merge_local", [0.5, 1.0, "carry"])
+def test_eager_updates_and_what_is_kept_of_the_fast_weights(merge_local):
+    assert f"merge_local={merge_local} keeps" in refused(merge_local=merge_local, **EAGER)
+
+
+@pytest.mark.parametrize(
+    "feedback",
+    [ErrorFeedback(beta=0.9), LocalError(beta=0.9), LoCo(beta=0.8, reset_every=9)],
+    ids=["ef", "local", "loco"],
+)
+def test_eager_updates_and_feedback(feedback):
+    assert "set feedback=none, or eager=false" in refused(feedback=feedback, **EAGER)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        toy.sgd(clip_norm=1.0),
+        Sign(lr=0.1),
+        OuterOptimizer(optimizer=lambda p: torch.optim.AdamW(p, lr=0.1)),
+        Average(),
+        noloco(),
+    ],
+    ids=["clipped", "sign", "adamw", "average", "noloco"],
+)
+def test_eager_updates_need_steps_that_add_up(method):
+    """With momentum they do: replicas stay within one part in P of each other."""
+    assert "set method=diloco method.clip_norm=null, or eager=false" in refused(method=method, **EAGER)
+    for fits in (toy.sgd(), toy.sgd(0.7, 0.9, True), toy.sgd(1.0, 0.6)):
+        toy.outer(toy.model(), InProcess(hub=Hub(2), rank=0), method=fits, **EAGER)
+
+
+@pytest.mark.parametrize(
+    "codec", [Uniform(bits=4, chunk=256), PowerSgd(rank=4, small=Identity())], ids=["int4", "rank 4"]
+)
+def test_weights_are_not_sent_in_four_bits(codec):
+    assert "% of their norm in every round: set compress=cast" in refused(pairs(), method=noloco(), compress=codec)
+    for fine in (Identity(), Cast(dtype="bfloat16"), Uniform(bits=8, chunk=256)):
+        toy.outer(toy.model(), pairs(), method=noloco(), compress=fine)
+
+
+def test_averaging_needs_that_all_send_the_same_part():
+    """Where only some send a coordinate, the others would add a share of a whole weight to their own."""
+    assert "set compress=randomk" in refused(method=Average(), compress=TOPK)
+    assert "set compress=randomk" in refused(method=Average(), compress=Uniform(bits=8, chunk=256))
+    assert "set feedback=none" in refused(method=Average(), feedback=ErrorFeedback(beta=0.9))
+    assert "set feedback=none" in refused(method=Average(), feedback=LocalError(beta=0.9))
+    drift = Adaptive(sync_every=3, sync_min=2, sync_max=9, low=0.2, high=0.5)
+    assert "set schedule=every_h, or method=diloco" in refused(method=Average(), schedule=drift)
+    random = RandomK(chunk=8, k=2, values=Identity())
+    toy.outer(toy.model(), InProcess(hub=Hub(2), rank=0), method=Average(), compress=random)
+    late = GoesOn(InProcess(hub=Hub(2), rank=0))
+    assert "set exchange=inprocess or exchange=distributed" in refused(late, method=Average(), compress=random)
+
+
+def test_gradients_know_nothing_of_the_fast_weights():
+    assert "set feedback=ef, or feedback=none" in refused(feedback=LocalError(beta=0.9), **GRADIENTS)
+    assert "set merge_local=0.0" in refused(merge_local=0.5, **GRADIENTS)
+    for fits in ({"feedback": ErrorFeedback(beta=0.9)}, {"merge_local": "carry"}):
+        toy.outer(toy.model(), InProcess(hub=Hub(2), rank=0), **fits, **GRADIENTS)
+
+
+@pytest.mark.parametrize(
+    ("feedback", "told"),
+    [
+        (NoFeedback(), True),
+        (LoCo(beta=0.8, reset_every=99), True),  # a fifth of what was not sent, and less of that each round
+        (ErrorFeedback(beta=0.95), False),
+        (ErrorFeedback(beta=0.95, bits=8), False),
+        (LocalError(beta=0.85), False),
+    ],
+)
+def test_a_sparse_codec_needs_a_feedback_that_offers_again_what_was_not_sent(feedback, told):
+    lines = doubts(method=toy.sgd(), compress=TOPK, feedback=feedback, schedule=EveryH(sync_every=3))
+    assert bool(lines) == told and all("set feedback=ef" in line for line in lines)
+    assert not doubts(
+        method=toy.sgd(), compress=Uniform(bits=4, chunk=256), feedback=feedback, schedule=EveryH(sync_every=3)
+    )
+
+
+def test_the_command_line_sees_the_aggregate():
+    eager = ["eager=true", "schedule.delay=3", "schedule.sync_every=3", "exchange=inprocess", "model=nano"]
+    for aggregate in ("senders", "weighted", "median_clip", "rda"):
+        with pytest.raises(UserError, match="set aggregate=mean"):
+            build.check_parts(load.load(["recipe=diloco", *eager, f"aggregate={aggregate}"]))
+
+
+# --- what was wrong where parts meet ---
+
+
+def test_averaging_in_fragments_one_of_which_leaves_before_another_has_landed():
+    """H = 5, two fragments, offsets 2 and 5, two steps late: fragment 0 leaves after step 7, as fragment 1 lands."""
+
+    def work(exchange):
+        net = toy.model(seed=exchange.rank)
+        loop = toy.outer(net, exchange, method=Average(), schedule=Streaming(sync_every=5, fragments=2, delay=2))
+        return [report.round.fragment for _ in range(12) for report in loop.after_inner_step(1)], loop.slow
+
+    (first, one), (_, other) = toy.run_workers(2, work)
+    assert first == [0, 1, 0, 1] and all(torch.equal(x, other[name]) for name, x in one.items())
+
+
+def test_averaging_without_this_peer_changes_nothing_that_is_its_own():
+    """The exchange says that it waits for all, and leaves one out: progress is neither lost nor counted twice."""
+
+    class Gone(WithoutLate):
+        waits_for_all = True
+
+    def work(exchange):
+        net = toy.model()
+        loop = toy.outer(net, Gone(exchange, {0}), h=1, method=Average())
+        toy.inner_step(net, torch.optim.SGD(net.parameters(), lr=0.1), exchange.rank, 0)
+        before = [p.detach().clone() for p in net.parameters()]
+        slow = [x.clone() for x in loop.slow.values()]
+        [report] = loop.after_inner_step(1)
+        assert (exchange.peer in report.peers) == (exchange.peer != LATE)
+        if exchange.peer == LATE:
+            assert all(torch.allclose(p, x, atol=1e-7) for p, x in zip(net.parameters(), before, strict=True))
+            assert all(map(torch.equal, loop.slow.values(), slow))
+
+    toy.run_workers(2, work)
+
+
+def samples_of(schedule, **parts):
+    """(round, fragment, samples) of what one worker sent in 30 inner steps of one sample."""
+
+    def work(exchange):
+        loop = toy.outer(toy.model(), exchange, schedule=schedule, **parts)
+        reports = [report for _ in range(30) for report in loop.after_inner_step(1)]
+        return [(report.round.number, report.round.fragment, report.samples) for report in reports]
+
+    return toy.run_workers(1, work)[0]
+
+
+def test_samples_are_those_of_the_fragment():
+    """A fragment stands for all steps since it left last, whatever other fragments do meanwhile, by hand."""
+    told = samples_of(Streaming(sync_every=5, fragments=2, delay=2))
+    assert told[:4] == [(0, 0, 2), (0, 1, 5), (1, 0, 5), (1, 1, 5)] and {n for *_, n in told[1:]} == {5}
+
+
+def test_eager_rounds_stand_for_the_steps_since_the_last_launch():
+    assert {samples for *_, samples in samples_of(EveryH(sync_every=3, delay=3), eager=True)} == {3}

@@ -1,0 +1,284 @@
+"""One peer of a run sends valid messages out of all proportion: the others go on, and say whose they were."""
+
+import copy
+import functools
+
+import pytest
+import torch
+
+from outerloop import wire
+from outerloop.aggregate.senders import Senders
+from outerloop.aggregate.weighted import Weighted
+from outerloop.compress.by_size import BySize
+from outerloop.compress.cast import Cast
+from outerloop.compress.identity import Identity
+from outerloop.feedback.ef import ErrorFeedback
+from outerloop.feedback.none import NoFeedback
+from outerloop.types import Contribution, Round
+from tests.support import forged_payloads, toy, toy_pipelines
+
+LARGEST = (0x7F7F).to_bytes(2, "little")
+"""bfloat16."""
+FROM, ROUNDS = 2, 7
+"""Rounds: the first with a hostile message, and all."""
+
+
+def times(factor, dtype):
+    """Every level of a payload so many times as large, its positions and codes as they were."""
+
+    def change(draft):
+        for section in draft.sections():
+            if wire.DTYPES[section.dtype] == dtype and len(section.data):
+                x = torch.frombuffer(bytearray(section.data), dtype=dtype) * factor
+                section.data = bytes(wire.view_of(x))
+
+    return change
+
+
+def largest(draft):
+    for section in draft.sections():
+        if wire.DTYPES[section.dtype] == torch.bfloat16:
+            section.data = LARGEST * (len(section.data) // 2)
+
+
+def flipped(draft):
+    """The other direction: codes of two bits hold the sign in their higher bit; values that are sent as they are."""
+    for section in draft.sections():
+        name = draft.names[section.name].decode()
+        if name.endswith("code"):
+            section.data = bytes(byte ^ 0b10101010 for byte in section.data)
+        elif name == "value":
+            x = -torch.frombuffer(bytearray(section.data), dtype=torch.bfloat16)
+            section.data = bytes(wire.view_of(x))
+    times(10, torch.bfloat16)(draft)
+
+
+def many_samples(draft):
+    draft.numbers[3] = 2**63
+
+
+HOSTILE = {
+    "largest": largest,
+    "ten times": times(10, torch.bfloat16),
+    "flipped": flipped,
+    "samples": many_samples,
+}
+
+
+class Hostile(toy.Around):
+    """What the last worker sends is changed, the same for everybody, from a round on."""
+
+    waits_for_all = False
+
+    def __init__(self, inner, change, *, first=FROM):
+        super().__init__(inner)
+        self.change, self.first = change, first
+
+    def start(self, blob, round):
+        pending = self.inner.start(blob, round)
+        return toy.Changed(pending, self.forge) if self.change and round.number >= self.first else pending
+
+    def forge(self, messages):
+        *rest, last = messages
+        draft = forged_payloads.apart(last.blob)
+        self.change(draft)
+        return [*rest, Contribution(last.peer, last.round, draft.assembled())]
+
+
+def parts():
+    """Of the default recipe, its chunks as small as the model."""
+    compress = BySize(below=10, small=Cast(dtype="bfloat16"), large=toy_pipelines.topk("sparseloco"))
+    return {"compress": compress, "feedback": ErrorFeedback(beta=0.95), "aggregate": Senders()}
+
+
+def train(exchange, change, *, first=FROM, rounds=ROUNDS, fused=True, **other):
+    """The loop of one worker, and the reports of its rounds."""
+    loop = toy.outer(toy.model(width=20), Hostile(exchange, change, first=first), h=3, **parts() | other)
+    loop.pipeline.fused.fits &= fused
+    inner, reports = torch.optim.SGD(loop.model.parameters(), lr=0.2), []
+    for step in range(3 * rounds):
+        step_of(loop.model, inner, exchange.rank, step)
+        reports += loop.after_inner_step(4)
+    return loop, reports
+
+
+def step_of(net, optimizer, worker, step):
+    """One inner step on data that depends on worker and step, about one target."""
+    draw = torch.Generator().manual_seed(1000 * worker + step)
+    x = torch.randn(8, 20, generator=draw)
+    optimizer.zero_grad()
+    ((net(x) - x[:, :3].tanh()) ** 2).mean().backward()
+    optimizer.step()
+
+
+def loss(slow):
+    """Of slow weights on data that nobody trained on."""
+    net = toy.model(width=20).requires_grad_(False)
+    net.load_state_dict(slow)
+    x = torch.randn(4096, 20, generator=torch.Generator().manual_seed(99))
+    return float(((net(x) - x[:, :3].tanh()) ** 2).mean())
+
+
+@functools.cache
+def calm(peers):
+    """The loss of a run of so many without the hostile one's messages from when on they are hostile."""
+
+    def leave(messages):
+        return messages[:-1]
+
+    class Without(Hostile):
+        def forge(self, messages):
+            return leave(messages)
+
+    def work(exchange):
+        loop = toy.outer(toy.model(width=20), Without(exchange, leave), h=3, **parts())
+        inner = torch.optim.SGD(loop.model.parameters(), lr=0.2)
+        for step in range(3 * ROUNDS):
+            step_of(loop.model, inner, exchange.rank, step)
+            loop.after_inner_step(4)
+        return loss(loop.slow)
+
+    return toy.run_workers(peers, work)[0]
+
+
+@pytest.mark.parametrize("peers", [2, 3, 10])
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_training_goes_on_without_it_and_it_is_named(peers, kind):
+    def work(exchange):
+        loop, reports = train(exchange, HOSTILE[kind])
+        assert bool(loop.pipeline.split(loop.slow)[0]), "the fused route"
+        return [report.slow_hash for report in reports], reports, loop
+
+    results = toy.run_workers(peers, work)
+    hashes, reports, loop = results[0]
+    assert all(other == hashes for other, _, _ in results) and len(set(hashes)) == ROUNDS
+    name = f"{peers - 1:03d}"
+    for report in reports:
+        assert not report.failed
+        hostile = report.round.number >= FROM
+        assert (name in report.peers) != hostile and len(report.refused) == hostile
+        assert all(why.startswith(f"{name}: it") for why in report.refused)
+    assert loss(loop.slow) < 1.02 * calm(peers) < loss(toy.model(width=20).state_dict()) / 1.5
+
+
+def test_the_norms_of_other_routes_are_the_same():
+    """Dense tensors are measured, refused and shortened as the kernels' are."""
+
+    def work(exchange, fused):
+        _, reports = train(exchange, HOSTILE["ten times"], fused=fused)
+        return [report.slow_hash for report in reports]
+
+    assert toy.run_workers(3, lambda e: work(e, True)) == toy.run_workers(3, lambda e: work(e, False))
+
+
+def test_who_is_refused_keeps_its_progress_and_its_residual():
+    """It follows the same rule, so it knows that its round did not count."""
+
+    def work(exchange):
+        loop, [*_, before] = train(exchange, HOSTILE["ten times"], rounds=FROM)
+        kept = {name: x.clone() for name, x in loop.feedback.state_dict()["residual"].items()}
+        inner, samples = torch.optim.SGD(loop.model.parameters(), lr=0.2), loop.samples
+        for step in range(3):
+            step_of(loop.model, inner, exchange.rank, step)
+            reports = loop.after_inner_step(4)
+        delta = sum(float((loop.slow[name] - p.detach()).norm()) for name, p in loop.model.named_parameters())
+        now = loop.feedback.state_dict()["residual"]
+        same = all(torch.equal(now[name], x) for name, x in kept.items())
+        return len(before.refused), len(reports[0].refused), same, loop.samples - samples, delta > 0.01
+
+    *honest, hostile = toy.run_workers(3, work)
+    assert hostile == (0, 1, True, 12, True)
+    assert all(one[:4] == (0, 1, False, 0) and not one[4] for one in honest)
+
+
+def test_a_round_of_messages_that_are_all_too_long_fails_and_changes_nothing():
+    def work(exchange):
+        loop = toy.outer(toy.model(width=20), All(exchange, largest, first=1), h=3, **parts())
+        inner, reports = torch.optim.SGD(loop.model.parameters(), lr=0.2), []
+        for step in range(6):
+            step_of(loop.model, inner, exchange.rank, step)
+            reports += loop.after_inner_step(4)
+        return reports
+
+    class All(Hostile):
+        def forge(self, messages):
+            return [super(All, self).forge([one])[0] for one in messages]
+
+    for first, second in toy.run_workers(2, work):
+        assert not first.failed and second.failed.startswith("000: its norm is") and "; 001: " in second.failed
+        assert first.slow_hash == second.slow_hash
+
+
+def test_samples_that_nobody_saw_weigh_four_times_the_median():
+    """Three went 7 on 4 samples, one 3.5 on a million, so it says: (3 · 4 · 7 + 16 · 3.5) / 28 = 5."""
+
+    def million(draft):
+        draft.numbers[3] = 10**6
+
+    def work(exchange):
+        dense = {"compress": Identity(), "feedback": NoFeedback(), "aggregate": Weighted()}
+        loop = toy.outer(toy.model(), Hostile(exchange, million, first=0), h=1, **dense)
+        begun = {name: x.clone() for name, x in loop.slow.items()}
+        with torch.no_grad():
+            for p in loop.model.parameters():
+                p -= 3.5 if exchange.rank == 3 else 7.0
+        [report] = loop.after_inner_step(4)
+        assert not report.refused and len(report.peers) == 4
+        return max(float((begun[name] - x - 5.0).abs().max()) for name, x in loop.slow.items())
+
+    assert max(toy.run_workers(4, work)) < 1e-5
+
+
+def test_without_a_screen_the_blame_is_not_the_inner_learning_rate():
+    def work(exchange):
+        with pytest.raises(FloatingPointError) as error:
+            train(exchange, largest, clip="none")
+        return str(error.value)
+
+    for said in toy.run_workers(2, work):
+        assert "the slow weights are far too large" in said and "clip=median" in said and "inner.lr" not in said
+
+
+def test_who_diverges_alone_is_told_so():
+    def work(exchange):
+        loop = toy.outer(toy.model(), exchange, h=1)
+        with torch.no_grad():
+            next(loop.model.parameters()).fill_(torch.nan)
+        with pytest.raises(FloatingPointError, match=r"training has diverged: lower inner\.lr"):
+            loop.after_inner_step(1)
+
+    toy.run_workers(1, work)
+
+
+def test_norms_that_landed_go_with_a_checkpoint_and_to_who_comes_late():
+    def work(exchange):
+        loop, _ = train(exchange, HOSTILE["ten times"])
+        late, resumed, older = (
+            toy.outer(toy.model(width=20), Hostile(exchange, None), h=3, **parts()) for _ in range(3)
+        )
+        late.take_over(Round(ROUNDS - 1), loop.shared_state.serialize())
+        state = loop.state_dict()
+        resumed.load_state_dict(copy.deepcopy(state))
+        older.load_state_dict({name: part for name, part in copy.deepcopy(state).items() if name != "screen"})
+        return [one.screen.landed for one in (loop, late, resumed, older)]
+
+    for landed, of_late, of_resumed, of_older in toy.run_workers(3, work):
+        assert landed == of_late == of_resumed and len(landed[0]) == 4 and of_older == {}
+
+
+def test_the_exchange_is_told_whom_the_replica_refuses():
+    told = []
+
+    class Told(Hostile):
+        def refused(self, round, refusals):
+            told.append((self.peer, round, *refusals))
+
+    def work(exchange):
+        loop = toy.outer(toy.model(width=20), Told(exchange, largest), h=3, **parts())
+        inner = torch.optim.SGD(loop.model.parameters(), lr=0.2)
+        for step in range(3 * FROM + 3):
+            step_of(loop.model, inner, exchange.rank, step)
+            loop.after_inner_step(4)
+
+    toy.run_workers(3, work)
+    assert sorted(told) == [(f"00{rank}", Round(FROM), "002") for rank in range(3)]

@@ -1,0 +1,249 @@
+"""A checkpoint of an island of two ranks comes back on one and on four; memory of a rank is what it was said to be."""
+
+import functools
+import gc
+import math
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import distributed as dist
+from torch.distributed import checkpoint
+from torch.distributed.device_mesh import init_device_mesh
+
+import outerloop
+from outerloop.core import distributed_checkpoint
+from outerloop.core.memory_usage import estimate, measure
+from outerloop.feedback.residual_storage import EightBit, dense
+from outerloop.replica import sharding
+from outerloop.replica.sharding import global_of, whole
+from outerloop.state import canonical
+from outerloop.types import UserError
+from tests.support import process_group, sharded_islands, toy
+from tests.support.sharded_islands import CHUNKS, EVEN, ODD, Net
+
+SAVED, STEPS = 4, 7
+RUNS = {
+    "uneven": (ODD, "diloco", ["compress=cast", "feedback=ef"]),
+    "loco": (EVEN, "loco", ["compress.chunk=32", "feedback.bits=32"]),
+    "sparseloco": (EVEN, "sparseloco", CHUNKS),
+    "late": (EVEN, "streaming_diloco", ["compress.chunk=32", "schedule.sync_every=4", "schedule.delay=1"]),
+}
+"""Name -> the net, the recipe, and options: momentum and a residual, the error of 4 bits, a residual alone, delay."""
+LONGER = [pytest.param(name, marks=pytest.mark.slow) for name in ("loco", "sparseloco")]
+
+
+EVERYWHERE = ("fast", "slow", "exp_avg", "exp_avg_sq")
+"""Kinds of tensors that every run here has."""
+
+
+def begun(name, mesh):
+    """A net on the ranks of a mesh (None: whole), its optimizer, and its outer loop: an island without others."""
+    sizes, recipe, options = RUNS[name]
+    net = Net(**sizes) if mesh is None else sharded_islands.shard(Net(**sizes), mesh)
+    outer = outerloop.from_recipe(recipe, net, "schedule.sync_every=3", *options, exchange=toy.alone())
+    return net, torch.optim.AdamW(net.parameters(), lr=0.01), outer
+
+
+def go_on(net, optimizer, outer, parts, steps):
+    """Inner steps with the outer loop attached."""
+    with outerloop.attach(optimizer, outer):
+        sharded_islands.train(net, optimizer, island=0, parts=parts, steps=steps)
+
+
+def everything(net, optimizer, outer):
+    """All that evolves, as full tensors."""
+    params = outer.island.params
+
+    def full(x, p):
+        return whole(global_of(x, p), of_gradient=False)
+
+    residual = getattr(outer.feedback, "error", getattr(outer.feedback, "residual", None))
+    method = outer.method.optimizer.state
+    held = {f"slow {name}": full(x, params[name]) for name, x in outer.slow.items()}
+    for name, x in outer.slow.items():
+        if residual is not None and residual.get(name) is not None:
+            held[f"residual {name}"] = full(residual.get(name), params[name])
+        if method[x].get("momentum_buffer") is not None:
+            held[f"momentum {name}"] = full(method[x]["momentum_buffer"], params[name])
+        for key in ("exp_avg", "exp_avg_sq"):
+            held[f"{key} {name}"] = whole(optimizer.state[params[name]][key], of_gradient=False)
+    return held | {f"fast {name}": whole(p.detach(), of_gradient=False) for name, p in net.named_parameters()}
+
+
+def kinds(held):
+    return {key.split()[0] for key in held}
+
+
+def resumed(name, mesh, folder, parts):
+    """What is there after loading, and at the end."""
+    net, optimizer, outer = begun(name, mesh)
+    distributed_checkpoint.load(folder, optimizer, outer)
+    loaded = everything(net, optimizer, outer), [outer.inner_step, outer.samples]
+    go_on(net, optimizer, outer, parts, range(SAVED, STEPS))
+    return {"loaded": loaded[0], "counts": loaded[1], "end": everything(net, optimizer, outer)}
+
+
+def lives(rank, *, name, folder):
+    """One of four processes: two islands of two ranks that save, then all four as one, then each alone."""
+    mesh, four = init_device_mesh("cpu", (2, 2), mesh_dim_names=("islands", "ranks")), init_device_mesh("cpu", (4,))
+    at = [folder / f"island-{island}" for island in (0, 1)]
+    net, optimizer, outer = begun(name, mesh["ranks"])
+    said = estimate(outer, optimizer).parts
+    go_on(net, optimizer, outer, [rank % 2], range(SAVED))
+    distributed_checkpoint.save(at[rank // 2], optimizer, outer)
+    kept = {"saved": everything(net, optimizer, outer), "memory": [said, measure(outer, optimizer).parts]}
+    go_on(net, optimizer, outer, [rank % 2], range(SAVED, STEPS))
+    kept["end"] = everything(net, optimizer, outer)
+    dist.barrier()
+    return kept | {"4": resumed(name, four, at[0], [rank % 2]), "1": resumed(name, None, at[1], [0, 1])}
+
+
+@pytest.fixture(scope="module")
+def lived(tmp_path_factory):
+    """What every rank has kept of the run of a name, which is run when first asked for."""
+
+    @functools.cache
+    def of(name):
+        folder = tmp_path_factory.mktemp("lives")
+        return process_group.together(4, functools.partial(lives, name=name, folder=folder), folder)
+
+    return of
+
+
+@pytest.mark.parametrize("on", ["1", "4"])
+@pytest.mark.parametrize("name", ["uneven", *LONGER])
+def test_two_ranks_come_back_on_one_and_on_four(lived, name, on):
+    more = {"residual"} if name == "sparseloco" else {"residual", "momentum"}
+    for told in lived(name):
+        back = told[on]
+        assert back["counts"] == [4, 1] and kinds(back["loaded"]) == {*EVERYWHERE, *more}
+        torch.testing.assert_close(back["loaded"], told["saved"])
+        torch.testing.assert_close(back["end"], told["end"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["uneven", *LONGER])
+def test_a_rank_holds_what_it_was_said_to_hold(lived, name):
+    for said, real in (told["memory"] for told in lived(name)):
+        assert real["residual"] > 0
+        assert math.isclose(sum(said.values()), sum(real.values()), rel_tol=0.1)
+        for part, size in real.items():
+            assert math.isclose(said[part], size, rel_tol=0.1, abs_tol=128), part
+
+
+def test_a_round_under_way_is_not_written_and_the_next_one_carries_it(tmp_path):
+    """Two fragments, H 4, one step late: after step 2 the first is under way. It comes back whole, and goes on."""
+    net, optimizer, outer = begun("late", None)
+    go_on(net, optimizer, outer, [0, 1], range(2))
+    assert [(round.number, round.fragment) for round in outer.in_flight] == [(0, 0)]
+    distributed_checkpoint.save(tmp_path / "late", optimizer, outer)
+    net, optimizer, again = begun("late", None)
+    distributed_checkpoint.load(tmp_path / "late", optimizer, again)
+    assert again.in_flight == {} and again.slow_hash == outer.slow_hash and again.inner_step == 2
+    with outerloop.attach(optimizer, again, on_round=(landed := []).append):
+        sharded_islands.train(net, optimizer, island=0, parts=[0, 1], steps=range(2, 7))
+    assert [(one.round.number, one.round.fragment) for one in landed] == [(0, 1), (1, 0)]
+    assert not any(one.failed for one in landed)
+
+
+def test_an_error_of_8_bits_goes_through_float32_and_back():
+    """In the same blocks it is what it was; in others it is off by half of a new step at most."""
+    torch.manual_seed(0)
+    storage, again, halves = EightBit(), EightBit(), [EightBit(), EightBit()]
+    storage.put("w", torch.randn(512))
+    held = dense(storage.state_dict()["w"])
+    again.load_state_dict({"w": held})
+    torch.testing.assert_close(again.get("w"), storage.get("w"))
+    for half, x in zip(halves, (held[:200], held[200:]), strict=True):
+        half.load_state_dict({"w": x})
+        assert (half.get("w") - x).abs().max() <= x.abs().max() / 127 / 2 * 1.01
+
+
+def test_the_group_of_all_ranks_of_a_mesh_of_two_dimensions_is_made_once_for_a_model(monkeypatch):
+    """Of HSDP: 2 copies of 2 shards. Two saves are of one group; a model that has gone keeps none."""
+    mesh, made = SimpleNamespace(ndim=2, mesh=torch.tensor([[0, 1], [2, 3]])), []
+    monkeypatch.setattr(sharding, "cut_of", lambda model: (mesh, ()))
+    monkeypatch.setattr(dist, "new_group", lambda ranks, **_: made.append(ranks) or object())
+    net, other = Net(**EVEN), Net(**EVEN)
+    groups = [sharding.group_of(one) for one in (net, net, other)]
+    assert groups[0] is groups[1] is not groups[2] and made == [[0, 1, 2, 3]] * 2
+    before = len(sharding.GROUPS)
+    del net
+    gc.collect()
+    assert len(sharding.GROUPS) == before - 1
+
+
+def test_a_folder_without_a_checkpoint_is_refused(tmp_path):
+    _, optimizer, outer = begun("uneven", None)
+    with pytest.raises(UserError, match="holds no checkpoint"):
+        distributed_checkpoint.load(tmp_path / "none", optimizer, outer)
+
+
+def test_a_folder_without_an_outer_loop_is_refused(tmp_path):
+    checkpoint.save({"x": torch.zeros(3)}, checkpoint_id=tmp_path / "plain", no_dist=True)
+    _, optimizer, outer = begun("uneven", None)
+    with pytest.raises(UserError, match="without an outer loop"):
+        distributed_checkpoint.load(tmp_path / "plain", optimizer, outer)
+
+
+def test_a_checkpoint_of_other_shapes_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(RUNS, "narrow", (EVEN | {"width": 8}, *RUNS["loco"][1:]))
+    _, optimizer, outer = begun("narrow", None)
+    distributed_checkpoint.save(tmp_path / "narrow", optimizer, outer)
+    _, optimizer, outer = begun("loco", None)
+    with pytest.raises(UserError, match=r"tokens\.weight has shape \[32, 8\] there, \[32, 16\] here"):
+        distributed_checkpoint.load(tmp_path / "narrow", optimizer, outer)
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+    _, optimizer, outer = begun("uneven", None)
+    distributed_checkpoint.save(tmp_path / "odd", optimizer, outer)
+    _, optimizer, outer = begun("loco", None)
+    with pytest.raises(UserError, match=r"another model: only one has score\.weight"):
+        distributed_checkpoint.load(Path(tmp_path / "odd"), optimizer, outer)
+
+
+class Runs:
+    """An object whose pickle creates a file when it is read."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+def test_a_folder_of_somebody_else_runs_nothing(tmp_path):
+    """Its index is a pickle with code in it, without an index in JSON; nothing is loaded."""
+    _, optimizer, outer = begun("uneven", None)
+    folder = tmp_path / "theirs"
+    distributed_checkpoint.save(folder, optimizer, outer)
+    (folder / ".metadata").write_bytes(pickle.dumps(Runs(tmp_path / "ran")))
+    distributed_checkpoint.load(folder, optimizer, outer)  # by the index in JSON
+    (folder / "index.json").unlink()
+    with pytest.raises(UserError, match="which no index of torch does"):
+        distributed_checkpoint.load(folder, optimizer, outer)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_settings_of_the_inner_optimizer_that_are_code_are_refused_by_name(tmp_path):
+    net, optimizer, outer = begun("uneven", None)
+    go_on(net, optimizer, outer, [0, 1], range(1))
+    optimizer.param_groups[0]["lr"] = Runs(tmp_path / "ran")
+    distributed_checkpoint.save(tmp_path / "theirs", optimizer, outer)
+    _, optimizer, outer = begun("uneven", None)
+    with pytest.raises(UserError, match=r"theirs: optimizer\.param_groups.* is not a plain value and is not loaded"):
+        distributed_checkpoint.load(tmp_path / "theirs", optimizer, outer)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("tree", [[], {"slow": 3}, {"slow": {1: 2}}, "cut"])
+def test_a_state_of_another_kind_is_refused(tree, tmp_path):
+    _, optimizer, outer = begun("uneven", None)
+    packed = canonical.pack(tree)[:-1] if tree == "cut" else canonical.pack(tree)
+    rest = torch.frombuffer(bytearray(packed), dtype=torch.uint8)
+    checkpoint.save({"rest": rest}, checkpoint_id=tmp_path / "odd", no_dist=True)
+    with pytest.raises(UserError, match=r"does not hold the state of an outer loop|is damaged"):
+        distributed_checkpoint.load(tmp_path / "odd", optimizer, outer)

@@ -1,0 +1,83 @@
+"""Peers of a swarm that begin with different weights: chunks of the first one's, from all who hold the same."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from outerloop.config import build, load
+from outerloop.config.peer_check import begin_together
+from outerloop.core.loop import OuterLoop
+from outerloop.exchange.swarm_gather import SwarmGather
+from outerloop.swarm.state_transfer.manifest import CHUNK_BYTES
+from outerloop.types import ExecutorHandoff, QuorumLost
+from tests.support import toy
+from tests.support.swarm.loopback import together
+
+SMALL_BLOBS = 1 << 20
+"""Of payloads; far less than the weights, which may not be limited by it."""
+
+
+def wide(seed: int) -> nn.Module:
+    """4M parameters: chunks of a state for two givers."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(8, 8), nn.Linear(CHUNK_BYTES // 4, 2, bias=False))
+
+
+def begun(peers: list[SwarmGather], models: list[nn.Module]) -> list[Any]:
+    """The outer loop of each peer. Settings are read before, since Hydra reads for one thread at a time."""
+    settings = load.load(["recipe=localsgd", "schedule.sync_every=1"])
+
+    def begin(peer: SwarmGather) -> OuterLoop:
+        peer.join()
+        outer = build.outer_of(settings, models[peers.index(peer)], peer, rounds=None)
+        begin_together(outer, build.of_all(settings))
+        return outer
+
+    outers = together(peers, begin)
+    assert all(isinstance(outer, OuterLoop) for outer in outers), outers
+    return outers
+
+
+def test_those_who_begin_otherwise_get_the_weights_of_the_first_from_all_who_hold_them(make: Any) -> None:
+    peers = [make(peers=3, max_blob_bytes=SMALL_BLOBS) for _ in range(3)]
+    models = [wide(0), wide(0), wide(1)]
+    begun(peers, models)
+    assert all(toy.same_weights(model, wide(0)) for model in models)
+    gave = [peer._handover.given.bytes_sent for peer in peers]
+    assert min(gave[:2]) >= CHUNK_BYTES and gave[2] == 0, "both who hold them give"
+    assert 2 * CHUNK_BYTES < peers[2]._handover.taken.bytes_received == sum(gave) < 3 * CHUNK_BYTES
+    assert all(peer._handover._donor._held.number == -1 for peer in peers), "nobody keeps a copy"
+
+
+def test_nothing_is_sent_where_all_begin_alike(make: Any) -> None:
+    peers = [make(peers=2) for _ in range(2)]
+    begun(peers, [toy.model(), toy.model()])
+    assert [peer.bytes_sent for peer in peers] == [peer.bytes_received for peer in peers] == [0, 0]
+
+
+def test_a_first_peer_that_goes_is_told_of_and_the_other_does_not_wait_for_ever(make: Any) -> None:
+    first, other = peers = [make(peers=2) for _ in range(2)]
+    together(peers, SwarmGather.join)
+    other._patience_s = 2.0
+    gone = threading.Thread(target=first.abort)
+    gone.start()
+    way = ExecutorHandoff(2, [first.peer], [other.peer], 1 << 20)
+    with pytest.raises(
+        QuorumLost, match=f"{first.peer} hold the weights .* have sent nothing for 2 s: restart all peers"
+    ):
+        other.hand_over(way, lambda: b"")
+    gone.join()
+
+
+def test_one_that_never_takes_its_weights_does_not_stop_the_others(make: Any) -> None:
+    told: list[str] = []
+    giver, frozen = peers = [make(peers=2, tell=told.append) for _ in range(2)]
+    together(peers, SwarmGather.join)
+    giver._patience_s = 2.0
+    assert giver.hand_over(ExecutorHandoff(2, [giver.peer], [frozen.peer], 1 << 20), lambda: b"state") == b""
+    assert "starting without the peers that have not received the initial weights" in told[-1]

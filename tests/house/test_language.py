@@ -1,0 +1,111 @@
+"""Docstrings, comments and messages are standard English: phrases that a native reader stumbles over are refused.
+
+Quoted code is not prose: the replacement fields of a string and what stands in backticks are skipped. A phrase that is
+right English although a pattern matches it goes into ALLOWED, with the words around it.
+"""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("outerloop",)
+
+ALLOWED: tuple[str, ...] = ()
+
+HEADLESS = {  # at the beginning of a docstring
+    r"(What|Who|Whom|Whose|Which|How|Where|When|Why|Whether)\b(?!.*\?)": "verb and object: 'Return the ...'",
+    r"(The same|As|Of|If|Unless|None|Nothing|Nobody|Only|Without|Like)\b": "verb and object: 'Return the ...'",
+}
+PHRASES = {
+    r"the own\b": "its own, the peer's own",
+    r"(go|goes|going|gone|went) on\b(?! (to|disk)\b)": "continue, resume",
+    r"goes? (down|up) by\b": "decreases by, increases by",
+    r"anew\b": "again, from scratch",
+    r"alike\b": "identical, equal, the same",
+    r"in vain\b": "without success; name what failed",
+    r"for ever\b": "forever, indefinitely",
+    r"by then\b": "before that; name the moment",
+    r"of then\b": "of that round, of that step",
+    r"(shall|hitherto|thereof|therein|wherein|whilst|lest|but for)\b": "modern English: will, must, so far, unless",
+    r"(came|comes?) to (be|know|nothing|have)\b": "name the event",
+    r"what (came|comes|became|becomes) of\b": "the result of",
+    r"so (many|much|long|few|often)\b(?![^.;:]{0,60}\b(as|that)\b)": "name the number: N seconds, f + 1 peers",
+    r"(told|tells|telling|tell (a|an|the|it|them|others|peers|of))\b(?! (apart|from))": "report, notify, send",
+    r"(?<!there )(is|are|was|were) (?-i:none)\b": "is not a ...",
+    r"(?<!there )(is|are|was|were) no (?!longer|more|less|fewer|larger|smaller|better|worse)": "is not a, has no",
+    r"(lies|lie|lying) (in|on|at|under|beside|there|here)\b": "is stored in, is in",
+    r"beside\b(?! the point|:)": "next to, in addition to",
+    r"(somebody|someone|whoever|whomever|who ever)\b": "a peer that, a process that",
+    r"nobody\b": "no peer, no process",
+    r"(?<=[.:;,] )who (?!is|are|was|were|has|have|had|can|did|does|do|will)\w+s\b": "the peer that ...",
+    r"type \S+=": "set x=...",
+    r"(?<![\w.\]/)#])\.\d": "write the leading zero: 0.5",
+}
+PATTERNS = [(re.compile(rf"^{pattern}"), hint, True) for pattern, hint in HEADLESS.items()]
+PATTERNS += [(re.compile(rf"(?<!\w){pattern}", re.IGNORECASE), hint, False) for pattern, hint in PHRASES.items()]
+
+
+def documented(tree: ast.AST) -> Iterator[ast.Constant]:
+    """Yield the string node of each docstring."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            match node.body:
+                case [ast.Expr(ast.Constant(str()) as text), *_]:
+                    yield text
+
+
+def prose(source: str) -> Iterator[tuple[int, bool, str]]:
+    """Yield the line, whether it is a docstring, and the text of each docstring, comment and string of some words."""
+    tree = ast.parse(source)
+    docstrings = {id(node) for node in documented(tree)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value.strip():
+            yield node.lineno, id(node) in docstrings, node.value
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], False, token.string
+
+
+def find_hits(source: str) -> list[str]:
+    """Return 'line: phrase -> suggestion' for each refused phrase of a Python source."""
+    found = []
+    for first, is_docstring, text in prose(source):
+        bare = re.sub("`[^`\n]*`", lambda code: "_" * len(code[0]), text)
+        for pattern, hint, headless in PATTERNS:
+            for hit in pattern.finditer(bare) if is_docstring or not headless else ():
+                near = bare[max(0, hit.start() - 30) : hit.end() + 30]
+                if not any(phrase in near for phrase in ALLOWED):
+                    found.append(f"{first + bare[: hit.start()].count(chr(10))}: {' '.join(near.split())!r} -> {hint}")
+    return found
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_prose_is_standard_english(folder):
+    files = sorted((ROOT / folder).rglob("*.py"))
+    hits = [f"{path.relative_to(ROOT)}:{hit}" for path in files for hit in find_hits(path.read_text())]
+    assert files and not hits, "\n" + "\n".join(hits)
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ('"""What a peer says."""', 1),
+        ("x = 1\n\n# goes on with the next round", 3),
+        ('def f():\n    """Return it.\n\n    The rounds lie in a file.\n    """', 4),
+        ('raise ValueError(f"{x} is no number, type x=1")', 1),
+        ("# at least .5 of them", 1),
+    ],
+)
+def test_an_odd_phrase_is_found_at_its_line(source, line):
+    assert find_hits(source) and all(hit.startswith(f"{line}: ") for hit in find_hits(source))
+
+
+@pytest.mark.parametrize("text", ["Return `what goes on`.", "Return the sum; {x:.3f} of it.", "Move on to 0.5 s."])
+def test_plain_english_and_code_pass(text):
+    assert find_hits(f'f"""{text}"""') == []

@@ -1,0 +1,183 @@
+"""The outer loop in training loops of several kinds: compiled, fused, parameter groups, frozen and tied parameters."""
+
+import pytest
+import torch
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import outerloop
+from outerloop.core.round import InFlight, ReceivedRound
+from outerloop.replica import sharding
+from outerloop.types import Contribution, UserError
+from tests.support import process_group, tiny_gpt, toy
+
+TEXT = b"the quick brown fox jumps over the lazy dog. " * 20
+
+
+def groups(model):
+    """Weights with decay, the rest without, at another learning rate."""
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    others = [p for p in model.parameters() if p.dim() < 2]
+    return torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": others, "lr": 1e-3}], lr=3e-3)
+
+
+def frozen(model):
+    """The embeddings stay; the optimizer has them all the same."""
+    model.tokens.requires_grad_(False)
+    return tiny_gpt.adamw(model)
+
+
+def fused(model):
+    return torch.optim.AdamW(model.parameters(), lr=3e-3, fused=True)
+
+
+def foreach(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=True)
+
+
+def compiled(model):
+    return torch.compile(model, backend="aot_eager")
+
+
+KINDS = {
+    "several groups": {"optimizer_of": groups},
+    "frozen": {"optimizer_of": frozen},
+    "fused": {"optimizer_of": fused},
+    "foreach": {"optimizer_of": foreach},
+    "compiled": {"run": compiled},
+    "accumulated": {"accumulate": 3},
+}
+
+
+def add_to(outers, *options, recipe="diloco", exchange=None):
+    """The lines that somebody adds; the outer loop comes after what was there."""
+
+    def add(model, optimizer):
+        outers.append(outerloop.from_recipe(recipe, model, *options, exchange=exchange or toy.alone()))
+        outerloop.attach(optimizer, outers[-1])
+
+    return add
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_peer_that_averages_trains_as_before_bit_for_bit(kind):
+    outers = []
+    add = add_to(outers, *toy.AVERAGED, "schedule.sync_every=2", "state_dtype=float64")
+    plain, model = tiny_gpt.train(TEXT, steps=5, **KINDS[kind])
+    losses, with_outer = tiny_gpt.train(TEXT, steps=5, add=add, **KINDS[kind])
+    assert losses == plain and toy.same_weights(model, with_outer) and outers[0].inner_step == 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_peers_hold_one_model(kind):
+    outers = []
+
+    def live(exchange):
+        add = add_to(outers, "schedule.sync_every=2", recipe="sparseloco", exchange=exchange)
+        return tiny_gpt.train(TEXT[exchange.rank * 400 :], steps=4, shard=exchange.rank, add=add, **KINDS[kind])
+
+    (a, one), (b, other) = toy.run_workers(2, live)
+    assert toy.same_weights(one, other) and a != b and outers[0].slow_hash == outers[1].slow_hash
+
+
+def test_a_compiled_model_and_a_plain_one_meet():
+    def live(exchange):
+        model = toy.model()
+        forward = compiled(model) if exchange.rank else model
+        optimizer = torch.optim.SGD(forward.parameters(), lr=0.1)
+        outer = outerloop.from_recipe("diloco", forward, "schedule.sync_every=2", exchange=exchange)
+        with outerloop.attach(optimizer, outer):
+            for step in range(2):
+                toy.inner_step(forward, optimizer, exchange.rank, step)
+        return model, list(outer.slow)
+
+    (one, names), (other, other_names) = toy.run_workers(2, live)
+    assert toy.same_weights(one, other) and names == other_names == [name for name, _ in one.named_parameters()]
+
+
+def test_tied_parameters_are_exchanged_once_and_frozen_ones_not_at_all():
+    outers = []
+    _, model = tiny_gpt.train(TEXT, steps=2, add=add_to(outers, "schedule.sync_every=2"))
+    _, still = tiny_gpt.train(TEXT, steps=2, add=add_to(outers, "schedule.sync_every=2"), optimizer_of=frozen)
+    names = {name for name, _ in model.named_parameters()}
+    assert model.head.weight is model.tokens.weight and "head.weight" not in names
+    assert outers[0].slow.keys() == names and outers[1].slow.keys() == names - {"tokens.weight"}
+    torch.manual_seed(0)
+    assert torch.equal(still.tokens.weight, tiny_gpt.GPT().tokens.weight)
+
+
+ONE_PROCESS = ("buffers=averaged", "schedule=every_seconds", "schedule=adaptive", "compress=auto")
+
+
+def refused(rank):
+    """How many processes hold each of three models; what is said of options that are for one."""
+    models = [toy.model(), DistributedDataParallel(toy.model()), fully_shard(toy.model())]
+    said = []
+    for option in ONE_PROCESS:
+        for model in models[1:]:
+            with pytest.raises(UserError) as error:
+                outerloop.from_recipe("diloco", model, option, exchange=toy.alone())
+            said.append(str(error.value))
+    return [sharding.processes_of(model) for model in models], said
+
+
+def test_clocks_and_buffers_are_of_one_process(tmp_path):
+    for option in ONE_PROCESS:
+        outerloop.from_recipe("diloco", toy.model(), option, exchange=toy.alone())
+    for processes, said in process_group.together(2, refused, tmp_path):
+        assert processes == [1, 2, 2]
+        assert [line.split()[0] for line in said] == [option for option in ONE_PROCESS for _ in range(2)]
+        assert all("is for a model of one process, and 2 hold this one" in line for line in said)
+
+
+def test_explicit_counting_is_the_hook():
+    def live(exchange, hook):
+        model = toy.model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        outer = outerloop.from_recipe("diloco", model, "schedule.sync_every=2", exchange=exchange)
+        if hook:
+            outerloop.attach(optimizer, outer, samples=4)
+        for step in range(5):
+            toy.inner_step(model, optimizer, exchange.rank, step)
+            if not hook:
+                outer.after_inner_step(4)
+        return model, outer.samples
+
+    explicit, hooked = (toy.run_workers(2, lambda exchange, hook=hook: live(exchange, hook)) for hook in (False, True))
+    for (one, samples), (other, other_samples) in zip(explicit, hooked, strict=True):
+        assert toy.same_weights(one, other) and samples == other_samples == 4
+
+
+def test_the_optimizer_that_accelerate_has_prepared():
+    """Its wrapper has no hooks: steps count once for all micro-batches, and not when the wrapper leaves them out."""
+    accelerate = pytest.importorskip("accelerate")
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
+    plain = toy.model()
+    model, optimizer = accelerator.prepare(plain, torch.optim.SGD(plain.parameters(), lr=0.1))
+    outer, rounds = toy.outer(plain, toy.alone(), h=2), []
+    attached = outerloop.attach(optimizer, outer, on_round=rounds.append)
+    for step in range(8):
+        with accelerator.accumulate(model):
+            x, y = toy.batch(0, step)
+            accelerator.backward(((model(x) - y) ** 2).mean())
+            optimizer.step()
+            optimizer.zero_grad()
+    assert outer.inner_step == 4 and [report.round.number for report in rounds] == [0, 1]
+    attached.remove()
+
+
+def test_what_is_told_of_a_round_is_one_short_line():
+    """The repr of a report, and of what a round is made of on its way, leaves out payloads and tensors."""
+    told = []
+    tiny_gpt.train(TEXT, steps=3, add=lambda model, optimizer: outerloop.attach(
+        optimizer,
+        outerloop.from_recipe("diloco", model, "schedule.sync_every=2", "schedule.delay=1", exchange=toy.alone()),
+        on_round=told.append,
+    ))  # fmt: skip
+    [report] = told
+    assert len(report.blob) > 10_000 and len(repr(report)) < 1000 and "payload_bytes=" in repr(report)
+    contribution = Contribution("a", report.round, report.blob)
+    weights = {"w": torch.zeros(999)}
+    flight = InFlight(report.round, weights, report.blob, None, samples=1, launch_s=0.0, delta_norm=0.0, then=weights)
+    arrival = ReceivedRound([contribution], 0.0, 1.0, 0.5)
+    assert all(len(repr(one)) < 300 and "tensor(" not in repr(one) for one in (contribution, flight, arrival))

@@ -1,0 +1,103 @@
+"""The outer loop in Hugging Face's Trainer."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+import outerloop
+from outerloop.core.round import CHARTS
+from outerloop.types import UserError
+from tests.support import toy
+
+
+def trainer_of(folder, *options, recipe="diloco", exchange=None, shard=0, **arguments):
+    """A Trainer of a little Llama with the outer loop of these options, or without one."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=32, max_position_embeddings=16, tie_word_embeddings=True, **sizes))
+    tokens = torch.randint(32, (64, 8), generator=torch.Generator().manual_seed(shard))
+    args = TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=2,
+        use_cpu=True,
+        report_to=[],
+        disable_tqdm=True,
+        logging_steps=1,
+        max_steps=9,
+        learning_rate=1e-2,
+        **{"save_strategy": "no"} | arguments,
+    )
+    trainer = Trainer(model, args, train_dataset=[{"input_ids": row, "labels": row} for row in tokens])
+    if options:
+
+        def make(model, state):
+            return outerloop.from_recipe(recipe, model, *options, exchange=exchange or toy.alone(), state=state)
+
+        trainer.add_callback(outerloop.HFCallback(trainer, make))
+    return trainer
+
+
+def callback_of(trainer):
+    return next(one for one in trainer.callback_handler.callbacks if isinstance(one, outerloop.HFCallback))
+
+
+def test_one_peer_that_averages_trains_as_before_and_every_optimizer_step_counts_once(tmp_path):
+    plain = trainer_of(tmp_path / "a", gradient_accumulation_steps=3)
+    trainer = trainer_of(
+        tmp_path / "b", *toy.AVERAGED, "schedule.sync_every=4", "state_dtype=float64", gradient_accumulation_steps=3
+    )
+    plain.train()
+    trainer.train()
+    outer = callback_of(trainer).outer
+    assert toy.same_weights(plain.model, trainer.model)
+    assert outer.inner_step == trainer.state.global_step == 9
+    rounds = [row for row in trainer.state.log_history if "outer/delta_norm" in row]
+    assert [row["step"] for row in rounds] == [4, 8] and all(row.keys() >= set(CHARTS.values()) for row in rounds)
+    losses = [[row["loss"] for row in one.state.log_history if "loss" in row] for one in (plain, trainer)]
+    assert losses[0] == losses[1] and len(losses[0]) == 9
+    assert outer.samples == 2 * 3, "of the one step since the last round"
+
+
+def test_a_checkpoint_holds_the_outer_loop(tmp_path):
+    options = ["schedule.sync_every=3", "schedule.delay=2"]
+    whole = trainer_of(tmp_path / "a", *options, save_strategy="steps", save_steps=4)
+    whole.train()
+    resumed = trainer_of(tmp_path / "a", *options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "a/checkpoint-4"))
+    outer, other = callback_of(whole).outer, callback_of(resumed).outer
+    assert other.inner_step == 9 and other.slow_hash == outer.slow_hash and toy.same_weights(whole.model, resumed.model)
+    (tmp_path / "a/checkpoint-4/outerloop.pt").unlink()
+    with pytest.raises(UserError, match=r"resumes from step 4, but .*outerloop\.pt does not exist"):
+        trainer_of(tmp_path / "a", *options).train(resume_from_checkpoint=str(tmp_path / "a/checkpoint-4"))
+
+
+def test_two_peers_on_different_data_hold_one_model(tmp_path):
+    def live(exchange):
+        rank = exchange.rank
+        trainer = trainer_of(
+            tmp_path / str(rank), "schedule.sync_every=3", recipe="sparseloco", exchange=exchange, shard=rank
+        )
+        trainer.train()
+        return trainer.model, [row["loss"] for row in trainer.state.log_history if "loss" in row]
+
+    (one, losses), (other, other_losses) = toy.run_workers(2, live)
+    assert toy.same_weights(one, other) and losses != other_losses
+
+
+def test_a_trainer_of_several_processes_is_refused_before_anything_is_made():
+    with pytest.raises(UserError, match="has 2 processes, but the callback supports one: start one process per peer"):
+        outerloop.HFCallback(None, None).on_train_begin(SimpleNamespace(world_size=2), None, None)
+
+
+def test_the_run_is_left_when_the_optimizer_does_not_fit():
+    model, left = toy.model(), []
+    outer = toy.outer(model, toy.alone())
+    outer.exchange.abort = lambda: left.append(True)
+    args = SimpleNamespace(world_size=1, train_batch_size=1, gradient_accumulation_steps=1)
+    optimizer = SimpleNamespace(optimizer=torch.optim.SGD(model[0].parameters(), lr=0.1))
+    with pytest.raises(UserError, match=r"1\.weight is trainable, but SGD does not train it"):
+        callback = outerloop.HFCallback(None, lambda model, state: outer)
+        callback.on_train_begin(args, SimpleNamespace(global_step=0), None, model=model, optimizer=optimizer)
+    assert left == [True]

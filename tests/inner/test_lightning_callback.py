@@ -1,0 +1,115 @@
+"""The outer loop in Lightning's Trainer."""
+
+import csv
+from pathlib import Path
+from types import SimpleNamespace
+
+import lightning
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+from torch.utils.data import DataLoader, TensorDataset
+
+import outerloop
+from outerloop.core.round import CHARTS
+from outerloop.types import UserError
+from tests.support import toy
+
+
+class Regression(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.model = torch.nn.Sequential(torch.nn.Linear(7, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1))
+
+    def training_step(self, batch, index):
+        x, y = batch
+        return ((self.model(x) - y) ** 2).mean()
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+
+class Broken(Regression):
+    def training_step(self, batch, index):
+        raise RuntimeError("out of something")
+
+
+def callback_of(*options, **more):
+    def make(module, state):
+        return outerloop.from_recipe("diloco", module, *options, exchange=toy.alone(), state=state)
+
+    return outerloop.LightningCallback(make, **more)
+
+
+def fit(folder, *callbacks, module=Regression, ckpt_path=None, **arguments):
+    """The module after 9 optimizer steps; all batches are alike, since loaders begin anew at a checkpoint."""
+    x = torch.randn(2, 7, generator=torch.Generator().manual_seed(1)).repeat(40, 1)
+    data = DataLoader(TensorDataset(x, torch.ones(80, 1)), batch_size=2)
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        max_steps=9,
+        callbacks=list(callbacks),
+        logger=CSVLogger(folder),
+        log_every_n_steps=1,
+        default_root_dir=folder,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **arguments,
+    )
+    trained = module()
+    trainer.fit(trained, data, ckpt_path=ckpt_path)
+    return trained, trainer
+
+
+def test_one_peer_that_averages_trains_as_before_and_every_optimizer_step_counts_once(tmp_path):
+    callback = callback_of(*toy.AVERAGED, "schedule.sync_every=4", "state_dtype=float64", samples=6)
+    plain, _ = fit(tmp_path / "a", accumulate_grad_batches=3)
+    module, trainer = fit(tmp_path / "b", callback, accumulate_grad_batches=3)
+    assert toy.same_weights(plain, module)
+    assert callback.outer.inner_step == trainer.global_step == 9 and callback.outer.samples == 6
+    with Path(trainer.logger.experiment.metrics_file_path).open() as file:
+        rows = [row for row in csv.DictReader(file) if row["outer/delta_norm"]]
+    assert [row["step"] for row in rows] == ["4", "8"]
+    assert all(row[chart] != "" for row in rows for chart in CHARTS.values())
+
+
+def test_a_checkpoint_holds_the_outer_loop(tmp_path):
+    options = ["schedule.sync_every=3", "schedule.delay=2"]
+    whole, resumed = callback_of(*options), callback_of(*options)
+    saves = ModelCheckpoint(dirpath=tmp_path, filename="{step}", every_n_train_steps=4, save_top_k=-1)
+    module, _ = fit(tmp_path / "a", whole, saves)
+    again, _ = fit(tmp_path / "b", resumed, ckpt_path=tmp_path / "step=4.ckpt", enable_checkpointing=False)
+    assert resumed.outer.inner_step == 9 and resumed.outer.slow_hash == whole.outer.slow_hash
+    assert toy.same_weights(module, again)
+
+
+def test_an_error_leaves_the_run_at_once(tmp_path):
+    callback, left = callback_of("schedule.sync_every=3"), []
+    start = callback.on_train_start
+
+    def started(*args):
+        start(*args)
+        callback.outer.exchange.abort = lambda: left.append(True)
+
+    callback.on_train_start = started
+    with pytest.raises(RuntimeError, match="out of something"):
+        fit(tmp_path, callback, module=Broken)
+    assert left == [True]
+
+
+def test_a_trainer_of_several_processes_is_refused_before_anything_is_made():
+    with pytest.raises(UserError, match="has 2 processes, but the callback supports one: start one process per peer"):
+        outerloop.LightningCallback(None).on_train_start(SimpleNamespace(world_size=2), None)
+
+
+def test_a_fit_without_a_checkpoint_begins_anew():
+    """The state of a checkpoint is of the one `fit` that it was given to."""
+    module, told = Regression(), []
+    callback = callback_of("schedule.sync_every=3")
+    make, callback.make = callback.make, lambda module, state: told.append(state) or make(module, None)
+    callback.load_state_dict(saved := {"inner_step": 7})
+    for _ in range(2):
+        callback.on_train_start(SimpleNamespace(world_size=1, optimizers=[module.configure_optimizers()]), module)
+    assert told == [saved, None]

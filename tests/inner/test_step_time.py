@@ -1,0 +1,73 @@
+"""Where a worker's time goes: every second after a step is in one of the three, and once."""
+
+import pytest
+
+from outerloop.core.round import RoundReport, utilization
+from outerloop.inner.step_time import StepTimeBudget
+from outerloop.inner.trainer import StepReport
+from outerloop.types import Round
+from tests.support import toy
+
+
+def step(compute_s, outer_s):
+    return StepReport(loss=1.0, tokens=1, lr=None, rounds=[], compute_s=compute_s, outer_s=outer_s)
+
+
+def landed(*, wait_s, moved_s):
+    return RoundReport(
+        round=Round(0), samples=1, payload_bytes=1, launch_s=0.0, wait_s=wait_s, moved_s=moved_s, delta_norm=0.0,
+        slow_hash=0,
+    )  # fmt: skip
+
+
+def test_of_a_round_that_is_waited_for():
+    """Ten steps of 1 s; after the last one 5 s, of which 4 of waiting, for 3 of which bytes were moving."""
+    spent = StepTimeBudget()
+    for _ in range(9):
+        spent.add(step(1.0, 0.0))
+    spent.add(step(1.0, 5.0))
+    row = spent.on(landed(wait_s=4.0, moved_s=3.0))
+    assert row == {"compute_s": 10.0, "communication_s": 4.0, "others_s": 1.0}
+    assert utilization(**row) == pytest.approx(10 / 15)
+
+
+def test_rounds_that_land_after_one_step_share_its_time():
+    spent = StepTimeBudget()
+    spent.add(step(1.0, 5.0))
+    rows = [spent.on(landed(wait_s=2.0, moved_s=0.0)) for _ in range(2)]
+    assert rows[1] == {"compute_s": 0.0, "communication_s": 0.0, "others_s": 0.0}
+    assert sum(sum(row.values()) for row in rows) == 6.0
+    assert utilization(**rows[1]) == 1.0
+
+
+def test_a_launch_counts_where_it_happened_however_late_the_round_lands():
+    spent = StepTimeBudget()
+    for outer_s in (0.5, 0.0, 0.25):
+        spent.add(step(1.0, outer_s))
+    assert spent.on(landed(wait_s=0.0, moved_s=0.0))["communication_s"] == 0.75
+
+
+class Moves(toy.Around):
+    """Between the two looks at its clock so many seconds of moving have passed."""
+
+    def __init__(self, inner, seconds):
+        super().__init__(inner)
+        self.seconds, self.looks = seconds, 0
+
+    @property
+    def moving_s(self):
+        self.looks += 1
+        return self.seconds * (self.looks - 1)
+
+
+@pytest.mark.parametrize(("seconds", "all_of_it"), [(0.0, False), (1000.0, True)])
+def test_of_the_wait_no_more_is_moving_than_it_took(seconds, all_of_it):
+    """A transfer that began long before the wait is none of the wait's."""
+
+    def work(exchange):
+        loop = toy.outer(toy.model(), Moves(exchange, seconds), h=1)
+        [report] = loop.after_inner_step(1)
+        assert report.wait_s > 0.0
+        assert (report.moved_s, report.others_s) == ((report.wait_s, 0.0) if all_of_it else (0.0, report.wait_s))
+
+    toy.run_workers(2, work)

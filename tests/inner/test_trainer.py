@@ -1,0 +1,132 @@
+"""The inner trainer: accumulation, clipping, the learning rate by step, what the last step of a run leaves."""
+
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from outerloop.config import build, load
+from outerloop.exchange.inprocess import Hub
+from outerloop.launcher import local_pool
+from outerloop.launcher.local_pool import SingleWorkerPool
+from outerloop.launcher.supervisor import train
+
+README = Path(__file__).parents[2] / "README.md"
+SMALL = ["exchange=inprocess", "workers=1", "model=nano", "data=text", f"data.files=[{README}]", "inner.seq_len=16"]
+
+
+def trainer_of(*overrides, exchange=None):
+    settings = load.load([*SMALL, *overrides])
+    if exchange is None:
+        exchange = build.make(settings.exchange, hub=Hub(1), rank=0)
+        exchange.join()
+    return build.trainer_of(settings, build.make(settings.data), exchange, 0)
+
+
+def weights_after(trainer, steps):
+    reports = [trainer.step() for _ in range(steps)]
+    return {name: p.detach().clone() for name, p in trainer.model.named_parameters()}, reports
+
+
+def test_accumulated_micro_batches_equal_one_batch():
+    whole, a = weights_after(trainer_of("inner.batch=4"), 3)
+    pieces, b = weights_after(trainer_of("inner.batch=2", "inner.accumulate=2"), 3)
+    assert [r.tokens for r in a] == [r.tokens for r in b] == [64, 64, 64]
+    assert [r.loss for r in a] == pytest.approx([r.loss for r in b], rel=1e-5)
+    assert all(torch.allclose(whole[name], pieces[name], atol=1e-5) for name in whole)
+
+
+def test_learning_rate_warms_up_and_decays_by_inner_step():
+    """Warm-up 2, six steps in all: peak times 1/2, 1, then half a cosine towards the floor."""
+    options = ["inner.warmup_steps=2", "inner.lr=1.0e-3", "rounds=3", "schedule.sync_every=2", "inner.lr_floor=0.1"]
+    _, reports = weights_after(trainer_of("inner.batch=1", *options), 6)
+    expected = [0.5, 1.0, 1.0, 0.868198, 0.55, 0.231802]
+    assert [r.lr / 1e-3 for r in reports] == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_gradient_is_clipped_before_the_step():
+    """Inner SGD of lr 1 moves the weights by the clipped gradient's norm, no further."""
+    sgd = ["inner.optimizer._target_=torch.optim.SGD", "~inner.optimizer.betas", "inner.optimizer.weight_decay=0"]
+    trainer = trainer_of("inner.batch=2", "inner.lr=1.0", "inner.warmup_steps=1", "inner.clip_norm=0.01", *sgd)
+    before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+    after, _ = weights_after(trainer, 1)
+    moved = sum(float((after[name] - x).norm() ** 2) for name, x in before.items()) ** 0.5
+    assert moved == pytest.approx(0.01, rel=1e-3)
+
+
+def test_evaluation_leaves_no_trace():
+    trainer = trainer_of("inner.batch=2")
+    before, _ = weights_after(trainer, 1)
+    windows = torch.randint(0, 256, (5, 17))
+    first = trainer.evaluate(windows, trainer.outer.slow, batch=2)
+    assert first == pytest.approx(trainer.evaluate(windows, trainer.outer.slow, batch=5), rel=1e-5)
+    assert trainer.model.training
+    assert all(torch.equal(p, before[name]) for name, p in trainer.model.named_parameters())
+
+
+@pytest.mark.slow
+def test_torch_compile_and_bfloat16_train(tmp_path):
+    """About a minute: the compiler is C++."""
+    options = ["inner.compile=true", "inner.precision=bfloat16", "rounds=2", "schedule.sync_every=2"]
+    summary = train(load.load([*SMALL, *options, "eval.sequences=4", f"run_dir={tmp_path}/run"]))
+    assert summary["val_loss"] < summary["val_loss_initial"]
+
+
+def test_a_compiled_model_is_what_the_forward_pass_calls():
+    """Compiling itself waits for the first step."""
+    trainer = trainer_of("inner.compile=true")
+    assert trainer.forward is not trainer.model
+    assert trainer.forward._orig_mod is trainer.model
+
+
+SEEN = []
+
+
+class Telling(torch.nn.Module):
+    """One layer that notes which thread calls it, and with how many cores."""
+
+    def __init__(self, vocab):
+        super().__init__()
+        self.layer = torch.nn.Embedding(vocab, vocab)
+
+    def forward(self, tokens):
+        SEEN.append((threading.get_ident(), torch.get_num_threads()))
+        return self.layer(tokens)
+
+
+def test_one_thread_computes_for_all_workers_of_a_process(tmp_path, monkeypatch):
+    """Steps, evaluations and rounds; with as many cores as `threads` says, while the workers' own threads have one."""
+    SEEN.clear()
+    asked = []
+
+    class Told(SingleWorkerPool):
+        def __call__(self, work, *args):
+            asked.append((work.__name__, threading.get_ident(), torch.get_num_threads()))
+            return super().__call__(work, *args)
+
+    monkeypatch.setattr(local_pool, "SingleWorkerPool", Told)
+    model = ["model=module", "model._target_=test_trainer.Telling", "+model.vocab=256"]
+    options = [*SMALL, *model, "workers=3", "threads=2", "rounds=2", "schedule.sync_every=2", "eval.sequences=6"]
+    train(load.load([*options, f"run_dir={tmp_path}/run"]))
+    assert len(SEEN) >= 3 * 2 * 2 + 3
+    assert {cores for _, cores in SEEN} == {2} and len({thread for thread, _ in SEEN}) == 1
+    by_workers = [ask for ask in asked if ask[1] != threading.get_ident()]
+    assert {name for name, _, _ in by_workers} == {"train_on", "nats", "launch", "judged", "apply"}
+    assert {cores for _, _, cores in by_workers} == {1} and len({thread for _, thread, _ in by_workers}) == 3
+    assert not {thread for _, thread, _ in asked} & dict(SEEN).keys()
+
+
+def test_what_fails_in_the_computing_thread_fails_where_it_was_asked_for():
+    compute = SingleWorkerPool(1)
+    with pytest.raises(ZeroDivisionError):
+        compute(divmod, 1, 0)
+    assert compute(divmod, 7, 2) == (3, 1)
+    compute.close()
+
+
+def test_gradients_do_not_outlive_their_step():
+    """Workers of one device take turns: one model's gradients are enough for all."""
+    trainer = trainer_of("inner.batch=2")
+    trainer.step()
+    assert all(p.grad is None for p in trainer.params)

@@ -1,0 +1,220 @@
+"""One worker's run beside others: they begin at the same point, end with equal weights, and give up in time."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from outerloop.core.round import RoundReport
+from outerloop.inner import worker as worker_module
+from outerloop.inner.call_once import only_once
+from outerloop.inner.worker import Plan, Worker
+from outerloop.launcher.validation_merge import Shares
+from outerloop.replica.rank_group import RankGroup
+from outerloop.types import ReplicasDiverged, Round, RoundFailed, UserError
+from tests.support import toy
+
+PLAN = Plan(
+    index=0, local_workers=1, run_dir=Path("runs/x"), rounds=4, eval_every=0, eval_batch=1, checkpoint_every=0,
+    keep_payload_rounds=0, log_every=1, max_failed_rounds=3, resume_step=None,
+)  # fmt: skip
+
+
+def worker_of(exchange, events=None):
+    outer = toy.outer(toy.model(), exchange)
+    emit = events.append if events is not None else lambda event: None
+    trainer = SimpleNamespace(outer=outer, ranks=RankGroup(None), tokens=0)
+    return Worker(
+        PLAN, trainer=trainer, exchange=exchange, validation=torch.zeros(0, 2), emit=emit, check_stop=lambda: None
+    )
+
+
+def outcomes(work):
+    """What each of two workers returns or raises."""
+
+    def caught(exchange):
+        try:
+            return work(exchange)
+        except (UserError, ReplicasDiverged) as error:
+            return error
+
+    return toy.run_workers(2, caught)
+
+
+def test_peers_that_resume_at_different_steps_are_told_at_which():
+    def work(exchange):
+        worker = worker_of(exchange)
+        worker.trainer.outer.inner_step = 300 if exchange.rank else 150
+        worker.begin_together()
+
+    for error in outcomes(work):
+        assert isinstance(error, UserError)
+        assert "from inner steps" in str(error) and "150" in str(error) and "300" in str(error)
+        assert "Load the checkpoint of one step everywhere, or remove the later ones" in str(error)
+
+
+def test_different_weights_where_a_run_goes_on_are_not_passed_over():
+    def work(exchange):
+        worker = worker_of(exchange)
+        worker.trainer.outer.inner_step = 1
+        if exchange.rank:
+            worker.trainer.outer.replica.settle({name: x + 1 for name, x in worker.trainer.outer.slow.items()})
+        worker.begin_together()
+
+    assert [type(outcome) for outcome in outcomes(work)] == [UserError, UserError]
+
+
+def test_different_weights_at_the_start_become_those_of_the_first_and_that_is_told():
+    def work(exchange):
+        worker = worker_of(exchange, told := [])
+        worker.trainer.outer.replica.settle({name: x + exchange.rank for name, x in worker.trainer.outer.slow.items()})
+        worker.save = lambda: told.append({"text": "saved"})
+        worker.begin_together()
+        assert toy.same_weights(worker.trainer.outer.model, toy.model())
+        return [event["text"] for event in told]
+
+    said = "1 of 2 peers begin with other weights than 000: all use its weights"
+    assert outcomes(work) == [[said], [said, "saved"]]
+
+
+def test_weights_in_another_order_of_memory_which_round_otherwise_are_refused():
+    def work(exchange):
+        worker = worker_of(exchange)
+        if exchange.rank:
+            p = next(p for p in worker.trainer.outer.island.params.values() if p.ndim == 2)
+            p.data = p.data.t().contiguous().t()
+        worker.begin_together()
+
+    for error in outcomes(work):
+        assert isinstance(error, UserError) and "holds its weights in another order" in str(error)
+
+
+@pytest.mark.parametrize("call", ["begin_together", "finish"])
+def test_equal_peers_go_on(call):
+    assert outcomes(lambda exchange: getattr(worker_of(exchange), call)()) == [None, None]
+
+
+def report(number, failed):
+    return RoundReport(
+        round=Round(number), samples=1, payload_bytes=10, launch_s=0.0, wait_s=0.5, delta_norm=1.0, slow_hash=0,
+        failed=failed,
+    )  # fmt: skip
+
+
+def test_too_many_failed_rounds_in_a_row_end_the_run_and_a_good_one_forgives():
+    def work(exchange):
+        events = []
+        worker = worker_of(exchange, events)
+        for number, failed in enumerate(["gone", "gone", "", "gone", "gone"]):
+            worker.account(report(number, failed))
+        with pytest.raises(RoundFailed, match="3 rounds in a row did not complete, the last one: at last"):
+            worker.account(report(5, "at last"))
+        assert worker.totals["rounds_failed"] == 5 and worker.totals["wait_s"] == 3.0
+        assert [event["failed"] for event in events] == ["gone", "gone", "", "gone", "gone", "at last"]
+
+    toy.run_workers(1, work)
+
+
+def test_a_failed_round_is_not_saved():
+    def work(exchange):
+        events = []
+        worker = worker_of(exchange, events)
+        worker.plan = Plan(**{**vars(PLAN), "checkpoint_every": 1})
+        worker.save = lambda: events.append({"event": "saved"})
+        worker.after_round(report(0, "gone"))
+        worker.after_round(report(1, ""))
+        assert [event["event"] for event in events] == ["round", "round", "saved"]
+
+    toy.run_workers(1, work)
+
+
+def test_of_rounds_that_landed_at_once_only_the_last_is_evaluated_and_saved():
+    def work(exchange):
+        events = []
+        worker = worker_of(exchange, events)
+        worker.plan = Plan(**{**vars(PLAN), "checkpoint_every": 1, "eval_every": 1})
+        worker.save = lambda: events.append({"event": "saved"})
+        worker.evaluate = lambda round_number: events.append({"event": f"eval {round_number}"})
+        for number in range(3):
+            worker.after_round(report(number, ""), now=number == 2)
+        assert [event["event"] for event in events] == ["round", "round", "round", "eval 3", "saved"]
+
+    toy.run_workers(1, work)
+
+
+def test_who_came_late_is_not_asked_where_it_begins():
+    class Late(toy.Around):
+        came_late = True
+
+    def work(exchange):
+        worker = worker_of(Late(exchange))
+        worker.plan = Plan(**{**vars(PLAN), "rounds": 0})
+        worker.evaluate = lambda round_number: None
+        worker.run()
+        there = worker_of(exchange)
+        there.begin_together()
+        assert worker.trainer.outer.meetings == there.trainer.outer.meetings + 1, "it has met at the end"
+
+    toy.run_workers(1, work)
+
+
+def test_a_replica_that_is_left_out_at_the_end_is_named_and_no_round_is_blamed(monkeypatch):
+    class Blames(toy.Around):
+        def refused(self, round, refusals):
+            raise AssertionError(f"{round} was not landed")
+
+    def work(exchange):
+        worker = worker_of(Blames(exchange), events := [])
+        slow = {name: x.clone() for name, x in worker.trainer.outer.slow.items()}
+        found = SimpleNamespace(
+            mean=slow, peers=("000",), refused={"001": "001: its weights"}, shortened={}, spread=0.0
+        )
+        monkeypatch.setattr(worker_module, "average", lambda *_: found)
+        monkeypatch.setattr(worker, "tell_validation", lambda *_, **__: None)
+        worker.become_one()
+        assert next(event["text"] for event in events) == "left out, 001: its weights"
+
+    toy.run_workers(1, work)
+
+
+def share(worker, round, nats):
+    return {"event": "eval", "worker": worker, "step": 9, "round": round, "nats": nats, "predicted": 2, "tokens": 5,
+            "spread": None}  # fmt: skip
+
+
+def test_an_evaluation_is_whole_without_those_who_cannot_give_their_share():
+    shares = Shares(range(3))
+    assert shares.take(share(0, 4, 2.0)) == shares.take(share(1, 4, 4.0)) == []
+    assert shares.take({"event": "round", "worker": 2, "round": 4}) == []
+    [row] = shares.take({"event": "round", "worker": 2, "round": 5})
+    assert row == {"event": "validation", "step": 9, "round": 4, "tokens": 10, "val_loss": 1.5}
+    assert shares.take(share(0, 8, 2.0)) == shares.take(share(2, 8, 2.0)) == []
+    [row] = shares.take({"event": "died", "worker": 1})
+    assert row["val_loss"] == 1.0
+    assert shares.take(share(0, 9, 1.0)) == [] and len(shares.take(share(2, 9, 1.0))) == 1
+
+
+def test_one_of_several_does_it_and_another_one_when_it_failed(tmp_path):
+    with pytest.raises(OSError), only_once(tmp_path / "done", "a") as mine:
+        assert mine
+        raise OSError
+    for what, expected in [("a", True), ("a", False), ("b", True), ("b", False)]:
+        with only_once(tmp_path / "done", what) as mine:
+            assert mine == expected
+
+
+def test_who_differs_from_the_others_is_saved_before_it_stops():
+    def work(exchange):
+        events = []
+        worker = worker_of(exchange, events)
+
+        def step():
+            raise ReplicasDiverged("it cannot be known whose are right")
+
+        worker.trainer.step, worker.save = step, lambda: events.append("saved")
+        with pytest.raises(ReplicasDiverged):
+            worker.inner_step()
+        assert events == ["saved"]
+
+    toy.run_workers(1, work)

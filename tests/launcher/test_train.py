@@ -1,0 +1,180 @@
+"""Whole runs, workers as threads: every recipe, the files it leaves, killed and resumed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from outerloop.config import load
+from outerloop.launcher.supervisor import train
+from outerloop.state import checkpoint
+from tests.support.run_output import summary_of
+
+SMALL = ["model=nano", "workers=2", "eval.sequences=16", "inner.seq_len=32", "inner.batch=4"]
+OWN_EXCHANGE = {"noloco"}
+OWN_STEPS = {"ddp", "demo", "sparta"}
+MUON = {"muloco", "outerloop"}  # half a second a step on a CPU that computes bfloat16 in software
+
+
+def run(run_dir, *overrides):
+    train(load.load([*SMALL, "exchange=inprocess", f"run_dir={run_dir}", *overrides]))
+    return summary_of(run_dir)
+
+
+@pytest.mark.parametrize("recipe", load.groups()["recipe"])
+def test_every_recipe_trains_twenty_rounds(recipe, tmp_path):
+    steps = [] if recipe in OWN_STEPS else [f"schedule.sync_every={1 if recipe in MUON else 4}"]
+    exchange = [] if recipe in OWN_EXCHANGE else ["exchange=inprocess"]
+    where = [f"run_dir={tmp_path}/run", f"recipe={recipe}", "rounds=20", "inner.warmup_steps=5"]
+    train(load.load([*SMALL, *where, *steps, *exchange]))
+    summary = summary_of(tmp_path / "run")
+    assert summary["val_loss"] < summary["val_loss_initial"] - 0.5
+    assert summary["rounds"] == 20 and summary["rounds_failed"] == 0 and len(set(summary["slow_hash"])) == 1
+
+
+def test_what_a_run_leaves(tmp_path):
+    summary = run(tmp_path / "run", "rounds=2", "schedule.sync_every=2")
+    keys = """recipe workers rounds rounds_failed params tokens val_loss_initial val_loss bits_per_param_per_round
+        bytes_sent_per_worker wait_s wall_s tokens_per_s slow_hash compute_s communication_s others_s utilization"""
+    assert set(keys.split()) <= summary.keys()
+    assert summary["tokens"] == 2 * 2 * 2 * 4 * 32
+    assert (tmp_path / "run/loss.png").read_bytes().startswith(b"\x89PNG")
+    events = [json.loads(line)["event"] for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert {"ready", "eval", "validation", "round", "saved", "done"} <= set(events)
+
+
+def test_the_payload_in_the_summary_is_the_formula(tmp_path):
+    """float32, whole model: 4 bytes a parameter and at most 1 % of header and table."""
+    summary = run(tmp_path / "run", "recipe=diloco", "rounds=2", "schedule.sync_every=2")
+    values = 4 * summary["params"] * 2
+    assert values < summary["payload_bytes_per_worker"] < 1.01 * values
+    assert summary["bytes_sent_per_worker"] == summary["payload_bytes_per_worker"]  # two workers: one copy each
+
+
+def test_the_exported_model_loads_and_speaks(tmp_path):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    run(tmp_path / "run", "rounds=1", "schedule.sync_every=1")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run/hf")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "run/hf")
+    out = model.generate(**tokenizer("def f(", return_tensors="pt"), max_new_tokens=8, do_sample=False)
+    assert out.shape[1] == 14 and tokenizer.decode(out[0]).startswith("def f(")
+
+
+def test_a_finished_run_says_so_and_stays(tmp_path, capsys):
+    run(tmp_path / "run", "rounds=1", "schedule.sync_every=1")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
+    run(tmp_path / "run", "rounds=1", "schedule.sync_every=1")
+    assert "is a finished run: nothing to do" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == before
+
+
+RESUMED = ["rounds=6", "schedule.sync_every=4", "checkpoint.every=1", "eval.every=2", "recipe=sparseloco"]
+
+
+def start(run_dir):
+    command = [sys.executable, "-m", "outerloop", "train", *SMALL, "exchange=inprocess", *RESUMED, f"run_dir={run_dir}"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def kill_after_step(run_dir, step):
+    """Start or go on, and kill -9 once a whole checkpoint of at least `step` is there."""
+    process = start(run_dir)
+    while checkpoint.newest_good(run_dir, 2)[0] is None or checkpoint.newest_good(run_dir, 2)[0] < step:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def test_killed_and_resumed_twice_ends_bit_for_bit_the_same(tmp_path):
+    """Against the uninterrupted run: weights, validation losses and token counts."""
+    whole = run(tmp_path / "whole", *RESUMED)
+    kill_after_step(tmp_path / "killed", 4)
+    kill_after_step(tmp_path / "killed", 12)
+    last = start(tmp_path / "killed")
+    said = last.communicate()[0]
+    assert last.returncode == 0 and "resuming after inner step" in said
+    resumed = summary_of(tmp_path / "killed")
+    for key in ("slow_hash", "val_loss", "val_loss_initial", "tokens", "payload_bytes_per_worker"):
+        assert resumed[key] == whole[key], key
+    rows = [json.loads(line) for line in (tmp_path / "killed/metrics.jsonl").read_text().splitlines()]
+    rounds = [row["round"] for row in rows if row["event"] == "round" and row["worker"] == 0]
+    assert rounds == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_corrupt_checkpoint_falls_back_to_the_one_before(tmp_path):
+    whole = run(tmp_path / "whole", *RESUMED)
+    kill_after_step(tmp_path / "killed", 8)
+    newest = checkpoint.newest_good(tmp_path / "killed", 2)[0]
+    broken = checkpoint.generation(tmp_path / "killed", newest) / "worker-1.pt"
+    broken.write_bytes(broken.read_bytes()[:-7])
+    last = start(tmp_path / "killed")
+    said = last.communicate()[0]
+    assert last.returncode == 0, said
+    assert f"step-{newest:08d}/worker-1.pt is damaged: skipped" in said.replace("\n", "")
+    assert summary_of(tmp_path / "killed")["slow_hash"] == whole["slow_hash"]
+
+
+@pytest.mark.slow  # in the default suite over a swarm: test_swarm_runs.py
+def test_ctrl_c_leaves_with_130_and_can_be_resumed(tmp_path):
+    process = start(tmp_path / "run")
+    while checkpoint.newest_good(tmp_path / "run", 2)[0] is None:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate()[0]
+    assert process.returncode == 130 and "resumes from the last checkpoint" in said and "Traceback" not in said
+    assert start(tmp_path / "run").wait() == 0
+
+
+def test_mistakes_exit_with_2_and_one_line(tmp_path):
+    command = [sys.executable, "-m", "outerloop", "train", "workers=0", f"run_dir={tmp_path}/x"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "workers=0 must be at least 1" in done.stderr
+    assert not (tmp_path / "x").exists()
+
+
+def test_wandb_works_offline_and_its_failure_stops_nothing(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    run(tmp_path / "run", "rounds=2", "schedule.sync_every=2", "log=wandb")
+    assert list((tmp_path / "run/wandb").glob("offline-run-*/*.wandb"))
+    import wandb
+
+    monkeypatch.setattr(wandb, "init", lambda **_: (_ for _ in ()).throw(OSError("no disk")))
+    assert run(tmp_path / "other", "rounds=1", "schedule.sync_every=1", "log=wandb")["rounds"] == 1
+
+
+LAUNCHERS = {
+    "basic": ["seed=0,1"],
+    "joblib": ["seed=0,1", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"],
+    "submitit": ["seed=0,1", "hydra/launcher=submitit_local"],
+    "optuna": ["inner.lr=interval(1e-4,1e-2)", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=2"],
+}
+
+
+EXTRAS = [name for name in LAUNCHERS if name != "basic"]
+
+
+@pytest.mark.parametrize("launcher", ["basic", *(pytest.param(name, marks=pytest.mark.slow) for name in EXTRAS)])
+def test_multirun_gives_one_run_a_combination(launcher, tmp_path):
+    """Also through hydra's launchers for many processes and clusters, and its sweeper that looks for the best."""
+    tiny = ["recipe=diloco", "rounds=1", "schedule.sync_every=1", "exchange=inprocess"]
+    tiny += [f"hydra.sweep.dir={tmp_path}/sweep"]
+    command = [sys.executable, "-m", "outerloop", "train", "-m", *SMALL, *tiny, *LAUNCHERS[launcher]]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(list((tmp_path / "sweep").glob("*/summary.json"))) == 2
+
+
+def test_multirun_checks_every_combination_before_the_first_run(tmp_path):
+    sweep = ["recipe=diloco,ddp", "schedule.sync_every=1,3", f"hydra.sweep.dir={tmp_path}/sweep"]
+    command = [sys.executable, "-m", "outerloop", "train", "-m", *SMALL, *sweep]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "schedule.sync_every=1" in done.stderr
+    assert not (tmp_path / "sweep").exists()

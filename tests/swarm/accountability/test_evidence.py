@@ -1,0 +1,283 @@
+"""Evidence: who signs what no honest peer signs is guilty for everybody, and nobody can make an honest peer guilty."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations, product
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outerloop.swarm.accountability.equivocation import VIEWS_KEPT, EquivocationWatch
+from outerloop.swarm.accountability.evidence import MAX_BYTES, MAX_SITTING, PAYLOAD, Evidence, Signed, guilty
+from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT
+from outerloop.swarm.consensus.statements import Statement, accept, ask, promise, wish
+from outerloop.swarm.transfer.signed_payload import sealed
+from outerloop.swarm.validation import MAX_NUMBER, MAX_VIEW, MalformedMessage
+from tests.support.swarm.signed_statements import HEAD, SITTING, Honest, commit, sign, signatures_of, two_accepts
+
+X, Y = commit("X"), commit("Y")
+NAME = "000-a"
+ANYBODY = signatures_of("z")
+"""Who checks needs no key of anybody."""
+
+
+def evidence_of(one: Statement, other: Statement, *, name: str = NAME) -> Evidence:
+    return Evidence.of(SITTING, name, sign(name, one), sign(name, other))
+
+
+LIES = [
+    (accept(3, HEAD, 1, X), accept(3, HEAD, 1, Y), "accepted two commits in round 3, view 1"),
+    (accept(3, HEAD, 1, X), promise(3, HEAD, 2, None), "promised view 2 of round 3 and left out"),
+    (accept(3, HEAD, 1, X), promise(3, HEAD, 7, (0, X)), "promised view 7 of round 3 and left out"),
+    (accept(3, HEAD, 1, X), promise(3, HEAD, 7, (1, Y)), "left out the commit that it had accepted in view 1"),
+    ((PAYLOAD, 3, X), (PAYLOAD, 3, Y), "signed two payloads for round 3"),
+    ((PAYLOAD, 3, X, 2, X), (PAYLOAD, 3, X, 2, Y), "signed two payloads for round 3"),
+]
+TRUTHS = [
+    (accept(3, HEAD, 1, X), accept(3, HEAD, 1, X)),
+    (accept(3, HEAD, 1, X), accept(3, HEAD, 2, Y)),
+    (accept(3, HEAD, 1, X), accept(3, Y, 1, Y)),
+    (accept(3, HEAD, 1, X), promise(3, Y, 2, None)),
+    (accept(3, HEAD, 1, X), accept(4, HEAD, 1, Y)),
+    (accept(3, HEAD, 1, X), promise(3, HEAD, 1, None)),
+    (accept(3, HEAD, 1, X), promise(4, HEAD, 2, None)),
+    (accept(3, HEAD, 1, X), promise(3, HEAD, 2, (1, X))),
+    (accept(3, HEAD, 1, X), promise(3, HEAD, 7, (4, Y))),
+    (promise(3, HEAD, 1, None), promise(3, HEAD, 2, (1, X))),
+    ((PAYLOAD, 3, X), (PAYLOAD, 4, Y)),
+    ((PAYLOAD, 3, X), (PAYLOAD, 3, X)),
+    ((PAYLOAD, 3, X), accept(3, HEAD, 0, Y)),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "why"), LIES)
+def test_two_statements_that_no_honest_peer_makes_prove_its_guilt(one: Statement, other: Statement, why: str) -> None:
+    for evidence in (evidence_of(one, other), evidence_of(other, one)):
+        assert why in evidence.why and evidence.number == 3
+        assert guilty(evidence, ANYBODY) == NAME
+        assert Evidence.from_map(msgpack.unpackb(msgpack.packb(evidence.to_map()))) == evidence
+
+
+@pytest.mark.parametrize(("one", "other"), TRUTHS)
+def test_statements_that_an_honest_peer_may_make_prove_nothing(one: Statement, other: Statement) -> None:
+    for evidence in (evidence_of(one, other), evidence_of(other, one)):
+        assert not evidence.why and not guilty(evidence, ANYBODY)
+        with pytest.raises(MalformedMessage, match="contradict"):
+            Evidence.from_map(evidence.to_map())
+
+
+def test_the_seal_of_a_payload_is_the_statement_that_counts() -> None:
+    """That is: the fields and their order are those of signed_payload.py, without which two payloads would prove
+    nothing.
+    """
+    contents = [sealed(blob, signatures_of(NAME), sitting=SITTING, number=3, peer=NAME) for blob in (b"one", b"two")]
+    pair = [
+        Signed((PAYLOAD, 3, commit(text)), content[:64]) for text, content in zip(("one", "two"), contents, strict=True)
+    ]
+    assert guilty(Evidence.of(SITTING, NAME, *pair), ANYBODY) == NAME
+
+
+# nobody is framed
+
+
+@pytest.mark.parametrize(("one", "other", "why"), LIES)
+def test_what_was_signed_for_something_else_proves_nothing(one: Statement, other: Statement, why: str) -> None:
+    evidence = evidence_of(one, other)
+    elsewhere = sign(NAME, evidence.second.statement, sitting="r/another")
+    by_another = sign("001-b", evidence.second.statement)
+    as_another = sign("001-a", evidence.second.statement)
+    for wrong in (
+        replace(evidence, sitting="r/another"),
+        replace(evidence, peer="001-b"),
+        replace(evidence, peer="001-a"),
+        replace(evidence, second=elsewhere),
+        replace(evidence, second=by_another),
+        replace(evidence, second=as_another),
+        replace(evidence, second=replace(evidence.second, signature=evidence.first.signature)),
+    ):
+        assert not guilty(wrong, ANYBODY)
+
+
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("take"), st.integers(0, 4), st.sampled_from([X, Y])),
+        st.tuples(st.just("promise"), st.integers(0, 5)),
+        st.tuples(st.just("seal"), st.sampled_from([X, Y])),
+        st.just(("crash",)),
+        st.just(("go_on",)),
+        st.just(("leave",)),
+    ),
+    min_size=2,
+    max_size=12,
+)
+
+
+def lived(name: str, sitting: str, events: list[tuple[Any, ...]]) -> Honest:
+    peer = Honest(name, sitting)
+    for what, *of in events:
+        getattr(peer, what)(*of)
+    return peer
+
+
+@settings(max_examples=200, deadline=None)
+@given(EVENTS)
+def test_what_an_honest_peer_says_in_a_life_with_crashes_never_contradicts_itself(
+    events: list[tuple[Any, ...]],
+) -> None:
+    peer, watch = lived(NAME, SITTING, events), EquivocationWatch(SITTING)
+    assert not any(Evidence.of(SITTING, NAME, *pair).why for pair in combinations(peer.said, 2))
+    assert not any(watch.saw(NAME, one.statement, one.signature) for one in peer.said)
+
+
+def contrary(statement: Statement) -> Statement:
+    """What no honest peer says that has said this."""
+    kind, number, *of = statement
+    other = bytes(byte ^ 1 for byte in of[-1] or X)  # type: ignore[union-attr]
+    if kind == "promise":
+        return accept(int(number), of[0], int(of[1]) - 1, other)  # type: ignore[arg-type]
+    return (*statement[:-1], other)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data(), EVENTS, EVENTS)
+def test_nobody_can_frame_an_honest_peer(data: st.DataObject, events: list[Any], others: list[Any]) -> None:
+    """An attacker has all that the peer signed in two sittings, and its own key; it writes and mixes what it likes."""
+    honest = [*lived(NAME, SITTING, events).said, *lived(NAME, "r/another", others).said]
+    truth = data.draw(st.sampled_from(honest or [sign(NAME, accept(0, HEAD, 0, X))]))
+    forged = contrary(truth.statement)
+    own = [sign("001-b", forged), sign("001-b", forged, sitting="r/another"), truth]
+    signature = bytearray(data.draw(st.sampled_from(honest + own)).signature)
+    for bit in data.draw(st.lists(st.integers(0, 511), max_size=2)):
+        signature[bit // 8] ^= 1 << bit % 8
+    for sitting, name in product([SITTING, "r/another"], [NAME, "001-a"]):
+        evidence = Evidence.of(sitting, name, truth, Signed(forged, bytes(signature)))
+        assert evidence.why and not guilty(evidence, ANYBODY)
+
+
+# what strangers send
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("sitting",), ""),
+        (("sitting",), "s" * (MAX_SITTING + 1)),
+        (("sitting",), "two\nlines"),
+        (("peer",), "p" * 129),
+        (("peer",), "two\nlines"),
+        (("first",), []),
+        (("first", 1), bytes(63)),
+        (("first", 0), ["accept"]),
+        (("first", 0, 0), "view"),
+        (("first", 0, 0), 3),
+        (("first", 0, 1), -1),
+        (("first", 0, 1), MAX_NUMBER + 1),
+        (("first", 0, 1), True),
+        (("first", 0, 2), MAX_VIEW + 1),
+        (("first", 0, 3), bytes(31)),
+        (("first", 0, 3), "text"),
+        (("first", 0), ["accept", 3, 1, X, X]),
+        (("second", 0), ["promise", 3, HEAD, 2, -2, b""]),
+        (("second", 0), ["promise", 3, HEAD, 2, -1, X]),
+        (("second", 0), ["promise", 3, HEAD, 2, 1, b""]),
+        (("second", 0), ["promise", 3, HEAD, 2, -1.0, b""]),
+        (("second", 0), ["payload", 3]),
+        (("second", 0), ["payload", 3, X, 2]),
+        (("second", 0), ["payload", 3, X, 2, Y, 2]),
+        (("second", 0), ["payload", 3, X, Y, 2]),
+        (("second", 0), ["payload", 3, X, MAX_NUMBER + 1, Y]),
+        (("second", 0), ["payload", 3, X, 2, bytes(33)]),
+        (("second", 0), ["payload", 3, X, 1.5, Y]),
+        (("second", 0), ["payload", 3, X, 2, "text"]),
+    ],
+)
+def test_what_is_no_evidence_is_refused(path: tuple[Any, ...], value: Any) -> None:
+    found = msgpack.unpackb(msgpack.packb(evidence_of(LIES[1][0], LIES[1][1]).to_map()))
+    Evidence.from_map(found)
+    place = found
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    with pytest.raises(MalformedMessage):
+        Evidence.from_map(found)
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(ANYTHING, st.sampled_from(["sitting", "peer", "first", "second", "more"]))
+def test_whatever_comes_is_refused_in_one_way_or_proves_nothing(value: Any, key: str) -> None:
+    """Another sitting or peer may be well formed; then the signatures are not of it."""
+    for wrong in (
+        value,
+        {**two_accepts(NAME).to_map(), key: value},
+        {**two_accepts(NAME).to_map(), "first": [value, X * 2]},
+    ):
+        try:
+            evidence = Evidence.from_map(wrong)
+        except MalformedMessage:
+            continue
+        assert not guilty(evidence, ANYBODY)
+
+
+def test_two_statements_have_one_form() -> None:
+    evidence = two_accepts(NAME)
+    with pytest.raises(MalformedMessage, match="in order"):
+        Evidence.from_map(replace(evidence, first=evidence.second, second=evidence.first).to_map())
+
+
+def test_the_largest_evidence_fits() -> None:
+    one, other = (Signed((PAYLOAD, MAX_NUMBER, digest, MAX_NUMBER, X), bytes(64)) for digest in (X, Y))
+    largest = Evidence.of("\U0001f310" * MAX_SITTING, "p" * 128, one, other)
+    assert Evidence.from_map(largest.to_map()) == largest
+    assert MAX_BYTES / 2 < len(msgpack.packb(largest.to_map())) <= MAX_BYTES
+
+
+# what is remembered of others
+
+
+def test_a_contradiction_is_seen_in_either_order_and_among_others_statements() -> None:
+    for one, other, why in [*LIES, *((other, one, why) for one, other, why in LIES)]:
+        watch = EquivocationWatch(SITTING)
+        for statement in (wish(3, HEAD, 1), ask(3, HEAD), accept(4, HEAD, 1, Y), one):
+            assert watch.saw(NAME, *_of(NAME, statement)) is None
+        assert watch.saw("001-b", *_of("001-b", other)) is None, "another peer"
+        evidence = watch.saw(NAME, *_of(NAME, other))
+        assert evidence is not None and why in evidence.why and guilty(evidence, ANYBODY) == NAME
+
+
+def _of(name: str, statement: Statement) -> tuple[Statement, bytes]:
+    return statement, sign(name, statement).signature
+
+
+def test_only_rounds_close_to_the_one_at_hand_are_remembered() -> None:
+    watch = EquivocationWatch(SITTING)
+    watch.begin(100)
+    for number in (0, 100 - ROUNDS_KEPT - 1, 100 + ROUNDS_KEPT + 1, MAX_NUMBER):
+        watch.saw(NAME, accept(number, HEAD, 0, X), bytes(64))
+        assert watch.saw(NAME, accept(number, HEAD, 0, Y), bytes(64)) is None
+    watch.saw(NAME, accept(100, HEAD, 0, X), bytes(64))
+    watch.begin(100 + ROUNDS_KEPT)
+    assert watch.saw(NAME, accept(100, HEAD, 0, Y), bytes(64)) is not None
+    watch.begin(100 + ROUNDS_KEPT + 1)
+    watch.begin(100)
+    assert watch.saw(NAME, accept(100, HEAD, 0, Y), bytes(64)) is None
+
+
+def test_views_without_end_are_not_remembered() -> None:
+    watch = EquivocationWatch(SITTING)
+    for view in range(10 * VIEWS_KEPT):
+        watch.saw(NAME, accept(0, HEAD, view, X), bytes(64))
+        watch.saw(NAME, promise(0, HEAD, view + 1, (view, X)), bytes(64))
+    kept = [len(signed) for of_round in watch._said.values() for signed in of_round.values()]
+    assert kept == [VIEWS_KEPT, VIEWS_KEPT]
+    assert watch.saw(NAME, accept(0, HEAD, 10 * VIEWS_KEPT - 1, Y), bytes(64)) is not None

@@ -1,0 +1,53 @@
+"""What the trainer takes of a round: never of a chain that was left while its payloads came."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from outerloop.swarm.consensus.commit import Commit, Participant
+from outerloop.swarm.consensus.hard_state import HardState
+from outerloop.swarm.gather.committed_rounds import CommittedRounds
+from outerloop.swarm.gather.round_store import RoundStore
+from tests.support.swarm.gather_scene import MemoryDisk
+from tests.support.swarm.virtual_clock import run
+
+ROSTER = ("000-a", "001-b")
+
+
+class SlowPulls:
+    """A payload is its owner's name, and takes 10 s to come."""
+
+    def __init__(self, store: RoundStore) -> None:
+        self._store = store
+
+    def drop_all_but(self, number: int, needed: Sequence[Participant]) -> None:
+        pass
+
+    def start(self, number: int, one: Participant, holders: Sequence[str], *, decided: bool) -> asyncio.Task[None]:
+        async def pull() -> None:
+            await asyncio.sleep(10)
+            await self._store.put(number, one, one.peer.encode())
+
+        return asyncio.create_task(pull())
+
+
+def test_a_round_of_a_chain_that_is_left_meanwhile_is_not_taken() -> None:
+    async def scene() -> None:
+        store = RoundStore(MemoryDisk())
+        outcomes = CommittedRounds(store, SlowPulls(store), own="000-a")  # type: ignore[arg-type]
+        first = HardState.first(run="r", peer="000-a", roster=ROSTER)
+        outcomes.begin(first)
+        outcomes._landed = -1
+        left, kept = (
+            Commit(0, first.head.digest, 0, (Participant.of(peer, peer.encode()),), ROSTER) for peer in ROSTER
+        )
+        outcomes.add(left)
+        taking = asyncio.create_task(outcomes.take(0))
+        await asyncio.sleep(5)
+        outcomes.leave(0)
+        outcomes.add(kept)
+        assert [peer for peer, _ in await taking] == ["001-b"]
+        assert outcomes.digest(0) == kept.digest and not outcomes.too_far
+
+    run(scene())

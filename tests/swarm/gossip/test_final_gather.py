@@ -1,0 +1,132 @@
+"""Assemblies at the end of a run: whoever is left gets the same shares, whoever is dead, frozen or late."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from outerloop.swarm.gossip.final_gather import FinalGather
+from outerloop.swarm.transfer.bulk import Bulk
+from outerloop.swarm.transfer.content_store import ContentStore
+from outerloop.types import Contribution
+from tests.support.swarm.gossip_scene import members_of
+from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
+from tests.support.swarm.virtual_clock import now_s, run
+
+SIZE = 300_000
+
+
+class Member:
+    def __init__(self, network: MemoryNetwork, names: list[str], index: int, *, wait_s: float) -> None:
+        self.blob = bytes([index]) * SIZE
+        self.members = members_of(names)
+        link, self.store = MemoryTransport(network, list(self.members.names)[index]), ContentStore()
+        self.bulk = Bulk(link, self.store, run="r", allowed=self.members.__contains__)
+        self.assembly = FinalGather(
+            link, self.members, self.store, self.bulk, run="r", wait_s=wait_s, max_blob_bytes=SIZE
+        )
+
+    async def meet(self, after_s: float = 0.0) -> list[Contribution]:
+        await asyncio.sleep(after_s)
+        met = await self.assembly.meet(1, self.blob)
+        await self.assembly.linger()
+        return met
+
+
+async def gather(network: MemoryNetwork, size: int, *, wait_s: float = 600.0) -> list[Member]:
+    names = [f"{index:03d}-p{index}" for index in range(size)]
+    members = [Member(network, names, index, wait_s=wait_s) for index in range(size)]
+    for member in members:
+        await member.bulk.serve()
+        await member.assembly.serve()
+    return members
+
+
+def who(met: list[Contribution]) -> list[int]:
+    assert all(one.blob == bytes([int(one.peer[:3])]) * SIZE for one in met)
+    return [int(one.peer[:3]) for one in met]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_all_meet_whenever_they_come(size: int) -> None:
+    async def scene() -> None:
+        members = await gather(MemoryNetwork(delay_s=(0.01, 0.1)), size)
+        met = await asyncio.gather(
+            *(one.meet(after_s=40.0 * ((index + 3) % size)) for index, one in enumerate(members))
+        )
+        assert list(map(who, met)) == [list(range(size))] * size
+        assert now_s() < 40 * size
+
+    run(scene())
+
+
+@pytest.mark.parametrize("dead", [0, 1, 3])
+@pytest.mark.parametrize("how", ["kill", "freeze"])
+def test_who_is_dead_or_frozen_is_left_out_and_the_others_have_the_same(how: str, dead: int) -> None:
+    async def scene() -> None:
+        network = MemoryNetwork(delay_s=(0.01, 0.1))
+        members = await gather(network, 4)
+        getattr(network, how)(f"p{dead}")
+        met = await asyncio.gather(*(one.meet() for index, one in enumerate(members) if index != dead))
+        assert list(map(who, met)) == [[index for index in range(4) if index != dead]] * 3
+        assert now_s() < 120
+
+    run(scene())
+
+
+@pytest.mark.parametrize("after_s", [0.02, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0])
+def test_one_that_dies_in_the_middle_leaves_the_others_with_the_same(after_s: float) -> None:
+    """Whenever it dies, the others end with the same shares, the dead one's among them or not."""
+
+    async def scene() -> None:
+        network = MemoryNetwork(delay_s=(0.1, 0.4))
+        network.bytes_s["p0"] = 1e6
+        members = await gather(network, 4)
+        works = [asyncio.create_task(one.meet()) for one in members]
+        await asyncio.sleep(after_s)
+        network.kill("p0")
+        works[0].cancel()
+        met = await asyncio.gather(*works[1:])
+        assert len(set(map(str, map(who, met)))) == 1 and {1, 2, 3} <= set(who(met[0]))
+
+    run(scene())
+
+
+def test_who_comes_too_late_gets_what_the_others_brought() -> None:
+    async def scene() -> None:
+        members = await gather(MemoryNetwork(delay_s=(0.01, 0.1)), 3, wait_s=50.0)
+        met = await asyncio.gather(
+            members[0].meet(), members[1].meet(), members[2].assembly.meet(1, b""), return_exceptions=True
+        )
+        assert [len(cast(list[Contribution], one)) for one in met] == [3, 3, 3]
+
+    run(scene())
+
+    async def late() -> None:
+        members = await gather(MemoryNetwork(delay_s=(0.01, 0.1)), 3, wait_s=50.0)
+        early = [asyncio.create_task(one.assembly.meet(1, one.blob)) for one in members[:2]]
+        assert [who(met) for met in await asyncio.gather(*early)] == [[0, 1]] * 2 and now_s() < 120
+        assert who(await members[2].meet()) == [0, 1, 2], "its own weights count for itself"
+
+    run(late())
+
+
+def test_a_member_that_has_not_come_is_left_out_and_gets_the_shares_later() -> None:
+    async def scene() -> None:
+        members = await gather(MemoryNetwork(delay_s=(0.01, 0.1)), 3, wait_s=50.0)
+        met = await asyncio.gather(*(one.meet() for one in members[1:]))
+        assert list(map(who, met)) == [[1, 2]] * 2
+        assert who(await members[0].meet()) == [0, 1, 2]
+
+    run(scene())
+
+
+def test_streams_that_break_are_tried_again() -> None:
+    async def scene() -> None:
+        members = await gather(MemoryNetwork(seed=2, delay_s=(0.01, 0.1), break_chance=0.05), 5)
+        met = await asyncio.gather(*(one.meet(after_s=5.0 * index) for index, one in enumerate(members)))
+        assert list(map(who, met)) == [[0, 1, 2, 3, 4]] * 5
+
+    run(scene())

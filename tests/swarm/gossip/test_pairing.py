@@ -1,0 +1,243 @@
+"""The pairing machine: who accepts whom, and, on a clock of events, how even and how idle many peers are."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from outerloop.swarm.gossip.pairing import Pairing, ProposePair, StayAlone
+from outerloop.swarm.gossip.pairing_timeout import PairingTimeout
+from outerloop.swarm.gossip.partner_policy import RandomPartners, ScheduledPartners
+from outerloop.types import Round, UserError
+from tests.support.swarm.pairing_world import World
+
+FIRST = Round(0)
+
+
+def machine(own: str = "b", others: str = "acde") -> Pairing:
+    return Pairing(own, RandomPartners(list(others)), draw=random.Random(0))
+
+
+def ready(own: str = "b", others: str = "acde") -> Pairing:
+    one = machine(own, others)
+    assert one.ready(FIRST) is None
+    return one
+
+
+def test_without_others_there_is_nothing_to_wait_for() -> None:
+    assert machine(others="").ready(FIRST) == StayAlone()
+
+
+def test_it_proposes_to_ready_peers_only_and_to_one_at_a_time() -> None:
+    one = ready()
+    assert one.turn() is None
+    one.heard("c", Round(7))
+    one.heard("d", FIRST)
+    one.heard("d", None)
+    assert one.turn() == ProposePair("c")
+    one.heard("e", FIRST)
+    assert one.turn() is None
+
+
+def test_who_is_not_in_the_pool_accepts_nobody() -> None:
+    assert not machine().asked("a", FIRST)
+    one = ready()
+    one.leave()
+    assert not one.asked("a", FIRST)
+
+
+def test_the_first_who_asks_is_accepted_and_the_next_is_not() -> None:
+    one = ready()
+    assert one.asked("c", Round(3)) and not one.asked("d", FIRST) and not one.asked("c", Round(3))
+    one.heard("d", FIRST)
+    assert one.turn() is None
+
+
+def test_of_crossed_proposals_the_smaller_ids_stands() -> None:
+    small, large = ready("a", "b"), ready("b", "a")
+    small.heard("b", FIRST)
+    large.heard("a", FIRST)
+    assert (small.turn(), large.turn()) == (ProposePair("b"), ProposePair("a"))
+    assert not small.asked("b", FIRST)
+    assert large.asked("a", FIRST)
+    assert large.turned_down("a", ready=True) is None and small.agreed("b")
+
+
+def test_an_answer_that_comes_too_late_is_refused() -> None:
+    one = ready()
+    one.heard("c", FIRST)
+    assert one.turn() == ProposePair("c")
+    one.turned_down("c", ready=False)
+    assert not one.agreed("c")
+    one.leave()
+    assert not one.agreed("c")
+
+
+def test_who_is_gone_is_asked_again_only_after_a_new_notice() -> None:
+    one = ready()
+    one.heard("c", FIRST)
+    assert one.turn() == ProposePair("c")
+    assert one.turned_down("c", ready=False) is None and one.turn() is None
+    one.heard("c", FIRST)
+    assert one.turn() == ProposePair("c")
+    assert one.turned_down("c", ready=True) is None and one.turn() == ProposePair("c")
+
+
+def test_tired_it_takes_anybody_and_then_a_solo_step() -> None:
+    one = ready()
+    for peer in "acde":
+        one.heard(peer, None)
+    for peer in ("c", "d"):
+        assert one.asked(peer, FIRST)
+        one.met()
+        one.leave()
+        one.ready(FIRST)
+    one.heard("c", FIRST)
+    assert one.turn() is None, "c and d were its last partners"
+    assert one.tire() == ProposePair("c")
+    assert one.turned_down("c", ready=True) == StayAlone()
+    assert ready().tire() == StayAlone()
+
+
+def test_tired_in_a_pair_it_waits_for_the_outcome() -> None:
+    one = ready()
+    assert one.asked("c", FIRST)
+    assert one.tire() is None
+    assert one.broke("c") == StayAlone()
+
+
+@pytest.mark.parametrize(("around", "left_out"), [(0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (6, 3), (7, 3), (63, 3)])
+def test_the_last_partners_are_left_out_but_never_more_than_half(around: int, left_out: int) -> None:
+    others = [f"p{index:02}" for index in range(63)]
+    partners = RandomPartners(others)
+    for peer in others:
+        partners.met(peer)
+    assert partners.preferred(others, around=around) == others[: 63 - left_out]
+
+
+def test_of_two_that_are_left_each_is_good_enough_for_the_other() -> None:
+    one = ready("b", "acde")
+    for peer in "acde":
+        one.heard(peer, None)
+    met = []
+    for number in range(8):
+        one.heard("c", FIRST)
+        if one.turn() == ProposePair("c"):
+            assert one.agreed("c")
+            one.met()
+            met.append(number)
+        one.leave()
+        one.ready(FIRST)
+    assert met == [0, 4, 5, 6, 7], "for LATELY rounds the others may still come"
+
+
+def test_dealt_partners_are_mutual_and_meet_in_the_same_round_only() -> None:
+    peers = ["c", "a", "e", "b", "d"]
+    dealt = {own: ScheduledPartners(peers, own, seed=1) for own in peers}
+    for number in range(20):
+        partners = {own: list(dealt[own].of(Round(number))) for own in peers}
+        assert sorted(map(len, partners.values())) == [0, 1, 1, 1, 1]
+        assert all(partners[other] == [own] for own in peers for other in partners[own])
+    assert dealt["a"].fit(Round(1), Round(1)) and not dealt["a"].fit(Round(1), Round(2))
+
+
+def test_patience_is_a_part_of_the_usual_inner_time() -> None:
+    patience = PairingTimeout(0.25, least_s=1.0, most_s=50.0)
+    assert [patience.after(inner_s) for inner_s in (40.0, 40.0, 900.0, 40.0)] == [10.0] * 4
+    assert PairingTimeout(0.25, least_s=1.0, most_s=50.0).after(0.1) == 1.0
+    assert PairingTimeout(0.25, least_s=1.0, most_s=50.0).after(1e6) == 50.0
+    for bad in ({"fraction": -1.0, "least_s": 1.0, "most_s": 2.0}, {"fraction": 0.1, "least_s": 3.0, "most_s": 2.0}):
+        with pytest.raises(UserError, match=r"set exchange\."):
+            PairingTimeout(**bad)
+
+
+def inner_s(size: int, slowest: float) -> list[float]:
+    """60 s for the fastest, evenly up to `slowest` times that."""
+    return [60 * (1 + (slowest - 1) * index / (size - 1)) for index in range(size)]
+
+
+def chi_square(world: World) -> float:
+    """Of all pairs, against x_a x_b: even draws among peers that are ready unequally often."""
+    names = world.names
+    total = {a: sum(world.met[a, b] for b in names) for a in names}
+    x = {a: total[a] ** 0.5 for a in names}
+    for _ in range(200):
+        x = {a: (x[a] + total[a] / sum(x[b] for b in names if b != a)) / 2 for a in names}
+    expected = {(a, b): x[a] * x[b] for a in names for b in names if a < b}
+    return sum((world.met[pair] - e) ** 2 / e for pair, e in expected.items())
+
+
+@pytest.mark.parametrize(("size", "limit"), [(7, 36.1), (8, 45.3)])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_unequal_speeds_meet_at_random_and_idle_little(size: int, limit: float, seed: int) -> None:
+    """Speeds of 1x to 3x, 150 to 400 rounds a peer: chi-square below its 99.9 % point, s (s − 3) / 2 degrees."""
+    until_s = 500 * 60.0
+    world = World(inner_s(size, 3.0), seed=seed).run(until_s)
+    assert max(world.idle_s.values()) < 0.2 * until_s
+    assert sum(world.solo.values()) < 0.2 * sum(world.rounds.values())
+    assert all(world.met[a, b] > 0 for a in world.names for b in world.names if a != b)
+    assert chi_square(world) < limit
+
+
+def test_equal_speeds_all_meet_all() -> None:
+    """Peers of equal speed that are ready together once stay so for a while, so draws depend on each other: everybody
+    meets everybody between half and twice as often as even draws would."""
+    world = World([60.0] * 8, seed=0).run(1000 * 60.0)
+    even = sum(world.met.values()) / (8 * 7)
+    assert all(even / 2 < world.met[a, b] < 2 * even for a in world.names for b in world.names if a != b)
+
+
+@pytest.mark.parametrize(("told", "solo"), [(3, 0.25), (16, 0.03)])
+def test_many_peers_need_few_notices(told: int, solo: float) -> None:
+    """32 peers of 1x to 3x, of which a few hear of each: most rounds are pairs."""
+    world = World(inner_s(32, 3.0), seed=0, told=told).run(100 * 60.0)
+    assert sum(world.solo.values()) < solo * sum(world.rounds.values())
+    assert max(world.idle_s.values()) < 0.2 * 100 * 60.0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nobody_is_ever_in_two_pairs_whatever_is_late(seed: int) -> None:
+    """Messages take as long as inner steps do. What the world asserts at every step is the test."""
+    world = World([3.0] * 6, seed=seed, delay_s=(0.0, 2.0), patience=1.0, jitter=0.9, exchange_s=0.5).run(400.0)
+    assert sum(world.met.values()) > 50
+
+
+def test_a_partner_that_was_struck_is_not_met_for_twice_as_long_every_time() -> None:
+    """Two strikes: four own rounds; again after that: sixteen less what a good pair forgave; 64 at most."""
+
+    def rounds_until_it_is_met(pairing: Pairing) -> int:
+        number = 0
+        while True:
+            number += 1
+            pairing.ready(Round(0))
+            met = pairing.asked("b", Round(0))
+            if met:
+                pairing.met()
+            pairing.leave()
+            if met:
+                return number
+
+    pairing = Pairing("a", RandomPartners(["b", "c"]), draw=random.Random(0))
+    assert rounds_until_it_is_met(pairing) == 1
+    waits = []
+    for _ in range(8):
+        pairing.strike("b")
+        waits.append(rounds_until_it_is_met(pairing))
+    assert waits == [4, 8, 16, 32, 64, 64, 64, 64]
+    pairing.strike("b")
+    pairing.ready(Round(0))
+    pairing.heard("b", Round(0))
+    assert not pairing.asked("b", Round(0)) and pairing.turn() is None
+    assert pairing.asked("c", Round(0)), "nobody else pays for it"
+
+
+def test_nobody_waits_for_a_dealt_partner_that_it_would_not_meet() -> None:
+    """Before: as long as a scheduled partner is waited for, two minutes, in up to 64 rounds."""
+    pairing = Pairing("a", ScheduledPartners(["a", "b"], "a", seed=0), draw=random.Random(0))
+    pairing.strike("b")
+    waited = []
+    for number in range(6):
+        waited.append(pairing.ready(Round(number)) is None)
+        pairing.leave()
+    assert waited == [False] * 3 + [True] * 3

@@ -1,0 +1,392 @@
+"""How a run forms among peers that lie or come at a bad moment: lists are read whole, checked, and lead together."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import socket
+from collections.abc import Iterator
+from typing import Any, cast
+
+import msgpack
+import pytest
+
+from outerloop.swarm.membership.formation import Formation
+from outerloop.swarm.membership.late_joiners import GONE_LOOKS, LateJoiners
+from outerloop.swarm.membership.member_list import Members, objection, receive_pages, sitting_of
+from outerloop.swarm.membership.mismatched_peers import MismatchedPeers
+from outerloop.swarm.membership.roster import Record, Roster
+from outerloop.swarm.membership.run_settings import RunSettings
+from outerloop.swarm.p2p import daemon
+from outerloop.swarm.p2p.framing import BrokenStream, Stream
+from outerloop.swarm.p2p.observer import visit
+from outerloop.swarm.p2p.transport import Request
+from outerloop.swarm.timeouts import FORM_GRACE_S, ROSTER_EXPIRY_S
+from outerloop.swarm.validation import MAX_PEERS
+from outerloop.types import UserError
+from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
+from tests.support.swarm.virtual_clock import now_s, run
+
+TRUE: Members = [["000-a", 1.0], ["001-b", 2.0]]
+
+
+class Machines:
+    """Peers that see the records that this world shows each of them. `hidden`: letter -> whom it does not see."""
+
+    def __init__(self) -> None:
+        self.network = MemoryNetwork(delay_s=(0.01, 0.1))
+        self.records: dict[str, Record] = {}
+        self.hidden: dict[str, str] = {}
+        self.links: dict[str, MemoryTransport] = {}
+
+    async def start(self, name: str, *, joined: float, peers: int) -> Formation:
+        letter = name.partition("-")[2]
+        own = self.records[letter] = Record(name, ["/x"], "f", joined)
+        self.links[letter] = link = MemoryTransport(self.network, letter)
+        mismatched = MismatchedPeers(link, run="r", own=own, settings=RunSettings(), joined=[], tell=lambda text: None)
+        roster = cast(Roster, View(self, letter))
+        made = Formation(
+            link, roster, run="r", peers=peers, own=own, mismatched=mismatched, remembers=lambda sitting: False
+        )
+        await made.serve()
+        return made
+
+    async def ask(self, letter: str, **request: Any) -> Request:
+        """What a peer is told by "a"."""
+        link = self.links.get(letter) or MemoryTransport(self.network, letter)
+        async with link.open_stream("a", "outerloop/1/r/members") as stream:
+            await stream.send_object(request)
+            return await receive_pages(stream)
+
+    async def tell(self, name: str, members: Any, *, late: Any = ()) -> None:
+        """A peer that has formed, as it says, with these members."""
+        letter = name.partition("-")[2]
+        self.records[letter] = Record(name, ["/x"], "f", 1.0 + len(self.records))
+
+        async def answer(remote: str, request: Request, stream: Stream) -> None:
+            await stream.send_object({"members": members, "formed": True, "late": list(late)})
+            await stream.ended()
+
+        await MemoryTransport(self.network, letter).serve("outerloop/1/r/members", allowed=bool, handler=answer)
+
+
+class View:
+    """The roster as one of them sees it."""
+
+    def __init__(self, machines: Machines, letter: str) -> None:
+        self._machines, self._letter = machines, letter
+
+    async def read(self) -> list[Record]:
+        hidden = self._machines.hidden.get(self._letter, "")
+        return [record for letter, record in self._machines.records.items() if letter not in hidden]
+
+
+# lists that are long
+
+
+def long_name(number: int) -> str:
+    return f"{number % 1000:03d}-12D3KooW{number:044d}"
+
+
+def test_a_thousand_members_and_more_latecomers_can_be_read() -> None:
+    """1,024 members and 1,200 that came late, with names as long as real ones: more than one frame holds."""
+
+    async def scene() -> None:
+        machines = Machines()
+        a = await machines.start("000-a", joined=0.0, peers=2)
+        members = sorted([["000-a", 0.0], *([long_name(number), 1.0] for number in range(MAX_PEERS - 1))])
+        a._members, a._formed = members, True
+        for number in range(2000, 3200):
+            name = long_name(number)
+            a._welcome(name.partition("-")[2], name)
+        newcomer = await machines.start("000-n", joined=9.0, peers=2)
+        await newcomer.form(timeout_s=30)
+        assert newcomer.came_late and newcomer.sitting == sitting_of("r", members)
+        late = set(newcomer.known) - set(newcomer.names)
+        assert len(late) == len(a.known) - len(a.names) == MAX_PEERS
+        assert machines.links["a"].trust.refusals.of_kind["outsiders"] >= 1200 - MAX_PEERS
+
+    run(scene())
+
+
+@pytest.mark.parametrize("pages", [0, 7, 1 << 40, True, "2", None, -1])
+def test_pages_without_end_are_refused(pages: Any) -> None:
+    async def scene() -> None:
+        machines = Machines()
+
+        async def answer(remote: str, request: Request, stream: Stream) -> None:
+            for _ in range(100):
+                await stream.send_object({"pages": pages, "members": TRUE, "late": []})
+
+        await MemoryTransport(machines.network, "a").serve("outerloop/1/r/members", allowed=bool, handler=answer)
+        with pytest.raises(BrokenStream, match="1 to 6 pages"):
+            await machines.ask("x")
+
+    run(scene())
+
+
+# names
+
+
+def test_a_peer_has_the_name_under_which_it_came_first() -> None:
+    async def scene() -> None:
+        machines = Machines()
+        a, _ = [await machines.start(f"00{i}-{one}", joined=float(i), peers=2) for i, one in enumerate("ab")]
+        await a._agreed()
+        assert (await machines.ask("d", name="003-d"))["members"] == a._members
+        for letter, name in (("d", "103-d"), ("b", "101-b"), ("d", "104-d")):
+            with pytest.raises(BrokenStream):
+                await machines.ask(letter, name=name)
+        await machines.ask("e", name="003-d")  # the name of another one: no reason to believe it
+        await machines.ask("e", name="\x1b[2J-e")
+        assert a.known == {"a": "000-a", "b": "001-b", "d": "003-d"}
+        assert machines.links["a"].trust.refusals.of_kind["requests"] == 3
+
+    run(scene())
+
+
+def test_who_has_gone_makes_room_and_who_is_there_stays() -> None:
+    async def scene() -> None:
+        there = {"own", "stays"}
+
+        async def read() -> set[str]:
+            return there
+
+        late = LateJoiners(read)
+        for peer in ("stays", "goes", "asks"):
+            assert late.add(f"000-{peer}")
+        for look in range(GONE_LOOKS):
+            assert set(late.names) == {"stays", "goes", "asks"}
+            await late.forget_gone()
+            await late.forget_gone()  # not more than one look a minute
+            late.add("000-asks")
+            await asyncio.sleep(ROSTER_EXPIRY_S + look)
+        assert set(late.names) == {"stays", "asks"}
+        there = {"own"}
+        for _ in range(3 * GONE_LOOKS):
+            await late.forget_gone()
+            await asyncio.sleep(ROSTER_EXPIRY_S + 1)
+        assert set(late.names) == {"stays", "asks"}, "a roster that cannot be read says nothing of anybody"
+        assert late.add("005-goes") and not late.add("006-goes")
+
+    run(scene())
+
+
+def test_latecomers_that_one_of_several_tells_are_not_believed() -> None:
+    async def scene() -> None:
+        machines = Machines()
+        invented = [long_name(number) for number in range(500)]
+        await machines.tell("000-a", TRUE, late=["008-x", "009-n"])
+        await machines.tell("001-b", TRUE, late=["008-x", "009-n"])
+        await machines.tell("003-d", TRUE, late=[*invented, "108-x", "\x1b[2J", 5, "007-y"])
+        newcomer = await machines.start("009-n", joined=9.0, peers=2)
+        await newcomer.form(timeout_s=30)
+        assert set(newcomer.known.values()) == {"000-a", "001-b", "008-x", "009-n"}
+
+    run(scene())
+
+
+NOT_A_LIST: dict[str, Any] = {
+    "nothing": None,
+    "nobody": [],
+    "no pairs": [["000-a"]],
+    "bytes": [[b"000-a", 1.0]],
+    "no time": [["000-a", 1]],
+    "nan": [["000-a", float("nan")], ["001-b", 2.0]],
+    "infinity": [["000-a", float("inf")]],
+    "control characters": [["000-a\x1b[2J", 1.0]],
+    "no name": [["somebody", 1.0]],
+    "one id under two names": [["000-a", 1.0], ["001-a", 1.0]],
+    "one name twice": [["000-a", 1.0], ["000-a", 1.0]],
+    "out of order": [["001-b", 1.0], ["000-a", 1.0]],
+    "too many": [[f"000-{number:04d}", 1.0] for number in range(MAX_PEERS + 1)],
+    "outside the list": [["000-a", 1.0], ["009-z", 1.0]],
+}
+
+
+@pytest.mark.parametrize("members", NOT_A_LIST.values(), ids=NOT_A_LIST)
+def test_members_that_none_can_be_are_not_taken(members: Any) -> None:
+    """Even when nobody else tells any."""
+
+    async def scene() -> None:
+        machines = Machines()
+        await machines.tell("000-a", members)
+        newcomer = await machines.start("009-n", joined=9.0, peers=2)
+        machines.links["n"].trust.allow._peers = frozenset("abn")
+        with pytest.raises(UserError):
+            await newcomer.form(timeout_s=5)
+        assert newcomer.names.keys() <= {"a", "n"} and not newcomer.came_late
+        assert all(name.isprintable() for name in newcomer.known.values())
+
+    run(scene())
+
+
+def test_a_list_of_members_of_the_run_is_taken() -> None:
+    allow = MemoryTransport(MemoryNetwork(), "n", allow="abn").trust.allow
+    assert (
+        objection(TRUE, allow) == "" and objection([*TRUE, ["009-z", 1.0]], allow) == "009-z is not in exchange.allow"
+    )
+
+
+def test_the_sitting_is_named_by_all_of_the_hash() -> None:
+    packed = b"\x92\xa1r\x92\x92\xa5000-a\xcb\x3f\xf0" + bytes(6) + b"\x92\xa5001-b\xcb\x40" + bytes(7)
+    assert packed == msgpack.packb(["r", TRUE])
+    assert sitting_of("r", TRUE) == f"r/{hashlib.sha256(packed).hexdigest()}"
+    assert sitting_of("r", [["000-a", -0.0]]) == sitting_of("r", [["000-a", 0.0]])
+    assert sitting_of("s", TRUE).partition("/")[2] != sitting_of("r", TRUE).partition("/")[2]
+
+
+# who is in
+
+
+def test_of_those_that_joined_at_one_time_the_first_ids_are_in() -> None:
+    async def scene() -> None:
+        machines = Machines()
+        trio = [await machines.start(name, joined=5.0, peers=2) for name in ("002-a", "001-b", "000-c")]
+        await asyncio.gather(*(one.form(timeout_s=30) for one in trio))
+        assert [list(one.names) for one in trio] == [["b", "a"]] * 3
+        assert [one.came_late for one in trio] == [False, False, True]
+
+    run(scene())
+
+
+def test_one_machine_too_many_does_not_part_a_member_from_those_who_have_formed() -> None:
+    """a has formed with b; before b sees that, it sees s, whose clock is behind, among the first two."""
+
+    async def scene() -> None:
+        machines = Machines()
+        a, b = [await machines.start(f"00{i}-{one}", joined=1.0 + i, peers=2) for i, one in enumerate("ab")]
+        machines.network.part("a", "b")
+        assert not await b._agreed()  # it has seen both records, and nobody answers
+        machines.network.heal()
+        await a.form(timeout_s=30)
+        s = await machines.start("002-s", joined=0.5, peers=2)
+        await asyncio.gather(b.form(timeout_s=30), s.form(timeout_s=30))
+        assert list(a.names) == list(b.names) == list(s.names) == ["a", "b"]
+        assert a.sitting == b.sitting == s.sitting
+        assert (b.came_late, s.came_late) == (False, True)
+
+    run(scene())
+
+
+@pytest.mark.parametrize("seen", ["its record is still seen", "its record is gone"])
+def test_a_member_that_dies_while_others_form_keeps_nobody_out(seen: str) -> None:
+    """a and b have formed with c in their list; then b is gone for good, before c has heard of that."""
+
+    async def scene() -> None:
+        machines = Machines()
+        trio = [await machines.start(f"00{i}-{one}", joined=1.0 + i, peers=3) for i, one in enumerate("abc")]
+        a, b, c = trio
+        assert not await c._agreed()
+        await asyncio.gather(a.form(timeout_s=30), b.form(timeout_s=30))
+        machines.network.kill("b")
+        if seen == "its record is gone":
+            del machines.records["b"]
+        await c.form(timeout_s=30)
+        assert c.sitting == a.sitting == b.sitting and not c.came_late and list(c.names) == ["a", "b", "c"]
+
+    run(scene())
+
+
+# liars among those that form
+
+OTHERS: Members = [["000-a", 9.0], ["001-b", 2.0], ["002-c", 3.0], ["003-d", 4.0]]
+LIES: dict[str, Any] = {
+    "other members": {"members": OTHERS, "late": []},
+    "no members": {"members": None, "late": []},
+    "other members that have formed": {"members": OTHERS, "late": [], "formed": True},
+    "members without them that have formed": {"members": [["003-d", 4.0]], "late": [], "formed": True},
+    "a different list each time": ...,
+    "nothing": None,
+}
+
+
+@pytest.mark.parametrize("allow", ["abcd", ""], ids=["listed", "open"])
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_one_of_four_that_lies_stops_no_start(lie: Any, allow: str) -> None:
+    """It is named, and is in the list that all the others have formed by."""
+
+    async def scene() -> None:
+        machines = Machines()
+        trio = [await machines.start(f"00{i}-{one}", joined=1.0 + i, peers=4) for i, one in enumerate("abc")]
+        for one in "abc":
+            machines.links[one].trust.allow._peers = frozenset(allow)
+        machines.records["d"] = Record("003-d", ["/x"], "f", 4.0)
+
+        async def answer(remote: str, request: Request, stream: Stream) -> None:
+            if lie is None:
+                await asyncio.sleep(1000)
+            told = {"members": [["000-a", float(now_s())]], "late": []} if lie is ... else lie
+            await stream.send_object(told)
+            await stream.ended()
+
+        await MemoryTransport(machines.network, "d").serve("outerloop/1/r/members", allowed=bool, handler=answer)
+        await asyncio.gather(*(one.form(timeout_s=60) for one in trio))
+        assert len({one.sitting for one in trio}) == 1 and not any(one.came_late for one in trio)
+        assert list(trio[0].names) == ["a", "b", "c", "d"] and FORM_GRACE_S < now_s() < 3 * FORM_GRACE_S
+
+    run(scene())
+
+
+def test_one_liar_that_is_there_first_does_not_take_the_others_of_its_list_in() -> None:
+    """It tells each that comes that it has formed; the others come one after the other."""
+
+    async def scene() -> None:
+        machines = Machines()
+        await machines.tell("003-d", [["003-d", 4.0]])
+        trio, forming = [], []
+        for i, one in enumerate("abc"):
+            trio.append(await machines.start(f"00{i}-{one}", joined=5.0 + i, peers=4))
+            machines.links[one].trust.allow._peers = frozenset("abcd")
+            forming.append(asyncio.create_task(trio[-1].form(timeout_s=60)))
+            await asyncio.sleep(3)
+        await asyncio.gather(*forming)
+        assert len({one.sitting for one in trio}) == 1 and not any(one.came_late for one in trio)
+        assert list(trio[0].names) == ["a", "b", "c", "d"]
+
+    run(scene())
+
+
+def test_half_of_the_members_form_nothing() -> None:
+    async def scene() -> None:
+        machines = Machines()
+        pair = [await machines.start(f"00{i}-{one}", joined=1.0 + i, peers=4) for i, one in enumerate("ab")]
+        for i, one in enumerate("cd"):
+            machines.records[one] = Record(f"00{2 + i}-{one}", ["/x"], "f", 3.0 + i)
+        ends = await asyncio.gather(*(one.form(timeout_s=60) for one in pair), return_exceptions=True)
+        assert all(isinstance(end, UserError) and "002-c, 003-d; can they be reached" in str(end) for end in ends)
+
+    run(scene())
+
+
+# the port
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port on which something listens that would share it, as libp2p does."""
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        yield listening.getsockname()[1]
+
+
+def test_a_port_that_is_taken_is_told_in_one_line(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon, "STOP_S", 0.3)
+    for host in ("127.0.0.1", "0.0.0.0"):
+        with pytest.raises(UserError, match=rf"listens on {host}, port {taken}: set exchange.port="):
+            asyncio.run(daemon._wait_for_port(host, taken))
+    asyncio.run(daemon._wait_for_port("127.0.0.1", 0))
+
+
+def test_two_peers_do_not_share_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon, "STOP_S", 0.5)
+    with visit(observer=False) as one:
+        port = int(one.addresses[0].split("/tcp/")[1].split("/")[0])
+        with pytest.raises(UserError, match=f"port {port}"), visit(observer=False, port=port):
+            pass
+    monkeypatch.undo()
+    with visit(observer=False, port=port) as other:
+        assert f"/tcp/{port}/" in other.addresses[0], "it is free again at once"
