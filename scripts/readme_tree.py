@@ -7,17 +7,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OTHERS = {
-    "configs/": "hydra: one group an axis, recipe/<paper>.yaml joins them; `train --cfg` shows a run's",
-    "scripts/": "setup.sh, train.sh, test.sh; benchmarks, with published figures and their commands in results/",
-    "tests/": "the tests, in a tree like that of the package",
-    "docs/": "the threat model",
+    "configs/": "Options of a run: one hydra group per axis, recipe/<paper>.yaml combines them",
+    "scripts/": "setup.sh, train.sh, test.sh; benchmarks; results/ with published figures and their commands",
+    "tests/": "Tests, in a tree like that of the package",
+    "docs/": "Threat model",
 }
 
 
 def purpose(package: Path) -> str:
-    """Return the first line of a package's docstring, without the name of the axis."""
+    """Return the first sentence of a package's docstring, without the name of the axis."""
     text = (ast.get_docstring(ast.parse((package / "__init__.py").read_text())) or "").split("\n")[0]
-    return re.sub(r"^(AXIS \w+|The swarm|`outerloop[^`]*`): ", "", text).rstrip(".")
+    sentence = re.sub(r"^(AXIS \w+|The swarm|`outerloop[^`]*`): ", "", text).split(". ")[0].rstrip(".")
+    return sentence[0].upper() + sentence[1:]
 
 
 def rows(folder: Path, depth: int) -> list[tuple[str, str]]:
@@ -30,5 +31,5 @@ def rows(folder: Path, depth: int) -> list[tuple[str, str]]:
 
 if __name__ == "__main__":
     argparse.ArgumentParser(description=__doc__).parse_args()
-    tree = [("outerloop/", "the package"), *rows(ROOT / "outerloop", depth=1), *OTHERS.items()]
+    tree = [("outerloop/", "The package"), *rows(ROOT / "outerloop", depth=1), *OTHERS.items()]
     print("\n".join(f"{name:<24}{what}" for name, what in tree))

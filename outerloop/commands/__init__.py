@@ -1,1 +1,1 @@
-"""The commands, one file each. Of the packages below, only `config` and `launcher` import hydra."""
+"""Commands, one file each. Of the packages below, only `config` and `launcher` import hydra."""

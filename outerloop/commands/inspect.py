@@ -147,7 +147,7 @@ def tensor_table(payload: Payload) -> Table:
             kind = str(part.dtype).removeprefix("torch.")
             rows.append([*first, name, kind, dims(part.shape), f"{part.nbytes:,}", cost])
             first, cost = ["", ""], ""
-    return table_of(["tensor", "shape", "part", "dtype", "part's shape"], ["bytes", "bits a parameter"], rows)
+    return table_of(["tensor", "shape", "part", "dtype", "part's shape"], ["bytes", "bits per parameter"], rows)
 
 
 def total_table(payload: Payload) -> Table:
@@ -156,7 +156,7 @@ def total_table(payload: Payload) -> Table:
         [name, f"{size:,}", f"{8 * size:,}", f"{size / payload.size:.1%}", bits_a_parameter(size, payload.values)]
         for name, size in [*payload.bytes_by_part().items(), ("all", payload.size)]
     ]
-    return table_of(["all tensors"], ["bytes", "bits", "share", "bits a parameter"], rows)
+    return table_of(["all tensors"], ["bytes", "bits", "share", "bits per parameter"], rows)
 
 
 def table_of(left: list[str], right: list[str], rows: list[list[str]]) -> Table:

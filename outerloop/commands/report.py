@@ -50,7 +50,7 @@ def parser() -> Parser:
     out = Parser("report", example="outerloop report runs", description=DESCRIPTION, epilog=EXAMPLES)
     out.add_argument("dirs", nargs="+", type=Path, metavar="DIR", help="a run, or a folder with runs at any depth")
     out.add_argument("--out", type=Path, metavar="FOLDER", help="where to write (default: report/ in the first DIR)")
-    out.add_argument("--bandwidth", default="100mbit", help="uplink of a worker: kbit, mbit, gbit (default: 100mbit)")
+    out.add_argument("--bandwidth", default="100mbit", help="uplink per worker: kbit, mbit, gbit (default: 100mbit)")
     out.add_argument(
         "--baseline", metavar="RECIPE", help=f"recipe that gaps are measured against (default: {DEFAULT_BASELINE})"
     )

@@ -1,1 +1,1 @@
-"""Configuration: from yaml files and overrides to the objects of a run, using hydra."""
+"""Configuration: from yaml files and overrides to the objects of a run, with hydra."""

@@ -1,1 +1,1 @@
-"""The outer loop: rounds of one peer, from the pseudo-gradient that it launches to the update that lands."""
+"""The outer loop: rounds of one peer, from launching a pseudo-gradient to landing an update."""

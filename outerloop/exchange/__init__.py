@@ -1,1 +1,1 @@
-"""AXIS exchange: which peers' messages a peer receives in a round. Messages are opaque bytes to every exchange."""
+"""AXIS exchange: which peers' messages a peer receives in a round. To an exchange, messages are opaque bytes."""

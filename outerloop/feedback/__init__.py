@@ -1,1 +1,1 @@
-"""AXIS feedback: what a peer remembers of the values that it did not send. One algorithm per file."""
+"""AXIS feedback: how a peer keeps the values that it did not send. One algorithm per file."""

@@ -1,1 +1,1 @@
-"""AXIS inner: training code that turns batches into inner steps."""
+"""AXIS inner: how batches become inner steps."""

@@ -1,4 +1,4 @@
-"""The arithmetic of the hot path: torch operators with compiled kernels. Each is defined in plain torch.
+"""Arithmetic of the hot path: torch operators with compiled kernels. Each is defined in plain torch.
 
 The dispatcher calls the compiled kernel that is registered for the device (cpu/, triton/), else the definition.
 """

@@ -243,15 +243,15 @@ def tell_results(summary: Row, run_dir: Path, console: Console) -> None:
     """Print the results of the run in six lines."""
     bits, ratio = summary["bits_per_param_per_round"], summary["ratio_to_fp32"]
     for line in (
-        f"validation loss  {summary['val_loss_initial']:.3f} -> {summary['val_loss']:.3f} nats a token"
+        f"validation loss  {summary['val_loss_initial']:.3f} -> {summary['val_loss']:.3f} nats per token"
         f" after {summary['tokens'] / 1e6:.1f}M tokens in {summary['wall_s']:.0f} s",
-        f"sent             {readable_bytes(summary['bytes_sent_per_worker'])} a worker,"
-        f" {bits:.3f} bits a parameter and round" + (f": {ratio:.0f}x fewer than float32" if ratio > 1.5 else ""),
-        f"utilization      {100 * summary['utilization']:.1f} %: {summary['compute_s']:.1f} s of inner steps a worker,"
-        f" {summary['communication_s']:.1f} s of communication, {summary['others_s']:.1f} s of waiting for others",
+        f"sent             {readable_bytes(summary['bytes_sent_per_worker'])} per worker,"
+        f" {bits:.3f} bits per parameter and round" + (f": {ratio:.0f}x fewer than float32" if ratio > 1.5 else ""),
+        f"utilization      {100 * summary['utilization']:.1f} %: {summary['compute_s']:.1f} s of inner steps per"
+        f" worker, {summary['communication_s']:.1f} s of communication, {summary['others_s']:.1f} s of waiting for others",
         f"model            {run_dir / 'hf'}",
-        f"picture          {run_dir / 'loss.png'}",
-        f"numbers          {run_dir / 'summary.json'}",
+        f"figure           {run_dir / 'loss.png'}",
+        f"summary          {run_dir / 'summary.json'}",
     ):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     if summary["workers_died"]:

@@ -1,4 +1,4 @@
-"""LoCo (arXiv 2407.04480): 4-bit gradients between ranks in every step, for DDP and FSDP2, without an outer loop.
+"""LoCo (arXiv 2407.04480): 4-bit gradients in every step, for DDP and FSDP2, without an outer loop.
 
 state = outerloop.loco.State()
 ddp.register_comm_hook(state, outerloop.loco.ddp_hook)      # DistributedDataParallel

@@ -33,8 +33,8 @@ details { margin: 0.8rem 0; } summary { cursor: pointer; } pre { white-space: pr
 UNITS = (
     "val_loss: final validation loss, nats per token. bits/param/round: bits of one worker's payload, every byte of its"
     " messages counted, per parameter and round. sent/worker: payload bytes sent by one worker, every copy counted."
-    " tokens: of all workers. wait_s: seconds a worker waited for its rounds. wall_s: duration of the run in seconds."
-    " No ±: a single run, or equal values. front: ● if no other group has both a lower loss and fewer bytes."
+    " tokens: of all workers. wait_s: seconds that each worker waited for its rounds. wall_s: duration of the run in"
+    " seconds. No ±: a single run, or equal values. front: ● if no other group has both a lower loss and fewer bytes."
 )
 
 

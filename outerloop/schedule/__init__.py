@@ -1,1 +1,1 @@
-"""AXIS schedule: which fragments launch and land after inner step t. Pure between landings. One schedule per file."""
+"""AXIS schedule: which fragments launch and land after each inner step. Pure between landings; one schedule per file."""

@@ -1,1 +1,1 @@
-"""Sinks for the rows of a run: metrics.jsonl, the terminal, Weights & Biases. A sink never stops training."""
+"""Sinks for the metrics of a run: metrics.jsonl, the terminal, Weights & Biases. Sinks never stop training."""

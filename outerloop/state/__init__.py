@@ -1,1 +1,1 @@
-"""State on disk: checkpoints, canonical encodings, files that survive a power cut."""
+"""State on disk: checkpoints, canonical encodings, crash-safe files."""

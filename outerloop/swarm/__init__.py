@@ -3,13 +3,13 @@
 It uses three layers of hivemind, in one asyncio thread and without a fork: its libp2p daemon (streams with an
 authenticated sender), its raw binary streams and its DHT. Each package below imports only those above it:
 
-    validation  timeouts  resource_exhaustion    checks of message fields; all timeouts; out of files or disk space
+    validation  timeouts  resource_exhaustion    checks of message fields; timeouts; lack of files or disk space
     consensus          agreement on the commits of a run (Paxos): pure, without network, clock, torch and hivemind
-    access             keys and signatures, the allow-list, rate limits, what was refused
-    dht                hivemind's DHT, with a check before all work and a bound on each request
+    access             keys and signatures, the allow-list, rate limits, a log of refusals
+    dht                hivemind's DHT, with every request checked and bounded
     p2p                one libp2p daemon, one node, streams and which peers may open them
-    accountability     evidence against peers that contradict themselves; expelled peers
-    membership         records and rosters; how a run forms; what each peer states at its start
+    accountability     evidence against peers that sign contradicting statements; expelled peers
+    membership         records and rosters; forming a run; each peer's signed opening statement
     transfer           content identified by its hash, from any peers that hold it
     gather             rounds of all peers: payloads, ballots, commits, catching up
     state_transfer     the run's state for a peer that joins late or fell behind

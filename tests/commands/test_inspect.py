@@ -69,7 +69,7 @@ def test_header_parts_and_totals_without_a_model(tmp_path, monkeypatch, capsys):
     assert ["1", "code", "uint8", "1", "1"] in rows
     frame = file.stat().st_size - 21 - 24
     assert ["header,", "table,", "checksum", str(frame), str(8 * frame)] in [row[:5] for row in rows]
-    assert "bits a parameter" not in out and f"{file.stat().st_size:,} bytes, 2 tensors, checksum ok" in out
+    assert "bits per parameter" not in out and f"{file.stat().st_size:,} bytes, 2 tensors, checksum ok" in out
 
 
 @pytest.mark.parametrize("way", ["folder", "file"])

@@ -173,4 +173,4 @@ def test_the_numbers_are_those_of_the_published_run():
 
     summary = json.loads((ROOT / "scripts/results/default-job/summary.json").read_text())
     assert f"{summary['val_loss_initial']:.3f} -> {summary['val_loss']:.3f} nats" in README
-    assert f"{summary['bits_per_param_per_round']:.3f} bits a parameter and round" in README
+    assert f"{summary['bits_per_param_per_round']:.3f} bits per parameter and round" in README

@@ -1,4 +1,4 @@
-"""`outerloop doctor`: check whether this machine can take part in a run, and print what to do if not."""
+"""`outerloop doctor`: checks whether this machine can take part in a run, and what to do if not."""
 
 from __future__ import annotations
 

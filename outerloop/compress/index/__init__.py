@@ -1,4 +1,4 @@
-"""AXIS index: convert the kept positions of a sparse payload to bytes and back. One code per file."""
+"""AXIS index: how the kept positions of a sparse payload are encoded. One code per file."""
 
 from collections.abc import Sequence
 from typing import Protocol

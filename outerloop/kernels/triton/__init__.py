@@ -1,3 +1,3 @@
-"""Triton kernels for CUDA, bit-identical to their definitions. The import registers them."""
+"""Triton kernels for CUDA, bit-identical to their definitions. Importing this package registers them."""
 
 from outerloop.kernels.triton import land, select, two_bit  # noqa: F401

@@ -1,1 +1,1 @@
-"""Agreement on the commits of a run (Paxos), as pure state machines: no network, no clock."""
+"""Consensus on the commits of a run (Paxos), as pure state machines without network or clock."""

@@ -1,3 +1,3 @@
-"""Membership of a run: roster records, forming the member list, sessions, incarnations."""
+"""Membership of a run: roster records, formation of the member list, sessions, incarnations."""
 
 import outerloop.swarm.hivemind_import  # noqa: F401  before anything that imports hivemind
