@@ -247,8 +247,9 @@ def tell_results(summary: Row, run_dir: Path, console: Console) -> None:
         f" after {summary['tokens'] / 1e6:.1f}M tokens in {summary['wall_s']:.0f} s",
         f"sent             {readable_bytes(summary['bytes_sent_per_worker'])} per worker,"
         f" {bits:.3f} bits per parameter and round" + (f": {ratio:.0f}x fewer than float32" if ratio > 1.5 else ""),
-        f"utilization      {100 * summary['utilization']:.1f} %: {summary['compute_s']:.1f} s of inner steps per"
-        f" worker, {summary['communication_s']:.1f} s of communication, {summary['others_s']:.1f} s of waiting for others",
+        f"utilization      {100 * summary['utilization']:.1f} %:"
+        f" {summary['compute_s']:.1f} s of inner steps per worker, {summary['communication_s']:.1f} s of communication,"
+        f" {summary['others_s']:.1f} s of waiting for others",
         f"model            {run_dir / 'hf'}",
         f"figure           {run_dir / 'loss.png'}",
         f"summary          {run_dir / 'summary.json'}",

@@ -1,1 +1,1 @@
-"""AXIS schedule: which fragments launch and land after each inner step. Pure between landings; one schedule per file."""
+"""AXIS schedule: which fragments launch and land after an inner step. Pure between landings. One schedule per file."""
