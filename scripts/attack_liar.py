@@ -1,14 +1,16 @@
-"""One liar of four, with real processes, one run a lie: what the others land, notice and hold meanwhile.
+"""One liar of four, with real processes: what the others land, notice and hold meanwhile.
 
     .venv/bin/python scripts/attack_liar.py --runs FOLDER [--lies NAME,...] [--minutes 3] [--out FOLDER]
         [option=value ...]
+    .venv/bin/python scripts/attack_liar.py --runs FOLDER --lies all --minutes 30
 
 Four `outerloop train workers=1` on loopback with an allow-list (attack_swarm.py). The first CALM of the time nobody
 lies. From then on the last one does what the name says in faulty/lie.py and faulty/misbehave.py. At NEWCOMER_AT another
-machine joins. Each lie has a run of its own: a liar that is expelled for one, or no longer counted on, says the next
-one to nobody. --out gets one JSON record a lie, and a lie that has its record is not told again. A record says how fast
-rounds landed when calm, under the lie, and since the liar was expelled; when that was; who refused what. What does not
-hold is printed for all records in --out (`failures`), and the exit code is 1 if there is any.
+machine joins. A lie has a run of its own, or `all` are told one after the other in one run: those that expel come last,
+from LAST_AT on, because nobody listens to an expelled liar, and a second machine joins at SECOND_AT. --out gets one
+JSON record a run, and a run that has its record is not run again. A record says how fast rounds landed when calm, under
+each lie, and since the liar was expelled; when that was; which peer refused what. What does not hold is printed for all
+records in --out (`failures`), and the exit code is 1 if there is any.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from attack_swarm import Listed, last_round, round_times, running
@@ -25,39 +29,62 @@ from faulty.lie import LIES
 
 HERE = Path(__file__).parent
 CALM, NEWCOMER_AT = 0.2, 0.5
+LAST_AT, SECOND_AT = 0.6, 0.8
+"""In a run of all lies: when the one that expels begins, and when the second newcomer joins."""
 HOSTILE = ("garbled", "huge", "oversized", "corrupt")
 EXPELS = ("equivocate",)
 """Lies that expel whoever tells them. Others may: what a made-up commit is signed with can contradict a vote."""
+ALL = (*(lie for lie in LIES if lie not in (*EXPELS, "certificates")), *HOSTILE, "certificates", *EXPELS)
+"""The order of lies in a run of all."""
+MIN_PACE = 0.8
+"""Rounds a second after the expulsion over those of the calm part."""
 EXPELLED = "is expelled from the run"
 """What the log of a peer says of one that it expels."""
 
 
 class Attack:
-    """One lie. `record` is filled by `run`, however that ends."""
+    """One run. `lies`: told one after the other, at least one. `run` returns the record, however the run ends."""
 
-    def __init__(self, swarm: Listed, lie: str, *, seconds: float) -> None:
-        self.swarm, self.lie, self.seconds = swarm, lie, seconds
+    def __init__(self, swarm: Listed, *lies: str, seconds: float) -> None:
+        self.swarm, self.lies, self.seconds = swarm, lies, seconds
         self.liar, self.honest = swarm.machines[-1], swarm.machines[:-1]
         self.liar_id = swarm.ids[self.liar.index]
-        self.newcomer: Machine | None = None
+        self.joined: list[Machine] = []
         self.expelled_at: float | None = None
         self.began = self.lied_at = time.monotonic()
+        self.told: list[tuple[str, float]] = []
 
     def run(self) -> Row:
         """Calm, then the lie, then a newcomer beside it. Returns the record, also when the run has stopped."""
         stopped = ""
         try:
-            self.follow(CALM)
-            self.lied_at = time.monotonic()
-            self.liar.down_until = float("inf")  # if it ends it is not started again
-            self.liar.misbehave(self.lie)
-            self.swarm.note(self.lie, self.liar)
-            self.follow(NEWCOMER_AT)
-            self.newcomer = self.swarm.add()
+            for share, step in self.timetable():
+                self.follow(share)
+                step()
             self.follow(1.0)
         except TimeoutError as error:
             stopped = str(error)
         return self.record(stopped)
+
+    def timetable(self) -> list[tuple[float, Callable[[], object]]]:
+        """Return what happens when, as shares of the run: lies that begin, machines that join."""
+        early = len(self.lies) - 1
+        begins = [CALM + index * (LAST_AT - CALM) / early for index in range(early)] + [LAST_AT if early else CALM]
+        lies = [(share, partial(self.tell, lie)) for share, lie in zip(begins, self.lies, strict=True)]
+        joins = [(share, self.join) for share in (NEWCOMER_AT, SECOND_AT)[: len(self.swarm.newcomers)]]
+        return sorted([*lies, *joins], key=lambda entry: entry[0])
+
+    def tell(self, lie: str) -> None:
+        """Let the liar tell this lie from now on."""
+        self.told.append((lie, time.monotonic()))
+        self.lied_at = self.told[0][1]
+        self.liar.down_until = float("inf")  # if it ends it is not started again
+        self.liar.misbehave(lie)
+        self.swarm.note(lie, self.liar)
+
+    def join(self) -> None:
+        """Start a newcomer."""
+        self.joined.append(self.swarm.add())
 
     def follow(self, share: float) -> None:
         """Until this share of the time is over. Raises TimeoutError when the run has stopped."""
@@ -78,12 +105,13 @@ class Attack:
         after = self.swarm.seconds(self.expelled_at) if self.expelled_at else []
         said = {line for machine in honest for line in expelled(machine)}
         return self.swarm.report(honest) | {
-            "lie": self.lie,
+            "lie": self.lies[0] if len(self.lies) == 1 else "all",
             "minutes": self.seconds / 60,
             "stopped": stopped,
             "calm": round_times(calm),
             "under_the_lie": round_times(lied),
             "pace": pace(calm, lied),
+            "paces": self.paces(calm),
             "after": round_times(after),
             "pace_after": pace(calm, after),
             "expelled_s": round(self.expelled_at - self.lied_at, 1) if self.expelled_at else None,
@@ -92,9 +120,14 @@ class Attack:
                 event for event in self.swarm.events if ended(event) and event["machine"] != self.liar.index
             ],
             "honest_expelled": sorted(line for line in said if self.liar_id not in line),
-            "newcomer_rounds": landed(self.newcomer) if self.newcomer else 0,
-            "newcomer_hash": last_round(self.newcomer).get("slow_hash") if self.newcomer else None,
+            "newcomer_rounds": min(map(landed, self.joined), default=0),
+            "newcomer_hashes": [last_round(machine).get("slow_hash") for machine in self.joined],
         }
+
+    def paces(self, calm: list[float]) -> Row:
+        """Return the pace under each lie, until the next one begins or the liar is expelled."""
+        ends = [at for _, at in self.told[1:]] + [self.expelled_at or float("inf")]
+        return {lie: pace(calm, self.swarm.seconds(at, end)) for (lie, at), end in zip(self.told, ends, strict=False)}
 
 
 def failures(record: Row) -> list[str]:
@@ -108,8 +141,10 @@ def failures(record: Row) -> list[str]:
         found.append(f"honest machines ended: {record['honest_ended']}")
     if record["honest_expelled"]:
         found.append(f"an honest peer is expelled: {record['honest_expelled']}")
-    if record["lie"] in EXPELS and record["expelled_s"] is None:
+    if record["lie"] in (*EXPELS, "all") and record["expelled_s"] is None:
         found.append("the liar is not expelled")
+    if record["lie"] == "all" and (record["pace_after"] or 0.0) < MIN_PACE:
+        found.append(f"after the expulsion rounds land at {record['pace_after']} of the calm pace, {MIN_PACE} is asked")
     return found
 
 
@@ -150,13 +185,14 @@ def main() -> int:
     for lie in args.lies.split(","):
         path = args.out / f"{lie}.json"
         if not path.exists():
-            swarm = Listed(args.runs.absolute() / lie, workers=4, options=args.options, newcomers=1)
+            lies = ALL if lie == "all" else (lie,)
+            swarm = Listed(args.runs.absolute() / lie, workers=4, options=args.options, newcomers=min(len(lies), 2))
             with running(swarm):
-                record = Attack(swarm, lie, seconds=60 * args.minutes).run() | {"options": args.options}
+                record = Attack(swarm, *lies, seconds=60 * args.minutes).run() | {"options": args.options}
             path.write_text(json.dumps(record, indent=1) + "\n")
     failed = False
     for record in [json.loads(path.read_text()) for path in sorted(args.out.glob("*.json"))]:
-        shown = ("rounds", "pace", "pace_after", "expelled_s", "newcomer_rounds")
+        shown = ("rounds", "pace", "paces", "pace_after", "expelled_s", "newcomer_rounds")
         print(f"{record['lie']:<13}", *(f"{key} {record[key]}" for key in shown), flush=True)
         for line in failures(record):
             failed = True

@@ -274,6 +274,9 @@ def of_liar(**changes):
         ({"stopped": "nothing for 180 s"}, "nothing for 180 s"),
         ({"rounds_whose_hashes_differ": [4]}, "rounds [4]"),
         ({"honest_ended": [{"kind": "crashed, started again after exit 1", "machine": 0}]}, "ended"),
+        ({"lie": "all", "expelled_s": 2.0, "pace_after": 0.81}, None),
+        ({"lie": "all", "expelled_s": 2.0, "pace_after": 0.79}, "0.79 of the calm pace"),
+        ({"lie": "all", "pace_after": 0.9}, "not expelled"),
         ({"honest_expelled": ["12D3K accepted both: it is expelled from the run"]}, "12D3K"),
     ],
 )
@@ -285,8 +288,8 @@ def test_what_does_not_hold_under_a_lie_is_told(changes, told):
 class Four(attack_swarm.Listed):
     """A swarm whose time goes by at once, and what is done to it meanwhile. `happens`: at which follow, what."""
 
-    def __init__(self, folder, happens):
-        super().__init__(folder, workers=4, options=[], newcomers=1)
+    def __init__(self, folder, happens, *, newcomers=1):
+        super().__init__(folder, workers=4, options=[], newcomers=newcomers)
         self.happens, self.said = happens, []
 
     def follow(self, seconds, *, until=lambda: False):
@@ -317,6 +320,16 @@ def test_a_lie_is_told_after_the_calm_until_the_end_and_a_run_that_stops_is_a_re
     assert swarm.said == ["", "silence", "silence"][:stops_at] and bool(record["stopped"]) == (stops_at < 4)
     assert (len(swarm.machines) == 5) == (stops_at > 2) and record["lie"] == "silence"
     assert "the newcomer has landed no round" in attack_liar.failures(record)
+
+
+def test_all_lies_are_told_in_one_run_and_those_that_expel_come_last(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "")
+    swarm = Four(tmp_path / "runs", {}, newcomers=2)
+    record = attack_liar.Attack(swarm, *attack_liar.ALL, seconds=1.0).run()
+    assert record["lie"] == "all" and list(record["paces"]) == list(attack_liar.ALL)
+    assert swarm.said[0] == "" and list(dict.fromkeys(swarm.said[1:])) == list(attack_liar.ALL)
+    assert set(attack_liar.ALL) == {*attack_liar.LIES, *attack_liar.HOSTILE}
+    assert attack_liar.ALL[-1] in attack_liar.EXPELS and len(swarm.machines) == 6
 
 
 def test_who_is_expelled_is_told_apart(tmp_path, monkeypatch):

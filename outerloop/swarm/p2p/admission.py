@@ -1,7 +1,7 @@
 """Admission control for incoming streams, with limits per peer and for all non-members together.
 
     peer not on the allow-list or not entitled to the protocol   sent a refusal; nothing is read
-    peer not on the allow-list that asks again and again         its connection is closed, with all streams on it
+    peer not on the allow-list that asks again and again         held: the stream stays open, unread and unanswered
     too many open streams, or too many requests                  closed; nothing is read
     first frame late or too long, or too many bytes announced    closed
 
@@ -16,9 +16,11 @@ upload rate of states (rate_limiter.py).
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -27,7 +29,7 @@ from outerloop.swarm.access.rate_limits import EVERYBODY, Budget, Rate, loop_s
 from outerloop.swarm.p2p.framing import CONTROL_BYTES, BrokenStream, Stream, Unreadable
 from outerloop.swarm.p2p.transport import Handler, Request, anybody
 from outerloop.swarm.resource_exhaustion import EXHAUSTION
-from outerloop.swarm.timeouts import FIRST_FRAME_S, limit
+from outerloop.swarm.timeouts import FIRST_FRAME_S, HOLD_S, limit
 
 logger = logging.getLogger(__name__)
 MEMBER_STREAMS = 64
@@ -45,7 +47,10 @@ TURNED_AWAY_AT_ONCE = 16
 """Number of peers that are being sent a refusal at a time. Streams of further refused peers are closed silently."""
 TURNED_AWAY, TURNED_AWAY_IN_ALL = Rate(burst=16, per_s=1), Rate(burst=256, per_s=16)
 """Streams refused one by one: of one peer that is not on the allow-list, and of all such peers. Each costs about 1 ms.
-Beyond that the peer's connection is closed, since a new connection costs its owner as much as this peer."""
+Streams beyond that are held for HOLD_S."""
+HELD_AT_ONCE = 512
+"""Number of streams held at a time; further ones are closed. Each takes two open files of this process's limit and
+p2pd's, and up to 0.1 MB of memory."""
 REQUEST_BYTES = 1024
 """Largest public request from a non-member: a map with a name, the hash of a key or a number of bytes."""
 RECEIVING_BYTES = 8 << 20
@@ -65,19 +70,15 @@ class Admission:
 
     Args:
         member: returns whether a peer that `trust` admits is a member.
-        hang_up: closes the connection to a peer.
     """
 
-    def __init__(
-        self, trust: AccessControl, *, member: Callable[[str], bool], hang_up: Callable[[str], Awaitable[None]]
-    ) -> None:
+    def __init__(self, trust: AccessControl, *, member: Callable[[str], bool]) -> None:
         self._trust = trust
         self._member = member
-        self._hang_up = hang_up
-        self._hanging_up: set[str] = set()
         self._open: Counter[tuple[str, bool]] = Counter()  # key: (peer id, whether the protocol is public)
         self._open_outside = 0
         self._turning_away = 0
+        self._held = 0
         self._receiving: Counter[str] = Counter()  # bytes announced on streams that are open
         self._requests = Budget(REQUESTS, REQUESTS_OF_STRANGERS, is_member=member, now_s=loop_s)
         self._bytes = Budget(BYTES, BYTES_OF_STRANGERS, is_member=member, now_s=loop_s)
@@ -172,13 +173,12 @@ class Admission:
                 del self._receiving[remote]
 
     async def _turn_away(self, remote: str, stream: Stream) -> None:
-        """Send a peer a refusal. Close the connection of an unlisted peer that asks too often.
+        """Send a peer a refusal, or hold the stream of an unlisted peer that asks too often.
 
         If TURNED_AWAY_AT_ONCE refusals are being sent already, abort the stream instead.
         """
         if remote not in self._trust.allow and self._turned_away.spend(remote):
-            stream.abort()
-            await self._hang_up_once(remote)
+            await self._hold(stream)
         elif self._turning_away >= TURNED_AWAY_AT_ONCE:
             stream.abort()
         else:
@@ -188,15 +188,19 @@ class Admission:
             finally:
                 self._turning_away -= 1
 
-    async def _hang_up_once(self, remote: str) -> None:
-        """Close the connection to a peer, unless it is being closed already."""
-        if remote in self._hanging_up:
-            return
-        self._hanging_up.add(remote)
-        try:
-            await self._hang_up(remote)
-        finally:
-            self._hanging_up.discard(remote)
+    async def _hold(self, stream: Stream) -> None:
+        """Keep a stream open and read nothing (a tarpit), then abort it. At HELD_AT_ONCE, abort it at once.
+
+        A closed stream is opened again at once, for 0.5 ms of this machine's time. An open one that nobody reads costs
+        nothing, and flow control stops its sender. The streams end at different times, so they do not return together.
+        """
+        if self._held < HELD_AT_ONCE:
+            self._held += 1
+            try:
+                await asyncio.sleep(HOLD_S * random.uniform(0.5, 1.5))
+            finally:
+                self._held -= 1
+        stream.abort()
 
 
 async def _first_frame(stream: Stream, *, public: bool, outside: bool) -> Request:

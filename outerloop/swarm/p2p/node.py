@@ -67,7 +67,7 @@ class Node:
         self.trust = AccessControl(signatures, AllowList(allow, own=signatures.peer_id), RejectionLog(), onlooker)
         self.member = self.trust.signatures.peer_id.__eq__
         self.records = SignedRecords(self.trust, is_member=self._counts_on)
-        self._admission = Admission(self.trust, member=self._counts_on, hang_up=self._hang_up)
+        self._admission = Admission(self.trust, member=self._counts_on)
         self._folder = SocketFolder()
         self._daemon: Daemon | None = None
         self._p2p: P2P | None = None
@@ -153,13 +153,6 @@ class Node:
         async with limit(STOP_S):
             connected = await self._p2p.list_peers()
         return next((str(one.addrs[0]) for one in connected if one.peer_id.to_base58() == peer_id and one.addrs), "")
-
-    async def _hang_up(self, peer_id: str) -> None:
-        """Close the connection to a peer; it may dial again."""
-        assert self._p2p is not None
-        with suppress(TimeoutError, OSError, P2PDaemonError):  # it is gone already, or this peer is leaving
-            async with limit(STOP_S):
-                await self._p2p._client.disconnect(PeerID.from_base58(peer_id))
 
     async def _enter_dht(self, p2p: P2P) -> DHTNode:
         options = self._options

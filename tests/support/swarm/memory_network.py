@@ -125,11 +125,7 @@ class MemoryTransport:
         self.peer_id = peer_id
         self.trust = trust_of(peer_id, allow=allow)
         self.member: Callable[[str], bool] = lambda peer_id: True
-        self.hung_up: list[str] = []
-        self.admission = Admission(self.trust, member=lambda peer_id: self.member(peer_id), hang_up=self.hang_up)
-
-    async def hang_up(self, peer_id: str) -> None:
-        self.hung_up.append(peer_id)
+        self.admission = Admission(self.trust, member=lambda peer_id: self.member(peer_id))
 
     async def serve(self, protocol: str, *, allowed: Callable[[str], bool], handler: Handler) -> None:
         async def answer(remote: str, stream: Stream) -> None:

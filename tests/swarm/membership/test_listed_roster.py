@@ -46,9 +46,7 @@ class Peer:
         own = trust(number, allow=LISTED if allow is None else allow)
         self.transport = MemoryTransport(network, id_of(number))
         self.transport.trust = AccessControl(own.signatures, own.allow, own.refusals, onlooker)
-        self.transport.admission = Admission(
-            self.transport.trust, member=self.transport.trust.allow.__contains__, hang_up=self.transport.hang_up
-        )
+        self.transport.admission = Admission(self.transport.trust, member=self.transport.trust.allow.__contains__)
         self.directory = ListedRoster(self.transport, SignedRecords(self.transport.trust), run="r")
         self.own = Record(peer_name(number, id_of(number)), ["/ip4/192.0.2.1/tcp/1"], "f", float(number))
         self.roster = Roster(cast(Any, Emptied()), run="r", own=self.own, directory=self.directory)

@@ -22,6 +22,7 @@ from outerloop.swarm.dht.records import SignedRecords
 from outerloop.swarm.membership.incarnations import Incarnations
 from outerloop.swarm.membership.listed_roster import ListedRoster
 from outerloop.swarm.p2p.admission import (
+    HELD_AT_ONCE,
     MEMBER_STREAMS,
     NEWCOMER_STREAMS,
     OUTSIDE_STREAMS,
@@ -34,7 +35,7 @@ from outerloop.swarm.p2p.admission import (
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, TurnedAway
 from outerloop.swarm.p2p.observer import visit
 from outerloop.swarm.p2p.transport import Request, anybody
-from outerloop.swarm.timeouts import FIRST_FRAME_S, STALL_S
+from outerloop.swarm.timeouts import FIRST_FRAME_S, HOLD_S, STALL_S
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
 from tests.support.swarm.virtual_clock import run
 
@@ -129,37 +130,70 @@ def test_all_strangers_hold_so_many_together_and_a_member_is_answered_all_the_sa
     run(scene())
 
 
-def test_a_stranger_of_a_listed_run_that_asks_again_and_again_is_hung_up_on() -> None:
-    """Once its streams would cost more than a connection; a peer on the list never, whatever it may not ask."""
+class ListedDoor(Door):
+    """A peer "b" of a run whose allow-list is "m"."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.link = MemoryTransport(self.network, "b", allow=["m"])
+
+    async def serve(self) -> ListedDoor:
+        await self.link.serve("run", allowed=lambda peer: False, handler=self._answer)
+        await self.link.serve("public", allowed=anybody, handler=self._answer)
+        return self
+
+    async def answers(self, peer: str, protocol: str = "run") -> str:
+        """Return what becomes of a request within a second: "refused", "held" or "closed"."""
+        async with MemoryTransport(self.network, peer).open_stream("b", protocol) as stream:
+            try:
+                await stream.receive_object(patience_s=1)
+            except TurnedAway:
+                return "refused"
+            except BrokenStream as error:
+                return "held" if "nothing was received" in str(error) else "closed"
+        raise AssertionError("answered")
+
+
+def test_a_stranger_of_a_listed_run_that_asks_again_and_again_is_held() -> None:
+    """Nothing it sends is read. A peer on the list is refused each time, whatever it may not ask."""
 
     async def scene() -> None:
-        door = Door()
-        door.link = MemoryTransport(door.network, "b", allow=["m"])
-        door.link.member = "m".__eq__
-        await door.link.serve("run", allowed=lambda peer: False, handler=door._answer)
-        for _ in range(2 * int(TURNED_AWAY.burst)):
-            assert not await door.ask("m", "run")
-        assert door.link.hung_up == []
-        for _ in range(int(TURNED_AWAY.burst)):
-            assert not await door.ask("s", "run")
-        assert door.link.hung_up == []
-        for _ in range(3):
-            assert not await door.ask("s", "run")
-        assert door.link.hung_up == ["s"] * 3 and door.asked == []
-        await asyncio.sleep(2 / TURNED_AWAY.per_s)
-        assert not await door.ask("s", "run") and len(door.link.hung_up) == 3
+        door = await ListedDoor().serve()
+        assert [await door.answers("m") for _ in range(2 * int(TURNED_AWAY.burst))] == ["refused"] * 32
+        assert [await door.answers("s") for _ in range(int(TURNED_AWAY.burst))] == ["refused"] * 16
+        async with door.idle("s", 40, "run"):
+            await asyncio.sleep(0.1)  # one more is refused after a second
+            assert await door.answers("s") == "held" and door.asked == []
+            assert await door.ask("m", "public")
+        await asyncio.sleep(TURNED_AWAY.burst / TURNED_AWAY.per_s)
+        assert await door.answers("s") == "refused"
 
     run(scene())
 
 
-def test_strangers_of_a_listed_run_are_hung_up_on_for_what_they_ask_together() -> None:
+def test_a_held_stream_ends_after_a_while() -> None:
     async def scene() -> None:
-        door = Door()
-        door.link = MemoryTransport(door.network, "b", allow=["m"])
-        await door.link.serve("run", allowed=anybody, handler=door._answer)
-        for number in range(int(TURNED_AWAY_IN_ALL.burst) + 2):
-            assert not await door.ask(f"stranger{number}", "run")
-        assert len(door.link.hung_up) == 2 and await door.ask("m", "run")
+        door = await ListedDoor().serve()
+        async with door.idle("s", int(TURNED_AWAY.burst) + 1, "run") as streams:
+            with pytest.raises(BrokenStream, match="nothing was received"):
+                await streams[-1].receive_object(patience_s=HOLD_S / 2 - 1)
+            with pytest.raises(BrokenStream, match="ended"):
+                await streams[-1].receive_object(patience_s=HOLD_S + 2)
+
+    run(scene())
+
+
+def test_strangers_of_a_listed_run_are_held_for_what_they_ask_together_and_no_more_than_there_is_room() -> None:
+    async def scene() -> None:
+        door = await ListedDoor().serve()
+        async with AsyncExitStack() as opened:
+            for number in range(int(TURNED_AWAY_IN_ALL.burst)):
+                await opened.enter_async_context(door.idle(f"stranger{number}", 1, "run"))
+            assert await door.answers("another") == "held"
+            for number in range(HELD_AT_ONCE):
+                await opened.enter_async_context(door.idle(f"more{number}", 1, "run"))
+            await asyncio.sleep(0.1)
+            assert await door.answers("another") == "closed" and await door.ask("m", "public")
 
     run(scene())
 
