@@ -13,6 +13,7 @@ from outerloop.methods.average import Average
 from outerloop.methods.noloco import NoLoCo
 from outerloop.types import Contribution
 from tests.support import toy
+from tests.support.tensors import same_tensors
 
 THETA_ALONE = {"alpha": 0.5, "beta": 0.7, "gamma": None, "consensus": "inside"}
 BOTH = {"alpha": 0.5, "beta": 0.7, "gamma": 0.9, "consensus": "inside"}
@@ -183,7 +184,7 @@ def test_an_honest_partner_counts_bit_for_bit_as_without_the_screen(settings):
     screened, *_ = trained(honest, settings=settings)
     free, *_ = trained(honest, settings=settings, clip="none")
     assert screened.screen.on and not free.screen.on
-    assert all(torch.equal(x, free.slow[name]) for name, x in screened.slow.items())
+    assert same_tensors(screened.slow, free.slow)
     assert screened.screen.landed[0], "it was measured"
 
 
@@ -193,7 +194,7 @@ def test_a_partner_that_sends_other_weights_altogether_is_named_and_moves_nothin
     """Before: 1e38 in every weight after one round. Now the round is a solo step, bit for bit."""
     loop, _, reports, struck = trained(liar, settings=settings)
     alone, *_ = trained(lambda blob, round: b"", settings=settings)
-    assert all(torch.equal(x, alone.slow[name]) for name, x in loop.slow.items())
+    assert same_tensors(loop.slow, alone.slow)
     assert [report.peers for report in reports] == [("000",)] * 6 and struck == [(n, ["001"]) for n in range(6)]
     assert all("times the usual" in report.refused[0] for report in reports)
 
@@ -202,10 +203,10 @@ def test_weights_that_are_averaged_alone_are_screened_too():
     """LocalSGD in pairs between machines. Before: 1e38 in every weight after one round."""
     loop, *_, struck = trained(huge, method=Average())
     alone, *_ = trained(lambda blob, round: b"", method=Average())
-    assert all(torch.equal(x, alone.slow[name]) for name, x in loop.slow.items()) and len(struck) == 6
+    assert same_tensors(loop.slow, alone.slow) and len(struck) == 6
     screened, *_ = trained(honest, method=Average())
     free, *_ = trained(honest, method=Average(), clip="none")
-    assert all(torch.equal(x, free.slow[name]) for name, x in screened.slow.items()) and screened.screen.landed[0]
+    assert same_tensors(screened.slow, free.slow) and screened.screen.landed[0]
 
 
 @pytest.mark.parametrize("times", [5.0, 10.0, 31.0])

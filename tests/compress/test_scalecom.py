@@ -244,6 +244,7 @@ def test_a_restart_goes_on_bit_for_bit(delay, stop_at):
     assert half[0][1]["payload"]["agreed"].keys() == half[0][1]["slow"].keys()
     for (_, loop), (_, other) in zip(whole, resumed, strict=True):
         agreed, other_agreed = loop["payload"]["agreed"], other["payload"]["agreed"]
+        assert agreed.keys() == loop["slow"].keys()
         assert all(torch.equal(word, other_agreed[name][1]) for name, (_, word) in agreed.items())
 
 

@@ -33,6 +33,7 @@ from outerloop.schedule.streaming import Streaming
 from outerloop.types import UserError
 from tests.core.test_left_out import LATE, WithoutLate
 from tests.support import toy
+from tests.support.tensors import same_tensors
 
 OTHER_MEANS = [Senders(), Weighted(), RDA(), MedianClip(of=Mean())]
 EAGER = {"eager": True, "schedule": EveryH(sync_every=3, delay=3)}
@@ -181,7 +182,7 @@ def test_averaging_in_fragments_one_of_which_leaves_before_another_has_landed():
         return [report.round.fragment for _ in range(12) for report in loop.after_inner_step(1)], loop.slow
 
     (first, one), (_, other) = toy.run_workers(2, work)
-    assert first == [0, 1, 0, 1] and all(torch.equal(x, other[name]) for name, x in one.items())
+    assert first == [0, 1, 0, 1] and same_tensors(one, other)
 
 
 def test_averaging_without_this_peer_changes_nothing_that_is_its_own():
@@ -200,7 +201,7 @@ def test_averaging_without_this_peer_changes_nothing_that_is_its_own():
         assert (exchange.peer in report.peers) == (exchange.peer != LATE)
         if exchange.peer == LATE:
             assert all(torch.allclose(p, x, atol=1e-7) for p, x in zip(net.parameters(), before, strict=True))
-            assert all(map(torch.equal, loop.slow.values(), slow))
+            assert all(torch.equal(x, y) for x, y in zip(loop.slow.values(), slow, strict=True))
 
     toy.run_workers(2, work)
 

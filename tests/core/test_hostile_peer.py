@@ -16,6 +16,7 @@ from outerloop.feedback.ef import ErrorFeedback
 from outerloop.feedback.none import NoFeedback
 from outerloop.types import Contribution, Round
 from tests.support import forged_payloads, toy, toy_pipelines
+from tests.support.tensors import same_tensors
 
 LARGEST = (0x7F7F).to_bytes(2, "little")
 """bfloat16."""
@@ -183,7 +184,7 @@ def test_who_is_refused_keeps_its_progress_and_its_residual():
             reports = loop.after_inner_step(4)
         delta = sum(float((loop.slow[name] - p.detach()).norm()) for name, p in loop.model.named_parameters())
         now = loop.feedback.state_dict()["residual"]
-        same = all(torch.equal(now[name], x) for name, x in kept.items())
+        same = same_tensors(kept, now)
         return len(before.refused), len(reports[0].refused), same, loop.samples - samples, delta > 0.01
 
     *honest, hostile = toy.run_workers(3, work)

@@ -26,6 +26,7 @@ from outerloop.schedule.streaming import Streaming
 from tests.core.test_left_out import fused
 from tests.inner.test_trainer import trainer_of
 from tests.support import tiny_gpt, toy
+from tests.support.tensors import same_tensors
 
 H, DELAY, STEPS = 4, 2, 18
 CASES = {
@@ -107,7 +108,7 @@ def test_the_same_messages_and_the_same_model(case, dtype, announced, as_late_as
     for one, other in zip(at_once, meanwhile, strict=True):
         assert one[0] == other[0] and len(one[0]) >= 4
         for ours, theirs in zip(one[1:3], other[1:3], strict=True):
-            assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+            assert same_tensors(ours, theirs)
 
 
 def test_islands_that_read_copies_need_no_others(monkeypatch):
@@ -200,7 +201,7 @@ def test_a_loop_of_ones_own_learns_the_same_either_way(monkeypatch):
         return losses, model.state_dict()
 
     (losses, weights), (same, as_they) = with_hook(), with_hook(sole_writer=True)
-    assert losses == same and all(torch.equal(x, as_they[name]) for name, x in weights.items())
+    assert losses == same and same_tensors(weights, as_they)
 
 
 def test_the_trainer_says_when_weights_change(monkeypatch):

@@ -29,6 +29,7 @@ from outerloop.schedule.every_h import EveryH
 from outerloop.schedule.streaming import Streaming
 from outerloop.types import Round, UserError
 from tests.support import toy
+from tests.support.tensors import same_tensors
 
 A, B = torch.tensor([3.0, 4.0]), torch.tensor([-3.0, 4.0])
 
@@ -226,7 +227,7 @@ def test_bucketed_equals_whole():
 
     whole = toy.run_workers(2, work)
     bucketed = toy.run_workers(2, lambda e: work(e, schedule=Streaming(sync_every=4, fragments=2, delay=1)))
-    assert all(torch.equal(whole[0][name], bucketed[0][name]) for name in whole[0])
+    assert same_tensors(whole[0], bucketed[0])
 
 
 def test_sparta_ends_with_the_mean_where_it_was_sent_and_keeps_the_rest():

@@ -7,6 +7,7 @@ import torch
 
 from outerloop.kernels.threads import GRAIN, across, share
 from tests.support import toy_pipelines
+from tests.support.tensors import same_tensors
 from tests.support.toy_pipelines import FUSED
 
 WAIT_S = 20.0
@@ -90,4 +91,4 @@ def test_rounds_are_the_same_with_any_number_of_threads(recipe, monkeypatch):
         trained.append(toy_pipelines.trained(recipe, torch.float32, fused=True))
     for other in trained[1:]:
         assert list(trained[0]) == list(other)
-        assert all(torch.equal(x, other[name]) for name, x in trained[0].items())
+        assert same_tensors(trained[0], other)

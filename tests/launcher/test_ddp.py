@@ -11,6 +11,7 @@ from outerloop.inner.models import next_token_loss
 from outerloop.state import canonical
 from outerloop.types import UserError
 from tests.support import toy
+from tests.support.tensors import same_tensors
 
 README = Path(__file__).parents[2] / "README.md"
 STEPS, WORKERS, BATCH = 8, 4, 2
@@ -117,7 +118,7 @@ def test_a_state_with_muon_is_handed_over():
     here.load_state_dict(canonical.unpack(canonical.pack(there.state_dict())))
     for method, weights in ((there, slow), (here, copy)):
         method.update(weights, gradients[2], {})
-    assert all(torch.equal(slow[name], copy[name]) for name in slow)
+    assert same_tensors(slow, copy)
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from outerloop.swarm.timeouts import STATE_S
 from outerloop.types import UserError
 from tests.support import process_group, sharded_islands
 from tests.support.run_output import address_in, summary_of
+from tests.support.tensors import same_tensors
 
 ROOT = Path(__file__).parents[2]
 SMALL = [
@@ -233,7 +234,7 @@ def test_islands_meet_in_a_swarm(ran, kinds, tmp_path):
             codes = [process.wait(LIMIT_S) for process in (first, second)]
     assert codes == [0, 0], told.read_text() + (tmp_path / "other.txt").read_text()
     one, other = (model_of(tmp_path / name) for name in ("one", "other"))
-    assert all(torch.equal(x, other[name]) for name, x in one.items())
+    assert same_tensors(one, other)
     torch.testing.assert_close(one, model_of(ran / "diloco"), rtol=1e-3, atol=1e-5)
 
 

@@ -22,6 +22,7 @@ from outerloop.replica.sharding import global_of, whole
 from outerloop.types import UserError
 from tests.support import process_group, sharded_islands, toy
 from tests.support.sharded_islands import CHUNKS, EVEN, ODD, Net
+from tests.support.tensors import same_tensors
 
 STEPS, ROUNDS = 9, 3
 LONGER_NAMES = 3
@@ -226,7 +227,7 @@ def test_ranks_with_the_same_weights_are_one_peer_whose_first_rank_sends(request
         first, second = (ran[2 * island + part][kind] for part in (0, 1))
         for what in ("slow", "fast"):
             torch.testing.assert_close(first[what], alone[what])
-            assert all(torch.equal(x, second[what][key]) for key, x in first[what].items())
+            assert same_tensors(first[what], second[what])
         assert first["sent"] == alone["sent"] + ROUNDS * LONGER_NAMES and second["sent"] == 0
 
 
@@ -237,14 +238,14 @@ def test_gathered_islands_need_not_be_cut_alike(ran):
             torch.testing.assert_close(ran[rank]["gathered"][what], alone[what])
     follower = ran[1]["gathered"]
     assert follower["slow"] == {}
-    assert all(torch.equal(x, ran[0]["gathered"]["fast"][name]) for name, x in follower["fast"].items())
+    assert same_tensors(follower["fast"], ran[0]["gathered"]["fast"])
 
 
 @pytest.mark.parametrize("name", BUNDLED)
 def test_lanes_that_meet_through_the_first_rank_are_those_that_meet_by_themselves(ran, name):
     for told in ran:
         for what in ("slow", "fast"):
-            assert all(torch.equal(x, told["bundled"][name][what][key]) for key, x in told[name][what].items())
+            assert same_tensors(told[name][what], told["bundled"][name][what])
 
 
 @pytest.mark.slow

@@ -80,7 +80,7 @@ def test_bytes_that_are_in_after_two_steps_land_as_with_a_delay_of_two(case, mak
     early = landings(case, make(delay=4, early=True), lambda rank, number: 2)
     fixed = landings(case, make(delay=2), lambda rank, number: 99)
     for (seen, weights), (expected, others) in zip(early, fixed, strict=True):
-        assert seen == expected and all(map(torch.equal, weights, others))
+        assert seen == expected and all(torch.equal(x, y) for x, y in zip(weights, others, strict=True))
 
 
 def test_each_lands_on_its_own_and_at_the_latest_when_due_by_hand():

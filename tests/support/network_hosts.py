@@ -141,7 +141,9 @@ class Hosts:
 
     def agree(self) -> None:
         """No two have landed different rounds."""
-        for number in {number for host in self.all for number in host.rounds}:
+        numbers = {number for host in self.all for number in host.rounds}
+        assert numbers, "nobody landed a round"
+        for number in numbers:
             hashes = {host.rounds[number]["slow_hash"] for host in self.all if number in host.rounds}
             assert len(hashes) == 1, f"round {number}"
 

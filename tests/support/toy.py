@@ -15,6 +15,7 @@ from outerloop.feedback.none import NoFeedback
 from outerloop.methods.outer_optimizer import OuterOptimizer
 from outerloop.schedule.every_h import EveryH
 from outerloop.types import Stopped
+from tests.support.tensors import same_tensors
 
 AVERAGED = ["method.optimizer.lr=1.0", "method.optimizer.momentum=0.0", "method.optimizer.nesterov=false"]
 """Options of `diloco` with which slow weights become the mean of the fast ones."""
@@ -131,8 +132,8 @@ def restarted(parts: Callable[[], dict], *, steps: int, stop_at: int) -> tuple[l
     half = run_workers(2, lambda e: states_after(e, parts(), range(stop_at)))
     resumed = run_workers(2, lambda e: states_after(e, parts(), range(stop_at, steps), half[e.rank]))
     for (net, loop), (other_net, other_loop) in zip(whole, resumed, strict=True):
-        assert all(torch.equal(net[name], other_net[name]) for name in net)
-        assert all(torch.equal(loop["slow"][name], other_loop["slow"][name]) for name in loop["slow"])
+        assert same_tensors(net, other_net)
+        assert same_tensors(loop["slow"], other_loop["slow"])
     return whole, half, resumed
 
 

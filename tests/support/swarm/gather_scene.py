@@ -186,7 +186,9 @@ class Swarm:
 
     def agree(self) -> None:
         """No two landed different rounds."""
-        for number in {number for node in self.nodes.values() for number in node.landed}:
+        numbers = {number for node in self.nodes.values() for number in node.landed}
+        assert numbers, "nobody landed a round"
+        for number in numbers:
             seen = [node.landed[number] for node in self.nodes.values() if number in node.landed]
             assert all(one == seen[0] for one in seen), f"round {number}"
 
