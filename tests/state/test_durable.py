@@ -46,14 +46,14 @@ def test_whenever_the_power_goes_there_is_as_much_memory_as_the_identity_asks_fo
     path = ensure_identity(tmp_path / "disk/run/identity.key")
     life = Life.begin(path)
     disk, memory = Folder(folder_of(path)), HardState.first(run="r", peer="000-a", roster=["000-a"])
-    noted, note = [], cut._note
+    noted, note = [], cut.note_sync
 
     def counted(*of: object) -> None:
         noted.append(of)
         if len(noted) <= after:
             note(*of)
 
-    monkeypatch.setattr(cut, "_note", counted)
+    monkeypatch.setattr(cut, "note_sync", counted)
     asyncio.run(HardStateFile(disk, own="000-a", life=life).write(memory))
     assert len(noted) == 6, "file and folder of: generation, memory, identity"
     found = cut.restore(tmp_path / "found") / "run/identity.key"

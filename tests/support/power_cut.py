@@ -32,7 +32,7 @@ class PowerCut:
             sync(descriptor)
             path = Path(f"/proc/self/fd/{descriptor}").resolve()
             if path.is_relative_to(root):
-                self._note(path, os.fstat(descriptor))
+                self.note_sync(path, os.fstat(descriptor))
 
         monkeypatch.setattr(os, "fsync", fsync)
 
@@ -41,7 +41,8 @@ class PowerCut:
         self._restore(self._root.stat().st_ino, elsewhere)
         return elsewhere
 
-    def _note(self, path: Path, status: os.stat_result) -> None:
+    def note_sync(self, path: Path, status: os.stat_result) -> None:
+        """Keep what a file or folder holds now: it has been synced."""
         self._kept.append(os.open(path, os.O_RDONLY))
         if stat.S_ISDIR(status.st_mode):
             names = {}

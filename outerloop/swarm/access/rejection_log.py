@@ -57,6 +57,11 @@ class RejectionLog:
                 f", and {more} before that" if more else "",
             )
 
+    @property
+    def logged(self) -> list[tuple[str, str]]:
+        """Return the (kind, name) pairs whose last log line is remembered, in the order of their last refusal."""
+        return list(self._told)
+
     def counters(self) -> dict[str, float]:
         """Return the counts in total and by kind, under their metric names."""
         by_kind = {f"refused_{kind}": float(self.of_kind[kind]) for kind in get_args(Kind)}

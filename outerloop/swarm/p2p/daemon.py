@@ -140,7 +140,7 @@ async def launch(options: DaemonOptions, folder: Path) -> Daemon:
     """
     now_s = asyncio.get_running_loop().time
     begun_s = now_s()
-    await _wait_for_port(options.host, options.port)
+    await wait_for_port(options.host, options.port)
     while True:
         try:
             return await _launch_once(options, folder, begun_s + START_S - now_s())
@@ -152,7 +152,7 @@ async def launch(options: DaemonOptions, folder: Path) -> Daemon:
         await asyncio.sleep(RELAUNCH_S)
 
 
-async def _wait_for_port(host: str, port: int) -> None:
+async def wait_for_port(host: str, port: int) -> None:
     """Wait until no program listens on a port. libp2p would share it, and each program would get the other's streams.
 
     Raises UserError after STOP_S, the time that a previous peer on this port takes to stop.

@@ -24,7 +24,7 @@ def public_of(peer: str) -> Ed25519PublicKey:
 
 
 class Named(AllowList):
-    """Of short names; none: everybody."""
+    """An allow-list of short names; if it is empty, the run is open."""
 
     def __init__(self, peers: Iterable[str] = ()) -> None:
         super().__init__()

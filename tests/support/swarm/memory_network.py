@@ -46,6 +46,11 @@ class MemoryNetwork:
         self._pipes: list[Pipe] = []
         self._answering: set[asyncio.Task[None]] = set()
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that were written and have not been delivered yet."""
+        return sum(pipe.waiting_bytes for pipe in self._pipes)
+
     def kill(self, peer: str) -> None:
         """Its streams end as if it had closed them, and nobody answers its address any more."""
         self.cut.add(peer)

@@ -36,7 +36,7 @@ class Pipe:
         self._leaving: deque[bytes] = deque()
         self._coming: deque[bytes] = deque()
         self._queue: deque[bytes] = deque()  # arrived, not yet in the reader's buffer; b"" is the end
-        self._waiting_bytes = 0
+        self.waiting_bytes = 0
         self._last_s = 0.0
         self._left: int | None = None
         self._paused = False
@@ -45,12 +45,12 @@ class Pipe:
 
     def write(self, piece: bytes | memoryview) -> None:
         if not self.over and len(piece):
-            self._waiting_bytes += len(piece)
+            self.waiting_bytes += len(piece)
             self._send(bytes(piece))
 
     async def drain(self) -> None:
         await asyncio.sleep(0)
-        while self._waiting_bytes > WINDOW_BYTES and not self.over:
+        while self.waiting_bytes > WINDOW_BYTES and not self.over:
             self._moved.clear()
             await self._moved.wait()
         if self.over:
@@ -70,7 +70,7 @@ class Pipe:
     def break_off(self) -> None:
         """Both directions end. What is under way is lost, and to a reader it looks like any other end."""
         for pipe in (self, self.partner):
-            pipe._end()
+            pipe.end()
 
     @property
     def transport(self) -> Pipe:
@@ -109,15 +109,15 @@ class Pipe:
 
     def _deliver(self, piece: bytes) -> None:
         if not piece:
-            self._end()
-            self.partner._close_for_writing()
+            self.end()
+            self.partner.close_for_writing()
         elif self._fate.is_broken_now():
             self.break_off()
         else:
             self._feed(piece)
 
     def _feed(self, piece: bytes) -> None:
-        self._waiting_bytes -= len(piece)
+        self.waiting_bytes -= len(piece)
         self._moved.set()
         kept = piece if self._left is None else piece[: self._left]
         if self._left is not None:
@@ -126,12 +126,12 @@ class Pipe:
         if self._left == 0:
             self.break_off()
 
-    def _end(self) -> None:
+    def end(self) -> None:
         if not self.over:
-            self._close_for_writing()
+            self.close_for_writing()
             self.reader.feed_eof()
 
-    def _close_for_writing(self) -> None:
+    def close_for_writing(self) -> None:
         self.over = True
         self._queue.clear()
         self._moved.set()

@@ -1,6 +1,7 @@
 """The identity file is a libp2p Ed25519 key, private, made once, counted; a killed peer's socket folder is removed."""
 
 import os
+import signal
 import stat
 import tempfile
 from collections.abc import Callable
@@ -69,11 +70,23 @@ def test_what_is_no_identity_is_not_guessed_at(tmp_path: Path, damage: Callable[
         read_identity(path)
 
 
+def killed_with_its_folder() -> Path:
+    """Return the socket folder of a process that was killed."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, bytes(SocketFolder().path))
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        return Path(os.fsdecode(pipe.read()))
+
+
 def test_folder_of_a_killed_peer_is_removed_and_a_living_ones_is_not() -> None:
-    living, killed = SocketFolder(), SocketFolder()
-    os.close(killed._lock)
+    living, killed = SocketFolder(), killed_with_its_folder()
     last = SocketFolder()
-    assert living.path.exists() and not killed.path.exists()
+    assert living.path.exists() and not killed.exists()
     assert str(last.path).startswith(f"/tmp/{socket_dir.PREFIX}") and stat.S_IMODE(last.path.stat().st_mode) == 0o700
     for one in (living, last):
         one.remove()

@@ -58,10 +58,15 @@ def test_what_is_charged_afterwards_is_refilled_before_anything_is_granted() -> 
 
 
 def test_however_many_remotes_ask_what_is_remembered_is_bounded() -> None:
+    """The bucket that was used longest ago is forgotten first; its owner would have a full one again."""
     own = budget(Clock())
-    for number in range(3 * MAX_REMOTES):
-        own.spend(f"s{number}", 1)
-    assert len(own._of) == MAX_REMOTES
+    own.charge("s0", 25)
+    for number in range(1, MAX_REMOTES):
+        own.charge(f"s{number}", 25)
+    assert own.lacking("s0") == "s0"
+    for number in range(MAX_REMOTES):
+        own.charge(f"t{number}", 25)
+    assert own.lacking("s0") != "s0" and own.lacking("t1") == "t1"
 
 
 @settings(max_examples=60, deadline=None)

@@ -16,7 +16,6 @@ from hivemind.dht import DHTNode
 from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import DHTRecord
-from hivemind.utils import MSGPackSerializer
 
 from outerloop.swarm.access.access_control import AccessControl, AllowList
 from outerloop.swarm.access.rate_limits import EVERYBODY
@@ -28,6 +27,9 @@ from outerloop.swarm.membership.roster import Record, Roster, read_roster
 from outerloop.swarm.timeouts import ROSTER_EXPIRY_S
 
 KEY = DHTID.generate(source="outerloop/r/roster").to_bytes()
+
+TUPLE_EXTENSION = 0x40
+"""Code of hivemind's extension of msgpack for tuples."""
 
 
 def trust(number: int, *, allow: list[str] | None = None) -> AccessControl:
@@ -64,7 +66,7 @@ def nested(depth: int) -> DHTRecord:
     """Tuples in tuples, as hivemind packs them: its decoder calls itself for each."""
     value = msgpack.packb([])
     for _ in range(depth):
-        value = msgpack.packb(msgpack.ExtType(MSGPackSerializer._TUPLE_EXT_TYPE_CODE, b"\x91" + value))
+        value = msgpack.packb(msgpack.ExtType(TUPLE_EXTENSION, b"\x91" + value))
     plain = DHTRecord(KEY, msgpack.packb(A_ID), value, time.time() + 1)
     return replace(plain, value=SignedRecords(A).sign_value(plain))
 
@@ -123,14 +125,14 @@ def test_a_newcomer_is_not_named_for_the_signatures_that_others_have_spent(
     assert EVERYBODY in caplog.text and A_ID not in caplog.text and B_ID not in caplog.text
 
 
-def test_one_forged_record_ends_an_answer_and_other_wrong_ones_hide_nothing() -> None:
+def test_one_forged_record_ends_an_answer_and_other_wrong_ones_hide_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     right = record(of=A), record(of=B)
     wrong = [replace(right[0], expiration_time=math.inf), replace(right[0], subkey=b"\xc1"), unreadable()]
     forged = [replace(right[0], value=bytes(50) + bytes([n]) * 64) for n in range(100)]
     checked: list[Any] = []
-    node = SignedRecords(trust(3))
-    sign = node._is_signed
-    node._is_signed = lambda *args: bool(checked.append(args)) or sign(*args)  # type: ignore[method-assign]
+    own = trust(3)
+    node, check = SignedRecords(own), own.signatures.right
+    monkeypatch.setattr(own.signatures, "right", lambda *of, **by: bool(checked.append(of)) or check(*of, **by))
     for _ in range(2):
         assert list(node.right_of([right[0], *wrong, right[1], *forged, record({}, of=B)], by="liar")) == list(right)
     assert len(checked) == 4, "two right ones, one unreadable, and one forged"
@@ -148,7 +150,7 @@ def test_the_log_hears_of_each_name_once_in_a_while_and_the_count_is_of_all(capl
     assert refusals.counters()["refused_messages"] == refusals.counters()["refused_ballots"] == 8
     for number in range(3000):
         refusals.note("records", str(number), "no")
-    assert len(refusals._told) <= 1024
+    assert len(refusals.logged) <= 1024
 
 
 async def node(own: AccessControl, *, at: Sequence[str] = ()) -> DHTNode:
@@ -168,14 +170,14 @@ def test_between_real_nodes_a_forged_record_is_stored_nowhere_and_read_by_nobody
             records = [Record(f"{n}-{peer}", ["/ip4/192.0.2.1/tcp/1"], "f", 1.0) for n, peer in names.items()]
             rosters = [Roster(dht, run="r", own=own) for dht, own in zip((first, second), records, strict=True)]
             for roster in rosters:
-                await roster._store(asdict(roster._own))
+                await roster.publish()
             lie = asdict(Record(f"002-{trust(4).signatures.peer_id}", [], "f", 1.0))
             for subkey in (A_ID, trust(4).signatures.peer_id, None):
                 await stranger.store("outerloop/r/roster", lie, expiration_time=time.time() + 65, subkey=subkey)
             for dht in (first, second):
                 assert {one.name for one, _ in await read_roster(dht, "r")} == {one.name for one in records}
             assert A.refusals.of_kind["records"] + B.refusals.of_kind["records"] > 0
-            await rosters[1]._store({})  # withdrawn: the tombstone is signed as well
+            await rosters[1].withdraw()  # the tombstone is signed as well
             assert [one for one, _ in await read_roster(first, "r")] == [records[0]]
         finally:
             for dht in (stranger, second, first):

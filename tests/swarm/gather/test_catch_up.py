@@ -186,7 +186,7 @@ def test_a_chain_that_has_parted_is_compared_though_it_is_longer() -> None:
             it.at.catch_up("003-d")
             await asyncio.sleep(0.1)
         assert it.upto == 0 and it.parted == [("003-d", other)], "its whole log, once in ASK_S"
-        assert {who for _, who in it.refusals._told} == {"003-d"}
+        assert {who for _, who in it.refusals.logged} == {"003-d"}
         await asyncio.sleep(ASK_S)
         it.at.catch_up("003-d")
         await asyncio.sleep(2)
@@ -204,7 +204,7 @@ def test_a_next_commit_that_follows_the_head_is_compared_with_nothing(forged: bo
         it.at.catch_up("003-d")
         await asyncio.sleep(5)
         assert not it.parted and it.upto == int(not forged)
-        assert len(it.refusals._told) == int(forged)
+        assert len(it.refusals.logged) == int(forged)
 
     scene(work)
 

@@ -68,7 +68,7 @@ def test_one_ballot_of_a_later_round_and_an_answer_that_proves_nothing_change_no
         swarm.agree()
         for peer in "abc":
             trust = swarm[peer].rounds._trust
-            assert {who for kind, who in trust.refusals._told if kind == "ballots"} == {"003-d"}
+            assert {who for kind, who in trust.refusals.logged if kind == "ballots"} == {"003-d"}
 
     run(scene())
 
@@ -171,7 +171,7 @@ def test_while_most_of_its_roster_are_level_no_list_makes_a_peer_believe_that_it
             parted=lambda peer, log: None,
         )
         await at._fetch("003-d")
-        assert found == [] and {who for _, who in link.trust.refusals._told} == set(logs) - {"001-b", "002-c"}
+        assert found == [] and {who for _, who in link.trust.refusals.logged} == set(logs) - {"001-b", "002-c"}
         for peer in ("001-b", "002-c"):
             logs[peer] = [CommitCertificate(FALSE, 0, ())]
         await at._fetch("003-d")

@@ -118,7 +118,7 @@ def test_nobody_speaks_for_a_member_that_is_gone(forge: Callable[[Member, Member
         await lie(liar, tells)
         assert who(await honest.meet()) == [0, 1]
         refusals = honest.assembly._transport.trust.refusals
-        assert refusals.of_kind["payloads"] == 1 and {name for _, name in refusals._told} == {"000-p0"}
+        assert refusals.of_kind["payloads"] == 1 and {name for _, name in refusals.logged} == {"000-p0"}
         assert honest.bulk.bytes_received == SIZE, "p0's own share"
 
     run(scene())
@@ -298,7 +298,7 @@ def test_an_owner_that_signs_different_shares_for_different_members_is_left_out_
         met = await asyncio.gather(*(one.assembly.meet(1, one.blob) for one in honest))
         assert list(map(who, met)) == [[0, 1, 2, 3]] * 4 and now_s() < 20
         for one in honest:
-            assert ("payloads", "004-p4") in one.assembly._transport.trust.refusals._told
+            assert ("payloads", "004-p4") in one.assembly._transport.trust.refusals.logged
 
     run(scene())
 

@@ -39,10 +39,10 @@ class Machines:
         self.hidden: dict[str, str] = {}
         self.links: dict[str, MemoryTransport] = {}
 
-    async def start(self, name: str, *, joined: float, peers: int) -> Formation:
+    async def start(self, name: str, *, joined: float, peers: int, allow: str = "") -> Formation:
         letter = name.partition("-")[2]
         own = self.records[letter] = Record(name, ["/x"], "f", joined)
-        self.links[letter] = link = MemoryTransport(self.network, letter)
+        self.links[letter] = link = MemoryTransport(self.network, letter, allow=allow)
         mismatched = MismatchedPeers(link, run="r", own=own, settings=RunSettings(), joined=[], tell=lambda text: None)
         roster = cast(Roster, View(self, letter))
         made = Formation(
@@ -132,8 +132,9 @@ def test_a_peer_has_the_name_under_which_it_came_first() -> None:
     async def scene() -> None:
         machines = Machines()
         a, _ = [await machines.start(f"00{i}-{one}", joined=float(i), peers=2) for i, one in enumerate("ab")]
-        await a._agreed()
-        assert (await machines.ask("d", name="003-d"))["members"] == a._members
+        with pytest.raises(UserError, match="do not answer, or see other members: 001-b"):
+            await a.form(timeout_s=1)
+        assert [name for name, _ in (await machines.ask("d", name="003-d"))["members"]] == list(a.names.values())
         for letter, name in (("d", "103-d"), ("b", "101-b"), ("d", "104-d")):
             with pytest.raises(BrokenStream):
                 await machines.ask(letter, name=name)
@@ -211,8 +212,7 @@ def test_members_that_none_can_be_are_not_taken(members: Any) -> None:
     async def scene() -> None:
         machines = Machines()
         await machines.tell("000-a", members)
-        newcomer = await machines.start("009-n", joined=9.0, peers=2)
-        machines.links["n"].trust.allow._peers = frozenset("abn")
+        newcomer = await machines.start("009-n", joined=9.0, peers=2, allow="abn")
         with pytest.raises(UserError):
             await newcomer.form(timeout_s=5)
         assert newcomer.names.keys() <= {"a", "n"} and not newcomer.came_late
@@ -257,7 +257,8 @@ def test_one_machine_too_many_does_not_part_a_member_from_those_who_have_formed(
         machines = Machines()
         a, b = [await machines.start(f"00{i}-{one}", joined=1.0 + i, peers=2) for i, one in enumerate("ab")]
         machines.network.part("a", "b")
-        assert not await b._agreed()  # it has seen both records, and nobody answers
+        with pytest.raises(UserError, match="do not answer"):  # it has seen both records
+            await b.form(timeout_s=1)
         machines.network.heal()
         await a.form(timeout_s=30)
         s = await machines.start("002-s", joined=0.5, peers=2)
@@ -277,7 +278,8 @@ def test_a_member_that_dies_while_others_form_keeps_nobody_out(seen: str) -> Non
         machines = Machines()
         trio = [await machines.start(f"00{i}-{one}", joined=1.0 + i, peers=3) for i, one in enumerate("abc")]
         a, b, c = trio
-        assert not await c._agreed()
+        with pytest.raises(UserError, match="see other members"):
+            await c.form(timeout_s=1)
         await asyncio.gather(a.form(timeout_s=30), b.form(timeout_s=30))
         machines.network.kill("b")
         if seen == "its record is gone":
@@ -308,9 +310,9 @@ def test_one_of_four_that_lies_stops_no_start(lie: Any, allow: str) -> None:
 
     async def scene() -> None:
         machines = Machines()
-        trio = [await machines.start(f"00{i}-{one}", joined=1.0 + i, peers=4) for i, one in enumerate("abc")]
-        for one in "abc":
-            machines.links[one].trust.allow._peers = frozenset(allow)
+        trio = [
+            await machines.start(f"00{i}-{one}", joined=1.0 + i, peers=4, allow=allow) for i, one in enumerate("abc")
+        ]
         machines.records["d"] = Record("003-d", ["/x"], "f", 4.0)
 
         async def answer(remote: str, request: Request, stream: Stream) -> None:
@@ -377,8 +379,8 @@ def test_a_port_that_is_taken_is_told_in_one_line(taken: int, monkeypatch: pytes
     monkeypatch.setattr(daemon, "STOP_S", 0.3)
     for host in ("127.0.0.1", "0.0.0.0"):
         with pytest.raises(UserError, match=rf"listens on {host}, port {taken}: set exchange.port="):
-            asyncio.run(daemon._wait_for_port(host, taken))
-    asyncio.run(daemon._wait_for_port("127.0.0.1", 0))
+            asyncio.run(daemon.wait_for_port(host, taken))
+    asyncio.run(daemon.wait_for_port("127.0.0.1", 0))
 
 
 def test_two_peers_do_not_share_a_port(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from outerloop.swarm.access.identity import Life, ensure_identity
 from outerloop.swarm.consensus.commit import genesis
 from outerloop.swarm.consensus.messages import CommitCertificate
 from outerloop.swarm.gather.ballot_rpc import BallotRpc
-from outerloop.swarm.membership.incarnation_record import Incarnation
+from outerloop.swarm.membership.incarnation_record import Incarnation, IncarnationStatements
 from outerloop.swarm.membership.incarnations import MOST_INTRODUCED, MOST_PEERS, MOST_REFUSED, Incarnations
 from outerloop.swarm.p2p.framing import BrokenStream
 from outerloop.swarm.timeouts import ROSTER_REFRESH_S, VIEW_S
@@ -36,6 +36,7 @@ SAID = CommitCertificate(genesis("r", NAMES.values(), first=1), 0, ())
 class Process:
     """One process of a peer. `heard`: whose ballots it took; `said`: what it told its user."""
 
+    link: MemoryTransport
     own: Incarnations
     post: BallotRpc
     heard: list[str] = field(default_factory=list)
@@ -69,7 +70,7 @@ class Machines:
         post = BallotRpc(
             link, run="r", names=lambda: NAMES, receive=lambda name, *_: heard.append(name), incarnations=own
         )
-        process = Process(own, post, heard, said)
+        process = Process(link, own, post, heard, said)
         await process.serve()
         there = {remote for remote, _ in self.network.handlers} - self.network.cut
         await own.introduce(sorted(there))
@@ -100,6 +101,13 @@ async def three(machines: Machines) -> list[Process]:
     return [await machines.start(one) for one in "abc"]
 
 
+def signed_objection(process: Process, other: Incarnation) -> bytes:
+    """What this process says against another one of its peer."""
+    me = Incarnation.read(process.own.own)
+    assert me
+    return IncarnationStatements(process.link.trust.signatures, run="r").objection(me, other)
+
+
 def stops(process: Process, why: str) -> bool:
     error = process.own.stopped
     assert error is None or ("run rm " in str(error) and "\n" not in str(error))
@@ -125,7 +133,7 @@ def test_a_process_that_was_killed_is_back_at_once(tmp_path: Path) -> None:
             assert now_s() < began_s + VIEW_S, "nobody waits for the one that has gone"
             await machines.speak(back)
             assert heard(others) == 3 and back.own.stopped is None and back.said == []
-        assert not any(one.own._transport.trust.refusals.of_kind["outsiders"] for one in others)
+        assert not any(one.link.trust.refusals.of_kind["outsiders"] for one in others)
 
     scene(play, tmp_path)
 
@@ -137,22 +145,10 @@ def test_it_is_back_as_well_where_the_streams_to_the_dead_one_still_hang(tmp_pat
         others = await three(machines)
         await machines.start("p")
         for one in others:
-            one.own._ask = hanging(one.own)  # type: ignore[method-assign]
+            one.link.open_stream = stalled  # type: ignore[method-assign, assignment]
         back = await machines.start("p")
         await machines.speak(back)
         assert heard(others) == 3 and back.own.stopped is None
-
-    def hanging(own: Incarnations) -> Any:
-        ask = own._ask
-
-        async def hang(*of: Any) -> bytes:
-            own._transport.open_stream = stalled  # type: ignore[method-assign, assignment]
-            try:
-                return await ask(*of)
-            finally:
-                del own._transport.open_stream
-
-        return hang
 
     def stalled(*of: Any) -> Any:
         class Stalled:
@@ -361,7 +357,7 @@ def test_a_liar_stops_nobody_whose_key_was_not_copied(tmp_path: Path, lie: str) 
         }[lie]
         other = Incarnation(2, b"n" * 16, b"")
         objects = lie == "an objection to another one"
-        objection = before.own._statements.objection(before.own._me, other) if objects else b""
+        objection = signed_objection(before, other) if objects else b""
         await answering(machines, "a", lambda request: {"known": packed, "objection": objection, "taken": True})
         back = await machines.start("p")
         assert back.own.life.count == 2 and back.own.stopped is None and back.said == []
@@ -380,7 +376,7 @@ def test_nobody_is_displaced_by_what_its_peer_did_not_sign(tmp_path: Path) -> No
                 await stream.send_object({"incarnation": told})
                 with pytest.raises(BrokenStream):
                     await stream.receive_object()
-        assert others[0].own._transport.trust.refusals.of_kind["requests"] == 7
+        assert others[0].link.trust.refusals.of_kind["requests"] == 7
         async with MemoryTransport(machines.network, "b").open_stream("p", PROTOCOL) as stream:
             await stream.send_object({"incarnation": others[1].own.own, "other": forged + bytes(64)})
             assert (await stream.receive_object())["objection"] == b"" and peer.said == []

@@ -213,6 +213,6 @@ def test_in_an_open_run_nobody_writes_into_it() -> None:
         async with stranger.transport.open_stream(id_of(A), "outerloop/1/r/roster") as stream:
             await stream.send_object({"record": entry(signed(STRANGER))})
             await stream.receive_object()
-        assert set(first.directory._held) == {id_of(A)}
+        assert [owner for owner, _, _ in await stranger.directory.read_through(id_of(A))] == [id_of(A)]
 
     play(scene)

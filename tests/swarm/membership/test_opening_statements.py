@@ -22,14 +22,16 @@ OLD, BOTH = told({50: "x"}), told({50: "x", 100: "y"})
 Show = Callable[[str, int], Any]
 
 
-def opening(network: MemoryNetwork, name: str) -> OpeningStatements:
-    return OpeningStatements(MemoryTransport(network, name[4:]), run="r", own=name, allowed=lambda peer: peer in "abcd")
+def opening(network: MemoryNetwork, name: str, link: MemoryTransport | None = None) -> OpeningStatements:
+    link = link or MemoryTransport(network, name[4:])
+    return OpeningStatements(link, run="r", own=name, allowed=lambda peer: peer in "abcd")
 
 
 async def stated(statements: dict[str, bytes], *, lie: Show | None = None) -> dict[str, dict[str, bytes]]:
     """What each of the honest ones counts. `lie`: what d shows to a peer in a meeting; nothing at all for None."""
     network = MemoryNetwork(delay_s=(0.01, 0.1))
-    honest = {name: opening(network, name) for name in statements}
+    links = {name: MemoryTransport(network, name[4:]) for name in statements}
+    honest = {name: opening(network, name, link) for name, link in links.items()}
     for one in honest.values():
         await one.serve()
     if lie:
@@ -48,8 +50,8 @@ async def stated(statements: dict[str, bytes], *, lie: Show | None = None) -> di
             for name, one in honest.items()
         )
     )
-    for one in honest.values():
-        stated.refusals = one._trust.refusals._told  # type: ignore[attr-defined]
+    for link in links.values():
+        stated.refusals = link.trust.refusals.logged  # type: ignore[attr-defined]
     return dict(zip(honest, counted, strict=True))
 
 

@@ -333,10 +333,11 @@ def test_a_manifest_is_signed_for_the_sitting():
         network = MemoryNetwork()
         made = await donors(network, "a")
         made["a"].hold(b"state", Manifest.of(b"state", number=3, head=HEAD))
-        at = Download(MemoryTransport(network, "j"), run="r", sitting=lambda: "r/2", disk=MemoryDisk())
+        link = MemoryTransport(network, "j")
+        at = Download(link, run="r", sitting=lambda: "r/2", disk=MemoryDisk())
         with pytest.raises(ContentUnavailable):
             await at.get(3, ["a"], ignore, at_most=MOST)
-        assert at._transport.trust.refusals.of_kind["manifests"] == 1
+        assert link.trust.refusals.of_kind["manifests"] == 1
         assert (await joiner(network).get(3, ["a"], ignore))[1] == b"state"
 
     run(scene())
