@@ -91,7 +91,7 @@ def test_a_liar_that_is_met_in_most_rounds_does_not_set_what_is_usual_either(of)
     assert list(screen.refusals(pair(1, 1.01 * REFUSED * DRIFT * 2))) == [1]
 
 
-def test_what_own_steps_moved_is_remembered_for_the_whole_run_and_over_restarts():
+def test_own_step_lengths_are_remembered_for_the_whole_run_and_across_restarts():
     screen = having_met(9, 9, 9, 9)
     for _ in range(20):
         screen.learn(pair(0.01, 100))

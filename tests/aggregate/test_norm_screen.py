@@ -28,7 +28,7 @@ def knowing(*medians):
     return screen
 
 
-def test_of_two_norms_the_median_is_the_lower():
+def test_the_median_of_two_norms_is_the_lower_one():
     A = torch.tensor([3.0, 4.0])
     assert MedianClip(of=Mean())([A, 1e30 * A], [1, 1], [5.0, 5e30]).tolist() == pytest.approx([3.0, 4.0])
     assert of(5, 8e39).median == of(1, 5, 7, 9).median == of(0, 0, 5, 6).median == 5
@@ -53,11 +53,11 @@ def test_of_two_norms_the_median_is_the_lower():
         ([LONGEST * 2, LONGEST * 3], [1], [0, 1]),
     ],
 )
-def test_who_is_beyond_five_times_the_usual_is_refused(norms, before, refused):
+def test_a_norm_above_five_times_the_usual_is_refused(norms, before, refused):
     assert list(knowing(*before).refusals(of(*norms))) == refused
 
 
-def test_of_two_the_first_round_s_outlier_is_refused_whatever_its_size():
+def test_of_two_peers_the_outlier_of_the_first_round_is_refused_whatever_its_size():
     assert list(NormScreen(on=True).refusals(of(1, 1e39))) == [1]
 
 
@@ -92,7 +92,7 @@ def test_a_fragment_remembers_the_longest_median_of_its_last_rounds():
     assert screen.landed == {0: [1, 2, 1, 1]}
 
 
-def test_of_two_that_differ_too_much_nothing_is_remembered():
+def test_norms_of_two_peers_that_differ_too_much_are_not_remembered():
     """So neither a tiny nor a huge one of two makes the other one's norm unusual for good."""
     screen = NormScreen(on=True)
     screen.learn(of(1e-9, 1))

@@ -134,7 +134,7 @@ def test_a_gpu_or_none(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         (f"/ip4/8.8.8.8/tcp/1/p2p/{ID}/p2p-circuit", "relay"),
     ],
 )
-def test_who_can_reach_an_address(address: str, place: str) -> None:
+def test_reachability_of_an_address(address: str, place: str) -> None:
     assert network.place_of(address) == place
 
 
@@ -146,7 +146,7 @@ def test_addresses_that_others_cannot_reach_are_named() -> None:
     assert network.announced([public, local]).good is True
 
 
-def test_what_came_of_dialling() -> None:
+def test_results_of_dialling() -> None:
     fine, bad = {"/ip4/10.0.0.1/tcp/4242": ""}, {"/ip4/10.0.0.1/tcp/4242": "connection refused"}
     assert network.reached(fine, []).good is True and "were not tested" in network.reached(fine, []).said
     finding = network.reached(bad, [])

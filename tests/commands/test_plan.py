@@ -104,7 +104,7 @@ def test_density_is_the_share_that_is_kept():
     assert half.bits_per_param < 0.65 * whole.bits_per_param  # fewer values, of longer gaps
 
 
-def test_what_is_asked_for_is_taken_where_it_has_a_place():
+def test_a_requested_size_is_used_where_it_applies():
     asked = {"sync_every": 30, "delay": 20, "density": None}
     assert settings("diloco", **asked).schedule == {
         "_target_": "outerloop.schedule.every_h.EveryH",

@@ -47,7 +47,7 @@ def test_it_comes_down_at_once():
     assert "with 36 s of inner steps, 8 s are allowed at utilization 0.8" in why
 
 
-def test_what_a_delay_hides_is_free_and_what_the_codec_takes_is_not():
+def test_transfer_hidden_by_a_delay_is_free_and_codec_time_is_not():
     at = lambda **changes: auto().limit_s(cost(0.0, **changes))  # noqa: E731
     assert at() == pytest.approx(8.0) and at(hidden_s=5.0) == pytest.approx(13.0)
     assert at(codec_s=20.0, hidden_s=5.0) == pytest.approx(5.0)

@@ -90,7 +90,7 @@ def test_constant_inputs_stay_finite(codec, value):
 
 
 @pytest.mark.parametrize("shape", [(1,), (4097,), (97, 101)], ids=str)
-def test_what_was_put_in_is_sent_plus_held(codec, shape):
+def test_an_update_is_the_sent_part_plus_the_residual(codec, shape):
     """beta = 1 telescopes over ten rounds, whatever the compressor drops."""
     feedback = ErrorFeedback(beta=1.0)
     put_in = sent = torch.zeros(shape, dtype=torch.float64)

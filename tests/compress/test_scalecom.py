@@ -58,7 +58,7 @@ def test_by_hand():
     assert codec.decode(parts, x.shape, now).tolist() == [5.0, 0, 0, 0, 0, 0, 8.0, 0]
 
 
-def test_what_a_coarse_codec_left_of_a_sent_value_is_held_back_too():
+def test_the_rounding_error_of_a_sent_value_stays_in_the_residual():
     """Signs of 8 and 2 decode to 5 and -5: 3 each are missing, more than the other two have."""
     codec = ScaleCom(chunk=4, k=2, values=Sign(chunk=None))
     x = torch.tensor([8.0, 1.0, -2.0, 0.5])
@@ -269,7 +269,7 @@ def test_only_the_word_of_the_leader_counts(said):
     assert payload.moment(1, "w").agreed is said.get("next")
 
 
-def test_what_was_put_in_is_sent_plus_held():
+def test_an_update_is_the_sent_part_plus_the_residual():
     """beta = 1 telescopes through drawn and agreed rounds, whoever leads."""
     codec, feedback, payload = scalecom(Cast(dtype="bfloat16")), ErrorFeedback(beta=1.0), {}
     put_in = total = torch.zeros(97, 101, dtype=torch.float64)

@@ -90,7 +90,7 @@ def test_a_recipe_of_ones_own_trains_in_a_sweep(mine, tmp_path):
         ("+method.optimizer.frob=1", "method.optimizer.frob: no such option"),
     ],
 )
-def test_what_nobody_would_read_is_refused_though_it_is_added(override, said):
+def test_an_added_option_that_no_part_reads_is_refused(override, said):
     with pytest.raises(UserError, match=said) as error:
         load.load([override])
     assert "\n" not in str(error.value)
@@ -103,7 +103,7 @@ def test_it_is_refused_in_a_sweep_and_in_a_loop_of_ones_own():
         outerloop.from_recipe("sparseloco", toy.model(), "+steps=10", exchange=toy.alone())
 
 
-def test_what_a_constructor_takes_may_be_added(tmp_path, monkeypatch):
+def test_an_argument_of_a_constructor_can_be_added(tmp_path, monkeypatch):
     (tmp_path / "half_of.py").write_text(HALF)
     monkeypatch.syspath_prepend(tmp_path)
     own = ["compress._target_=half_of.Half", "compress=identity"]
@@ -146,7 +146,7 @@ def test_a_worker_started_by_hand_is_told_what_it_is(arguments, monkeypatch, cap
         (["model=module"], "model._target_ is not set, and needs the dotted path of a class or function: set model."),
     ],
 )
-def test_what_is_missing_is_told(options, said):
+def test_a_missing_option_is_named(options, said):
     with pytest.raises(UserError, match=said) as error:
         load.load(options)
     assert "\n" not in str(error.value)

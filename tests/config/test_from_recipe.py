@@ -80,7 +80,7 @@ def test_a_step_that_is_left_out_for_its_gradient_is_not_counted():
     assert outer.inner_step == 2, "after the block nothing is attached"
 
 
-def test_what_the_optimizer_does_not_train_is_named():
+def test_parameters_that_the_optimizer_does_not_train_are_named():
     model = toy.model()
     outer = outerloop.from_recipe("diloco", model, exchange=toy.alone())
     optimizer = torch.optim.AdamW(model[0].parameters())
@@ -195,7 +195,7 @@ def test_peers_go_on_from_one_step():
         toy.run_workers(2, lambda exchange: resume(exchange, (0, 2)))
 
 
-def test_who_speaks_for_an_island_is_told_whom_to_meet():
+def test_the_leader_of_an_island_is_told_which_peers_to_join():
     with pytest.raises(UserError, match="first processes of all islands"):
         outerloop.from_recipe("diloco", toy.model(), "exchange=distributed", gathered=True)
 

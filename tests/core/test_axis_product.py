@@ -38,7 +38,7 @@ def says_why(point, why):
 
 
 @pytest.mark.parametrize("compress", axis_product.CHOICES["compress"])
-def test_what_is_accepted_is_its_definition(compress, clock):
+def test_an_accepted_point_computes_its_definition(compress, clock):
     for method in axis_product.CHOICES["method"]:
         point, refused = axis_product.accepted(0, 8, compress=compress, method=method)
         for other, why in refused:
@@ -71,7 +71,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("change", WRONG, ids=axis_product.shown)
-def test_what_is_refused_would_not_be_its_definition(change, clock, monkeypatch):
+def test_a_refused_point_would_not_compute_its_definition(change, clock, monkeypatch):
     """Points that were accepted once."""
     point = BASE | change
     says_why(point, axis_product.refusal(point))
@@ -81,7 +81,7 @@ def test_what_is_refused_would_not_be_its_definition(change, clock, monkeypatch)
 
 
 @pytest.mark.parametrize("change", [{}, EAGER], ids=axis_product.shown)
-def test_what_they_change_is_its_definition(change, clock):
+def test_each_changed_point_computes_its_definition(change, clock):
     holds(BASE | change, clock)
 
 

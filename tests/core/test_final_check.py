@@ -173,6 +173,6 @@ def test_a_machine_whose_workers_are_all_outvoted_ends_with_that_line(monkeypatc
         supervised(monkeypatch, *lost)
 
 
-def test_what_a_peer_shows_is_its_standing():
+def test_a_peer_reports_its_own_state():
     [slow] = toy.run_workers(1, lambda exchange: Standing.of(worker_of(exchange).trainer.outer).slow)
     assert len(slow) == 16 and int(slow, 16) >= 0

@@ -172,7 +172,7 @@ def test_the_norms_of_other_routes_are_the_same():
     assert toy.run_workers(3, lambda e: work(e, True)) == toy.run_workers(3, lambda e: work(e, False))
 
 
-def test_who_is_refused_keeps_its_progress_and_its_residual():
+def test_a_refused_peer_keeps_its_progress_and_its_residual():
     """It follows the same rule, so it knows that its round did not count."""
 
     def work(exchange):
@@ -240,7 +240,7 @@ def test_without_a_screen_the_blame_is_not_the_inner_learning_rate():
         assert "the slow weights are far too large" in said and "clip=median" in said and "inner.lr" not in said
 
 
-def test_who_diverges_alone_is_told_so():
+def test_a_peer_that_diverges_alone_is_told_so():
     def work(exchange):
         loop = toy.outer(toy.model(), exchange, h=1)
         with torch.no_grad():

@@ -142,7 +142,7 @@ def test_one_of_four_that_tells_another_position_is_left_out_by_name(lie):
 
 
 @pytest.mark.parametrize("lie", LIES, ids=str)
-def test_of_two_and_two_nobody_begins(lie):
+def test_two_against_two_do_not_begin(lie):
     with pytest.raises(UserError, match="!liar"):
         one_of_four(5, lie, lie, {})
 
@@ -192,7 +192,7 @@ def test_a_machine_is_described_by_what_decides_its_bits(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("blob", [b"", b"\xff", b"[]", b"{}", b'{"rounds": 3}', b'{"rounds": [0], "step": "x"}'])
-def test_who_tells_something_else_is_named(blob):
+def test_a_peer_that_reports_something_else_is_named(blob):
     class Strange(toy.Around):
         def meet(self, own, number, timeout_s):
             return self.inner.meet(blob if self.inner.rank else own, number, timeout_s)
@@ -259,7 +259,7 @@ def test_a_process_that_is_lost_meanwhile_fails_the_others(tmp_path):
 
 
 @pytest.mark.parametrize("portable", [True, False])
-def test_who_comes_late_has_the_same_fingerprint_on_other_hardware_only_where_that_does_not_matter(
+def test_a_late_joiner_on_other_hardware_has_the_same_fingerprint_only_where_hardware_does_not_matter(
     monkeypatch, portable
 ):
     settings, seen = load.load(["recipe=diloco"]), set()

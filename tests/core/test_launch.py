@@ -239,7 +239,7 @@ def test_a_round_that_may_land_early_has_one_inner_step_to_leave(monkeypatch):
     toy.run_workers(1, work, Concurrent)
 
 
-def test_what_is_not_finite_is_told_before_it_could_land():
+def test_values_that_are_not_finite_are_reported_before_they_could_land():
     def work(exchange):
         net = toy.model()
         loop = toy.outer(net, exchange, schedule=EveryH(sync_every=3, delay=2))

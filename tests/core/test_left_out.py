@@ -178,7 +178,7 @@ def recorded(**options):
 
 
 @pytest.mark.parametrize("case", ["sparseloco", "dense", "streaming"])
-def test_who_was_away_lands_what_it_missed_and_launches_what_is_open(case):
+def test_a_peer_that_was_away_lands_missed_rounds_and_launches_the_open_one(case):
     alone, log = recorded(steps=9, case=case)
     missed = sorted(log)
     [(loop, reports)] = toy.run_workers(1, lambda e: train(Behind(e, dict(log)), steps=2, case=case))

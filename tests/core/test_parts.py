@@ -252,7 +252,7 @@ def test_sparta_ends_with_the_mean_where_it_was_sent_and_keeps_the_rest():
         assert torch.equal(after_b[name].view(-1)[1::2], b[name].view(-1)[1::2])
 
 
-def test_who_trains_alone_loses_no_step_to_a_late_landing():
+def test_a_lone_trainer_loses_no_step_to_a_delayed_landing():
     """Carried: φ becomes what θ was, and θ stays what it is; replaced, the steps since the launch are gone."""
 
     def work(exchange, **parts):

@@ -99,7 +99,7 @@ def test_fewer_than_half_leave_nobody_out_and_pull_the_mean_only_so_far(count, l
     assert (found.mean["w"] - without).norm() <= 1.001 * GROWTH * R * liars / len(found.peers)
 
 
-def test_who_is_far_counts_as_four_times_the_usual_and_is_named():
+def test_a_distant_replica_counts_as_four_times_the_usual_distance_and_is_named():
     own, *others = replicas(3)
     turned = -others[0]
     found = average(Loop(own, {"001": blob_of(turned, "001"), "002": blob_of(others[1], "002")}))
@@ -128,7 +128,7 @@ def test_the_bounds_by_hand():
     assert list(too_far({"a": float("nan")}, 1.0)) == ["a"] and not too_far({}, 1.0)
 
 
-def test_what_is_usual_is_of_all_fragments_and_lanes():
+def test_the_usual_distance_is_over_all_fragments_and_lanes():
     class ThreeLanes(RankGroup):
         def sum(self, values):
             return [9 * value for value in values]
@@ -139,7 +139,7 @@ def test_what_is_usual_is_of_all_fragments_and_lanes():
     assert usual_distance(loop, RankGroup(None)) == pytest.approx(5**0.5 * R)
 
 
-def test_what_another_lane_cannot_read_is_left_out_in_all():
+def test_a_replica_that_one_lane_cannot_read_is_left_out_in_all_lanes():
     class OtherLane(RankGroup):
         def sum(self, values):
             return [value + (place == 0 and len(values) == 1) for place, value in enumerate(values)]

@@ -87,7 +87,7 @@ KINDS = ["plain", "momentum", "sparse", "sparse momentum"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_who_takes_a_state_over_lands_the_next_rounds_as_its_giver(kind):
+def test_a_peer_lands_the_next_rounds_as_the_donor_of_its_state(kind):
     giver, late = loop_of(kind), loop_of(kind, seed=5)
     train(giver, range(3))
     content = giver.shared_state.serialize()
@@ -105,7 +105,7 @@ def test_who_takes_a_state_over_lands_the_next_rounds_as_its_giver(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_was_learned_alone_and_the_residual_are_kept(kind):
+def test_own_progress_and_the_residual_are_kept(kind):
     giver, away = loop_of(kind), loop_of(kind)
     train(giver, range(5))
     train(away, range(2), seed=1)
@@ -222,7 +222,7 @@ def test_a_round_that_nobody_can_judge_lands_and_is_noted():
             assert not report.failed and "too few to know whose are right" in report.notes[0]
 
 
-def test_what_a_round_offered_that_ended_a_run_leaves_with_the_next_one_after_the_resume():
+def test_the_update_of_a_round_that_ended_a_run_leaves_with_the_first_round_after_the_resume():
     """Before: saved as in flight, due never again, its samples taken off every later message."""
     giver, victim = loop_of("plain"), loop_of("plain", seed=5)
     train(giver, range(1))
@@ -325,7 +325,7 @@ def loop_with(kind, seed=0):
 
 
 @pytest.mark.parametrize("kind", PARTS)
-def test_what_every_part_gives_is_taken(kind):
+def test_the_state_of_every_part_is_restored(kind):
     giver, late = loop_with(kind), loop_with(kind, seed=5)
     for rounds in (range(0), range(3)):
         train(giver, rounds)

@@ -80,7 +80,7 @@ def test_options_named_without_a_value_exist():
     assert named and [name for name in named if OmegaConf.select(settings, name, default="missing") == "missing"] == []
 
 
-def test_what_examples_that_are_not_run_take_of_ours_is_there():
+def test_names_used_in_examples_that_are_not_run_exist():
     blocks = set(re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)) - set(TRAINERS)
     named = set(re.findall(r"\b(?:outerloop\.|(?=resharding\.))(\w+(?:\.\w+)*)", "".join(blocks)))
     assert {

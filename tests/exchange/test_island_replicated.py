@@ -83,5 +83,5 @@ def told_by_the_leader(rank):
     return led.bytes_sent == (5 if rank == 0 else 0)
 
 
-def test_what_happens_at_the_leader_happens_to_all(tmp_path):
+def test_events_at_the_leader_reach_all_ranks(tmp_path):
     assert process_group.together(2, told_by_the_leader, tmp_path) == [True] * 2

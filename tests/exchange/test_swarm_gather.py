@@ -109,7 +109,7 @@ def test_a_minority_is_told_what_it_waits_for_and_gives_up_in_the_end(
         make(peers=2, max_blob_bytes=3).start(b"1234", Round(0))
 
 
-def test_who_comes_back_is_in_the_same_sitting(make: Make, tmp_path: Path) -> None:
+def test_a_peer_that_returns_is_in_the_same_session(make: Make, tmp_path: Path) -> None:
     trio = [make(peers=3, grace_s=0.2) for _ in range(3)]
     together(trio, SwarmGather.join)
     first = together(trio, lambda one: one.start(one.peer.encode(), Round(0)).wait(30))[0]
@@ -125,9 +125,7 @@ def test_who_comes_back_is_in_the_same_sitting(make: Make, tmp_path: Path) -> No
     assert back.start(b"", Round(3)).wait(30) == pair[0].wait(30) and back.start(b"", Round(0)).wait(30) == first
 
 
-def test_who_comes_when_all_others_have_left_is_told_so_and_gives_up(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_late_joiner_gives_up_when_all_others_have_left(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outerloop.exchange.swarm_waiting.TELL_S", 0.5)
     monkeypatch.setattr("outerloop.exchange.swarm_gather.DONATE_S", 0.0)
     trio, said = [make(peers=3, grace_s=0.2) for _ in range(3)], list[str]()
@@ -224,7 +222,7 @@ def test_a_stranger_may_not_pull(make: Make, tmp_path: Path) -> None:
         stranger.close()
 
 
-def test_who_is_not_on_the_list_is_refused_by_name_and_told_what_to_type(make: Make, tmp_path: Path) -> None:
+def test_an_unlisted_peer_is_refused_by_name_and_told_which_option_to_set(make: Make, tmp_path: Path) -> None:
     ids = [Signatures.of(ensure_identity(tmp_path / f"identity{index}")).peer_id for index in range(3)]
     listed = [make(peers=2, allow=ids[:2]), make(peers=2, allow=ids[:2])]
     with pytest.raises(UserError, match=rf"rejects this peer: there, set exchange.allow=\[...,{ids[2]}\]$"):

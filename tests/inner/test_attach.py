@@ -166,7 +166,7 @@ def test_the_optimizer_that_accelerate_has_prepared():
     attached.remove()
 
 
-def test_what_is_told_of_a_round_is_one_short_line():
+def test_the_repr_of_a_round_is_one_short_line():
     """The repr of a report, and of what a round is made of on its way, leaves out payloads and tensors."""
     told = []
     tiny_gpt.train(TEXT, steps=3, add=lambda model, optimizer: outerloop.attach(

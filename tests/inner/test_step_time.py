@@ -20,7 +20,7 @@ def landed(*, wait_s, moved_s):
     )  # fmt: skip
 
 
-def test_of_a_round_that_is_waited_for():
+def test_the_step_time_of_a_round_that_is_waited_for():
     """Ten steps of 1 s; after the last one 5 s, of which 4 of waiting, for 3 of which bytes were moving."""
     spent = StepTimeBudget()
     for _ in range(9):
@@ -61,7 +61,7 @@ class Moves(toy.Around):
 
 
 @pytest.mark.parametrize(("seconds", "all_of_it"), [(0.0, False), (1000.0, True)])
-def test_of_the_wait_no_more_is_moving_than_it_took(seconds, all_of_it):
+def test_the_transfer_time_is_at_most_the_waiting_time(seconds, all_of_it):
     """A transfer that began long before the wait is none of the wait's."""
 
     def work(exchange):

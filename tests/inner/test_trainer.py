@@ -117,7 +117,7 @@ def test_one_thread_computes_for_all_workers_of_a_process(tmp_path, monkeypatch)
     assert not {thread for _, thread, _ in asked} & dict(SEEN).keys()
 
 
-def test_what_fails_in_the_computing_thread_fails_where_it_was_asked_for():
+def test_an_error_in_the_computing_thread_is_raised_at_its_caller():
     compute = SingleWorkerPool(1)
     with pytest.raises(ZeroDivisionError):
         compute(divmod, 1, 0)

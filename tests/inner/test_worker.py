@@ -129,7 +129,7 @@ def test_a_failed_round_is_not_saved():
     toy.run_workers(1, work)
 
 
-def test_of_rounds_that_landed_at_once_only_the_last_is_evaluated_and_saved():
+def test_only_the_last_of_rounds_that_land_together_is_evaluated_and_saved():
     def work(exchange):
         events = []
         worker = worker_of(exchange, events)
@@ -143,7 +143,7 @@ def test_of_rounds_that_landed_at_once_only_the_last_is_evaluated_and_saved():
     toy.run_workers(1, work)
 
 
-def test_who_came_late_is_not_asked_where_it_begins():
+def test_a_late_joiner_is_not_asked_for_its_first_step():
     class Late(toy.Around):
         came_late = True
 
@@ -204,7 +204,7 @@ def test_one_of_several_does_it_and_another_one_when_it_failed(tmp_path):
             assert mine == expected
 
 
-def test_who_differs_from_the_others_is_saved_before_it_stops():
+def test_a_worker_that_differs_from_the_others_is_saved_before_it_stops():
     def work(exchange):
         events = []
         worker = worker_of(exchange, events)

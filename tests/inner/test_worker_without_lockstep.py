@@ -75,7 +75,7 @@ def test_the_last_evaluation_is_of_the_mean_and_says_of_how_many():
         assert any("mean of 2 of 2 replicas" in event.get("text", "") for event in events)
 
 
-def test_what_the_exchange_counts_goes_on_after_a_restart():
+def test_counters_of_the_exchange_continue_after_a_restart():
     def work(worker, exchange):
         worker.base = worker.totals | {"solo_rounds": 3}
         assert worker.counters()["solo_rounds"] == 5 and worker.counters()["idle_s"] == 1.5

@@ -126,7 +126,7 @@ def test_two_bits_equal_their_definition(kind, n):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-def test_what_is_not_finite_is_kept_and_so_seen(bad):
+def test_values_that_are_not_finite_are_selected(bad):
     x = torch.randn(10000)
     x[5000] = bad
     for function in (select, definition(select)):
@@ -137,7 +137,7 @@ def test_what_is_not_finite_is_kept_and_so_seen(bad):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("n", [0, 1, 7, 4097, 200_003])
-def test_what_is_finite_is_told_from_what_is_not(n, dtype):
+def test_finite_values_are_distinguished_from_others(n, dtype):
     x = state("huge", n, torch.float32)[0].clamp(-6e4, 6e4).to(dtype)
     assert all_finite(x)
     for bad, at in itertools.product([float("nan"), float("inf"), float("-inf")], {0, n // 2, n - 1} if n else ()):

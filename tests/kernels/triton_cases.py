@@ -197,7 +197,7 @@ def test_longer_chunks_go_the_definition_s_way():
     check_land((5, LONG_CHUNK, 30000))
 
 
-def test_what_leaves_the_residual_may_be_another_row_than_what_counts():
+def test_the_row_taken_from_the_residual_may_differ_from_the_row_that_counts():
     for own in (0, 2, -1):
         check_land((71, 64, 5), own=own, clipped=True)
 

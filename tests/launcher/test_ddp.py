@@ -130,7 +130,7 @@ def test_a_state_with_muon_is_handed_over():
         (["recipe=diloco", "inner=gradients"], "no pseudo-gradient: set inner=adamw"),
     ],
 )
-def test_who_steps_is_checked(typed, said):
+def test_the_rank_that_steps_is_checked(typed, said):
     with pytest.raises(UserError, match=said) as error:
         load.load(typed)
     assert "\n" not in str(error.value)

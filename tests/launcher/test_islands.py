@@ -307,7 +307,7 @@ def test_a_sharded_island_that_was_killed_takes_over_the_state_of_the_others(tmp
         (["island=sharded", "keep_payload_rounds=2"], "set keep_payload_rounds=0"),
     ],
 )
-def test_what_islands_cannot_do_is_said_in_one_line(options, said):
+def test_unsupported_settings_of_islands_are_refused_in_one_line(options, said):
     settings = ["exchange=distributed", *options]
     with pytest.raises(UserError, match=said) as mistake:
         torchrun_rank.loaded(settings, processes=4)

@@ -30,7 +30,7 @@ def test_a_run_that_takes_newcomers_tells_its_address_whatever_the_number_of_pee
     ]
 
 
-def test_who_listens_on_this_machine_only_is_told_so_and_how_to_change_it() -> None:
+def test_a_peer_that_listens_on_this_machine_only_is_told_how_to_change_it() -> None:
     assert told(LOCAL, "exchange=swarm_gather", "workers=1", "exchange.peers=1") == [
         f"others on this machine join with the same options and exchange.peers=1 'exchange.initial_peers=[{LOCAL}]'",
         "start with exchange.host=0.0.0.0 to let other machines join",

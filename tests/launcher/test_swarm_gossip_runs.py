@@ -29,7 +29,7 @@ GOSSIP = ["recipe=noloco", "exchange=swarm_gossip", "threads=1"]
         (["method=noloco", "compress=identity", "exchange=swarm_gossip", "feedback=ef"], "set feedback=none"),
     ],
 )
-def test_what_cannot_gossip_is_refused_before_anything_starts(overrides: list[str], said: str) -> None:
+def test_a_method_that_cannot_gossip_is_refused_before_anything_starts(overrides: list[str], said: str) -> None:
     with pytest.raises(UserError, match=said) as error:
         build.check_parts(load.load(overrides))
     assert "\n" not in str(error.value)

@@ -36,7 +36,7 @@ def test_every_recipe_trains_twenty_rounds(recipe, tmp_path):
     assert summary["rounds"] == 20 and summary["rounds_failed"] == 0 and len(set(summary["slow_hash"])) == 1
 
 
-def test_what_a_run_leaves(tmp_path):
+def test_files_of_a_finished_run(tmp_path):
     summary = run(tmp_path / "run", "rounds=2", "schedule.sync_every=2")
     keys = """recipe workers rounds rounds_failed params tokens val_loss_initial val_loss bits_per_param_per_round
         bytes_sent_per_worker wait_s wall_s tokens_per_s slow_hash compute_s communication_s others_s utilization"""

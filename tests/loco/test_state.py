@@ -10,7 +10,7 @@ from outerloop.types import UserError
 
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 63), (3, 64), (4, 1009)])
-def test_what_is_offered_is_what_is_sent_and_what_is_remembered(size):
+def test_the_offered_gradient_is_the_sent_one_plus_the_remembered_error(size):
     """β = 0: x + e_old = deq(Q(x + e_old)) + e_new, bit for bit (methods.md)."""
     state, old = outerloop.loco.State(beta=0.0, error_bits=32), torch.zeros(size)
     for scale in (1.0, 1e-6, 300.0):
@@ -55,7 +55,7 @@ def test_four_bits_by_hand():
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-def test_what_is_not_finite_shows_and_is_not_remembered(bad):
+def test_values_that_are_not_finite_are_sent_and_not_remembered(bad):
     state, x = outerloop.loco.State(), torch.randn(1, 600)
     state.offer("name", x)
     x[0, 300] = bad

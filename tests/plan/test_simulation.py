@@ -78,7 +78,7 @@ def test_queues_and_transfers_agree(size, spread_s):
 # who is late, who is gone
 
 
-def test_who_is_slower_than_the_grace_is_left_out():
+def test_a_peer_slower_than_the_grace_is_left_out():
     """Payloads of 2 of 3 lie with the leader at 2 s; three seconds later the round closes without the third."""
     decided, late = decision(np.array([0.0, 0.0, 100.0]), fleet(3), method(size=MB), grace_s=GRACE_S)
     assert late.tolist() == [False, False, True]

@@ -112,7 +112,7 @@ def test_the_mean_is_in_the_state():
     assert toy.run_workers(1, resume) == [loop.shared_state.serialize()]
 
 
-def test_who_did_not_count_keeps_its_own():
+def test_a_peer_that_did_not_count_keeps_its_own_buffers():
     own = Buffers(batch_norm(), kind="averaged")
     mean = {name: torch.full((5,), 9.0) for name in STATISTICS}
     own.land(mean, counted=False)
@@ -131,7 +131,7 @@ def message(x):
     [{"value": torch.full((5,), torch.nan)}, {"value": torch.zeros(4)}, {"value": torch.zeros(5).double()}, {}],
     ids=["nan", "shape", "dtype", "missing"],
 )
-def test_what_is_no_buffer_is_refused_by_name(x):
+def test_an_unknown_buffer_is_refused_by_name(x):
     with pytest.raises(wire.InvalidMessage, match=r"payload of p7, buffer 1\.running_var"):
         Buffers(batch_norm(), kind="averaged").combine([message({"value": torch.zeros(5)}), message(x)])
 

@@ -109,14 +109,14 @@ def test_all_that_moves_is_the_same_bit_for_bit(case, without):
             assert all(torch.equal(x, y) for x, y in zip(ours[kind], theirs[kind], strict=True))
 
 
-def test_what_is_read_shares_no_memory_with_the_model():
+def test_weights_that_are_read_share_no_memory_with_the_model():
     net = toy.model()
     for read in (away(net).pick, lambda names: away(net).read(names, "weights")):
         for name, x in read(["0.weight"]).items():
             assert torch.equal(x, net.get_parameter(name)) and x.data_ptr() != net.get_parameter(name).data_ptr()
 
 
-def test_what_is_carried_on_comes_to_the_gpu():
+def test_carried_progress_comes_to_the_gpu():
     """`meta` would take a sum with what is on the CPU; a GPU does not."""
     with FakeTensorMode():
         net = nn.ParameterDict({"a": torch.empty(7, device="cuda")})
@@ -124,7 +124,7 @@ def test_what_is_carried_on_comes_to_the_gpu():
 
 
 @pytest.mark.parametrize("apart", [None, CPU])
-def test_what_a_leader_gathers_and_spreads(apart):
+def test_a_leader_gathers_and_broadcasts(apart):
     """Its own copies, on the device of the outer state, and back: fake tensors of a GPU, and an island of one rank."""
     net = toy.model()
     gathered = Gathered(net, RankGroup(None))
@@ -156,7 +156,7 @@ def test_state_is_apart_only_where_the_model_is_elsewhere():
     assert Island(toy.model(), state_device=CPU).in_place
 
 
-def test_what_is_read_comes_from_a_gpu_to_the_cpu():
+def test_weights_that_are_read_come_from_a_gpu_to_the_cpu():
     """Fake tensors of a GPU, which a machine without one can have too; torch refuses what would mix devices."""
     with FakeTensorMode():
         net = nn.ParameterDict({name: torch.empty(7, device="cuda", dtype=torch.bfloat16) for name in ("a", "b")})
@@ -168,7 +168,7 @@ def test_what_is_read_comes_from_a_gpu_to_the_cpu():
             assert {x.device for x in held.values()} == {CPU}
 
 
-def test_what_is_written_goes_to_the_device_of_the_model():
+def test_weights_that_are_written_go_to_the_device_of_the_model():
     """Without a GPU: to `meta`, which takes what is moved there, and no average with what is on the CPU."""
     net = toy.model().to("meta")
     held = {"0.bias": torch.ones(7)}

@@ -139,7 +139,7 @@ def test_without_change_it_is_every_h():
         ({"high": 1.1}, "schedule.low=0.2 schedule.high=0.5"),
     ],
 )
-def test_what_cannot_be_is_refused_with_what_to_type(options, typed):
+def test_impossible_settings_are_refused_with_the_option_to_set(options, typed):
     with pytest.raises(UserError, match="set " + typed) as error:
         adaptive(**options)
     assert "\n" not in str(error.value)
@@ -208,7 +208,7 @@ def test_a_restart_takes_the_same_h():
 SETTINGS = load.composed(["schedule=adaptive"])
 
 
-def test_who_takes_a_state_over_takes_h_over():
+def test_a_state_transfer_includes_h():
     giver, late = (loop_of("plain", schedule=adaptive()) for _ in range(2))
     for number, rho in enumerate((0.9, 0.9, -1.0)):
         giver.schedule.learn(Round(number), rho)

@@ -56,7 +56,7 @@ def signed(liar, signature, number, view, digest):
     return liar.notary.right(liar.own, accept(number, liar.head.digest, view, digest), signature)
 
 
-def test_who_does_not_lie_says_what_it_would(liar):
+def test_a_liar_that_is_not_lying_sends_honest_messages(liar):
     message = ViewChange(4, liar.head.digest, 1, b"s" * 64)
     assert lie.others(liar, "000-a", message, "") == [("000-a", message)]
 
@@ -174,7 +174,7 @@ def of_strangers(kind="attacked", **changes):
         ({"rounds_whose_hashes_differ": [3]}, "rounds [3]"),
     ],
 )
-def test_what_a_stranger_may_cost_is_compared(changes, told):
+def test_the_cost_of_a_stranger_is_compared_with_its_limit(changes, told):
     found = attack_strangers.failures([of_strangers("calm"), of_strangers(**changes)])
     assert (told in found[0] and len(found) == 1) if told else not found
 
@@ -280,7 +280,7 @@ def of_liar(**changes):
         ({"honest_expelled": ["12D3K accepted both: it is expelled from the run"]}, "12D3K"),
     ],
 )
-def test_what_does_not_hold_under_a_lie_is_told(changes, told):
+def test_a_property_that_fails_under_a_lie_is_reported(changes, told):
     found = attack_liar.failures(of_liar(**changes))
     assert (told in found[0] and len(found) == 1) if told else not found
 
@@ -332,7 +332,7 @@ def test_all_lies_are_told_in_one_run_and_those_that_expel_come_last(tmp_path, m
     assert attack_liar.ALL[-1] in attack_liar.EXPELS and len(swarm.machines) == 6
 
 
-def test_who_is_expelled_is_told_apart(tmp_path, monkeypatch):
+def test_expelled_peers_are_counted_separately(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "")
 
     def convict(swarm):

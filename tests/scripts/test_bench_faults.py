@@ -76,7 +76,7 @@ def test_ctrl_c_is_heeded_where_the_benchmark_runs_in_the_background(sleepers):
         signal.signal(signal.SIGINT, before)
 
 
-def test_who_outlives_a_fault_or_ends_without_one_is_told(tmp_path, monkeypatch):
+def test_a_machine_that_outlives_a_fault_or_ends_without_one_is_reported(tmp_path, monkeypatch):
     swarm = Swarm(tmp_path / "s", workers=2, rounds=9, options=[], faults=[], every_s=1, patience_s=1, seed=0)
     for machine in swarm.machines:
         machine.process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])

@@ -57,7 +57,7 @@ def test_a_delay_is_typed_in_either_unit(monkeypatch, typed, delay_ms):
 
 
 @pytest.mark.parametrize("typed", [["--link-delay", "20"], ["--rates", "none", "100Mbps"]])
-def test_what_is_no_delay_or_rate_is_told_before_anything_runs(monkeypatch, capsys, typed):
+def test_an_invalid_delay_or_rate_is_refused_before_anything_runs(monkeypatch, capsys, typed):
     monkeypatch.setattr("sys.argv", ["bench_wan.py", "--json", "rows.json", *typed])
     with pytest.raises(SystemExit):
         bench_wan.parsed()

@@ -65,7 +65,7 @@ def test_an_optimizer_goes_on_as_if_nothing_had_been():
 
 
 @pytest.mark.parametrize("tree", [{"a": object()}, {(1, 2): 3}, [{1.5: 2}]], ids=["object", "tuple", "float"])
-def test_what_it_does_not_hold_is_refused(tree):
+def test_unsupported_values_are_refused(tree):
     with pytest.raises(TypeError):
         canonical.pack(tree)
 

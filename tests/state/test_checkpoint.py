@@ -144,7 +144,7 @@ def test_nothing_in_a_file_is_executed(tmp_path):
         checkpoint.load(tmp_path, 3, 0)
 
 
-def test_what_is_about_to_be_written_again_is_removed_first(tmp_path):
+def test_an_old_generation_is_removed_before_it_is_written_again(tmp_path):
     """Damaged or half done generations of an earlier sitting must neither count later nor push out good ones."""
     for step in (3, 6):
         put(tmp_path, step)
@@ -180,7 +180,7 @@ def test_a_disk_that_is_full_is_left_as_it_was(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_killed_writers_left_is_removed_when_the_run_starts_again(tmp_path):
+def test_files_of_killed_writers_are_removed_when_the_run_starts_again(tmp_path):
     left = [tmp_path / ".metrics.jsonl.17.tmp", tmp_path / "checkpoints/step-00000003/.worker-0.pt.17.tmp"]
     kept = [
         tmp_path / "config.yaml",
@@ -197,7 +197,7 @@ def test_what_killed_writers_left_is_removed_when_the_run_starts_again(tmp_path)
     assert not any(file.exists() for file in left) and all(file.exists() for file in kept)
 
 
-def test_what_a_killed_peer_left_of_a_payload_is_removed(tmp_path):
+def test_payload_files_of_a_killed_peer_are_removed(tmp_path):
     folder = Folder(tmp_path / "rounds")
     asyncio.run(folder.write("whole", b"x"))
     (tmp_path / "rounds/.begun").write_bytes(b"half")

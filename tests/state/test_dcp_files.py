@@ -64,7 +64,7 @@ def same(one, other):
     return one["lr"] == other["lr"] and one["groups"] == other["groups"]
 
 
-def test_what_is_written_comes_back_and_the_pickle_is_not_read(tmp_path):
+def test_a_written_checkpoint_is_read_back_without_its_pickle(tmp_path):
     save(tmp_path)
     (tmp_path / ".metadata").write_bytes(pickle.dumps(Runs(tmp_path / "ran")))
     assert same(load(tmp_path), state()) and not (tmp_path / "ran").exists()

@@ -64,7 +64,7 @@ def test_whenever_the_power_goes_there_is_as_much_memory_as_the_identity_asks_fo
         assert HardStateFile(kept, own="000-a").read(run="r") == memory
 
 
-def test_what_a_folder_says_is_safe_is_found(cut: PowerCut, tmp_path: Path) -> None:
+def test_a_file_that_a_folder_reports_as_safe_is_found(cut: PowerCut, tmp_path: Path) -> None:
     asyncio.run(Folder(tmp_path / "disk/a/b/c").write("x", b"content"))
     assert (cut.restore(tmp_path / "found") / "a/b/c/x").read_bytes() == b"content"
 

@@ -67,7 +67,7 @@ def test_a_write_to_a_full_disk_ends_when_there_is_room_and_leaves_no_scrap(tmp_
     assert (tmp_path / "x").read_bytes() == b"content" and [file.name for file in tmp_path.iterdir()] == ["x"]
 
 
-def test_what_was_written_of_a_content_makes_room_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partly_written_file_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
 
     def sync(descriptor: int) -> None:
@@ -184,7 +184,7 @@ def test_a_peer_is_not_taken_for_gone_because_this_one_has_no_files() -> None:
     run(scene())
 
 
-def test_whom_others_name_by_no_peer_id_cannot_be_reached() -> None:
+def test_a_peer_named_by_an_invalid_id_is_unreachable() -> None:
     async def scene() -> None:
         for name in ("0", "l", "x" * 128, "a_b"):
             with pytest.raises(Unreachable):

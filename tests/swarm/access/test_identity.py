@@ -63,7 +63,7 @@ def test_a_key_that_others_may_read_is_refused_and_it_is_said_what_to_type(tmp_p
 
 
 @pytest.mark.parametrize("damage", [lambda key: key[:67], lambda key: key + b"\0", lambda key: b"x" + key[1:], bytes])
-def test_what_is_no_identity_is_not_guessed_at(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_identity_file_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     path = ensure_identity(tmp_path / "identity")
     path.write_bytes(damage(path.read_bytes()) if damage is not bytes else b"")
     with pytest.raises(UserError, match="holds no Ed25519 identity: remove it"):

@@ -118,7 +118,9 @@ def test_without_the_rule_a_round_is_decided_twice(seed: int) -> None:
 
 @pytest.mark.parametrize("listed", [True, False], ids=["with a list", "open"])
 @pytest.mark.parametrize("seed", range(3))
-def test_who_lost_its_memory_does_not_come_back_as_the_peer_that_voted(seed: int, listed: bool, tmp_path: Path) -> None:
+def test_a_peer_that_lost_its_hard_state_does_not_return_as_the_peer_that_voted(
+    seed: int, listed: bool, tmp_path: Path
+) -> None:
     world, old, rest = scene(seed)
     path = voter(tmp_path, world.peers[VOTER].disk)
     before = Signatures.of(path).peer_id
@@ -188,14 +190,14 @@ def test_in_an_open_run_it_gets_another_key_and_the_old_one_is_kept(damage: str,
     assert fit_to_vote(path, Folder, listed=False, tell=pytest.fail) == path
 
 
-def test_who_has_never_voted_may_lose_everything(tmp_path: Path) -> None:
+def test_a_peer_that_never_voted_may_lose_its_hard_state(tmp_path: Path) -> None:
     path = ensure_identity(tmp_path / "identity.key")
     Life.begin(path)
     assert fit_to_vote(path, Folder, listed=True, tell=pytest.fail) == path
     assert not folder_of(path).exists()
 
 
-def test_of_a_file_of_an_earlier_version_it_is_said_that_nothing_is_known(tmp_path: Path) -> None:
+def test_a_file_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
     path, said = ensure_identity(tmp_path / "identity.key"), list[str]()
     path.write_bytes(path.read_bytes()[:68])
     assert fit_to_vote(path, Folder, listed=True, tell=said.append) == path

@@ -46,7 +46,7 @@ def test_it_tells_whose_bucket_lacks_and_its_rate() -> None:
     assert own.per_s("s1") == EACH.per_s and own.per_s(EVERYBODY) == STRANGERS.per_s
 
 
-def test_what_is_charged_afterwards_is_refilled_before_anything_is_granted() -> None:
+def test_a_charge_is_refilled_before_anything_is_granted() -> None:
     clock = Clock()
     own = budget(clock)
     own.charge("s1", 25)
@@ -86,7 +86,7 @@ def test_whoever_asks_for_whatever_gets_at_most_the_burst_and_the_rate(asked: li
 
 
 @pytest.mark.parametrize("remote", ["m", "s"])
-def test_what_is_larger_than_a_burst_is_never_granted(remote: str) -> None:
+def test_an_amount_larger_than_the_burst_is_never_granted(remote: str) -> None:
     clock = Clock()
     own = budget(clock)
     for clock.now_s in (0.0, 100.0, 1e6):

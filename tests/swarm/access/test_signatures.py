@@ -25,7 +25,7 @@ def own() -> Signatures:
 SAID = ("offer", "run/1", 7, "000-a", b"\1\2")
 
 
-def test_what_was_signed_is_right_and_nothing_else() -> None:
+def test_only_signed_content_verifies() -> None:
     one, other = own(), Signatures(Ed25519PrivateKey.from_private_bytes(b"\1" * 32))
     signature = one.sign(*SAID)
     assert len(signature) == SIGNATURE_BYTES and one.sign(*SAID) == signature

@@ -41,7 +41,7 @@ def two_payloads(liar: Liar, swarm: Swarm) -> Said:
     return says
 
 
-def test_who_seals_two_payloads_for_a_round_is_expelled_by_all() -> None:
+def test_a_peer_that_signs_two_payloads_of_a_round_is_expelled_by_all() -> None:
     async def scene() -> None:
         swarm, liar = await swarm_with_liar(two_payloads)
         await swarm.until(HONEST, 8)
@@ -81,7 +81,7 @@ async def until_it_leads(swarm: Swarm) -> HardState:
     raise AssertionError("it never leads")
 
 
-def test_who_proposes_two_commits_in_a_view_is_expelled_by_all() -> None:
+def test_a_leader_that_proposes_two_commits_in_a_view_is_expelled_by_all() -> None:
     async def scene() -> None:
         swarm, liar = await swarm_with_liar(lambda liar, swarm: lambda number: None)
         memory = await until_it_leads(swarm)

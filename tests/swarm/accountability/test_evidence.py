@@ -85,7 +85,7 @@ def test_the_seal_of_a_payload_is_the_statement_that_counts() -> None:
 
 
 @pytest.mark.parametrize(("one", "other", "why"), LIES)
-def test_what_was_signed_for_something_else_proves_nothing(one: Statement, other: Statement, why: str) -> None:
+def test_a_signature_of_another_kind_proves_nothing(one: Statement, other: Statement, why: str) -> None:
     evidence = evidence_of(one, other)
     elsewhere = sign(NAME, evidence.second.statement, sitting="r/another")
     by_another = sign("001-b", evidence.second.statement)
@@ -125,7 +125,7 @@ def lived(name: str, sitting: str, events: list[tuple[Any, ...]]) -> Honest:
 
 @settings(max_examples=200, deadline=None)
 @given(EVENTS)
-def test_what_an_honest_peer_says_in_a_life_with_crashes_never_contradicts_itself(
+def test_an_honest_peer_never_contradicts_itself_across_crashes(
     events: list[tuple[Any, ...]],
 ) -> None:
     peer, watch = lived(NAME, SITTING, events), EquivocationWatch(SITTING)
@@ -195,7 +195,7 @@ def test_nobody_can_frame_an_honest_peer(data: st.DataObject, events: list[Any],
         (("second", 0), ["payload", 3, X, 2, "text"]),
     ],
 )
-def test_what_is_no_evidence_is_refused(path: tuple[Any, ...], value: Any) -> None:
+def test_malformed_evidence_is_refused(path: tuple[Any, ...], value: Any) -> None:
     found = msgpack.unpackb(msgpack.packb(evidence_of(LIES[1][0], LIES[1][1]).to_map()))
     Evidence.from_map(found)
     place = found

@@ -77,7 +77,7 @@ def test_evidence_that_proves_nothing_expels_nobody() -> None:
     run(scene())
 
 
-def test_what_was_lifted_is_not_brought_up_again_but_what_is_new_is() -> None:
+def test_lifted_evidence_does_not_convict_again_but_new_evidence_does() -> None:
     async def scene() -> None:
         disk = MemoryDisk()
         assert await expelled_of(disk).convict(two_accepts(LIAR, number=10))
@@ -231,7 +231,7 @@ def test_new_evidence_is_told_to_all_and_everybody_checks_it() -> None:
     run(scene())
 
 
-def test_who_was_away_asks_for_what_the_others_have() -> None:
+def test_a_peer_that_was_away_asks_for_the_evidence_of_the_others() -> None:
     async def scene() -> None:
         network = MemoryNetwork(delay_s=(0.01, 0.1))
         made = await members("ab", network=network, known="abcd")
@@ -246,7 +246,7 @@ def test_who_was_away_asks_for_what_the_others_have() -> None:
     run(scene())
 
 
-def test_who_accuses_falsely_is_noted_and_checked_once() -> None:
+def test_a_false_accuser_is_noted_and_checked_once() -> None:
     async def scene() -> None:
         made = await members("abcd")
         checks, signatures = [], made["a"].link.trust.signatures
@@ -293,7 +293,7 @@ def test_an_expelled_peer_is_turned_away_and_not_asked() -> None:
     run(scene())
 
 
-def test_who_is_itself_accused_is_told_when_it_is_true() -> None:
+def test_an_accused_peer_is_told_if_the_accusation_is_true() -> None:
     async def scene() -> None:
         made = await members("abcd")
         await made["a"].tell("d", replace(two_accepts("001-b"), peer=LIAR).to_map())

@@ -76,12 +76,12 @@ def liars(one: CommitCertificate, other: CommitCertificate) -> set[str]:
 X, Y = commit("X"), commit("Y")
 
 
-def test_who_accepted_both_in_one_view_is_named() -> None:
+def test_peers_that_accepted_both_commits_in_one_view_are_named() -> None:
     assert liars(decided(X, "abc"), decided(Y, "cde")) == {"002-c"}
     assert liars(decided(X, "abcd"), decided(Y, "bcde")) == {"001-b", "002-c", "003-d"}
 
 
-def test_who_promised_without_telling_what_it_had_accepted_is_named() -> None:
+def test_a_promise_that_hides_an_accepted_proposal_is_named() -> None:
     first = decided(X, "abc")
     later = commit("Y", view=1)
     assert liars(first, decided(later, "cde", view=1, promised={"c": None, "d": None, "e": None})) == {"002-c"}
@@ -230,7 +230,7 @@ async def take_over(swarm: Swarm, letter: str, donor: str) -> None:
     node.training = asyncio.create_task(node.train(number + 1))
 
 
-def test_who_goes_over_offers_what_it_has_sealed_already() -> None:
+def test_a_peer_that_changes_the_chain_offers_the_payload_it_has_signed() -> None:
     """It seals no other payload for a round, so the rounds that it has left would be without one of it."""
 
     async def scene() -> None:
@@ -245,7 +245,7 @@ def test_who_goes_over_offers_what_it_has_sealed_already() -> None:
     run(scene())
 
 
-def test_what_was_said_on_a_board_and_taken_back_is_said_anew_to_whoever_waits() -> None:
+def test_a_message_that_was_withdrawn_and_posted_again_reaches_those_that_wait() -> None:
     async def scene() -> None:
         board: Mailbox[str] = Mailbox(keep=8)
         for number in (3, 4):

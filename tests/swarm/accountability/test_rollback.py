@@ -19,7 +19,7 @@ from tests.support.swarm.virtual_clock import now_s, run
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_who_is_started_from_a_snapshot_of_its_last_life_votes_no_more(seed: int) -> None:
+def test_a_peer_started_from_an_old_snapshot_votes_no_more(seed: int) -> None:
     """Nothing was started in between, so its counts are those of the snapshot; the others go on, and expel nobody."""
 
     async def scene() -> None:
@@ -46,7 +46,7 @@ def test_who_is_started_from_a_snapshot_of_its_last_life_votes_no_more(seed: int
 
 
 @pytest.mark.parametrize("letter", "abc")
-def test_who_comes_back_with_all_that_it_has_saved_goes_on(letter: str) -> None:
+def test_a_peer_that_returns_with_its_saved_state_continues(letter: str) -> None:
     async def scene() -> None:
         swarm = await Swarm("abc", seed=2).start()
         for rounds in (2, 4, 6):

@@ -168,7 +168,7 @@ def test_a_newcomer_counts_by_its_own_request_for_this_round_alone() -> None:
     assert voted(machine, commit)
 
 
-def test_who_may_not_take_part_is_not_voted_for_and_followed_once_decided() -> None:
+def test_a_peer_outside_the_list_gets_no_vote_but_a_decided_commit_with_it_is_followed() -> None:
     machine = four(allowed=lambda name: name != "004-e")
     memory, counted = machine.memory, [*FOUR, "004-e"]
     hold_all(machine, *counted)
@@ -406,7 +406,7 @@ def test_a_later_proposal_is_accepted_only_with_the_promises_that_justify_it(
     assert voted(machine, own) and machine.view == 1, "the promises prove the view as well"
 
 
-def test_what_was_proposed_before_is_proposed_again_with_all_that_justified_it() -> None:
+def test_an_earlier_proposal_is_proposed_again_with_its_justification() -> None:
     machine = four()
     memory = machine.memory
     hold_all(machine, *FOUR)
@@ -494,7 +494,9 @@ HIDES: list[tuple[str, tuple[int, bytes] | None, bool]] = [
 
 
 @pytest.mark.parametrize(("told", "guilty"), [one[1:] for one in HIDES], ids=[one[0] for one in HIDES])
-def test_who_hides_what_it_accepted_is_convicted_and_nobody_else(told: tuple[int, bytes] | None, guilty: bool) -> None:
+def test_only_a_peer_that_hides_its_accepted_proposal_is_convicted(
+    told: tuple[int, bytes] | None, guilty: bool
+) -> None:
     commit = Commit(0, bytes(32), 3, (Participant("a", bytes(32), 1),), ("a", "b"))
     link = ChainLink(3, (pledge_of("b", commit, 3, told),), bytes(64))
     accept = statements.accept(0, bytes(32), 1, b"x" * 32)
@@ -623,7 +625,7 @@ def test_a_log_that_is_no_chain_moves_nobody_and_takes_no_vote_away() -> None:
     assert machine.memory.head == better.commit and machine.memory.accepted is None
 
 
-def test_who_has_left_a_chain_stays_away_whatever_view_its_commit_was_decided_in() -> None:
+def test_a_peer_that_left_a_chain_never_returns_to_it() -> None:
     """One commit has certificates of several views: which chain is better does not go by them."""
     (first,), (other,) = chain(START, "abe", 1), chain(START, "cde", 1)
     low, high = sorted((first, other), key=lambda one: one.commit.digest)

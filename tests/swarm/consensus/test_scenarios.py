@@ -90,7 +90,7 @@ def test_all_in_one_proposal_and_everybody_applies_it() -> None:
     assert world["b"].memory.head.parent == commit.digest
 
 
-def test_what_is_said_is_saved_first() -> None:
+def test_votes_are_saved_before_they_are_sent() -> None:
     world = trio()
     leader, follower, _ = roles(world)
     for peer in TRIO[:2]:
@@ -148,7 +148,7 @@ def test_a_single_peer_commits_what_it_holds() -> None:
     assert world["a"].number == 2 and not world.network
 
 
-def test_who_is_late_stays_out_and_takes_part_in_the_next() -> None:
+def test_a_late_peer_misses_the_round_and_takes_part_in_the_next() -> None:
     world = trio(closing=GatherPolicy(min_peers=2, min_fraction=0.6))
     leader, on_time, late = roles(world)
     for peer in (leader, on_time):
@@ -234,7 +234,7 @@ def test_a_dead_leader_is_followed_by_the_next_view() -> None:
     assert {one.peer for one in world[others[0]].memory.head.participants} == set(others)
 
 
-def test_what_a_majority_may_have_accepted_is_proposed_again_unchanged() -> None:
+def test_a_proposal_that_a_majority_may_have_accepted_is_proposed_again_unchanged() -> None:
     world = trio()
     dead, follower, third = roles(world)
     everybody_has_everything(world)
@@ -295,7 +295,7 @@ def test_without_a_majority_the_swarm_waits_and_says_so() -> None:
         assert world[alone].number == world[alone].view == 0
 
 
-def test_who_missed_a_round_hears_of_it_and_gets_the_commits() -> None:
+def test_a_peer_that_missed_a_round_gets_the_commits() -> None:
     world = trio()
     leader, _, late = roles(world)
     everybody_has_everything(world)
@@ -334,7 +334,7 @@ def test_a_log_that_does_not_reach_back_means_the_state_is_downloaded() -> None:
     assert world["c"].number == world["a"].number and world["c"].skip_to(world["a"].memory.log[-1]) == []
 
 
-def test_who_is_absent_leaves_who_asks_enters() -> None:
+def test_absent_peers_leave_the_roster_and_peers_that_ask_enter_it() -> None:
     world = trio(closing=GatherPolicy(min_peers=2, min_fraction=0.6), outsiders=("d",), absent_rounds=2)
     world.crash("c")
     rosters = []
@@ -587,7 +587,7 @@ def test_too_large_a_payload_is_refused_proposed_decided_and_promised() -> None:
     assert (small.number, small.view, small.memory.accepted) == (0, 0, None)
 
 
-def test_what_is_foreign_is_refused_by_name() -> None:
+def test_messages_of_another_chain_are_refused_by_name() -> None:
     world = trio(outsiders=("d",))
     leader, follower, third = roles(world)
     everybody_has_everything(world)

@@ -173,7 +173,7 @@ def test_one_initial_peer_that_answers_as_it_should_is_enough(
     run(scene())
 
 
-def test_what_the_search_of_a_new_node_raises_is_read() -> None:
+def test_errors_in_the_search_of_a_new_node_are_retrieved() -> None:
     """Nobody waits for the rest of it; asyncio would tell of an exception that was never retrieved."""
 
     async def scene() -> None:

@@ -99,7 +99,7 @@ def test_a_stranger_is_no_candidate_whoever_names_it() -> None:
     asyncio.run(act())
 
 
-def test_what_an_answer_names_as_near_is_bounded_and_well_formed() -> None:
+def test_nearest_nodes_in_an_answer_are_bounded_and_well_formed() -> None:
     async def act() -> None:
         wire = Wire()
         node = await wire.node(trust(A))

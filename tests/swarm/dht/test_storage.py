@@ -53,7 +53,7 @@ def test_a_small_swarm_notices_nothing() -> None:
     assert at.store(KEY, b"", time.time() + 70, subkey="a") and "a" in owners(at), "a tombstone, as nodes store it"
 
 
-def test_what_a_search_of_the_node_itself_writes_into_the_key_is_bounded_as_well() -> None:
+def test_records_that_a_search_of_the_node_itself_caches_are_bounded_as_well() -> None:
     """hivemind merges what other nodes tell into the dictionary that lies here."""
     at = shelf()
     put(at, "a")

@@ -147,7 +147,7 @@ def test_the_only_one_that_knows_more_is_waited_for_however_slow_it_is() -> None
     scene(work)
 
 
-def test_who_says_that_it_is_ahead_and_is_not_causes_few_requests_and_delays_nothing() -> None:
+def test_a_peer_that_falsely_claims_to_be_ahead_causes_few_requests_and_no_delay() -> None:
     async def work(it: Scene) -> None:
         for _ in range(400):
             it.at.catch_up("004-e")
@@ -164,7 +164,7 @@ def test_who_says_that_it_is_ahead_and_is_not_causes_few_requests_and_delays_not
     scene(work)
 
 
-def test_who_is_ahead_alone_is_asked_alone_and_again_at_once() -> None:
+def test_a_peer_that_is_ahead_alone_is_asked_alone_and_again_at_once() -> None:
     async def work(it: Scene) -> None:
         for upto in range(1, 20):
             it.others["003-d"].upto = upto
@@ -209,7 +209,7 @@ def test_a_next_commit_that_follows_the_head_is_compared_with_nothing(forged: bo
     scene(work)
 
 
-def test_what_was_told_of_an_older_head_outruns_nobody() -> None:
+def test_an_answer_about_an_older_head_makes_no_peer_fall_behind() -> None:
     """The first that is asked keeps the answer of all the others waiting; meanwhile the commits come another way."""
 
     async def work(it: Scene) -> None:

@@ -53,7 +53,7 @@ def test_however_many_senders_there_are_what_waits_is_bounded_and_the_fullest_lo
     assert not queue._of_senders and not queue._bytes and not queue.put_from("liar 0", 1, MOST_BYTES)
 
 
-def test_who_waits_gets_the_next_event() -> None:
+def test_a_waiting_reader_gets_the_next_event() -> None:
     async def scene() -> None:
         queue: EventQueue[str] = EventQueue()
         waiting = asyncio.create_task(queue.get())

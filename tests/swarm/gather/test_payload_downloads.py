@@ -55,7 +55,7 @@ class Peer:
         return set(self.bulk.wanted)
 
 
-def test_what_only_a_left_view_wanted_is_fetched_for_one_more_view(tmp_path: Path) -> None:
+def test_a_payload_wanted_by_a_past_view_alone_is_fetched_for_one_more_view(tmp_path: Path) -> None:
     async def scene() -> None:
         peer = Peer(tmp_path)
         await peer.start(ONE, "000-a", proposed=True)
@@ -67,7 +67,7 @@ def test_what_only_a_left_view_wanted_is_fetched_for_one_more_view(tmp_path: Pat
     asyncio.run(scene())
 
 
-def test_what_the_next_view_wants_too_goes_on_and_one_more_holder_is_asked(tmp_path: Path) -> None:
+def test_a_download_wanted_by_the_next_view_too_continues_with_one_more_holder(tmp_path: Path) -> None:
     async def scene() -> None:
         peer = Peer(tmp_path)
         await peer.start(ONE, "000-a", proposed=True)
@@ -79,7 +79,7 @@ def test_what_the_next_view_wants_too_goes_on_and_one_more_holder_is_asked(tmp_p
     asyncio.run(scene())
 
 
-def test_what_its_owner_offers_or_the_round_came_to_outlives_views(tmp_path: Path) -> None:
+def test_a_download_offered_by_its_owner_or_committed_outlives_views(tmp_path: Path) -> None:
     async def scene() -> None:
         peer = Peer(tmp_path)
         for one, why in ((ONE, {}), (OTHER, {"decided": True})):
@@ -92,7 +92,7 @@ def test_what_its_owner_offers_or_the_round_came_to_outlives_views(tmp_path: Pat
     asyncio.run(scene())
 
 
-def test_what_was_proposed_and_is_decided_goes_on_from_where_it_is(tmp_path: Path) -> None:
+def test_a_download_of_a_proposal_continues_when_it_is_decided(tmp_path: Path) -> None:
     async def scene() -> None:
         peer = Peer(tmp_path)
         for one in (ONE, OTHER):
@@ -105,7 +105,7 @@ def test_what_was_proposed_and_is_decided_goes_on_from_where_it_is(tmp_path: Pat
     asyncio.run(scene())
 
 
-def test_what_was_dropped_can_be_started_again_at_once(tmp_path: Path) -> None:
+def test_a_dropped_download_can_be_started_again_at_once(tmp_path: Path) -> None:
     async def scene() -> None:
         peer = Peer(tmp_path)
         await peer.start(ONE, "000-a")

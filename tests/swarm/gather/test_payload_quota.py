@@ -76,7 +76,7 @@ def test_a_liar_fills_no_disk_with_new_payloads_of_one_round(tmp_path: Path, at_
     asyncio.run(scene())
 
 
-def test_what_a_majority_chose_is_taken_all_the_same(tmp_path: Path) -> None:
+def test_a_payload_that_a_majority_chose_is_taken_beyond_the_quota(tmp_path: Path) -> None:
     async def scene() -> None:
         peer = Peer(tmp_path)
         payloads = [peer.offered.sign(bytes([index]) * 100) for index in range(PAYLOADS_KEPT + 1)]

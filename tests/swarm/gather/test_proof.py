@@ -73,7 +73,7 @@ def test_one_ballot_of_a_later_round_and_an_answer_that_proves_nothing_change_no
     run(scene())
 
 
-def test_who_is_parted_from_all_but_a_liar_waits() -> None:
+def test_a_peer_that_reaches_only_a_liar_waits() -> None:
     async def scene() -> None:
         swarm, liar = await swarm_with_liar(lambda liar, swarm: lambda number: None, absent_rounds=8)
         await lead_astray(liar)
@@ -89,7 +89,7 @@ def test_who_is_parted_from_all_but_a_liar_waits() -> None:
     run(scene())
 
 
-def test_who_was_away_for_long_anchors_on_the_roster_that_it_last_knew() -> None:
+def test_a_peer_that_was_away_for_long_starts_from_the_roster_that_it_last_knew() -> None:
     """It is outrun, which a, b and c prove; then the liar alone answers it for a while."""
 
     async def scene() -> None:
@@ -247,7 +247,7 @@ def test_where_most_say_that_they_are_past_it_no_signature_is_looked_at() -> Non
     assert ahead(3, {"b": [later], "c": [later]}, notary, voters=voters) == {"b", "c"} and not notary.looked_at
 
 
-def test_of_forged_requests_to_be_counted_one_is_looked_at() -> None:
+def test_one_of_many_forged_join_requests_is_checked() -> None:
     learners = sorted(f"{index:03d}-x{index}" for index in range(MAX_PEERS - 1))
     memory = HardState.first(run=SITTING, peer="000-a", roster=["000-a"])
     participants = tuple(Participant.of(peer, b"p") for peer in sorted(["000-a", *learners]))

@@ -48,7 +48,7 @@ def test_a_round_is_judged_once_and_good_payloads_take_strikes_back() -> None:
     assert waits(penalties, 20) == 2, "forgotten"
 
 
-def test_what_was_held_and_turns_out_useless_is_a_strike_all_the_same() -> None:
+def test_a_held_payload_that_turns_out_useless_counts_as_a_strike() -> None:
     penalties = ReadmissionBackoff()
     for number in range(4):
         penalties.good("d", number)

@@ -10,7 +10,7 @@ from outerloop.swarm.storage import Folder
 from outerloop.swarm.transfer.signed_payload import SEAL_BYTES, unsealed
 
 
-def test_what_is_held_is_found_again_after_a_crash(tmp_path: Path) -> None:
+def test_stored_payloads_are_found_again_after_a_crash(tmp_path: Path) -> None:
     store = RoundStore(Folder(tmp_path / "rounds"))
     ours, theirs, empty = (Participant.of(peer, blob) for peer, blob in [("a", b"ours"), ("b", b"theirs"), ("c", b"")])
     for number, one, blob in [(3, ours, b"ours"), (3, theirs, b"theirs"), (4, ours, b"ours"), (4, empty, b"")]:
@@ -45,7 +45,7 @@ def test_a_damaged_payload_is_not_held(tmp_path: Path) -> None:
         file.write_bytes(b"contemt")
 
 
-def test_what_is_being_given_away_outlives_its_time(tmp_path: Path) -> None:
+def test_a_payload_that_is_being_uploaded_outlives_its_time(tmp_path: Path) -> None:
     store, one = RoundStore(Folder(tmp_path)), Participant.of("a", b"content")
     asyncio.run(store.put(3, one, b"content"))
     content = store.get(one.digest)
@@ -62,7 +62,7 @@ def test_the_newest_round_lies_in_memory_until_it_is_landed(tmp_path: Path) -> N
     assert store.take(4, new) is contents[1] and bytes(store.take(4, new)) == b"new", "given away, and still on disk"
 
 
-def test_what_is_landed_is_the_bytes_that_came_or_a_copy(tmp_path: Path) -> None:
+def test_the_landed_bytes_are_the_received_ones_or_a_copy(tmp_path: Path) -> None:
     content, file = bytes(SEAL_BYTES) + b"payload", tmp_path / "content"
     file.write_bytes(content)
     mapped = Folder(tmp_path).read(file.name)

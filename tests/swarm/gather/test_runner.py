@@ -52,7 +52,7 @@ def test_a_dead_peer_costs_a_view_at_most_and_then_nothing(who: str) -> None:
     run(scene())
 
 
-def test_who_dies_while_the_others_give_it_grace_costs_no_more_of_it() -> None:
+def test_a_peer_that_dies_during_its_grace_costs_no_more_of_it() -> None:
     async def scene() -> None:
         swarm = await Swarm("abcd", inner_s={"d": INNER_S + 2}, grace_s=60.0).start()
         await swarm.until("abcd", 1)
@@ -66,7 +66,7 @@ def test_who_dies_while_the_others_give_it_grace_costs_no_more_of_it() -> None:
     run(scene())
 
 
-def test_who_was_out_of_reach_for_a_moment_has_its_grace_again() -> None:
+def test_a_peer_that_was_unreachable_for_a_moment_has_its_grace_again() -> None:
     """A second of a broken link before anybody has a payload, and then two seconds later than the others."""
 
     async def scene() -> None:
@@ -99,7 +99,7 @@ def test_a_frozen_peer_is_left_out_and_catches_up() -> None:
     run(scene())
 
 
-def test_who_is_a_little_slower_is_waited_for_and_who_is_much_slower_is_not() -> None:
+def test_a_slightly_slower_peer_is_waited_for_and_a_much_slower_one_is_not() -> None:
     async def scene() -> None:
         swarm = await Swarm("abcd", inner_s={"c": INNER_S + 2, "d": 2.5 * INNER_S}).start()
         await swarm.until("abcd", 8)
@@ -177,7 +177,7 @@ def test_all_restart_and_go_on_where_they_were() -> None:
     run(scene())
 
 
-def test_who_missed_more_than_the_log_holds_is_told_so() -> None:
+def test_a_peer_that_missed_more_than_the_log_holds_is_told_so() -> None:
     async def scene() -> None:
         swarm = await Swarm("abcd").start()
         await swarm.until("abcd", 1)
@@ -191,7 +191,7 @@ def test_who_missed_more_than_the_log_holds_is_told_so() -> None:
     run(scene())
 
 
-def test_who_knows_a_commit_whose_payloads_nobody_keeps_any_more_is_told_so() -> None:
+def test_a_peer_with_a_commit_whose_payloads_are_gone_is_told_so() -> None:
     async def scene() -> None:
         swarm = await Swarm("abcd").start()
         await swarm.until("abcd", 1)

@@ -64,7 +64,7 @@ def test_all_meet_whenever_they_come(size: int) -> None:
 
 @pytest.mark.parametrize("dead", [0, 1, 3])
 @pytest.mark.parametrize("how", ["kill", "freeze"])
-def test_who_is_dead_or_frozen_is_left_out_and_the_others_have_the_same(how: str, dead: int) -> None:
+def test_a_dead_or_frozen_peer_is_left_out_and_the_others_have_the_same_shares(how: str, dead: int) -> None:
     async def scene() -> None:
         network = MemoryNetwork(delay_s=(0.01, 0.1))
         members = await gather(network, 4)
@@ -94,7 +94,7 @@ def test_one_that_dies_in_the_middle_leaves_the_others_with_the_same(after_s: fl
     run(scene())
 
 
-def test_who_comes_too_late_gets_what_the_others_brought() -> None:
+def test_a_peer_that_comes_too_late_gets_the_shares_of_the_others() -> None:
     async def scene() -> None:
         members = await gather(MemoryNetwork(delay_s=(0.01, 0.1)), 3, wait_s=50.0)
         met = await asyncio.gather(

@@ -222,7 +222,7 @@ def test_nothing_is_kept_of_assemblies_that_this_peer_has_not_come_to() -> None:
     run(scene())
 
 
-def test_who_asks_for_ever_keeps_nobody_for_longer_than_a_wait() -> None:
+def test_a_peer_that_asks_forever_delays_the_others_by_one_wait_at_most() -> None:
     async def scene() -> None:
         one, other = await gather(MemoryNetwork(), 2, wait_s=50.0)
         await lie(other, nobody)

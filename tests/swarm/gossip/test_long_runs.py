@@ -79,7 +79,7 @@ def test_in_a_bad_network_hardly_a_pair_is_one_sided_and_each_is_counted() -> No
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_who_is_cut_off_in_the_middle_of_pairs_again_and_again_counts_every_one_sided_one(seed: int) -> None:
+def test_a_peer_cut_off_in_the_middle_of_many_pairs_counts_every_one_sided_pair(seed: int) -> None:
     """Messages take seconds, so pairs take long; two that are in one cannot reach each other for 150 s."""
 
     async def scene() -> tuple[int, int]:

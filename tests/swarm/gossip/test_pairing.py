@@ -40,7 +40,7 @@ def test_it_proposes_to_ready_peers_only_and_to_one_at_a_time() -> None:
     assert one.turn() is None
 
 
-def test_who_is_not_in_the_pool_accepts_nobody() -> None:
+def test_a_peer_outside_the_pool_accepts_no_proposal() -> None:
     assert not machine().asked("a", FIRST)
     one = ready()
     one.leave()
@@ -54,7 +54,7 @@ def test_the_first_who_asks_is_accepted_and_the_next_is_not() -> None:
     assert one.turn() is None
 
 
-def test_of_crossed_proposals_the_smaller_ids_stands() -> None:
+def test_of_crossed_proposals_the_one_of_the_smaller_id_stands() -> None:
     small, large = ready("a", "b"), ready("b", "a")
     small.heard("b", FIRST)
     large.heard("a", FIRST)
@@ -74,7 +74,7 @@ def test_an_answer_that_comes_too_late_is_refused() -> None:
     assert not one.agreed("c")
 
 
-def test_who_is_gone_is_asked_again_only_after_a_new_notice() -> None:
+def test_a_peer_that_has_gone_is_asked_again_only_after_a_new_notice() -> None:
     one = ready()
     one.heard("c", FIRST)
     assert one.turn() == ProposePair("c")
@@ -116,7 +116,7 @@ def test_the_last_partners_are_left_out_but_never_more_than_half(around: int, le
     assert partners.preferred(others, around=around) == others[: 63 - left_out]
 
 
-def test_of_two_that_are_left_each_is_good_enough_for_the_other() -> None:
+def test_the_last_two_peers_pair_with_each_other() -> None:
     one = ready("b", "acde")
     for peer in "acde":
         one.heard(peer, None)

@@ -35,7 +35,7 @@ def test_the_newest_that_all_hold_with_one_hash() -> None:
 
 
 @pytest.mark.parametrize("lie", [{}, {7: "l"}, {1 << 40: "l"}, {40: "l", 30: "l"}, ANY, None])
-def test_who_holds_something_else_than_more_than_half_does_not_stop_them(lie: Any) -> None:
+def test_a_minority_with_other_checkpoints_does_not_stop_the_majority(lie: Any) -> None:
     honest = {"a": {40: "x", 30: "w"}, "b": {40: "x", 30: "w"}, "c": {40: "x", 30: "w"}}
     told_here = honest | ({} if lie is None else {"d": lie})
     assert common(told_here, members=4) == (40, "x")
@@ -68,7 +68,7 @@ def test_none_in_common_names_who_holds_what_and_what_to_type() -> None:
     "value", [None, "all", {}, 5, [[1]], [["1", "x"]], [[1, b"x"]], [[-1, "x"]], [[True, "x"]], [[1, "x" * 17]],
               [[1, "\x1b"]], [[n, "x"] for n in range(MOST_HELD + 1)]]
 )  # fmt: skip
-def test_what_is_no_list_of_checkpoints_is_not_known(value: Any) -> None:
+def test_a_malformed_list_of_checkpoints_is_ignored(value: Any) -> None:
     assert parsed(msgpack.packb(value)) is None and parsed(b"\xc1") is None
     assert parsed(told({3: "x", 1: ""})) == {3: "x", 1: ""} and parsed(told(ANY)) == ANY and parsed(told({})) == {}
     assert len(told({(1 << 40) - step: "x" * 16 for step in range(MOST_HELD)})) <= MOST_BYTES

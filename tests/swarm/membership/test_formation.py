@@ -146,7 +146,7 @@ def test_a_peer_has_the_name_under_which_it_came_first() -> None:
     run(scene())
 
 
-def test_who_has_gone_makes_room_and_who_is_there_stays() -> None:
+def test_a_late_joiner_that_has_gone_is_forgotten_and_a_present_one_is_kept() -> None:
     async def scene() -> None:
         there = {"own", "stays"}
 
@@ -239,7 +239,7 @@ def test_the_sitting_is_named_by_all_of_the_hash() -> None:
 # who is in
 
 
-def test_of_those_that_joined_at_one_time_the_first_ids_are_in() -> None:
+def test_of_peers_that_joined_at_the_same_time_the_first_ids_are_members() -> None:
     async def scene() -> None:
         machines = Machines()
         trio = [await machines.start(name, joined=5.0, peers=2) for name in ("002-a", "001-b", "000-c")]

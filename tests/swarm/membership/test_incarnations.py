@@ -290,7 +290,7 @@ def test_two_that_different_peers_have_met_first_both_stop(tmp_path: Path) -> No
     scene(play, tmp_path)
 
 
-def test_what_never_votes_is_noticed_within_two_refreshes(tmp_path: Path) -> None:
+def test_a_copy_that_never_votes_is_noticed_within_two_refreshes(tmp_path: Path) -> None:
     """Gossip has no ballots: each process goes on to introduce itself to one member after the other."""
 
     async def play(machines: Machines) -> None:
@@ -386,7 +386,7 @@ def test_nobody_is_displaced_by_what_its_peer_did_not_sign(tmp_path: Path) -> No
     scene(play, tmp_path)
 
 
-def test_what_is_kept_of_others_is_bounded(tmp_path: Path) -> None:
+def test_memory_for_other_processes_is_bounded(tmp_path: Path) -> None:
     async def play(machines: Machines) -> None:
         [a, *_] = await three(machines)
         own = a.own

@@ -57,7 +57,7 @@ def take_part(twin: SwarmGather) -> None:
     twin.start(b"twin", Round(1)).wait(LIMIT_S)
 
 
-def test_who_crashed_is_back_at_once_and_counted(make: Make, tmp_path: Path) -> None:
+def test_a_crashed_peer_returns_at_once_and_counts(make: Make, tmp_path: Path) -> None:
     trio = [make(peers=3) for _ in range(3)]
     together(trio, SwarmGather.join)
     landed(trio, 0)

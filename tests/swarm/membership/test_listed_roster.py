@@ -111,7 +111,7 @@ def test_a_peer_that_is_gone_stays_as_long_as_its_record_lives(monkeypatch: pyte
     play(scene)
 
 
-def test_who_is_not_listed_is_not_asked_not_answered_and_not_believed() -> None:
+def test_an_unlisted_peer_is_neither_asked_nor_answered_nor_believed() -> None:
     async def scene(network: MemoryNetwork) -> None:
         first, stranger = Peer(network, A), Peer(network, STRANGER, allow=[*LISTED, id_of(STRANGER)])
         network.cut.update([id_of(B), id_of(C)])

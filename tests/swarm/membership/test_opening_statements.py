@@ -70,7 +70,7 @@ def test_all_count_what_each_has_stated() -> None:
     run(scene())
 
 
-def test_who_is_alone_counts_itself_and_who_is_gone_is_not_counted() -> None:
+def test_a_lone_peer_counts_itself_and_absent_peers_do_not_count() -> None:
     async def scene() -> None:
         alone = opening(MemoryNetwork(), NAMES[0])
         assert await alone.state(b"x", sitting=SITTING, members=NAMES[:1], patience_s=1) == {NAMES[0]: b"x"}
@@ -149,7 +149,7 @@ def test_whatever_one_of_four_tells_to_whom_all_others_count_the_same_and_go_on_
     run(scene())
 
 
-def test_who_has_signed_two_is_named() -> None:
+def test_a_peer_that_signed_two_statements_is_named() -> None:
     async def scene() -> None:
         await stated(dict.fromkeys(NAMES[:3], BOTH), lie=shows_two)
         assert {who for _, who in stated.refusals} == {NAMES[3]}  # type: ignore[attr-defined]

@@ -39,7 +39,7 @@ def test_all_meet_and_leave_at_once() -> None:
     run(scene())
 
 
-def test_who_is_gone_frozen_or_past_is_left_out() -> None:
+def test_a_peer_that_is_gone_frozen_or_ahead_is_left_out() -> None:
     async def scene() -> None:
         network = MemoryNetwork()
         a, b, _ = await three(network)
@@ -55,7 +55,7 @@ def test_who_is_gone_frozen_or_past_is_left_out() -> None:
     run(scene())
 
 
-def test_who_shows_something_waits_until_it_was_seen_but_not_for_ever() -> None:
+def test_a_peer_waits_a_limited_time_until_its_message_was_read() -> None:
     async def scene() -> None:
         a, b, _ = await three(MemoryNetwork())
         meeting = asyncio.create_task(a.meet(1, b"x", NAMES[:2]))

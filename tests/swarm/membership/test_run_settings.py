@@ -36,7 +36,7 @@ def names(ours: RunSettings, theirs: RunSettings) -> list[str]:
     return [(ours.tell(one) or theirs.tell(one))["key"] for one in ours.differing(theirs.packed)]
 
 
-def test_what_differs_is_found_from_the_hashes_in_the_order_in_which_it_matters() -> None:
+def test_differing_settings_are_found_from_hashes_in_order_of_importance() -> None:
     assert names(settings(), settings()) == []
     assert names(settings(), settings(inner__lr="0.002")) == ["inner.lr"]
     assert names(settings(), settings(inner__lr="0.002", seed="1", rounds="9")) == ["rounds", "seed", "inner.lr"]
@@ -57,7 +57,7 @@ def test_the_settings_of_every_recipe_fit_a_record_and_one_option_is_one_differe
 
 
 @pytest.mark.parametrize("packed", [None, "x", b"1234567", bytes(ENTRY_BYTES * (MAX_SETTINGS + 1)), [b"12345678"]])
-def test_what_is_no_list_of_hashes_is_none(packed: Any) -> None:
+def test_a_malformed_list_of_hashes_is_ignored(packed: Any) -> None:
     assert not well_formed(packed)
 
 
@@ -72,7 +72,7 @@ def test_what_is_no_list_of_hashes_is_none(packed: Any) -> None:
         ["inner.lr", "1"],
     ],
 )
-def test_what_a_stranger_tells_is_checked(value: Any) -> None:
+def test_answers_of_strangers_are_checked(value: Any) -> None:
     assert told({"key": "inner.lr", "value": "1"}, short_hash("inner.lr"))
     with pytest.raises(ValueError, match="setting"):
         told(value, short_hash("inner.lr"))
@@ -155,7 +155,7 @@ def test_a_machine_of_many_workers_with_a_mistake_is_the_odd_one() -> None:
     assert ends["x"].startswith("inner.lr is 0.002 here and 0.01 at 000-a") and "after 30 s" in ends["a"]
 
 
-def test_who_joined_by_the_address_of_the_odd_one_forms_with_the_others() -> None:
+def test_a_peer_that_joined_by_the_address_of_the_odd_one_forms_with_the_others() -> None:
     ends, _ = formed(("a", ODD, "", 0), ("b", settings(), "a", 0), ("c", settings(), "a", 0), size=2)
     assert ends["b"] == ends["c"] == "bc" and "after 30 s 1 of 2 peers are present (000-a)" in ends["a"]
 
@@ -186,7 +186,7 @@ GARBAGE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("said", GARBAGE.values(), ids=GARBAGE)
-def test_who_answers_nonsense_ends_nobody_even_where_it_was_joined(said: Any) -> None:
+def test_a_peer_that_answers_nonsense_ends_no_other_peer(said: Any) -> None:
     """x is the address that a was given; it tells nothing that can be right, and b comes later."""
 
     async def scene() -> None:

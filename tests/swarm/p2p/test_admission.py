@@ -212,7 +212,7 @@ def test_a_first_frame_may_take_longer_for_a_member() -> None:
     run(scene())
 
 
-def test_what_anybody_may_ask_is_short() -> None:
+def test_public_requests_are_short() -> None:
     async def scene() -> None:
         door = await Door().serve()
         assert not await door.ask("s", more=bytes(REQUEST_BYTES)) and await door.ask(
@@ -252,7 +252,7 @@ def test_a_newcomer_asks_so_often_for_what_is_not_public_and_the_public_budget_i
 
 
 @pytest.mark.parametrize(("requests", "told"), [(1000, "s"), (20, EVERYBODY)])
-def test_who_is_named_is_who_spent_it(requests: int, told: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_peer_that_spent_a_budget_is_named(requests: int, told: str, caplog: pytest.LogCaptureFixture) -> None:
     """One that asks too often itself, and a newcomer that finds the strangers' common budget spent by others."""
 
     async def scene() -> None:
@@ -308,7 +308,7 @@ def test_a_stranger_gets_so_many_bytes() -> None:
     run(scene())
 
 
-def test_what_one_member_announces_is_bounded_over_all_its_streams() -> None:
+def test_the_bytes_announced_by_one_member_are_bounded_over_all_its_streams() -> None:
     """Forty of the longest ballots that never come: the room of four, and another member's ballot finds some."""
 
     async def scene() -> None:

@@ -61,7 +61,7 @@ def test_a_minute_grants_so_much_to_all_together() -> None:
 
 
 @pytest.mark.parametrize("wanted", [-1, PROBE_BYTES + 1, True, 1.0, None, "1"])
-def test_who_asks_for_more_gets_no_answer(wanted: Any) -> None:
+def test_a_request_for_too_much_gets_no_answer(wanted: Any) -> None:
     async def scene() -> None:
         async with (await two(MemoryNetwork())).open_stream("b", PROTOCOL) as stream:
             await stream.send_object({"bytes": wanted})
@@ -73,7 +73,7 @@ def test_who_asks_for_more_gets_no_answer(wanted: Any) -> None:
 
 @pytest.mark.parametrize("clock", [None, "12", float("nan"), 7])
 @pytest.mark.parametrize("seen", ["\x1b[2J", "x" * 300, 5, None])
-def test_what_a_peer_answers_is_not_trusted(clock: Any, seen: Any) -> None:
+def test_answers_of_a_peer_are_not_trusted(clock: Any, seen: Any) -> None:
     async def scene() -> None:
         async def lie(remote: str, request: Request, stream: Stream) -> None:
             await stream.send_object({"bytes": 0, "seen": seen})

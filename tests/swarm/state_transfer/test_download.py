@@ -164,7 +164,7 @@ def test_equal_chunks_come_once_and_are_counted_as_often_as_they_are_there():
     run(scene())
 
 
-def test_who_asks_for_what_is_past_hears_so_and_the_copy_does_not_stay_for_ever():
+def test_a_request_for_a_past_state_is_answered_and_the_copy_is_dropped_later():
     async def scene():
         network, content = MemoryNetwork(), state(10)
         made = await donors(network, "a")

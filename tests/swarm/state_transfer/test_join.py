@@ -84,7 +84,7 @@ def test_a_lie_is_refused_by_name_and_the_honest_history_is_taken(lie: str) -> N
     assert f"sent commit {LIES[lie][-1].commit.number}" in objections(logs, HEAD)["d"]
 
 
-def test_who_is_ahead_is_followed_as_far_as_its_commits_are_signed() -> None:
+def test_a_peer_that_is_ahead_is_followed_as_far_as_its_commits_are_signed() -> None:
     logs = {"a": CHAIN[-ROUNDS_KEPT:], "b": CHAIN[-ROUNDS_KEPT - 3 : -3], "c": CHAIN[-ROUNDS_KEPT - 5 : -5]}
     assert newest(logs, NOTARY) == HEAD and objections(logs, HEAD) == {}
     moved = after(HEAD, 1, roster="efg", signed="bc")
@@ -276,7 +276,7 @@ def test_a_log_that_is_no_chain_is_refused_as_a_whole() -> None:
     run(scene())
 
 
-def test_who_is_outside_the_allow_list_is_not_asked() -> None:
+def test_a_peer_outside_the_allow_list_is_not_asked() -> None:
     async def scene() -> None:
         network, asked = MemoryNetwork(), []
         for peer in "ab":
@@ -306,7 +306,7 @@ def test_who_is_outside_the_allow_list_is_not_asked() -> None:
     run(scene())
 
 
-def test_who_was_outrun_still_tells_what_it_can_prove() -> None:
+def test_a_peer_that_fell_behind_still_sends_what_it_can_prove() -> None:
     async def scene() -> None:
         swarm = await Swarm("abc").start()
         rounds = swarm["c"].rounds

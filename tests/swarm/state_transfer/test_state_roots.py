@@ -57,7 +57,7 @@ def test_a_state_is_certified_by_more_than_half_of_the_roster_over_several_commi
     assert certified(roots, 4) == RIGHT
 
 
-def test_who_is_not_in_the_roster_and_the_peer_itself_do_not_count() -> None:
+def test_peers_outside_the_roster_and_the_peer_itself_do_not_count() -> None:
     roots = StateRoots(own="002-c")
     roots.add(commit(5, {letter: (4, RIGHT) for letter in "acefgh"}, "abcd"))
     assert certified(roots, 4) is None
@@ -72,7 +72,7 @@ def test_a_state_of_its_own_or_a_later_commit_and_a_too_old_one_count_for_nothin
         assert not roots._named and not roots._certified
 
 
-def test_what_is_never_certified_is_given_up_and_nothing_of_it_is_kept() -> None:
+def test_an_uncertified_state_is_given_up_and_dropped() -> None:
     roots = StateRoots(own="009-z")
     for number in range(5, 5 + CERTIFY_ROUNDS):
         roots.add(commit(number, {"a": (4, RIGHT), "b": (4, WRONG)}, "abc"))
@@ -103,7 +103,7 @@ def test_no_minority_certifies_a_state_and_what_it_names_is_bounded(peers: int, 
     assert roots._certified[4] == RIGHT
 
 
-def test_what_a_peer_names_is_named_until_a_commit_counts_it() -> None:
+def test_a_state_root_is_sent_until_a_commit_includes_it() -> None:
     async def scene() -> None:
         roots = StateRoots(own="000-a")
         assert await roots.named_in(5) is None
@@ -137,7 +137,7 @@ def test_a_payload_waits_for_the_hash_of_the_state_and_not_for_long() -> None:
 # another chain
 
 
-def test_what_was_named_and_certified_on_a_chain_that_was_left_is_forgotten() -> None:
+def test_state_roots_of_a_chain_that_was_left_are_forgotten() -> None:
     roots = StateRoots(own="000-a")
     roots.name(6, WRONG)
     roots.add(commit(6, {letter: (5, RIGHT) for letter in "bc"}, "abcd"))
@@ -152,7 +152,7 @@ def test_what_was_named_and_certified_on_a_chain_that_was_left_is_forgotten() ->
     assert certified(roots, 6) == RIGHT
 
 
-def test_what_the_trainer_has_landed_of_a_chain_that_was_left_has_no_head() -> None:
+def test_a_round_landed_on_a_chain_that_was_left_has_no_head() -> None:
     """Its copy is of the commit that was left, and the other chain has a commit of the same number."""
 
     async def scene() -> None:

@@ -220,7 +220,7 @@ def test_a_partition_is_waited_out() -> None:
     run(scene())
 
 
-def test_what_nobody_can_give_raises_in_time() -> None:
+def test_a_content_that_no_peer_can_give_raises_in_time() -> None:
     async def scene() -> None:
         network, content = MemoryNetwork(), some_bytes(1000)
         a, *_ = await nodes(network, "abc")
@@ -322,7 +322,7 @@ def test_a_cap_in_megabits_a_second() -> None:
     assert pace_of(None).bytes_per_s is None and pace_of(8).bytes_per_s == 1e6
 
 
-def test_who_has_a_choice_does_not_queue_for_long() -> None:
+def test_a_peer_with_another_holder_does_not_queue_for_long() -> None:
     async def scene() -> None:
         network, content = MemoryNetwork(), some_bytes(3_000_000)
         busy, *_ = await nodes(network, "g", pace=RateLimiter(20_000))
@@ -464,7 +464,7 @@ def test_the_same_content_for_several_at_once_and_dropped_under_way() -> None:
     run(scene())
 
 
-def test_what_is_hashed_in_a_thread_keeps_no_room_from_growing() -> None:
+def test_hashing_in_a_thread_does_not_block_a_growing_buffer() -> None:
     content, room = some_bytes(10_000_000), GrowingBuffer()
 
     async def arrive() -> bool:

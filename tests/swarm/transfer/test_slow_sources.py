@@ -120,7 +120,7 @@ def test_a_holder_that_is_named_while_a_content_waits_is_asked() -> None:
     run(scene())
 
 
-def test_who_cannot_be_reached_is_tried_with_pauses_while_another_holder_is_busy() -> None:
+def test_an_unreachable_holder_is_tried_with_pauses_while_another_is_busy() -> None:
     class Cut(set[str]):
         dials = 0
 
@@ -202,7 +202,7 @@ def test_the_wait_for_a_slot_is_no_silence_of_the_holder() -> None:
     run(scene())
 
 
-def test_who_says_for_ever_that_others_come_first_is_given_up() -> None:
+def test_a_holder_that_makes_others_wait_forever_is_given_up() -> None:
     async def scene() -> None:
         network, content = MemoryNetwork(), some_bytes(1000)
         (a,) = await nodes(network, "a")
