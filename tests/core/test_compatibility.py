@@ -14,6 +14,7 @@ from outerloop.compress.index.rice import Rice
 from outerloop.compress.powersgd import PowerSgd
 from outerloop.compress.randomk import RandomK
 from outerloop.compress.topk import TopK
+from outerloop.compress.two_bit import TwoBit
 from outerloop.compress.uniform import Uniform
 from outerloop.config import build, load
 from outerloop.core.compatibility import doubts
@@ -36,8 +37,14 @@ from tests.support import toy
 from tests.support.tensors import same_tensors
 
 OTHER_MEANS = [Senders(), Weighted(), RDA(), MedianClip(of=Mean())]
+
+
 EAGER = {"eager": True, "schedule": EveryH(sync_every=3, delay=3)}
+
+
 GRADIENTS = {"method": toy.sgd(reads="gradients"), "h": 1}
+
+
 TOPK = TopK(chunk=64, k=4, values=Identity(), index=Rice())
 
 
@@ -225,3 +232,47 @@ def test_samples_are_those_of_the_fragment():
 
 def test_eager_rounds_stand_for_the_steps_since_the_last_launch():
     assert {samples for *_, samples in samples_of(EveryH(sync_every=3, delay=3), eager=True)} == {3}
+
+
+def joined(**parts):
+    """Construct an outer loop of these parts, for its checks."""
+    return toy.outer(toy.model(), InProcess(hub=Hub(2), rank=0), **parts)
+
+
+GOSSIP = InProcessGossip(hub=Hub(2), rank=0, group=2, seed=0)
+
+
+NOLOCO = NoLoCo(alpha=0.5, beta=0.7, gamma=None, consensus="inside")
+
+
+SPARSE = TopK(chunk=64, k=4, values=TwoBit(chunk=None), index=Rice())
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({"method": NOLOCO, "compress": SPARSE}, "set feedback=none compress=cast"),
+        ({"method": NOLOCO, "feedback": ErrorFeedback(beta=0.9)}, "neither be sparse|neither sparse nor remembered"),
+        ({"eager": True}, "set eager=true schedule.delay=3"),
+        ({"eager": True, "merge_local": "carry"}, "set merge_local=0.0"),
+        ({"schedule": EveryH(sync_every=3, delay=3)}, "set eager=true schedule.delay=3"),
+        ({"method": toy.sgd(reads="gradients")}, "set schedule=every_h schedule.sync_every=1"),
+    ],
+)
+def test_parts_that_cannot_work_together_are_refused(parts, said):
+    with pytest.raises(UserError, match=said):
+        joined(**parts)
+
+
+def test_gossip_needs_a_method_for_unequal_replicas():
+    with pytest.raises(UserError, match="set method=noloco"):
+        toy.outer(toy.model(), GOSSIP)
+    toy.outer(toy.model(), GOSSIP, method=NOLOCO, compress=Cast(dtype="bfloat16"))
+
+
+def test_doubtful_settings_are_told():
+    assert joined().warnings == []
+    assert joined(compress=SPARSE, feedback=ErrorFeedback(beta=0.9)).warnings == []
+    assert "feedback=ef" in joined(compress=SPARSE).warnings[0]
+    assert "momentum" in joined(method=toy.sgd(0.7, 0.9, True), h=99).warnings[0]
+    assert joined(method=toy.sgd(0.7, 0.9, True), h=100).warnings == []

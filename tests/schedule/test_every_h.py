@@ -17,9 +17,11 @@ def test_every_h_by_hand():
     assert schedule.inner_steps(5) == 15 and schedule.fragment(0, ["a", "b"]) == ["a", "b"]
 
 
-def test_h_must_be_positive():
+def test_h_must_be_positive_and_a_delay_at_most_h():
     with pytest.raises(UserError, match="sync_every"):
         EveryH(sync_every=0)
+    with pytest.raises(UserError, match=r"delay=5 must be 0 \.\. sync_every=4"):
+        EveryH(sync_every=4, delay=5)
 
 
 def test_warmup_cosine_by_hand():

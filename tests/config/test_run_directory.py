@@ -1,0 +1,83 @@
+"""The run directory: whose it is, which settings may change, and which rows of a run survive."""
+
+import json
+
+import pytest
+from hydra.utils import get_object
+from omegaconf import OmegaConf
+
+from outerloop.config import load, run_directory
+from outerloop.config.renamed_parts import RENAMED
+from outerloop.types import UserError
+
+
+def test_a_run_dir_of_another_configuration_is_refused_untouched(tmp_path):
+    run_directory.open_run(load.load([f"run_dir={tmp_path}/a", "seed=1"])).close()
+    before = (tmp_path / "a/config.yaml").read_bytes()
+    with pytest.raises(UserError, match="seed is 1 there and 2 here: set seed=1 or another run_dir="):
+        run_directory.open_run(load.load([f"run_dir={tmp_path}/a", "seed=2"]))
+    assert (tmp_path / "a/config.yaml").read_bytes() == before
+
+
+@pytest.mark.parametrize("options", [["compress=adaptive"], ["compress=auto"], ["feedback=local"]], ids=str)
+def test_a_run_that_names_its_parts_as_they_were_called_before_is_resumed(tmp_path, options):
+    options = ["recipe=sparseloco", *options, f"run_dir={tmp_path}/a"]
+    run_directory.open_run(load.load(options)).close()
+    file = tmp_path / "a/config.yaml"
+    text = file.read_text()
+    for before, now in RENAMED.items():
+        text = text.replace(now, before)
+    assert text != file.read_text()
+    file.write_text(text)
+    run_directory.open_run(load.load(options)).close()
+
+
+@pytest.mark.parametrize("name", RENAMED.values())
+def test_renamed_parts_exist(name):
+    assert callable(get_object(name))
+
+
+def test_a_run_dir_has_one_owner(tmp_path):
+    owner = run_directory.open_run(load.load([f"run_dir={tmp_path}/a"]))
+    with pytest.raises(UserError, match="is being trained by another process"):
+        run_directory.open_run(load.load([f"run_dir={tmp_path}/a"]))
+    owner.close()
+    run_directory.open_run(load.load([f"run_dir={tmp_path}/a"]))
+
+
+def test_a_folder_of_something_else_is_refused_untouched(tmp_path):
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(UserError, match="is not a run"):
+        run_directory.open_run(load.load([f"run_dir={tmp_path}"]))
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_where_and_how_it_is_shown_may_differ_between_sittings(tmp_path):
+    run_directory.open_run(load.load([f"run_dir={tmp_path}/a"])).close()
+    other = ["log=wandb", "threads=1", "log_every=1", "exchange.initial_peers=[x]"]
+    run = run_directory.open_run(load.load([f"run_dir={tmp_path}/a", *other]))
+    assert run.resume_step is None and not run.finished
+    assert OmegaConf.load(tmp_path / "a/config.yaml").exchange.initial_peers == ["x"], "workers read this sitting's"
+
+
+def test_rows_after_the_checkpoint_and_a_torn_last_line_are_dropped(tmp_path):
+    rows = [{"event": "step", "step": 1}, {"event": "done", "step": 2}, {"event": "step", "step": 2}]
+    lines = [json.dumps(row) for row in [*rows, {"event": "step", "step": 3}]]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + '\n{"ste')
+    assert run_directory.rows_until(tmp_path, 2) == [rows[0], rows[2]]
+    assert run_directory.rows_until(tmp_path, None) == []
+
+
+def test_the_saved_configuration_is_the_resolved_one(tmp_path):
+    run_directory.open_run(load.load([f"run_dir={tmp_path}/a", "compress.large.k=64"]))
+    assert "${" not in (tmp_path / "a/config.yaml").read_text()
+    assert OmegaConf.load(tmp_path / "a/config.yaml").compress.large.k == 64
+
+
+def test_a_run_from_before_there_was_a_clip_says_how_to_go_on(tmp_path):
+    older = OmegaConf.to_container(load.load(["workers=2"]), resolve=True)
+    older.pop("clip")
+    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(older))
+    with pytest.raises(UserError, match="clip is none there and auto here: set clip=none"):
+        run_directory.refuse_other_settings(tmp_path, run_directory.comparable(load.load(["workers=2"])))
+    run_directory.refuse_other_settings(tmp_path, run_directory.comparable(load.load(["workers=2", "clip=none"])))

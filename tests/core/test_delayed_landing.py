@@ -1,0 +1,44 @@
+"""Rounds that land later than they leave: inner steps in between, and a restart in between."""
+
+import pytest
+import torch
+
+from outerloop.compress.index.rice import Rice
+from outerloop.compress.topk import TopK
+from outerloop.compress.two_bit import TwoBit
+from outerloop.feedback.ef import ErrorFeedback
+from outerloop.schedule.every_h import EveryH
+from tests.support import toy
+
+
+def test_a_lone_trainer_loses_no_step_to_a_delayed_landing():
+    """Carried: φ becomes what θ was, and θ stays what it is; replaced, the steps since the launch are gone."""
+
+    def work(exchange, **parts):
+        net = toy.model()
+        loop = toy.outer(net, exchange, **parts)
+        inner = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(14):
+            toy.inner_step(net, inner, 0, step)
+            loop.after_inner_step(1)
+        return [p.detach() for p in net.parameters()]
+
+    late = {"schedule": EveryH(sync_every=4, delay=2)}
+    [never] = toy.run_workers(1, lambda e: work(e, h=100))
+    [carried] = toy.run_workers(1, lambda e: work(e, merge_local="carry", **late))
+    [replaced] = toy.run_workers(1, lambda e: work(e, **late))
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(carried, never, strict=True))
+    assert not any(torch.allclose(a, b, atol=1e-4) for a, b in zip(replaced, never, strict=True))
+
+
+@pytest.mark.parametrize("merge_local", [0.5, "carry"])
+def test_a_delayed_round_survives_a_restart(merge_local):
+    """Saved between launch and landing: the message and what was offered are saved, and it lands bit for bit."""
+
+    def parts():
+        compress = TopK(chunk=16, k=4, values=TwoBit(chunk=None), index=Rice())
+        late = {"schedule": EveryH(sync_every=3, delay=2), "merge_local": merge_local}
+        return late | {"compress": compress, "feedback": ErrorFeedback(beta=0.9)}
+
+    _, half, _ = toy.restarted(parts, steps=11, stop_at=4)
+    assert len(half[0][1]["in_flight"]) == 1

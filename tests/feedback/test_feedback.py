@@ -1,0 +1,77 @@
+"""Error feedback: what was sent and what is kept add up, in 32 bits and in 8."""
+
+import pytest
+import torch
+
+from outerloop.feedback.ef import ErrorFeedback
+from outerloop.feedback.local_error import LocalError
+from outerloop.feedback.loco import LoCo
+from outerloop.feedback.residual_storage import EightBit
+from outerloop.types import UserError
+
+
+@pytest.mark.parametrize("count", [0, 1, 255, 256, 257, 1000])
+def test_eight_bit_storage_is_off_by_at_most_half_a_step(count):
+    storage, x = EightBit(), torch.randn(count)
+    storage.put("w", x)
+    if count == 0:
+        assert storage.get("w").shape == (0,)
+        return
+    back = storage.get("w")
+    for start in range(0, count, 256):
+        block = slice(start, start + 256)
+        assert (back[block] - x[block]).abs().max() <= x[block].abs().max() / 127 / 2 * 1.001
+    again = EightBit()
+    again.load_state_dict(storage.state_dict())
+    assert torch.equal(again.get("w"), back)
+
+
+def test_eight_bit_storage_of_zeros_and_its_memory():
+    storage = EightBit()
+    storage.put("w", torch.zeros(2, 3000))
+    assert torch.equal(storage.get("w"), torch.zeros(2, 3000))
+    code, scale, _ = storage.held["w"]
+    assert code.numel() * code.element_size() + scale.numel() * 4 < 6000 * 1.05
+
+
+@pytest.mark.parametrize("feedback", [LoCo(beta=0.0, reset_every=99, bits=32), ErrorFeedback(beta=1.0)])
+def test_loco_without_averaging_conserves_exactly(feedback):
+    """β = 0: x + e_old = deq(Q(x + e_old)) + e_new, in values that float32 adds exactly."""
+    held = torch.zeros(64)
+    for _ in range(5):
+        delta = torch.randint(-512, 512, (64,)) / 256
+        x = feedback.add("w", delta)
+        sent = x.round()
+        feedback.keep("w", x, sent)
+        error = feedback.state_dict()["error" if "error" in feedback.state_dict() else "residual"]["w"]
+        assert torch.equal(delta + held, sent + error)
+        held = error
+
+
+def test_local_error_sends_what_error_feedback_would_for_equal_inner_steps():
+    """The same x in every round where the inner steps add the same, and no residual to store."""
+    held_aside, in_weights = ErrorFeedback(beta=0.5), LocalError(beta=0.5)
+    slow, fast = torch.zeros(64), torch.zeros(64)
+    for _ in range(5):
+        progress = torch.randint(-512, 512, (64,)) / 256
+        x = in_weights.add("w", slow - (fast + progress))
+        assert torch.equal(x, held_aside.add("w", -progress))
+        sent = x.round()
+        for feedback in (held_aside, in_weights):
+            feedback.keep("w", x, sent)
+        slow = slow - sent
+        fast = in_weights.begin("w", slow)
+    assert in_weights.begin("w", slow) is slow and not in_weights.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: ErrorFeedback(beta=0.5, bits=4), "not one of 8, 32"),
+        (lambda: LoCo(beta=1.0, reset_every=1), "below 1"),
+        (lambda: LoCo(beta=0.5, reset_every=0), "reset_every=0"),
+    ],
+)
+def test_bad_settings_are_refused(make, said):
+    with pytest.raises(UserError, match=said):
+        make()
