@@ -21,24 +21,23 @@ from outerloop.swarm.p2p.framing import BrokenStream
 from outerloop.swarm.p2p.node import Node
 from outerloop.swarm.transfer.signed_payload import SEAL_BYTES
 from outerloop.types import Contribution, QuorumLost, Round, StateTransferRequired, UserError
-from tests.support.swarm.loopback import Make, eventually, runs, together
+from tests.support.swarm.loopback import Make, daemon_of, eventually, runs, together
 
 NOBODY = "12D3KooWK99VoVxNE7XzyBwXEzW7xhK7Gpv85r9F3V3fyKSUKPH5"
 WORKER = """
 import sys, time
 from outerloop.exchange.swarm_gather import SwarmGather
 peer = SwarmGather(run="r", peers=1, identity_path=sys.argv[1])
-print(peer._node._daemon.pid, peer._node._folder.path, flush=True)
+print("ready", flush=True)
 time.sleep(600)
 """
 
 
-def test_three_peers_gather_and_leave_nothing_behind(make: Make) -> None:
+def test_three_peers_gather_and_leave_nothing_behind(make: Make, tmp_path: Path) -> None:
     threads_before = threading.active_count()
     peers = [make(peers=3, grace_s=30.0) for _ in range(3)]  # nobody is left out, however slow this machine is
-    daemons = [peer._node._daemon.pid for peer in peers]  # type: ignore[union-attr]
-    folders = [peer._node._folder.path for peer in peers]
-    assert all(len(list(folder.glob("*.sock"))) == 2 for folder in folders)  # every socket lies in here
+    daemons = [daemon_of(tmp_path / f"identity{index}") for index in range(3)]
+    assert all(len(list(daemon.folder.glob("*.sock"))) == 2 for daemon in daemons), "all of its sockets"
     assert together(peers, SwarmGather.join) == [None] * 3
     assert [(peer.rank, peer.size) for peer in peers] == [(0, 3), (1, 3), (2, 3)]
     for number in range(3):
@@ -54,7 +53,7 @@ def test_three_peers_gather_and_leave_nothing_behind(make: Make) -> None:
     assert sum(peer.bytes_sent for peer in peers) >= 3 * once  # some of a slow peer's copies come from another one
     assert all(peer.moving_s > 0 for peer in peers)
     assert together(peers, SwarmGather.close) == [None] * 3
-    assert not any(map(runs, daemons)) and not any(folder.exists() for folder in folders)
+    assert not any(runs(daemon.pid) or daemon.folder.exists() for daemon in daemons)
     assert threading.active_count() == threads_before
     peers[0].close()
 
@@ -309,8 +308,8 @@ def test_kill_9_leaves_no_daemon(tmp_path: Path) -> None:
             *(sys.executable, "-c", WORKER, str(tmp_path / "identity")), stdout=asyncio.subprocess.PIPE
         )
         assert worker.stdout is not None
-        pid, folder = (await asyncio.wait_for(worker.stdout.readline(), 60)).decode().split()
-        daemon = int(pid)
+        assert await asyncio.wait_for(worker.stdout.readline(), 60) == b"ready\n"
+        daemon, folder = daemon_of(tmp_path / "identity")
         was_up = runs(daemon)
         worker.kill()
         await worker.wait()

@@ -5,21 +5,22 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from outerloop.exchange.swarm_gossip import SwarmGossip
 from outerloop.gossip_groups import group_of
 from outerloop.types import Contribution, Round, RoundFailed, UserError
-from tests.support.swarm.loopback import runs, together
+from tests.support.swarm.loopback import daemon_of, runs, together
 
 Make = Callable[..., SwarmGossip]
 
 
-def test_three_peers_pair_up_meet_and_leave_nothing_behind(make_gossip: Make) -> None:
+def test_three_peers_pair_up_meet_and_leave_nothing_behind(make_gossip: Make, tmp_path: Path) -> None:
     threads_before = threading.active_count()
     peers = [make_gossip(peers=3, pairing="scheduled", seed=1) for _ in range(3)]
-    daemons = [peer._node._daemon.pid for peer in peers]  # type: ignore[union-attr]
+    daemons = [daemon_of(tmp_path / f"identity{index}").pid for index in range(3)]
     assert together(peers, SwarmGossip.join) == [None] * 3
     blobs = [bytes([rank]) * 500_000 for rank in range(3)]
     for number in range(6):

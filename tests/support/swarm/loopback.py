@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from outerloop.exchange.swarm import SwarmExchange
 from outerloop.exchange.swarm_gather import SwarmGather
@@ -33,6 +34,24 @@ def eventually(condition: Callable[[], bool], *, limit_s: float) -> bool:
     while not condition() and time.monotonic() < until:
         time.sleep(0.05)
     return condition()
+
+
+class Daemon(NamedTuple):
+    """A running p2pd, and the folder of its sockets."""
+
+    pid: int
+    folder: Path
+
+
+def daemon_of(identity: Path) -> Daemon:
+    """Return the daemon that has this identity file."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            name, *arguments = path.read_text().split("\0")
+            if name.endswith("p2pd") and f"-id={identity}" in arguments:
+                [listen] = [one for one in arguments if one.startswith("-listen=/unix")]
+                return Daemon(int(path.parent.name), Path(listen.removeprefix("-listen=/unix")).parent)
+    raise AssertionError(f"no daemon has the identity {identity}")
 
 
 def runs(pid: int) -> bool:

@@ -69,10 +69,11 @@ def test_an_expelled_peer_is_outside_every_list_also_after_a_restart() -> None:
 
 def test_evidence_that_proves_nothing_expels_nobody() -> None:
     async def scene() -> None:
-        expelled, true = expelled_of(MemoryDisk()), two_accepts(LIAR)
+        trust, true = trust_of("a"), two_accepts(LIAR)
+        expelled = expelled_of(MemoryDisk(), trust)
         for wrong in (replace(true, peer="001-b"), replace(true, sitting="r/x"), replace(true, second=true.first)):
             assert not await expelled.convict(wrong)
-        assert not expelled.register.expelled and "b" in expelled._trust.allow
+        assert not expelled.register.expelled and "b" in trust.allow
 
     run(scene())
 
@@ -82,8 +83,9 @@ def test_lifted_evidence_does_not_convict_again_but_new_evidence_does() -> None:
         disk = MemoryDisk()
         assert await expelled_of(disk).convict(two_accepts(LIAR, number=10))
         await write_register(disk, read_register(disk).without("d"))
-        expelled = expelled_of(disk)
-        assert "d" in expelled._trust.allow and not expelled.evidence
+        trust = trust_of("a")
+        expelled = expelled_of(disk, trust)
+        assert "d" in trust.allow and not expelled.evidence
         for number in (2, 10, 10 + ROUNDS_KEPT):
             assert not await expelled.convict(two_accepts(LIAR, number=number))
         assert expelled.wants(two_accepts(LIAR, sitting="r/another"))
@@ -124,10 +126,13 @@ def test_keys_without_a_seat_do_not_keep_the_register_from_one_that_has_a_seat()
     async def scene() -> None:
         disk, outsider = MemoryDisk(), two_accepts("000-z")
         disk[NAME] = register_of(MAX_OUTSIDERS - 1).to_bytes()
-        expelled = expelled_of(disk)
+        trust, again = trust_of("a"), trust_of("a")
+        expelled = expelled_of(disk, trust)
         assert await expelled.convict(outsider)
-        assert not await expelled.convict(two_accepts("000-y")) and "y" in expelled._trust.allow
-        assert await expelled.convict(two_accepts(LIAR)) and "d" not in expelled_of(disk)._trust.allow
+        assert not await expelled.convict(two_accepts("000-y")) and "y" in trust.allow
+        assert await expelled.convict(two_accepts(LIAR))
+        expelled_of(disk, again)
+        assert "d" not in again.allow
 
     run(scene())
 
@@ -136,11 +141,12 @@ def test_no_more_than_a_roster_of_peers_are_expelled_and_the_first_of_them_is_fo
     async def scene() -> None:
         disk = MemoryDisk()
         disk[NAME] = register_of(MAX_EXPELLED).to_bytes()
-        expelled = expelled_of(disk)
+        trust = trust_of("a")
+        expelled = expelled_of(disk, trust)
         assert await expelled.convict(two_accepts(LIAR))
         known = read_register(disk).expelled
         assert len(known) == MAX_EXPELLED and "d" in known and "0" not in known and "1" in known
-        assert "0" in expelled._trust.allow and "1" not in expelled._trust.allow
+        assert "0" in trust.allow and "1" not in trust.allow
         assert not expelled.wants(two_accepts("000-0")), "it has no seat"
 
     run(scene())

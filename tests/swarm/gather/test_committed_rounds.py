@@ -38,7 +38,7 @@ def test_a_round_of_a_chain_that_is_left_meanwhile_is_not_taken() -> None:
         outcomes = CommittedRounds(store, SlowPulls(store), own="000-a")  # type: ignore[arg-type]
         first = HardState.first(run="r", peer="000-a", roster=ROSTER)
         outcomes.begin(first)
-        outcomes._landed = -1
+        outcomes.skip_to(-1)
         left, kept = (
             Commit(0, first.head.digest, 0, (Participant.of(peer, peer.encode()),), ROSTER) for peer in ROSTER
         )

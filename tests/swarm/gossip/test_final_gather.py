@@ -22,10 +22,10 @@ class Member:
     def __init__(self, network: MemoryNetwork, names: list[str], index: int, *, wait_s: float) -> None:
         self.blob = bytes([index]) * SIZE
         self.members = members_of(names)
-        link, self.store = MemoryTransport(network, list(self.members.names)[index]), ContentStore()
-        self.bulk = Bulk(link, self.store, run="r", allowed=self.members.__contains__)
+        self.link, self.store = MemoryTransport(network, list(self.members.names)[index]), ContentStore()
+        self.bulk = Bulk(self.link, self.store, run="r", allowed=self.members.__contains__)
         self.assembly = FinalGather(
-            link, self.members, self.store, self.bulk, run="r", wait_s=wait_s, max_blob_bytes=SIZE
+            self.link, self.members, self.store, self.bulk, run="r", wait_s=wait_s, max_blob_bytes=SIZE
         )
 
     async def meet(self, after_s: float = 0.0) -> list[Contribution]:

@@ -23,7 +23,7 @@ BULK = "outerloop/1/r/bulk"
 
 def share_of(owner: Member, blob: bytes, *, number: int = 1) -> list[Any]:
     """What it signs of these bytes, which it gives."""
-    link = owner.assembly._transport
+    link = owner.link
     sha, signatures = owner.store.put(blob), link.trust.signatures
     return signed(link.peer_id, number, sha, len(blob), members=owner.members, signatures=signatures).to_list()
 
@@ -41,7 +41,7 @@ async def lie(liar: Member, tells: Tells) -> None:
         await stream.send_object(told)
         await stream.ended()
 
-    await liar.assembly._transport.serve(PROTOCOL, allowed=lambda peer: True, handler=answer)
+    await liar.link.serve(PROTOCOL, allowed=lambda peer: True, handler=answer)
 
 
 async def only_its_own(liar: Member) -> dict[str, Any]:
@@ -72,7 +72,7 @@ FALSE = bytes([7]) * SIZE
 def named(owner: Member, liar: Member, share: list[Any]) -> list[Any]:
     """The liar holds these bytes, and says that they are the owner's share."""
     liar.store.put(FALSE)
-    return [owner.assembly._transport.peer_id, *share[1:]]
+    return [owner.link.peer_id, *share[1:]]
 
 
 async def signed_by_the_liar(owner: Member, liar: Member) -> list[Any]:
@@ -95,7 +95,7 @@ async def of_another_meeting(owner: Member, liar: Member) -> list[Any]:
 async def as_a_payload(owner: Member, liar: Member) -> list[Any]:
     """Signed by the right one for another purpose."""
     said = "payload", "r", 1, "002-p2", liar.store.put(FALSE), SIZE
-    return ["p2", *said[4:], owner.assembly._transport.trust.signatures.sign(*said)]
+    return ["p2", *said[4:], owner.link.trust.signatures.sign(*said)]
 
 
 FORGERIES = [
@@ -117,7 +117,7 @@ def test_nobody_speaks_for_a_member_that_is_gone(forge: Callable[[Member, Member
 
         await lie(liar, tells)
         assert who(await honest.meet()) == [0, 1]
-        refusals = honest.assembly._transport.trust.refusals
+        refusals = honest.link.trust.refusals
         assert refusals.of_kind["payloads"] == 1 and {name for _, name in refusals.logged} == {"000-p0"}
         assert honest.bulk.bytes_received == SIZE, "p0's own share"
 
@@ -203,7 +203,7 @@ def test_a_share_larger_than_allowed_is_refused_by_name_and_not_fetched() -> Non
 
         await lie(members[1], tells)
         assert who(await members[0].meet()) == [0]
-        refusals = members[0].assembly._transport.trust.refusals
+        refusals = members[0].link.trust.refusals
         assert refusals.of_kind["payloads"] == 1 and members[0].bulk.bytes_received == 0
 
     run(scene())
@@ -213,7 +213,7 @@ def test_nothing_is_kept_of_assemblies_that_this_peer_has_not_come_to() -> None:
     async def scene() -> None:
         one, other = await gather(MemoryNetwork(), 2, wait_s=50.0)
         for number in range(100):
-            link = other.assembly._transport
+            link = other.link
             async with link.open_stream("p0", PROTOCOL) as stream:
                 await stream.send_object({"number": number, "share": share_of(other, other.blob)})
                 assert await stream.receive_object() == {}
@@ -230,7 +230,7 @@ def test_a_peer_that_asks_forever_delays_the_others_by_one_wait_at_most() -> Non
 
         async def ask_for_ever() -> None:
             while True:
-                async with other.assembly._transport.open_stream("p0", PROTOCOL) as stream:
+                async with other.link.open_stream("p0", PROTOCOL) as stream:
                     await stream.send_object({"number": 1, "missing": ["p0"] * 3})
                     await stream.receive_object()
                 await asyncio.sleep(1)
@@ -253,7 +253,7 @@ async def give_nothing(liar: Member) -> None:
             await stream.send_object({"wait": True})
             await asyncio.sleep(10)
 
-    await liar.assembly._transport.serve(BULK, allowed=lambda peer: True, handler=give)
+    await liar.link.serve(BULK, allowed=lambda peer: True, handler=give)
 
 
 async def state_late(liar: Member, after_s: float) -> None:
@@ -265,7 +265,7 @@ async def state_late(liar: Member, after_s: float) -> None:
         await stream.send_object(told if now_s() > after_s else {})
         await stream.ended()
 
-    await liar.assembly._transport.serve(PROTOCOL, allowed=lambda peer: True, handler=answer)
+    await liar.link.serve(PROTOCOL, allowed=lambda peer: True, handler=answer)
 
 
 def test_liars_that_state_their_shares_late_and_send_nothing_end_no_meeting() -> None:
@@ -294,11 +294,11 @@ def test_an_owner_that_signs_different_shares_for_different_members_is_left_out_
             await stream.send_object({"share": shares[remote in ("p2", "p3")], "settled": True, "held": []})
             await stream.ended()
 
-        await liar.assembly._transport.serve(PROTOCOL, allowed=lambda peer: True, handler=answer)
+        await liar.link.serve(PROTOCOL, allowed=lambda peer: True, handler=answer)
         met = await asyncio.gather(*(one.assembly.meet(1, one.blob) for one in honest))
         assert list(map(who, met)) == [[0, 1, 2, 3]] * 4 and now_s() < 20
         for one in honest:
-            assert ("payloads", "004-p4") in one.assembly._transport.trust.refusals.logged
+            assert ("payloads", "004-p4") in one.link.trust.refusals.logged
 
     run(scene())
 
@@ -324,7 +324,7 @@ def test_a_request_that_comes_after_its_sender_was_done_keeps_nobody() -> None:
     async def scene() -> None:
         one, other = await gather(MemoryNetwork(), 2, wait_s=50.0)
         await asyncio.gather(*(member.assembly.meet(1, member.blob) for member in (one, other)))
-        async with other.assembly._transport.open_stream("p0", PROTOCOL) as stream:
+        async with other.link.open_stream("p0", PROTOCOL) as stream:
             await stream.send_object({"number": 1, "missing": []})
             assert await stream.receive_object()
         began_s = now_s()

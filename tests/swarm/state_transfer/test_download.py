@@ -271,10 +271,11 @@ def test_only_states_of_the_next_two_commits_are_wanted():
         for number in (3000, FURTHEST_AHEAD + 8, MAX_NUMBER, (1 << 64) - 1, 7, 0, -1):
             await land(donor, 7, b"")
             await demand(network, "l", "a", number)
-            assert not donor._demands, number
+            assert not donor.wants(number)
         for number in (8, 9):
             await demand(network, "l", "a", number)
-            assert donor._demands == {"l": number}, "one demand a peer, the last one"
+            assert donor.wants(number)
+        assert not donor.wants(8), "one demand a peer, the last one"
         with pytest.raises(ContentUnavailable):
             await joiner(network).get(3000, ["a"], ignore)
         assert now_s() >= POLL_S, "it waits and is told to ask again"

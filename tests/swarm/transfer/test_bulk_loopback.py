@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -10,12 +11,12 @@ from outerloop.swarm.transfer.content_store import ContentStore
 from outerloop.swarm.transfer.rate_limiter import RateLimiter
 from outerloop.swarm.transfer.sources import ContentUnavailable
 from tests.support.swarm.bulk_scene import some_bytes
-from tests.support.swarm.loopback import Make
+from tests.support.swarm.loopback import Make, daemon_of
 
 SIZE = 16_000_000
 
 
-def test_a_transfer_outlives_a_killed_holder(make: Make) -> None:
+def test_a_transfer_outlives_a_killed_holder(make: Make, tmp_path: Path) -> None:
     asker, first, second = (make(peers=3)._node for _ in range(3))
     content, stores = some_bytes(SIZE), [ContentStore(), ContentStore(), ContentStore()]
     bulks = [
@@ -30,8 +31,8 @@ def test_a_transfer_outlives_a_killed_holder(make: Make) -> None:
 
     def kill_the_first(arrived: int, length: int) -> None:
         if arrived > length // 4 and not killed:
-            killed.append(first._daemon.pid)
-            os.kill(first._daemon.pid, signal.SIGKILL)
+            killed.append(daemon_of(tmp_path / "identity1").pid)
+            os.kill(killed[0], signal.SIGKILL)
 
     holders = [first.peer_id, second.peer_id]
     get = bulks[0].get(sha, SIZE, holders, at_most=SIZE, timeout_s=60, progress=kill_the_first)
