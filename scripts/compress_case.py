@@ -103,7 +103,7 @@ class Case:
         plain = DensePipeline(
             method=method, feedback=feedback, aggregate=Senders(), payload=payload, peer=self.peers[0]
         )
-        return FusedPipeline(plain, aside=False)
+        return FusedPipeline(plain, on_copy=False)
 
     def message(self, peer: str, kind: str, generator: torch.Generator, real: Tensor | None) -> wire.Message:
         """Return the message of one peer, encoded from its own noise, one tensor at a time."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from outerloop.kernels.portable import divided
+from outerloop.kernels.specs import AggregateRule
 
 
 class Mean:
@@ -23,6 +24,10 @@ class Mean:
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
         """Return the mean of P tensors of the same shape."""
         return divided(total(sent), len(sent))
+
+    def aggregate_rule(self) -> AggregateRule:
+        """Describe the mean to the kernels."""
+        return AggregateRule(by_senders=False)
 
 
 def total(sent: Sequence[Tensor]) -> Tensor:

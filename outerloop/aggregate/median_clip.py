@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from outerloop.kernels.specs import AggregateRule, aggregate_rule
 from outerloop.protocols import Aggregate
 
 
@@ -39,6 +40,11 @@ class MedianClip:
         """Aggregate P tensors of the same shape, given the norms of the fragments they are from."""
         factors = self.factors(norms)
         return self.of(scaled(sent, factors), samples, [n * factor for n, factor in zip(norms, factors, strict=True)])
+
+    def aggregate_rule(self) -> AggregateRule | None:
+        """Describe to the kernels the clipping followed by `of`, if `of` does not clip too."""
+        rule = aggregate_rule(self.of)
+        return AggregateRule(rule.by_senders, self.factors) if rule and not rule.factors else None
 
     def factors(self, norms: Sequence[float]) -> list[float]:
         """Return min(1, median / norm) for each norm."""

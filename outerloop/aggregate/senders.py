@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from outerloop.aggregate.mean import total
+from outerloop.kernels.specs import AggregateRule
 
 
 class Senders:
@@ -36,3 +37,7 @@ class Senders:
         for x in sent:
             count += x != 0
         return total(sent).div_(count.clamp_(min=1))
+
+    def aggregate_rule(self) -> AggregateRule:
+        """Describe the mean over senders to the kernels."""
+        return AggregateRule(by_senders=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Size, Tensor
 
+from outerloop.kernels.specs import SparseCodec, sparse_codec
 from outerloop.protocols import Compressor
 from outerloop.types import CodecContext, Parts
 
@@ -24,6 +25,10 @@ class BySize:
     def of(self, shape: Size) -> Compressor:
         """Return the compressor for a tensor of this shape."""
         return self.small if shape.numel() < self.below else self.large
+
+    def sparse_codec(self, shape: Size) -> SparseCodec | None:
+        """Return what the chosen compressor tells the kernels."""
+        return sparse_codec(self.of(shape), shape)
 
     def encode(self, x: Tensor, moment: CodecContext) -> Parts:
         """Encode with the chosen compressor."""

@@ -50,6 +50,10 @@ class TopK:
             raise UserError(f"topk warmup_rounds={warmup_rounds} must be at least 0")
         self.chunk, self.k, self.values, self.index, self.warmup_rounds = chunk, k, values, index, warmup_rounds
 
+    def sparse_codec(self, shape: Size) -> TopK:
+        """Return this codec: kernels make its selection (kernels/specs.py)."""
+        return self
+
     def k_at(self, number: int) -> int:
         """Return the number kept of a full chunk in this round: chunk · (k / chunk)^(round / warmup_rounds), then k."""
         if number >= self.warmup_rounds:

@@ -23,7 +23,6 @@ from outerloop.core.codec import UpdateCodec, schema_of
 from outerloop.core.loop import STATE_DTYPES
 from outerloop.core.pipeline_dense import DensePipeline
 from outerloop.core.pipeline_fused import FusedPipeline
-from outerloop.feedback.local_error import LocalError
 from outerloop.plan.scenario import Method
 from outerloop.protocols import Exchange
 from outerloop.replica.state_size import bytes_of, momentum_share, residual_share
@@ -141,7 +140,7 @@ def in_flight(settings: DictConfig, x: Tensor, *, peers: int) -> float:
     fragment three times in float32 (offered, sent, mean), and with a delay a copy of all fast weights.
     """
     schedule, compress = make(settings.schedule), make(settings.compress)
-    plain = DensePipeline(
+    dense = DensePipeline(
         method=make(settings.method),
         feedback=make(settings.feedback),
         aggregate=make(settings.aggregate),
@@ -149,12 +148,13 @@ def in_flight(settings: DictConfig, x: Tensor, *, peers: int) -> float:
         peer="",
     )
     late = 0 < schedule.delay < schedule.sync_every
-    fused = FusedPipeline(plain, aside=late or settings.merge_local not in (0, "carry"))
-    if schedule.delay >= schedule.sync_every or not fused.takes(x, x.dtype):
+    on_copy = late or settings.merge_local not in (0, "carry")
+    fused = FusedPipeline(dense, on_copy=on_copy, slow_moves=schedule.delay >= schedule.sync_every)
+    if not fused.takes(x, x.dtype):
         return 3 * FLOAT / schedule.fragments + FLOAT * late
-    topk = fused.topk(x)
-    copies = fused.aside + isinstance(fused.feedback, LocalError)
-    return 2 * FLOAT * peers * topk.k / topk.chunk + FLOAT * copies
+    codec = fused.codec(x)
+    copies = on_copy + (fused.begin_memory is not None)
+    return 2 * FLOAT * peers * codec.k / codec.chunk + FLOAT * copies
 
 
 def chosen(names: str) -> list[str]:

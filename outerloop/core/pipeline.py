@@ -17,7 +17,6 @@ from outerloop import wire
 from outerloop.core.codec import UpdateCodec, on
 from outerloop.core.pipeline_dense import DensePipeline, LocalUpdate
 from outerloop.core.pipeline_fused import FusedPipeline, SparseUpdates
-from outerloop.feedback.local_error import LocalError
 from outerloop.kernels.portable import exact_sum
 from outerloop.protocols import Aggregate, Feedback, OuterMethod
 from outerloop.replica.buffers import Buffers
@@ -98,12 +97,11 @@ class RoundPipeline:
         self.merge_local = 0.0 if merge_local == "carry" else float(merge_local)
         self.reads = method.reads
         self.copies: Tensors = {}
-        self.plain = DensePipeline(
+        self.dense = DensePipeline(
             method=method, feedback=feedback, aggregate=aggregate, payload=payload, peer=peer, slow=slow
         )
-        self.local = isinstance(feedback, LocalError)
-        self.fused = FusedPipeline(self.plain, aside=bool(delay or self.merge_local or not island.in_place))
-        self.fused.fits &= delay < sync_every  # at a delay of H the slow weights have changed since the launch
+        on_copy = bool(delay or self.merge_local or not island.in_place)
+        self.fused = FusedPipeline(self.dense, on_copy=on_copy, slow_moves=delay >= sync_every)
 
     def take(self, fragment: int, names: Sequence[str]) -> Snapshot:
         """Return these tensors of the model as they are now, in the model's own memory if they can be read in place."""
@@ -131,9 +129,9 @@ class RoundPipeline:
         Changes no lasting state.
         """
         read = taken.read
-        fused, plain = self.split(read)
+        fused, rest = self.split(read)
         kept = self.fused.launch(round.number, fused, read)
-        dense = self.plain.launch(round.number, plain, {name: widened(read[name]) for name in plain}, leads=leads)
+        dense = self.dense.launch(round.number, rest, {name: widened(read[name]) for name in rest}, leads=leads)
         parts, offered = kept.parts | dense.parts, kept.offered | dense.offered
         return LocalUpdate(
             {name: parts[name] for name in read} | taken.buffers,
@@ -146,7 +144,7 @@ class RoundPipeline:
         """Return the tensors whose fast weights a landing needs as they were at the launch."""
         if self.carry:
             return names
-        return self.split(names)[0] if self.fused.aside else ()
+        return self.split(names)[0] if self.fused.on_copy else ()
 
     def copied(self, names: Iterable[str]) -> Iterable[str]:
         """Return the tensors that are copied at a launch: fast weights that are read in place."""
@@ -159,7 +157,7 @@ class RoundPipeline:
         in_order = sorted(received, key=lambda contribution: contribution.peer)
         messages = [self.payload.unpack(contribution, like) for contribution in in_order]
         kept = self.fused.combine(messages, self.split(like)[0])
-        measured |= self.plain.aggregate.needs_norms
+        measured |= self.dense.aggregate.needs_norms
         return DecodedRound(messages, kept, self.norms(messages, kept, like) if measured else [])
 
     def combine(
@@ -171,7 +169,7 @@ class RoundPipeline:
         """
         messages, dense = decoded.messages, {name: x for name, x in like.items() if name not in decoded.kept}
         norms = [norm * factor for norm, factor in zip(decoded.norms, factors, strict=True)] if decoded.norms else []
-        mean = self.plain.combine(messages, dense, factors=factors, samples=samples, norms=norms)
+        mean = self.dense.combine(messages, dense, factors=factors, samples=samples, norms=norms)
         kept = self.fused.scaled(decoded.kept, factors, norms)
         return AggregatedRound(messages, mean, kept, self.buffers.combine(messages))
 
@@ -183,7 +181,7 @@ class RoundPipeline:
         number = combined.messages[0].header.round
         yield from self.fused.sent(number, combined.kept, like)
         for name in combined.mean:
-            yield self.plain.contributions(combined.messages, name, like[name])
+            yield self.dense.contributions(combined.messages, name, like[name])
 
     def norms(self, messages: Sequence[wire.Message], kept: dict[str, SparseUpdates], like: Tensors) -> list[float]:
         """Return the L2 norm of each message, over all tensors of both pipelines in the order of `like`.
@@ -192,43 +190,65 @@ class RoundPipeline:
         """
         dense = {name: x for name, x in like.items() if name not in kept}
         squares = [
-            self.plain.squares_of(message, dense) | self.fused.squares_of(row, kept, like)
+            self.dense.squares_of(message, dense) | self.fused.squares_of(row, kept, like)
             for row, message in enumerate(messages)
         ]
-        return [math.sqrt(exact_sum(one[name] for name in like)) for one in squares]
+        return [math.sqrt(exact_sum(by_name[name] for name in like)) for by_name in squares]
 
     def land(self, combined: AggregatedRound, offered: Tensors, then: Tensors, *, counted: bool) -> float:
-        """Update residual, slow and fast weights; return Σ ḡ². `then` is consumed.
+        """Update residual, slow and fast weights, and buffers; return Σ ḡ². `then` is consumed.
 
-        carry: θ ← φ + (θ − θ at the launch), so that no inner step since then is lost or counted twice.
-        Not `counted`: the round was decided without what this peer offered. The residual stays, and the fast weights
-        move with the slow ones, so that the next Δ = φ − θ equals this one up to rounding.
+        Not `counted`: the round was decided without what this peer offered.
         """
-        fast = {} if counted else self.island.read(list(offered), "weights")
-        delta = {name: self.slow[name] - x for name, x in fast.items()}
-        slow, aside = {name: self.slow[name] for name in combined.kept}, self.fused.aside and counted
-        carry = self.carry and counted
-        if carry:
-            self.island.add(then, times=-1)  # until it is written, θ holds only the progress since the launch
-        begun = {name: then[name] for name in slow} if aside else self.island.pick(slow)
-        squares = self.plain.land(combined.mean, combined.messages, offered, self.slow, counted=counted)
-        squares += self.fused.land(combined.kept, combined.messages, slow, begun, counted=counted)
-        if counted:
-            self.write([*combined.mean, *(slow if aside or self.local else ())], carry=carry)
-        self.island.write({name: self.slow[name] - x for name, x in delta.items()}, merge_local=0.0)
+        squares = self.land_own(combined, offered, then) if counted else self.land_without_own(combined, offered)
         self.buffers.land(combined.buffers, counted=counted)
         return squares
+
+    def land_own(self, combined: AggregatedRound, offered: Tensors, then: Tensors) -> float:
+        """Land a round that includes this peer's message.
+
+        carry: θ ← φ + (θ − θ at the launch), so that no inner step since then is lost or counted twice.
+        """
+        if self.carry:
+            self.island.add(then, times=-1)  # until it is written, θ holds only the progress since the launch
+        kept, on_copy = combined.kept, self.fused.on_copy
+        fast = {name: then[name] for name in kept} if on_copy else self.island.pick(kept)
+        squares = self.update(combined, offered, fast, counted=True)
+        in_place = not on_copy and self.fused.begin_memory is None  # the kernels have set θ to φ
+        self.write([*combined.mean, *(() if in_place else kept)], carry=self.carry)
+        return squares
+
+    def land_without_own(self, combined: AggregatedRound, offered: Tensors) -> float:
+        """Land a round that was decided without this peer's message.
+
+        The residual stays, and the fast weights move with the slow ones, so that the next Δ = φ − θ equals this one up
+        to rounding.
+        """
+        fast = self.island.read(list(offered), "weights")
+        delta = {name: self.slow[name] - x for name, x in fast.items()}
+        squares = self.update(combined, offered, self.island.pick(combined.kept), counted=False)
+        self.island.write({name: self.slow[name] - x for name, x in delta.items()}, merge_local=0.0)
+        return squares
+
+    def update(self, combined: AggregatedRound, offered: Tensors, fast: Tensors, *, counted: bool) -> float:
+        """Update the slow weights, and the residual if this peer's message `counted`; return Σ ḡ².
+
+        `fast`: the fast weights of fused tensors, which the kernels set to the slow ones.
+        """
+        slow = {name: self.slow[name] for name in combined.kept}
+        squares = self.dense.land(combined.mean, combined.messages, offered, self.slow, counted=counted)
+        return squares + self.fused.land(combined.kept, combined.messages, slow, fast, counted=counted)
 
     def write(self, names: Iterable[str], *, carry: bool = False) -> None:
         """Write the values that the next inner steps start from into the model, after an update of these slow weights.
 
         `carry`: add them to what the model holds instead of replacing it.
         """
-        moved = {name: self.plain.feedback.begin(name, self.slow[name]) for name in names}
+        begun = {name: self.dense.feedback.begin(name, self.slow[name]) for name in names}
         if carry:
-            self.island.add(moved, times=1)
+            self.island.add(begun, times=1)
         else:
-            self.island.write(moved, merge_local=self.merge_local)
+            self.island.write(begun, merge_local=self.merge_local)
 
     def split(self, names: Iterable[str]) -> tuple[Tensors, Tensors]:
         """Return the slow weights that go through the fused pipeline, and the others."""
@@ -247,11 +267,11 @@ class RoundPipeline:
     @property
     def spare(self) -> tuple[Tensors, Tensors]:
         """Tensors that launches and landings keep from one round to the next, besides residual and momentum."""
-        feedback = self.plain.feedback
-        return self.copies, feedback.space if isinstance(feedback, LocalError) else {}
+        return self.copies, self.fused.begin_memory or {}
 
     @property
     def spare_bytes(self) -> int:
         """The bytes that `spare` will take."""
         copies = sum(self.island.held(name).nbytes for name in self.copied(self.slow))
-        return copies + (bytes_of(self.split(self.slow)[0]) if self.local else 0)
+        begun = {} if self.fused.begin_memory is None else self.split(self.slow)[0]
+        return copies + bytes_of(begun)

@@ -1,12 +1,13 @@
 """Run a whole round in two kernels without dense intermediates: `kernels.select` at launch, `kernels.land` at landing.
 
 Covers SparseLoCo and its relatives: the top-k of pseudo-gradient plus residual, or with the unsent values left in the
-fast weights; averaged over peers or senders; clipped to the median norm or not; SGD on the slow weights. Everything
-else goes through the dense pipeline. The choice depends on settings, shapes and memory order, which peers compare when
-they meet (Island.layouts), never on the machine. So all peers round in the same way.
+fast weights; averaged over peers or senders; clipped to the median norm or not; SGD on the slow weights. The axes say
+so themselves (kernels/specs.py). Everything else goes through the dense pipeline. The choice depends on settings,
+shapes and memory order, which peers compare when they meet (Island.layouts), never on the machine. So all peers round
+in the same way.
 
 For the residual, the landing kernel computes Δ = φ − θ again, with θ as it was at the launch. If inner steps come in
-between, or if the fast weights do not become the slow ones, the kernel works on a copy of that θ (`aside`), and the
+between, or if the fast weights do not become the slow ones, the kernel works on a copy of that θ (`on_copy`), and the
 model is written afterwards.
 
 P peers, M kept values of a tensor.
@@ -23,23 +24,21 @@ from torch import Tensor
 
 from outerloop import wire
 from outerloop.aggregate.exact_norms import sum_of_squares
-from outerloop.aggregate.mean import Mean
-from outerloop.aggregate.median_clip import MedianClip
-from outerloop.aggregate.senders import Senders
-from outerloop.compress.by_size import codec_of
-from outerloop.compress.topk import TopK
 from outerloop.core.codec import UpdateCodec, blaming, on
 from outerloop.core.pipeline_dense import DensePipeline, LocalUpdate, finite
-from outerloop.feedback.ef import ErrorFeedback
-from outerloop.feedback.local_error import LocalError
-from outerloop.feedback.none import NoFeedback
-from outerloop.feedback.residual_storage import EightBit
-from outerloop.kernels.eight_bit import BLOCK
 from outerloop.kernels.land import Landing, land
 from outerloop.kernels.select import absolute, select
+from outerloop.kernels.specs import (
+    AggregateRule,
+    ResidualSpec,
+    SGDSpec,
+    SparseCodec,
+    aggregate_rule,
+    residual_spec,
+    sgd_spec,
+    sparse_codec,
+)
 from outerloop.kernels.threads import across
-from outerloop.methods.outer_optimizer import OuterOptimizer
-from outerloop.protocols import Aggregate
 from outerloop.types import Parts, Tensors
 
 T = TypeVar("T")
@@ -60,33 +59,40 @@ class SparseUpdates:
 
 
 class FusedPipeline:
-    """Takes tensors whose compressor is top-k and whose weights are in float32 or bfloat16.
+    """Takes tensors whose codec has the selection of the kernels, and whose weights are in float32 or bfloat16.
 
-    `fits` is False if the kernels do not support the axes; then it takes no tensor. `aside`: `land` gets copies.
+    Args:
+        dense: the pipeline of all other tensors, with the same axes.
+        on_copy: `land` gets copies of the fast weights as they were at the launch.
+        slow_moves: the slow weights change between launch and landing, which the landing kernel does not support.
+
+    `fits` is False if the kernels do not compute what the axes do; then this pipeline takes no tensor.
     """
 
-    def __init__(self, plain: DensePipeline, *, aside: bool) -> None:
-        self.fits, self.aside = computed(plain), aside
-        self.method, self.payload, self.peer = cast(OuterOptimizer, plain.method), plain.payload, plain.peer
-        self.aggregate, self.by_senders = plain.aggregate, isinstance(inner_of(plain.aggregate), Senders)
-        self.feedback = cast(ErrorFeedback | LocalError | NoFeedback, plain.feedback)
-        eight_bit = isinstance(getattr(self.feedback, "residual", None), EightBit)
-        self.divisor = BLOCK if eight_bit else 1
+    def __init__(self, dense: DensePipeline, *, on_copy: bool, slow_moves: bool = False) -> None:
+        self.payload, self.peer, self.on_copy = dense.payload, dense.peer, on_copy
+        specs = sgd_spec(dense.method), residual_spec(dense.feedback), aggregate_rule(dense.aggregate)
+        self.fits = None not in specs and not slow_moves
+        self.sgd, self.residual, self.rule = cast(tuple[SGDSpec, ResidualSpec, AggregateRule], specs)  # used if it fits
 
     def takes(self, slow: Tensor, fast: torch.dtype) -> bool:
         """Return whether this pipeline takes a tensor whose fast weights have this dtype.
 
         It takes no empty tensors, and none whose chunks do not consist of whole blocks of the residual.
         """
-        codec = codec_of(self.payload.compress, slow.shape)
+        codec = sparse_codec(self.payload.compress, slow.shape) if self.fits else None
         return (
-            self.fits
-            and isinstance(codec, TopK)
-            and codec.chunk % self.divisor == 0
+            codec is not None
+            and codec.chunk % self.residual.block == 0
             and slow.dtype == torch.float32
             and fast in (torch.float32, torch.bfloat16)
             and slow.numel() > 0
         )
+
+    @property
+    def begin_memory(self) -> Tensors | None:
+        """The memory of what `begin` subtracts from the slow weights; None if inner steps begin from these."""
+        return self.residual.begin_memory if self.fits else None
 
     def launch(self, number: int, slow: Tensors, fast: Tensors) -> LocalUpdate:
         """Compute difference, feedback and selection in one pass, then encode the kept values.
@@ -96,10 +102,10 @@ class FusedPipeline:
 
         def one(name: str) -> tuple[Parts, float]:
             x = slow[name]
-            topk, moment = self.topk(x), self.payload.moment(number, name)
-            rows = topk.rows_at(x.numel(), moment)
-            position_M, value_M, squares = select(x, fast[name], *self.feedback.at_launch(name), rows.chunk, rows.k)
-            return topk.pack(position_M, finite(name, value_M, x), rows, moment), float(squares)
+            codec, moment = self.codec(x), self.payload.moment(number, name)
+            rows = codec.rows_at(x.numel(), moment)
+            position_M, value_M, squares = select(x, fast[name], *self.residual.at_launch(name), rows.chunk, rows.k)
+            return codec.pack(position_M, finite(name, value_M, x), rows, moment), float(squares)
 
         parts = of_each(one, slow)
         squares = sum(squares for _, squares in parts.values())
@@ -109,14 +115,14 @@ class FusedPipeline:
         """Return positions and values of all peers in name order. Raises InvalidMessage; changes nothing."""
 
         def one(name: str) -> SparseUpdates:
-            return SparseUpdates(*decode_kept(self.payload, self.topk(like[name]), messages, name, like[name]))
+            return SparseUpdates(*decode_kept(self.payload, self.codec(like[name]), messages, name, like[name]))
 
         return of_each(one, like)
 
     def sent(self, number: int, kept: dict[str, SparseUpdates], like: Tensors) -> Iterator[list[Tensor]]:
         """Yield for each tensor what P peers sent, at the U coordinates that any peer chose: P times (U,) float32."""
         for name, k in kept.items():
-            rows = self.topk(like[name]).rows_at(like[name].numel(), self.payload.moment(number, name))
+            rows = self.codec(like[name]).rows_at(like[name].numel(), self.payload.moment(number, name))
             chosen_PM = torch.stack([absolute(position_M, rows) for position_M in k.position])
             chosen_U, place_PM = chosen_PM.unique(return_inverse=True)
             yield list(k.value.new_zeros(len(k.value), len(chosen_U)).scatter_(1, place_PM, k.value))
@@ -132,8 +138,8 @@ class FusedPipeline:
 
         `norms`: of each message after scaling, if the aggregate needs them.
         """
-        if isinstance(self.aggregate, MedianClip):
-            factors = [factor * more for factor, more in zip(factors, self.aggregate.factors(norms), strict=True)]
+        if kept and self.rule.factors:
+            factors = [factor * more for factor, more in zip(factors, self.rule.factors(norms), strict=True)]
         if all(factor == 1 for factor in factors):
             return kept
         return {
@@ -158,26 +164,28 @@ class FusedPipeline:
             return 0.0
         senders, number = [m.header.peer for m in messages], messages[0].header.round
         own = senders.index(self.peer) if counted else -1
-        step = self.method.sgd_step(next(iter(combined)))
-        feedback, like = self.feedback, {name: slow[name] for name in combined}
+        step = self.sgd.step(next(iter(combined)))
+        residual, like = self.residual, {name: slow[name] for name in combined}
         # Allocated here, not by the threads, so that new tensors are created in the order of names.
-        held = {name: feedback.at_landing(name, x) if counted else feedback.at_launch(name) for name, x in like.items()}
-        momentum = {name: self.method.momentum_of(x) if step.momentum else None for name, x in like.items()}
+        stored = {
+            name: residual.at_landing(name, x) if counted else residual.at_launch(name) for name, x in like.items()
+        }
+        momentum = {name: self.sgd.momentum_of(x) if step.momentum else None for name, x in like.items()}
 
         def one(name: str) -> float:
-            x, kept, (residual, scale, beta) = slow[name], combined[name], held[name]
-            rows = self.topk(x).rows_at(x.numel(), self.payload.moment(number, name))
-            how = Landing(own, beta, rows.chunk, rows.k, self.by_senders, step.lr, step.momentum, step.nesterov)
+            x, kept, (held, scale, beta) = slow[name], combined[name], stored[name]
+            rows = self.codec(x).rows_at(x.numel(), self.payload.moment(number, name))
+            how = Landing(own, beta, rows.chunk, rows.k, self.rule.by_senders, step.lr, step.momentum, step.nesterov)
             value = kept.value if kept.factor is None else kept.value * kept.factor
             sent = None if kept.factor is None or own < 0 else kept.value[own]
-            return float(land(x, fast[name], residual, scale, momentum[name], kept.position, value, sent, how))
+            return float(land(x, fast[name], held, scale, momentum[name], kept.position, value, sent, how))
 
         return sum(of_each(one, like).values())
 
-    def topk(self, x: Tensor) -> TopK:
-        """Return the compressor of a tensor that this pipeline takes."""
-        codec = codec_of(self.payload.compress, x.shape)
-        assert isinstance(codec, TopK)
+    def codec(self, x: Tensor) -> SparseCodec:
+        """Return the codec of a tensor that this pipeline takes."""
+        codec = sparse_codec(self.payload.compress, x.shape)
+        assert codec is not None
         return codec
 
 
@@ -189,29 +197,16 @@ def of_each(work: Callable[[str], T], like: Tensors) -> dict[str, T]:
     return {name: work(name) for name in names}
 
 
-def computed(plain: DensePipeline) -> bool:
-    """Return whether the kernels support these axes."""
-    method, feedback = plain.method, plain.feedback
-    sgd = isinstance(method, OuterOptimizer) and method.is_plain_sgd()
-    held = isinstance(feedback, NoFeedback | LocalError) or type(feedback) is ErrorFeedback
-    return sgd and held and isinstance(inner_of(plain.aggregate), Mean | Senders)
-
-
-def inner_of(aggregate: Aggregate) -> Aggregate:
-    """Return the aggregate that is applied after clipping, or the aggregate itself if it does not clip."""
-    return aggregate.of if isinstance(aggregate, MedianClip) else aggregate
-
-
 def decode_kept(
-    payload: UpdateCodec, topk: TopK, messages: list[wire.Message], name: str, like: Tensor
+    payload: UpdateCodec, codec: SparseCodec, messages: list[wire.Message], name: str, like: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return positions and values (P, M) of a tensor with this codec. Raises InvalidMessage naming peer and tensor."""
     moment = payload.moment(messages[0].header.round, name)
-    rows = topk.rows_at(like.numel(), moment)
+    rows = codec.rows_at(like.numel(), moment)
     try:
-        return topk.unpack([on(like.device, message.parts[name]) for message in messages], rows, moment)
+        return codec.unpack([on(like.device, message.parts[name]) for message in messages], rows, moment)
     except (ValueError, KeyError):
         for message in messages:  # one of them is invalid: decode each alone to find its sender
             with blaming(message, name):
-                topk.unpack([on(like.device, message.parts[name])], rows, moment)
+                codec.unpack([on(like.device, message.parts[name])], rows, moment)
         raise

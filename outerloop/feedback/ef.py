@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from outerloop.feedback.residual_storage import storage_of
+from outerloop.kernels.specs import ResidualSpec, StoredResidual
 from outerloop.types import UserError
 
 
@@ -47,11 +48,17 @@ class ErrorFeedback:
         """Return φ unchanged: the inner steps start from the slow weights."""
         return slow
 
-    def at_launch(self, name: str) -> tuple[Tensor | None, Tensor | None, float]:
-        """Return for the kernels: the stored residual, if there is one yet; its scales; its decay."""
+    def residual_spec(self) -> ResidualSpec | None:
+        """Describe the residual to the kernels. Not for a subclass, which may add or keep something else."""
+        if type(self) is not ErrorFeedback:
+            return None
+        return ResidualSpec(self.at_launch, self.at_landing, block=self.residual.block)
+
+    def at_launch(self, name: str) -> StoredResidual:
+        """Return the stored residual itself, if there is one yet."""
         return *self.residual.in_place(name), self.beta
 
-    def at_landing(self, name: str, like: Tensor) -> tuple[Tensor | None, Tensor | None, float]:
+    def at_landing(self, name: str, like: Tensor) -> StoredResidual:
         """Return the same for writing; before the first landing the residual is zeros of the shape of `like`."""
         if self.residual.in_place(name)[0] is None:
             self.residual.put_zeros(name, like)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from outerloop.kernels.specs import ResidualSpec
 from outerloop.types import Tensors, UserError
 
 
@@ -50,8 +51,12 @@ class LocalError:
         """Return φ − β (x − x̂), computed in the memory of x − x̂: allocating new pages would cost more than the sum."""
         return self.unsent.pop(name).mul_(-self.beta).add_(slow) if name in self.unsent else slow
 
+    def residual_spec(self) -> ResidualSpec:
+        """Describe to the kernels a residual that is not read, and is written for `begin`."""
+        return ResidualSpec(self.at_launch, self.at_landing, begin_memory=self.space)
+
     def at_launch(self, name: str) -> tuple[None, None, float]:
-        """Return for the kernels: no residual, no scales, no decay."""
+        """Return no residual, no scales, no decay."""
         return None, None, 0.0
 
     def at_landing(self, name: str, like: Tensor) -> tuple[Tensor, None, float]:

@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from outerloop.kernels.specs import ResidualSpec
+
 
 class NoFeedback:
     """No feedback: x = Δ, and nothing is kept. Below about 4 bits per value, or with a sparse codec, use `ef`."""
@@ -23,13 +25,10 @@ class NoFeedback:
         """Return φ unchanged: the inner steps start from the slow weights."""
         return slow
 
-    def at_launch(self, name: str) -> tuple[None, None, float]:
-        """Return for the kernels: no residual, no scales, no decay."""
-        return None, None, 0.0
-
-    def at_landing(self, name: str, like: Tensor) -> tuple[None, None, float]:
-        """Return the same as `at_launch`."""
-        return self.at_launch(name)
+    def residual_spec(self) -> ResidualSpec:
+        """Describe to the kernels that there is no residual."""
+        nothing = None, None, 0.0
+        return ResidualSpec(lambda name: nothing, lambda name, like: nothing)
 
     def state_dict(self) -> dict[str, Any]:
         """Return an empty state."""

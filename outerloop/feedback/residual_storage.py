@@ -19,6 +19,8 @@ from outerloop.types import Tensors, UserError
 class Float32:
     """Exact storage, 4 bytes per value."""
 
+    block = 1
+
     def __init__(self) -> None:
         self.held: Tensors = {}
 
@@ -52,7 +54,9 @@ class Float32:
 
 
 class EightBit:
-    """Rounded storage, about 1 byte per value."""
+    """Rounded storage, about 1 byte per value. `block`: number of values that share a scale."""
+
+    block = BLOCK
 
     def __init__(self) -> None:
         self.held: dict[str, tuple[Tensor, Tensor, torch.Size]] = {}

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -25,6 +24,7 @@ from torch.optim import Optimizer
 
 from outerloop.aggregate.exact_norms import sum_of_squares
 from outerloop.kernels.portable import exact_sum
+from outerloop.kernels.specs import SGDSpec, SGDStep
 from outerloop.methods.exact_adamw import adamw
 from outerloop.methods.exact_sgd import sgd
 from outerloop.methods.pseudo_gradient import Differences
@@ -35,15 +35,6 @@ Rule = Callable[[Tensor, Tensor, dict[str, Any], dict[str, Any]], None]
 RULES: dict[type[Optimizer], Rule] = {torch.optim.SGD: sgd, torch.optim.AdamW: adamw}
 NOT_IN_RULES = ("maximize", "amsgrad")
 """Settings of these optimizers that the rules do not support."""
-
-
-@dataclass(frozen=True)
-class SGDStep:
-    """The settings of one update of plain SGD."""
-
-    lr: float
-    momentum: float
-    nesterov: bool
 
 
 class OuterOptimizer(Differences):
@@ -113,12 +104,13 @@ class OuterOptimizer(Differences):
         """Return the optimizer over one small matrix, from which its settings can be read."""
         return self.make([("layers.0.weight", torch.zeros(1, 1))])
 
-    def is_plain_sgd(self) -> bool:
-        """Return whether `sgd_step` and `momentum_of` describe an update completely."""
+    def sgd_spec(self) -> SGDSpec | None:
+        """Describe an update to the kernels if it is plain SGD of pseudo-gradients, else return None."""
         probe = self.probe()
         extras = ("weight_decay", "dampening", "maximize")
         plain = type(probe) is torch.optim.SGD and not any(probe.defaults[extra] for extra in extras)
-        return plain and self.reads == "weights" and self.clip_norm is None
+        fits = plain and self.reads == "weights" and self.clip_norm is None
+        return SGDSpec(self.sgd_step, self.momentum_of) if fits else None
 
     def sgd_step(self, first: str) -> SGDStep:
         """Return the settings of the next update of the fragment whose first tensor this is, and count the update."""

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from outerloop import wire
+from outerloop.compress.by_size import codec_of
 from outerloop.compress.identity import Identity
 from outerloop.compress.index.elias_fano import EliasFano
 from outerloop.compress.index.rice import Rice
@@ -24,7 +25,7 @@ from outerloop.compress.two_bit import TwoBit
 from outerloop.compress.uniform import Uniform
 from outerloop.config import build, load
 from outerloop.core.codec import UpdateCodec
-from outerloop.core.pipeline_fused import codec_of, decode_kept
+from outerloop.core.pipeline_fused import decode_kept
 from outerloop.kernels.land import Landing, land
 from outerloop.kernels.positions import elias_fano_decode, rice_decode
 from outerloop.kernels.two_bit import two_bit_decode

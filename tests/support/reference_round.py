@@ -294,7 +294,7 @@ class Definition:
     def mean_of(self, parts, samples):
         """Weights have one mean; what is to be done with the rest is the aggregate's."""
         if self.loop.method.sends == "differences":
-            return aggregated(self.loop.pipeline.plain.aggregate, parts, samples)
+            return aggregated(self.loop.pipeline.dense.aggregate, parts, samples)
         return {name: sum(one[name] for one in parts) / len(parts) for name in parts[0]}
 
     def check_kept(self, run, round, x, own):
