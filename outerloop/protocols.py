@@ -57,6 +57,15 @@ class Transforming(Protocol):
 
 
 @runtime_checkable
+class Announcing(Protocol):
+    """A compressor of which peers take turns to set what all use in the next round (see CodecContext)."""
+
+    def check_agreed(self, agreed: Tensor, shape: Size) -> None:
+        """Check that this was set for a tensor of this shape. Raises ValueError."""
+        ...
+
+
+@runtime_checkable
 class CostAware(Protocol):
     """A compressor that adapts to what rounds cost this peer only.
 

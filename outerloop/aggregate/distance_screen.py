@@ -82,7 +82,9 @@ class DistanceScreen(NormScreen):
         return min(max(self.before(round.fragment), own), DRIFT * self.longest_in(round))
 
     def usual_of_replicas(self) -> float:
-        """Return r between whole replicas."""
+        """Return r between whole replicas; infinite if distances are not screened."""
+        if not self.on:
+            return math.inf
         each = [min(max(self.before(fragment), d), DRIFT * d) for fragment, d in self.longest.items()]
         return math.hypot(*each)
 

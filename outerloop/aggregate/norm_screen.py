@@ -127,6 +127,10 @@ class NormScreen:
         """Return h, or 0 before the first landed round."""
         return max(self.landed.get(fragment, ()), default=0.0)
 
+    def usual_of_replicas(self) -> float:
+        """Return the usual distance between whole replicas: infinite, since replicas that agree are not screened."""
+        return math.inf
+
     def state_dict(self) -> dict[str, Any]:
         """Return the remembered norms by fragment; equal on all peers that have landed the same rounds."""
         return {"landed": {fragment: list(norms) for fragment, norms in self.landed.items()}}

@@ -19,8 +19,7 @@ N values, M kept in all, P peers.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+import torch
 from torch import Size, Tensor
 
 from outerloop.compress.index.fixed import Fixed
@@ -59,6 +58,12 @@ class ScaleCom(RandomK):
             return super().positions(rows, moment)
         return Fixed().decode([moment.agreed], rows)[0]
 
+    def check_agreed(self, agreed: Tensor, shape: Size) -> None:
+        """Check that these are packed positions for a tensor of this shape. Raises ValueError."""
+        if agreed.dtype != torch.uint8 or agreed.dim() != 1:
+            raise ValueError(f"positions are {agreed.dtype} {tuple(agreed.shape)}, expected one row of uint8")
+        Fixed().decode([agreed], self.rows_of(shape.numel()))
+
     def encode(self, x: Tensor, moment: CodecContext) -> Parts:
         """Encode (N values, any shape) to the parts of kept values (M,); the leader adds "next": see `announced`."""
         parts = super().encode(x, moment)
@@ -77,5 +82,5 @@ class ScaleCom(RandomK):
         An invalid "next" raises ValueError in the round that brings it: in the next round it would be too late.
         """
         if "next" in parts:
-            self.positions(self.rows_of(shape.numel()), replace(moment, agreed=parts["next"]))
+            self.check_agreed(parts["next"], shape)
         return super().decode({name: part for name, part in parts.items() if name != "next"}, shape, moment)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 
 from outerloop import wire
-from outerloop.aggregate.distance_screen import GROWTH, DistanceScreen, too_far
+from outerloop.aggregate.distance_screen import GROWTH, too_far
 from outerloop.aggregate.mean import total
 from outerloop.aggregate.median_clip import factors_of
 from outerloop.compress.identity import Identity
@@ -109,10 +109,8 @@ def squared_distances(others: Mapping[str, Tensors], own: Tensors) -> dict[str, 
 
 def usual_distance(outer: OuterLoop, lanes: RankGroup) -> float:
     """Return r, over the weights of all lanes; infinite if distances are not screened."""
-    screen = outer.screen
-    if not (isinstance(screen, DistanceScreen) and screen.on):
-        return math.inf
-    return math.sqrt(lanes.sum([screen.usual_of_replicas() ** 2])[0])
+    usual = outer.screen.usual_of_replicas()
+    return usual if math.isinf(usual) else math.sqrt(lanes.sum([usual**2])[0])
 
 
 @torch.no_grad()

@@ -12,7 +12,6 @@ its progress since its last round, which its next message carries. The residual 
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,10 +19,9 @@ from torch import Tensor
 
 from outerloop.aggregate.norm_screen import NormScreen
 from outerloop.compress.by_size import codec_of
-from outerloop.compress.scalecom import ScaleCom
 from outerloop.core.codec import UpdateCodec
 from outerloop.methods.state_check import MOST_ROUNDS, check_method
-from outerloop.protocols import AdaptiveSchedule, OuterMethod
+from outerloop.protocols import AdaptiveSchedule, Announcing, OuterMethod
 from outerloop.replica.buffers import Buffers
 from outerloop.replica.weights import Replica
 from outerloop.state import canonical
@@ -133,11 +131,12 @@ def check_agreed(payload: UpdateCodec, came: Any, slow: Tensors) -> None:
         raise ValueError("what was agreed on must be a map of names")
     for name, word in came["agreed"].items():
         codec = codec_of(payload.compress, slow[name].shape) if name in slow else None
-        if not isinstance(codec, ScaleCom):
+        if not isinstance(codec, Announcing):
             raise ValueError(f"nothing can be agreed on for {name} here")
         number, positions = word
         if type(number) is not int or not 0 <= number <= MOST_ROUNDS or not isinstance(positions, Tensor):
             raise ValueError(f"what was agreed on for {name} is not a round and positions")
-        if positions.dtype != torch.uint8 or positions.dim() != 1:
-            raise ValueError(f"what was agreed on for {name} is {positions.dtype} {tuple(positions.shape)}")
-        codec.positions(codec.rows_of(slow[name].numel()), replace(payload.moment(number, name), agreed=positions))
+        try:
+            codec.check_agreed(positions, slow[name].shape)
+        except ValueError as error:
+            raise ValueError(f"what was agreed on for {name}: {error}") from error

@@ -394,7 +394,7 @@ BROKEN = {
     "a schedule where there is none": ("sgd", part("schedule"), {"landed": 1}, "has no state here"),
     "agreed where nothing is": ("sgd", part("agreed", "agreed"), {SLOW: ONES}, f"agreed on for {SLOW} here"),
     "agreed for no parameter": ("scalecom", part("agreed", "agreed", "x"), ONES, "agreed on for x here"),
-    "agreed in floats": ("scalecom", AGREED, ONES, f"for {SLOW} is torch.float32"),
+    "agreed in floats": ("scalecom", AGREED, ONES, f"for {SLOW}: positions are torch.float32"),
     "agreed positions that are none": ("scalecom", AGREED, NO_POSITIONS, "position|bytes|index"),
     "agreed in no round": ("scalecom", AGREED, ["x", torch.ones(2)], "is not a round and positions"),
     "a slow weight that is no tensor": ("sgd", part("slow", SLOW), 3, f"{SLOW} is not a tensor there"),
