@@ -123,11 +123,11 @@ class Case:
 
     def apply(self) -> None:
         """Apply positions and values to residual, slow and fast weights."""
-        self.route.land(self.combined, self.messages, self.slow, self.fast, counted=True)
+        self.route.land(self.combined, self.messages, self.slow, self.fast, included=True)
 
     def decode_apply(self) -> None:
         """Decode all payloads and apply them."""
-        self.route.land(self.combine(), self.messages, self.slow, self.fast, counted=True)
+        self.route.land(self.combine(), self.messages, self.slow, self.fast, included=True)
 
     def step(self) -> None:
         """Run a whole outer step, except for the network."""

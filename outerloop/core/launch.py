@@ -89,7 +89,7 @@ class RoundLauncher:
     def take(self, round: Round) -> Snapshot:
         """Return the tensors that the round is made of."""
         self.island.check_whole()
-        return self.pipeline.take(round.fragment, self.schedule.fragment(round.fragment, list(self.replica.slow)))
+        return self.pipeline.snapshot(round.fragment, self.schedule.fragment(round.fragment, list(self.replica.slow)))
 
     @torch.no_grad()
     def copy(self, taken: Snapshot, stream: torch.cuda.Stream | None = None) -> Snapshot:
@@ -111,10 +111,10 @@ class RoundLauncher:
                 round=round.number,
                 fragment=round.fragment,
                 samples=samples,
-                schema=wire.schema_hash(self.payload.schema(round, launched.offered)),
-                slow=self.replica.hash_of(launched.offered),
+                schema=wire.schema_hash(self.payload.schema(round, launched.update)),
+                slow=self.replica.hash_of(launched.update),
                 peer=self.exchange.peer,
             )
             blob = wire.pack(header, launched.parts)
         pending, delta_norm = self.exchange.start(blob, round), math.sqrt(launched.squares)
-        return InFlight(round, launched.offered, blob, pending, samples, 0.0, delta_norm, launched.then)
+        return InFlight(round, launched.update, blob, pending, samples, 0.0, delta_norm, launched.fast_at_launch)

@@ -254,7 +254,7 @@ class OuterLoop(RoundScheduler):
         peers = tuple(m.header.peer for m in combined.messages)
         sent = [bytes(c.blob) for c in arrival.received if c.peer == self.exchange.peer and c.peer in peers]
         counted = sent == [flight.blob]
-        squares = self.pipeline.land(combined, flight.update, flight.fast_at_launch, counted=counted)
+        squares = self.pipeline.land(combined, flight.update, flight.fast_at_launch, included=counted)
         evolved = self.evolving.learn(round, verdict.agreement) if self.evolving else ""
         self.payload.landed(combined.messages, flight.update)
         self.screen.learn(verdict.measured)

@@ -103,40 +103,38 @@ class RoundPipeline:
         on_copy = bool(delay or self.merge_local or not island.in_place)
         self.fused = FusedPipeline(self.dense, on_copy=on_copy, slow_moves=delay >= sync_every)
 
-    def take(self, fragment: int, names: Sequence[str]) -> Snapshot:
+    def snapshot(self, fragment: int, names: Sequence[str]) -> Snapshot:
         """Return these tensors of the model as they are now, in the model's own memory if they can be read in place."""
         weights = self.reads == "weights"
         read = self.island.pick(names) if weights else self.island.read(names, "gradients")
         return Snapshot(read, self.buffers.parts(fragment))
 
-    def copy(self, taken: Snapshot) -> Snapshot:
+    def copy(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with copies of the tensors that may change before their last use.
 
         The copies reuse the memory of the previous round's copies: these are no longer needed, and allocating new pages
         costs more than copying.
         """
-        copied = self.copied(taken.read)
+        read, copied = snapshot.read, self.copied(snapshot.read)
         for name in copied:
             if name not in self.copies:
-                self.copies[name] = torch.empty_like(taken.read[name])
-        return Snapshot(
-            taken.read | {name: self.copies[name].copy_(taken.read[name]) for name in copied}, taken.buffers
-        )
+                self.copies[name] = torch.empty_like(read[name])
+        return Snapshot(read | {name: self.copies[name].copy_(read[name]) for name in copied}, snapshot.buffers)
 
-    def launch(self, round: Round, taken: Snapshot, *, leads: bool) -> LocalUpdate:
-        """Compute the difference, add feedback, compress; keep the order of what was taken.
+    def launch(self, round: Round, snapshot: Snapshot, *, leads: bool) -> LocalUpdate:
+        """Compute the difference, add feedback, compress; keep the order of the snapshot.
 
         Changes no lasting state.
         """
-        read = taken.read
+        read = snapshot.read
         fused, rest = self.split(read)
-        kept = self.fused.launch(round.number, fused, read)
+        sparse = self.fused.launch(round.number, fused, read)
         dense = self.dense.launch(round.number, rest, {name: widened(read[name]) for name in rest}, leads=leads)
-        parts, offered = kept.parts | dense.parts, kept.offered | dense.offered
+        parts, update = sparse.parts | dense.parts, sparse.update | dense.update
         return LocalUpdate(
-            {name: parts[name] for name in read} | taken.buffers,
-            {name: offered[name] for name in read},
-            kept.squares + dense.squares,
+            {name: parts[name] for name in read} | snapshot.buffers,
+            {name: update[name] for name in read},
+            sparse.squares + dense.squares,
             {name: read[name] for name in self.landing_needs(read)},
         )
 
@@ -195,49 +193,52 @@ class RoundPipeline:
         ]
         return [math.sqrt(exact_sum(by_name[name] for name in like)) for by_name in squares]
 
-    def land(self, combined: AggregatedRound, offered: Tensors, then: Tensors, *, counted: bool) -> float:
-        """Update residual, slow and fast weights, and buffers; return Σ ḡ². `then` is consumed.
+    def land(self, combined: AggregatedRound, update: Tensors, fast_at_launch: Tensors, *, included: bool) -> float:
+        """Update residual, slow and fast weights, and buffers; return Σ ḡ². `fast_at_launch` is consumed.
 
-        Not `counted`: the round was decided without what this peer offered.
+        `included`: whether the round includes this peer's message.
         """
-        squares = self.land_own(combined, offered, then) if counted else self.land_without_own(combined, offered)
-        self.buffers.land(combined.buffers, counted=counted)
+        if included:
+            squares = self.land_with_own(combined, update, fast_at_launch)
+        else:
+            squares = self.land_without_own(combined, update)
+        self.buffers.land(combined.buffers, counted=included)
         return squares
 
-    def land_own(self, combined: AggregatedRound, offered: Tensors, then: Tensors) -> float:
+    def land_with_own(self, combined: AggregatedRound, update: Tensors, fast_at_launch: Tensors) -> float:
         """Land a round that includes this peer's message.
 
         carry: θ ← φ + (θ − θ at the launch), so that no inner step since then is lost or counted twice.
         """
         if self.carry:
-            self.island.add(then, times=-1)  # until it is written, θ holds only the progress since the launch
+            self.island.add(fast_at_launch, times=-1)  # until it is written, θ holds only the progress since the launch
         kept, on_copy = combined.kept, self.fused.on_copy
-        fast = {name: then[name] for name in kept} if on_copy else self.island.pick(kept)
-        squares = self.update(combined, offered, fast, counted=True)
+        fast = {name: fast_at_launch[name] for name in kept} if on_copy else self.island.pick(kept)
+        squares = self.update_slow(combined, update, fast, included=True)
         in_place = not on_copy and self.fused.begin_memory is None  # the kernels have set θ to φ
         self.write([*combined.mean, *(() if in_place else kept)], carry=self.carry)
         return squares
 
-    def land_without_own(self, combined: AggregatedRound, offered: Tensors) -> float:
+    def land_without_own(self, combined: AggregatedRound, update: Tensors) -> float:
         """Land a round that was decided without this peer's message.
 
         The residual stays, and the fast weights move with the slow ones, so that the next Δ = φ − θ equals this one up
         to rounding.
         """
-        fast = self.island.read(list(offered), "weights")
+        fast = self.island.read(list(update), "weights")
         delta = {name: self.slow[name] - x for name, x in fast.items()}
-        squares = self.update(combined, offered, self.island.pick(combined.kept), counted=False)
+        squares = self.update_slow(combined, update, self.island.pick(combined.kept), included=False)
         self.island.write({name: self.slow[name] - x for name, x in delta.items()}, merge_local=0.0)
         return squares
 
-    def update(self, combined: AggregatedRound, offered: Tensors, fast: Tensors, *, counted: bool) -> float:
-        """Update the slow weights, and the residual if this peer's message `counted`; return Σ ḡ².
+    def update_slow(self, combined: AggregatedRound, update: Tensors, fast: Tensors, *, included: bool) -> float:
+        """Update the slow weights, and the residual if the round `included` this peer's message; return Σ ḡ².
 
         `fast`: the fast weights of fused tensors, which the kernels set to the slow ones.
         """
         slow = {name: self.slow[name] for name in combined.kept}
-        squares = self.dense.land(combined.mean, combined.messages, offered, self.slow, counted=counted)
-        return squares + self.fused.land(combined.kept, combined.messages, slow, fast, counted=counted)
+        squares = self.dense.land(combined.mean, combined.messages, update, self.slow, included=included)
+        return squares + self.fused.land(combined.kept, combined.messages, slow, fast, included=included)
 
     def write(self, names: Iterable[str], *, carry: bool = False) -> None:
         """Write the values that the next inner steps start from into the model, after an update of these slow weights.

@@ -27,12 +27,15 @@ from outerloop.types import Parts, Tensors
 
 @dataclass(frozen=True)
 class LocalUpdate:
-    """One pipeline's part of a message, what must be kept until landing, and Σ Δ²; `then`: copies of θ at launch."""
+    """One pipeline's part of a message, and what a landing needs.
+
+    `update`: the input of the compressor, x = Δ + feedback. `squares`: Σ Δ². `fast_at_launch`: copies of θ.
+    """
 
     parts: dict[str, Parts]
-    offered: Tensors
+    update: Tensors
     squares: float
-    then: Tensors = field(default_factory=dict)
+    fast_at_launch: Tensors = field(default_factory=dict)
 
 
 class DensePipeline:
@@ -59,9 +62,9 @@ class DensePipeline:
     def launch(self, number: int, slow: Tensors, read: Tensors, *, leads: bool) -> LocalUpdate:
         """Compute the difference, add feedback, compress. Changes no lasting state."""
         delta = self.method.outgoing(slow, read)
-        offered = {name: self.feedback.add(name, finite(name, x, slow[name])) for name, x in delta.items()}
-        parts = {name: self.payload.encode(number, name, x, leads=leads) for name, x in offered.items()}
-        return LocalUpdate(parts, offered, squares(delta))
+        update = {name: self.feedback.add(name, finite(name, x, slow[name])) for name, x in delta.items()}
+        parts = {name: self.payload.encode(number, name, x, leads=leads) for name, x in update.items()}
+        return LocalUpdate(parts, update, squares(delta))
 
     def combine(
         self,
@@ -92,13 +95,13 @@ class DensePipeline:
         return [self.payload.contribution(message, name, like) for message in messages]
 
     def land(
-        self, mean: Tensors, messages: list[wire.Message], offered: Tensors, slow: Tensors, *, counted: bool
+        self, mean: Tensors, messages: list[wire.Message], update: Tensors, slow: Tensors, *, included: bool
     ) -> float:
-        """Update the slow weights, and the residual if this peer's message `counted`; return Σ ḡ²."""
-        ours = [m for m in messages if m.header.peer == self.peer and counted]
-        own = {name: self.payload.decode(m, name, offered[name]) for m in ours for name in mean}
+        """Update the slow weights, and the residual if the round `included` this peer's message; return Σ ḡ²."""
+        ours = [m for m in messages if m.header.peer == self.peer and included]
+        own = {name: self.payload.decode(m, name, update[name]) for m in ours for name in mean}
         for name, sent in own.items():
-            self.feedback.keep(name, offered[name], sent)
+            self.feedback.keep(name, update[name], sent)
         if mean:
             self.method.update(slow, mean, own)
         return squares(mean)

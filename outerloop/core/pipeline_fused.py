@@ -100,24 +100,24 @@ class FusedPipeline:
         Changes no lasting state.
         """
 
-        def one(name: str) -> tuple[Parts, float]:
+        def encode(name: str) -> tuple[Parts, float]:
             x = slow[name]
             codec, moment = self.codec(x), self.payload.moment(number, name)
             rows = codec.rows_at(x.numel(), moment)
             position_M, value_M, squares = select(x, fast[name], *self.residual.at_launch(name), rows.chunk, rows.k)
             return codec.pack(position_M, finite(name, value_M, x), rows, moment), float(squares)
 
-        parts = of_each(one, slow)
+        parts = of_each(encode, slow)
         squares = sum(squares for _, squares in parts.values())
         return LocalUpdate({name: part for name, (part, _) in parts.items()}, dict(slow), squares)
 
     def combine(self, messages: list[wire.Message], like: Tensors) -> dict[str, SparseUpdates]:
         """Return positions and values of all peers in name order. Raises InvalidMessage; changes nothing."""
 
-        def one(name: str) -> SparseUpdates:
+        def decode(name: str) -> SparseUpdates:
             return SparseUpdates(*decode_kept(self.payload, self.codec(like[name]), messages, name, like[name]))
 
-        return of_each(one, like)
+        return of_each(decode, like)
 
     def sent(self, number: int, kept: dict[str, SparseUpdates], like: Tensors) -> Iterator[list[Tensor]]:
         """Yield for each tensor what P peers sent, at the U coordinates that any peer chose: P times (U,) float32."""
@@ -154,25 +154,26 @@ class FusedPipeline:
         slow: Tensors,
         fast: Tensors,
         *,
-        counted: bool,
+        included: bool,
     ) -> float:
-        """Update momentum, slow and fast weights in one pass, and the residual if this peer's message `counted`.
+        """Update momentum, slow and fast weights in one pass, and the residual if `included`; return Σ ḡ².
 
-        Returns Σ ḡ². `fast`: as they were at the launch, if the message counted.
+        `included`: whether the round includes this peer's message. Then `fast` are the weights as they were at the
+        launch.
         """
         if not combined:
             return 0.0
         senders, number = [m.header.peer for m in messages], messages[0].header.round
-        own = senders.index(self.peer) if counted else -1
+        own = senders.index(self.peer) if included else -1
         step = self.sgd.step(next(iter(combined)))
         residual, like = self.residual, {name: slow[name] for name in combined}
         # Allocated here, not by the threads, so that new tensors are created in the order of names.
         stored = {
-            name: residual.at_landing(name, x) if counted else residual.at_launch(name) for name, x in like.items()
+            name: residual.at_landing(name, x) if included else residual.at_launch(name) for name, x in like.items()
         }
         momentum = {name: self.sgd.momentum_of(x) if step.momentum else None for name, x in like.items()}
 
-        def one(name: str) -> float:
+        def land_tensor(name: str) -> float:
             x, kept, (held, scale, beta) = slow[name], combined[name], stored[name]
             rows = self.codec(x).rows_at(x.numel(), self.payload.moment(number, name))
             how = Landing(own, beta, rows.chunk, rows.k, self.rule.by_senders, step.lr, step.momentum, step.nesterov)
@@ -180,7 +181,7 @@ class FusedPipeline:
             sent = None if kept.factor is None or own < 0 else kept.value[own]
             return float(land(x, fast[name], held, scale, momentum[name], kept.position, value, sent, how))
 
-        return sum(of_each(one, like).values())
+        return sum(of_each(land_tensor, like).values())
 
     def codec(self, x: Tensor) -> SparseCodec:
         """Return the codec of a tensor that this pipeline takes."""
