@@ -21,7 +21,10 @@ from outerloop.types import (
 
 
 class Compressor(Protocol):
-    """AXIS compress: encodes one tensor for the wire and decodes it again."""
+    """AXIS compress: encodes one tensor for the wire and decodes it again.
+
+    Optional: `keeps_k_per_chunk`, True when the settings `k` and `chunk` are the density of what is sent.
+    """
 
     linear: bool
     """True when adding the parts of a and b, except "next" (see CodecContext), gives parts of decode(a) + decode(b)."""
@@ -157,7 +160,10 @@ class OuterMethod(Protocol):
 
 
 class Aggregate(Protocol):
-    """AXIS aggregate: combines the decoded contributions of all peers into one tensor."""
+    """AXIS aggregate: combines the decoded contributions of all peers into one tensor.
+
+    Optional: `weighs_samples`, True when a peer counts by its number of samples.
+    """
 
     needs_norms: bool
     """True when `norms` must be computed, which decodes every payload once more."""

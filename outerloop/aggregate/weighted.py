@@ -19,6 +19,7 @@ class Weighted:
 
     needs_norms = False
     linear = False
+    weighs_samples = True
 
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
         """Aggregate P tensors of the same shape."""

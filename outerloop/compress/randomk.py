@@ -35,6 +35,8 @@ class RandomK:
         UserError: if `chunk` or `k` is out of range.
     """
 
+    keeps_k_per_chunk = True
+
     def __init__(self, *, chunk: int, k: int, values: Compressor) -> None:
         if not 1 <= k <= chunk:
             raise UserError(f"randomk k={k} must be 1 .. chunk={chunk}")

@@ -40,6 +40,7 @@ class TopK:
     """
 
     linear = False
+    keeps_k_per_chunk = True
 
     def __init__(self, *, chunk: int, k: int, values: Compressor, index: Index, warmup_rounds: int = 0) -> None:
         if not 2 <= chunk <= 65536:

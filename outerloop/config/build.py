@@ -44,7 +44,6 @@ LANES = 64
 RULES = ("quorum", "min_peers", "min_fraction", "absent_rounds", "max_blob_bytes")
 """Options of the exchange that may change when a run is resumed, but only together on all machines."""
 
-WEIGHTED = "outerloop.aggregate.weighted.Weighted"
 UNEQUAL = ("inner.batch", "inner.accumulate", "schedule.sync_every")
 """Options that determine how much work a machine does in a round."""
 
@@ -76,8 +75,8 @@ def of_all(config: DictConfig) -> dict[str, Any]:
     If contributions are weighted by samples, the options in UNEQUAL may differ between peers and are omitted. An
     adaptive H stays included, because all peers change it together.
     """
-    may_differ = UNEQUAL if config.aggregate._target_ == WEIGHTED else ()
-    together = "schedule.sync_every" if "sync_min" in config.schedule else None
+    may_differ = UNEQUAL if getattr(make(config.aggregate), "weighs_samples", False) else ()
+    together = "schedule.sync_every" if isinstance(make(config.schedule), AdaptiveSchedule) else None
     return {key: value for key, value in comparable(config).items() if key not in may_differ or key == together}
 
 

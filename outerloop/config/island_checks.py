@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from hydra.utils import get_object
 from omegaconf import DictConfig
 
+from outerloop.config.build import make
+from outerloop.protocols import AdaptiveSchedule, CostAware
 from outerloop.types import UserError
 
-MUON = "outerloop.inner.muon.MuonWithAdamW"
 CUT = ("sharded", "gathered")
 
 
@@ -47,22 +49,25 @@ def for_one_process(settings: DictConfig) -> dict[str, tuple[bool, str]]:
 
     If each rank measured separately, ranks would choose differently, and then wait for each other in different rounds.
     """
-    schedule = settings.schedule
+    schedule, compress = make(settings.schedule), make(settings.compress)
     return {
         f"buffers={settings.buffers}": (settings.buffers != "local", "buffers=local"),
-        "schedule=every_seconds": ("seconds" in schedule, "schedule=every_h"),
-        "schedule=adaptive": ("sync_min" in schedule, "schedule=every_h"),
-        "schedule.early=true": (bool(schedule.get("early")), "schedule.early=false"),
-        "compress=auto": ("utilization" in settings.compress, "compress=topk"),
+        "schedule=every_seconds": (schedule.step_s > 0, "schedule=every_h"),
+        "schedule=adaptive": (isinstance(schedule, AdaptiveSchedule), "schedule=every_h"),
+        "schedule.early=true": (schedule.early, "schedule.early=false"),
+        "compress=auto": (isinstance(compress, CostAware), "compress=topk"),
     }
 
 
 def refusals(settings: DictConfig, ranks: int) -> list[tuple[bool, str, str]]:
     """Return (whether it is set, why it is not supported, what to set instead) for each unsupported setting."""
     inner, kind = settings.inner, settings.island.kind
-    muon = bool(inner.optimizer) and inner.optimizer._target_ == MUON
     return [
-        (kind in CUT and muon, f"Muon needs whole matrices, and island={kind} cuts them", "island=replicated"),
+        (
+            kind in CUT and needs_whole_matrices(inner.optimizer),
+            f"Muon needs whole matrices, and island={kind} cuts them",
+            "island=replicated",
+        ),
         (inner.compile, "inner.compile=true is for island=single", "inner.compile=false"),
         *(
             (is_set, f"{option} is for island=single", instead)
@@ -79,3 +84,8 @@ def refusals(settings: DictConfig, ranks: int) -> list[tuple[bool, str, str]]:
             "keep_payload_rounds=0",
         ),
     ]
+
+
+def needs_whole_matrices(optimizer: DictConfig | None) -> bool:
+    """Return whether an inner optimizer cannot update the shards of a matrix one by one."""
+    return optimizer is not None and getattr(get_object(optimizer._target_), "needs_whole_matrices", False)

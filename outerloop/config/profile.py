@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
-from hydra.utils import get_class
+from hydra.utils import get_class, get_object
 from omegaconf import DictConfig
 from torch import Tensor
 
@@ -53,9 +53,9 @@ def recipe_of(name: str, *, sync_every: int | None, delay: int | None, density: 
 
 
 def sparse_parts(node: Any, path: str = "") -> Iterator[tuple[str, int]]:
-    """Yield the dotted path, ending in a dot, and the chunk size of each `k` of a chunk in a compressor's settings."""
+    """Yield the dotted path, ending in a dot, and the chunk size of each part that keeps k per chunk."""
     if isinstance(node, DictConfig):
-        if "k" in node and "chunk" in node:
+        if "_target_" in node and getattr(get_object(node["_target_"]), "keeps_k_per_chunk", False):
             yield path, node["chunk"]
         for key, below in node.items():
             yield from sparse_parts(below, path + str(key) + ".")

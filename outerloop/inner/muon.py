@@ -19,6 +19,8 @@ Named = Iterable[tuple[str, Parameter]]
 class MuonWithAdamW(Optimizer):
     """Muon and AdamW behind the interface of one optimizer, with the param groups of both.
 
+    `needs_whole_matrices`: a rank cannot update its shard of a matrix alone.
+
     Args:
         params: (name, parameter) pairs.
         lr: learning rate of Muon, whose updates are scaled to the RMS of AdamW's (`match_rms_adamw`).
@@ -28,6 +30,8 @@ class MuonWithAdamW(Optimizer):
         weight_decay: decoupled weight decay of both.
         fused: use torch's fused AdamW.
     """
+
+    needs_whole_matrices = True
 
     def __init__(
         self,

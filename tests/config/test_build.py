@@ -49,6 +49,8 @@ def test_fingerprint_is_of_what_all_machines_share():
     for work in ("inner.batch=2", "inner.accumulate=3", "schedule.sync_every=7"):
         assert build.fingerprint(load.load(["aggregate=weighted", work])) == weighted, work
         assert build.fingerprint(load.load([work])) != plain, work
+    clipped = ["aggregate=median_clip", "aggregate.of._target_=outerloop.aggregate.weighted.Weighted"]
+    assert build.fingerprint(load.load([*clipped, "inner.batch=2"])) == build.fingerprint(load.load(clipped))
     for shared in ("seed=1", "compress.large.k=64", "schedule.sync_every=16", "model=nano", "aggregate=mean"):
         assert build.fingerprint(load.load([shared])) != plain, shared
 
