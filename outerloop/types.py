@@ -114,6 +114,20 @@ class ExecutorHandoff:
 
 
 @dataclass(frozen=True)
+class Requirement:
+    """A property that one part of the outer loop needs another part to have.
+
+    `axis`: the other part: "method", "compress", "feedback", "aggregate", "exchange" or "schedule". `fact`: the name of
+    its property, `value`: what this must be. `reason`: one line for the user: why, and what to set instead.
+    """
+
+    axis: str
+    fact: str
+    value: object
+    reason: str
+
+
+@dataclass(frozen=True)
 class RoundCost:
     """The cost to this peer from one landing to the next, in seconds and bytes.
 

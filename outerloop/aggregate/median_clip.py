@@ -35,7 +35,7 @@ class MedianClip:
 
     def __init__(self, *, of: Aggregate) -> None:
         self.of = of
-        self.weighs_samples = getattr(of, "weighs_samples", False)
+        self.weighs_samples, self.requires = getattr(of, "weighs_samples", False), getattr(of, "requires", ())
 
     def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
         """Aggregate P tensors of the same shape, given the norms of the fragments they are from."""

@@ -1,19 +1,22 @@
 """Refuse combinations of parts that cannot work, and warn about doubtful ones; each message names the settings to use.
 
 Nothing here refers to an algorithm by name. Parts declare properties (`shared`, `sends`, `reads`, `linear`, `agrees`,
-`lockstep`, `tells_moving`, `remembers`), and codecs, feedbacks and methods are tested on a small gaussian tensor.
+`lockstep`, `tells_moving`, `remembers`), and codecs, feedbacks and methods are tested on a small gaussian tensor. A
+part may declare what it `requires` of another one.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from outerloop.compress.by_size import codec_of
 from outerloop.protocols import (
     AdaptiveSchedule,
     Aggregate,
@@ -23,6 +26,7 @@ from outerloop.protocols import (
     Feedback,
     OuterMethod,
     Schedule,
+    Transforming,
 )
 from outerloop.types import CodecContext, UserError
 
@@ -73,6 +77,16 @@ def refuse(
         of_eager(method, compress, feedback, aggregate, exchange) if eager else (),
         of_compressor(compress, exchange),
         of_evolving(method, exchange) if isinstance(schedule, AdaptiveSchedule) else (),
+        of_requirements(
+            {
+                "method": method,
+                "compress": compress,
+                "feedback": feedback,
+                "aggregate": aggregate,
+                "exchange": exchange,
+                "schedule": schedule,
+            }
+        ),
     )
     for reason in reasons:
         raise UserError(reason)
@@ -243,6 +257,19 @@ def of_evolving(method: OuterMethod, exchange: Exchange) -> Iterator[str]:
         )
 
 
+def of_requirements(parts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the reasons why a part is not what another one requires."""
+    for part in parts.values():
+        for need in getattr(part, "requires", ()):
+            if fact(parts[need.axis], need.fact) != need.value:
+                yield need.reason
+
+
+def fact(part: Any, name: str) -> object:
+    """Return a property of a part, which is tested or declared; None if there is no such property."""
+    return TESTED[name](part) if name in TESTED else getattr(part, name, None)
+
+
 def lossiness(compress: Compressor) -> float:
     """Return the relative L2 error on 8192 gaussian values, after any warm-up."""
     x, moment = probe()
@@ -253,6 +280,18 @@ def sparse(compress: Compressor) -> bool:
     """Return whether most values are decoded as zero."""
     x, moment = probe()
     return float((compress.decode(compress.encode(x, moment), x.shape, moment) == 0).float().mean()) > 0.5
+
+
+def aligned(compress: Compressor) -> bool:
+    """Return whether all peers send the same coordinates of what is aggregated, so that no 0 means "not sent"."""
+    x, moment = probe()
+    codec = codec_of(compress, x.shape)
+    decode = codec.coefficients if isinstance(codec, Transforming) else codec.decode
+    return compress.linear or float((decode(codec.encode(x, moment), x.shape, moment) == 0).float().mean()) <= 0.5
+
+
+TESTED: dict[str, Callable[[Any], object]] = {"aligned": aligned}
+"""Name of a property that parts do not declare -> the test of it."""
 
 
 def announces(compress: Compressor) -> bool:

@@ -17,7 +17,7 @@ from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
 from outerloop.compress.uniform import Uniform
 from outerloop.config import build, load
-from outerloop.core.compatibility import doubts
+from outerloop.core.compatibility import aligned, doubts
 from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.feedback.ef import ErrorFeedback
@@ -31,7 +31,7 @@ from outerloop.methods.sign import Sign
 from outerloop.schedule.adaptive import Adaptive
 from outerloop.schedule.every_h import EveryH
 from outerloop.schedule.streaming import Streaming
-from outerloop.types import UserError
+from outerloop.types import Requirement, UserError
 from tests.core.test_left_out import LATE, WithoutLate
 from tests.support import toy
 from tests.support.tensors import same_tensors
@@ -276,3 +276,41 @@ def test_doubtful_settings_are_told():
     assert "feedback=ef" in joined(compress=SPARSE).warnings[0]
     assert "momentum" in joined(method=toy.sgd(0.7, 0.9, True), h=99).warnings[0]
     assert joined(method=toy.sgd(0.7, 0.9, True), h=100).warnings == []
+
+
+# --- what a part requires of another ---
+
+
+class Plain(Mean):
+    """An aggregate that requires something of each other axis."""
+
+    def __init__(self, axis, fact, value):
+        self.requires = (Requirement(axis, fact, value, f"needs {axis}.{fact}: set {axis}=other"),)
+
+
+@pytest.mark.parametrize(
+    ("axis", "fact", "value", "other"),
+    [
+        ("method", "momentum", 0.0, {"method": toy.sgd(0.7, 0.9)}),
+        ("compress", "linear", True, {"compress": TOPK}),
+        ("compress", "aligned", True, {"compress": TOPK}),
+        ("feedback", "remembers", False, {"feedback": ErrorFeedback(beta=0.9)}),
+        ("schedule", "early", False, {"schedule": EveryH(sync_every=3, delay=1, early=True)}),
+        ("exchange", "waits_for_all", True, {"exchange": GoesOn(InProcess(hub=Hub(2), rank=0))}),
+    ],
+)
+def test_a_part_can_require_another(axis, fact, value, other):
+    """It is refused with the part's own line, also behind another part; what is as required is not."""
+    toy.outer(toy.model(), InProcess(hub=Hub(2), rank=0), aggregate=Plain(axis, fact, value))
+    for aggregate in (Plain(axis, fact, value), MedianClip(of=Plain(axis, fact, value))):
+        assert refused(aggregate=aggregate, **other) == f"needs {axis}.{fact}: set {axis}=other"
+
+
+@pytest.mark.parametrize("compress", load.groups()["compress"])
+def test_which_peers_send_the_same_coordinates(compress):
+    """Of two peers with unlike tensors: dense ones, and those that draw or agree on their positions."""
+    codec = build.make(load.composed([f"compress={compress}"]).compress)
+    same = {"randomk", "scalecom"} | {
+        "cast", "fp16", "fp4", "identity", "int4", "int8", "powersgd", "sigma_bins", "sign", "two_bit"
+    }  # fmt: skip
+    assert aligned(codec) == (compress in same)

@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-import toy
-import toy_routes
 
 from outerloop.aggregate.mean import Mean
 from outerloop.aggregate.median_clip import MedianClip
@@ -20,6 +18,7 @@ from outerloop.kernels.specs import aggregate_rule, residual_spec, sgd_spec, spa
 from outerloop.methods.outer_optimizer import OuterOptimizer
 from outerloop.methods.sign import Sign
 from outerloop.schedule.every_h import EveryH
+from tests.support import toy, toy_pipelines
 
 LARGE, SMALL = torch.Size([20, 20]), torch.Size([9])
 
@@ -33,7 +32,7 @@ class Halved(ErrorFeedback):
 
 def fused(**parts):
     """The names of the tensors that an outer loop of SparseLoCo with these other parts gives to the kernels."""
-    compress = BySize(below=10, small=Cast(dtype="bfloat16"), large=toy_routes.topk("sparseloco"))
+    compress = BySize(below=10, small=Cast(dtype="bfloat16"), large=toy_pipelines.topk("sparseloco"))
     chosen = {"compress": compress, "feedback": ErrorFeedback(beta=0.9), "aggregate": Mean()} | parts
     loop = toy.outer(toy.model(width=20), toy.alone(), **chosen)
     return set(loop.pipeline.split(loop.slow)[0])
@@ -41,7 +40,7 @@ def fused(**parts):
 
 def test_all_axes_are_described():
     assert fused() == {"0.weight", "0.bias", "1.weight", "1.bias", "2.weight"}, "all but one of 3 values"
-    assert fused(compress=toy_routes.topk("sparseloco")) == fused() | {"2.bias"}
+    assert fused(compress=toy_pipelines.topk("sparseloco")) == fused() | {"2.bias"}
 
 
 @pytest.mark.parametrize(
@@ -69,11 +68,11 @@ def test_one_that_is_not_described_is_called_itself(part):
 def test_eight_bits_need_chunks_of_whole_blocks():
     eight_bits = {"feedback": ErrorFeedback(beta=0.9, bits=8)}
     assert not fused(**eight_bits), "chunks of 16 values, blocks of 256"
-    assert fused(compress=toy_routes.topk("eight_bit"), **eight_bits)
+    assert fused(compress=toy_pipelines.topk("eight_bit"), **eight_bits)
 
 
 def test_what_the_descriptions_say():
-    compress = BySize(below=10, small=Cast(dtype="bfloat16"), large=toy_routes.topk("sparseloco"))
+    compress = BySize(below=10, small=Cast(dtype="bfloat16"), large=toy_pipelines.topk("sparseloco"))
     assert sparse_codec(compress, LARGE) is compress.large and sparse_codec(compress, SMALL) is None
     rule = aggregate_rule(MedianClip(of=Mean()))
     assert not rule.by_senders and rule.factors([1.0, 2.0, 4.0]) == [1.0, 1.0, 0.5]
