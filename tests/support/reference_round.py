@@ -65,6 +65,9 @@ def aggregated(aggregate, sent, samples):
         return {name: x.sum(0) / peers for name, x in stacks.items()}
     if kind == "Senders":
         return {name: x.sum(0) / (x != 0).sum(0).clamp(min=1) for name, x in stacks.items()}
+    if kind == "Median":
+        sorted_up = {name: x.sort(0).values for name, x in stacks.items()}
+        return {name: (x[(peers - 1) // 2] + x[peers // 2]) / 2 for name, x in sorted_up.items()}
     if kind == "Weighted":
         shares = torch.tensor(samples, dtype=torch.float64) / sum(samples)
         return {name: torch.tensordot(shares, x, 1) for name, x in stacks.items()}

@@ -1,0 +1,54 @@
+"""The coordinate-wise median (Yin et al., arXiv 1803.01498): fewer than half of the peers cannot move it far.
+
+    ḡ_i = median_p Δ̂_p,i          of an even number of peers: the mean of the two values in the middle
+
+Whatever fewer than half of the peers send, each ḡ_i stays between the smallest and the largest value of the others.
+The price: for values that are skewed or differ between peers the median is not near the mean, and large values that
+only a minority of peers has are lost. So use it against peers that send wrong values, not by default.
+
+Not for compressors with which each peer sends other coordinates, such as top-k: the median of mostly zeros is 0.
+
+P peers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from outerloop.types import Requirement
+
+PIECE = 1 << 20
+"""Coordinates sorted at a time: 20 MiB of temporaries per peer in float32, whatever the size of the tensor."""
+
+
+class Median:
+    """The median of each coordinate over the peers; all peers have the same weight."""
+
+    needs_norms = False
+    linear = False
+    requires = (
+        Requirement(
+            "compress",
+            "aligned",
+            True,
+            "with this compressor each peer sends other coordinates, and the median of mostly zeros is 0:"
+            " set aggregate=senders, or compress=int8",
+        ),
+    )
+
+    def __call__(self, sent: Sequence[Tensor], samples: Sequence[int], norms: Sequence[float]) -> Tensor:
+        """Return the median of P tensors of the same shape."""
+        pieces_P = zip(*(x.reshape(-1).split(PIECE) for x in sent), strict=True)
+        return torch.cat([middle(torch.stack(piece_P)) for piece_P in pieces_P]).view(sent[0].shape)
+
+
+def middle(x_PN: Tensor) -> Tensor:
+    """Return the median of each column. Adding 0 turns -0 into 0, whose order would depend on the machine."""
+    sorted_PN = (x_PN + 0.0).sort(dim=0).values
+    high = len(x_PN) // 2
+    if len(x_PN) % 2:
+        return sorted_PN[high]
+    return (sorted_PN[high - 1] + sorted_PN[high]) * 0.5
