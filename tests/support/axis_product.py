@@ -171,9 +171,8 @@ class Clock:
 
 def look(loop):
     """Copies of all that a round reads or changes."""
-    held = getattr(loop.feedback, "residual", None) or getattr(loop.feedback, "error", None)
-    names, gradients = list(loop.slow), loop.method.reads == "gradients"
-    kept = {name: held.get(name) for name in names} if held else {}
+    gradients = loop.method.reads == "gradients"
+    kept = {name: held_by(loop.feedback, name) for name in loop.slow}
     return {
         "fast": {name: p.detach().clone() for name, p in loop.island.params.items()},
         "slow": {name: x.clone() for name, x in loop.slow.items()},
@@ -183,6 +182,17 @@ def look(loop):
         "compress": chosen_state(loop.payload.compress),
         "step": loop.inner_step,
     }
+
+
+def held_by(feedback, name):
+    """What a feedback holds of one tensor, or nothing; of DGC velocity and sum, stacked."""
+    storage = getattr(feedback, "residual", None) or getattr(feedback, "error", None)
+    if storage:
+        return storage.get(name)
+    state = feedback.state_dict()
+    return (
+        torch.stack([state[key][name] for key in ("velocity", "unsent")]) if name in state.get("velocity", ()) else None
+    )
 
 
 def chosen_state(compress):

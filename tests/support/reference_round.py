@@ -28,15 +28,20 @@ def offered(feedback, delta, held):
         return delta + held * feedback.beta
     if kind == "LoCo" and held is not None:
         return delta + held
-    assert kind in ("NoFeedback", "LocalError", "ErrorFeedback", "LoCo"), f"write the definition of {kind} here"
+    if kind == "DGC" and held is not None:
+        return held[1] + (delta + held[0] * feedback.momentum)
+    assert kind in ("NoFeedback", "LocalError", "ErrorFeedback", "LoCo", "DGC"), f"write the definition of {kind} here"
     return delta
 
 
 def held_then(feedback, x, sent, held, landed):
-    """None where nothing is held. LoCo forgets after every T-th landing."""
+    """None where nothing is held. LoCo forgets after every T-th landing. DGC holds velocity and sum: (2, *shape)."""
     kind = type(feedback).__name__
     if kind == "ErrorFeedback":
         return x.double() - sent
+    if kind == "DGC":
+        velocity = x.double() - (0.0 if held is None else held[1])
+        return torch.stack([torch.where(sent == 0, velocity, 0.0), x.double() - sent])
     if kind == "LoCo":
         old = 0.0 if held is None else held.double()
         return (feedback.beta * old + (1 - feedback.beta) * (x.double() - sent)) * (landed % feedback.reset_every != 0)

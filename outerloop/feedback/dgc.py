@@ -1,0 +1,74 @@
+"""Deep Gradient Compression (DGC, arXiv 1712.01887): momentum before the compressor, stopped where a value was sent.
+
+    u ← m u + Δ;    x = v + u                                    momentum correction
+    v ← x − x̂;      u ← u where x̂ = 0, else 0                    momentum factor masking; x̂: this peer's decoded payload
+
+A value that waits for many rounds is sent with the momentum that it would have gathered meanwhile. Masking stops this
+momentum once the value has been sent, so that it does not push along a direction that is out of date. The paper sends
+exact values, for which v is 0 where something was sent; a coarser codec leaves its error there. A value that is sent as
+0 counts as not sent.
+
+For sparse codecs: with a dense one every value is masked, and there is no momentum. The paper's warm-up of the sparsity
+is a setting of compress/topk.py. With m = 0 this is error feedback with β = 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from outerloop.types import Requirement, Tensors, UserError
+
+
+class DGC:
+    """Error feedback on the sum of momentum steps. Two tensors per parameter, created at its first landing.
+
+    Args:
+        momentum: m, at least 0 and below 1. The paper: 0.9.
+
+    Raises:
+        UserError: if `momentum` is out of range.
+    """
+
+    remembers = True
+    requires = (
+        Requirement(
+            "method",
+            "momentum",
+            0.0,
+            "this feedback applies momentum before compression, and this method would apply it again:"
+            " set method=sgd, or feedback=ef",
+        ),
+    )
+
+    def __init__(self, *, momentum: float) -> None:
+        if not 0 <= momentum < 1:
+            raise UserError(f"feedback.momentum={momentum} must be at least 0 and below 1: set feedback.momentum=0.9")
+        self.momentum = momentum
+        self.velocity: Tensors = {}
+        self.unsent: Tensors = {}
+
+    def add(self, name: str, delta: Tensor) -> Tensor:
+        """Return x = v + (m u + Δ). `delta`: Δ, any shape."""
+        if name not in self.velocity:
+            return delta
+        return self.unsent[name] + (delta + self.velocity[name] * self.momentum)
+
+    def keep(self, name: str, x: Tensor, sent: Tensor) -> None:
+        """Set u ← x − v, which is m u + Δ, where x̂ = 0, and v ← x − x̂."""
+        velocity = x - self.unsent[name] if name in self.unsent else x
+        self.velocity[name] = velocity.masked_fill(sent != 0, 0.0)
+        self.unsent[name] = x - sent
+
+    def begin(self, name: str, slow: Tensor) -> Tensor:
+        """Return φ unchanged: the inner steps start from the slow weights."""
+        return slow
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return u and v by parameter name."""
+        return {"velocity": dict(self.velocity), "unsent": dict(self.unsent)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load what `state_dict` returned."""
+        self.velocity, self.unsent = dict(state["velocity"]), dict(state["unsent"])
