@@ -34,7 +34,10 @@ class Compressor(Protocol):
     """True when adding the parts of a and b, except "next" (see CodecContext), gives parts of decode(a) + decode(b)."""
 
     def encode(self, x: Tensor, moment: CodecContext) -> Parts:
-        """Encode x (any shape, float32) as parts. Leaves x unchanged. Equal x and equal moment give equal parts."""
+        """Encode x (any shape, float32) as parts. Leaves x unchanged. Equal x and equal moment give equal parts.
+
+        A compressor with state changes it elsewhere (`Stateful`, `CostAware`).
+        """
         ...
 
     def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
@@ -69,6 +72,24 @@ class Announcing(Protocol):
 
     def check_agreed(self, agreed: Tensor, shape: Size) -> None:
         """Check that this was set for a tensor of this shape. Raises ValueError."""
+        ...
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """A compressor that remembers something of what this peer has sent, for its own next `encode` alone.
+
+    `decode` does not use this state, so it may differ between peers, and a peer that joins late starts without it.
+    """
+
+    def landed(self, own: Parts, shape: Size, moment: CodecContext) -> None:
+        """Remember this peer's parts of a tensor. Called at the landing of a round that includes its message."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned; an empty state is that before the first landing."""
         ...
 
 

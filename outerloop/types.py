@@ -145,10 +145,11 @@ class RoundCost:
 
 @dataclass(frozen=True)
 class CodecContext:
-    """The round and seed under which a tensor is compressed, and how its values are grouped.
+    """The round and seed under which a tensor is compressed, its name, and how its values are grouped.
 
     All fields but `leads` are equal on every peer. `seed` differs by round and tensor. `group` is the number of
-    consecutive values that share a scale, where an outer codec knows it (the values kept per chunk), else None.
+    consecutive values that share a scale, where an outer codec knows it (the values kept per chunk), else None. `name`
+    is that of the parameter.
 
     Peers can agree on something one round ahead. In each round one peer leads: what its compressor puts for a tensor
     into a part named "next" becomes every peer's `agreed` for that tensor in the next round. A part named "next" does
@@ -161,3 +162,4 @@ class CodecContext:
     group: int | None = None
     leads: bool = False
     agreed: Tensor | None = None
+    name: str = ""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Size, Tensor
 
 from outerloop.kernels.specs import SparseCodec, sparse_codec
-from outerloop.protocols import Compressor
+from outerloop.protocols import Compressor, Stateful
 from outerloop.types import CodecContext, Parts
 
 
@@ -21,6 +23,8 @@ class BySize:
     def __init__(self, *, below: int, small: Compressor, large: Compressor) -> None:
         self.below, self.small, self.large = below, small, large
         self.linear = small.linear and large.linear
+        both = {"small": small, "large": large}
+        self.stateful = {size: codec for size, codec in both.items() if isinstance(codec, Stateful)}
 
     def of(self, shape: Size) -> Compressor:
         """Return the compressor for a tensor of this shape."""
@@ -37,6 +41,20 @@ class BySize:
     def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
         """Decode parts to float32 of `shape`. Raises ValueError as the chosen compressor does."""
         return self.of(shape).decode(parts, shape, moment)
+
+    def landed(self, own: Parts, shape: Size, moment: CodecContext) -> None:
+        """Pass these parts on to the chosen compressor if it has a state."""
+        if codec := self.stateful.get("small" if self.of(shape) is self.small else "large"):
+            codec.landed(own, shape, moment)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of the compressors that have one."""
+        return {size: codec.state_dict() for size, codec in self.stateful.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        for size, held in state.items():
+            self.stateful[size].load_state_dict(held)
 
 
 def codec_of(compress: Compressor, shape: Size) -> Compressor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from outerloop import wire
 from outerloop.compress.by_size import codec_of
 from outerloop.kernels.finite import all_finite
-from outerloop.protocols import Compressor, Transforming
+from outerloop.protocols import Compressor, Stateful, Transforming
 from outerloop.types import CodecContext, Contribution, Parts, Round
 
 LONGEST_REASON = 300
@@ -34,6 +34,7 @@ class UpdateCodec:
     ) -> None:
         self.compress, self.seed, self.beside = compress, seed, beside
         self.agreed: dict[str, tuple[int, Tensor]] = {}
+        self.stateful = compress if isinstance(compress, Stateful) else None
 
     def encode(self, number: int, name: str, x: Tensor, *, leads: bool) -> Parts:
         """Compress one tensor in this round.
@@ -93,7 +94,13 @@ class UpdateCodec:
         """
         holds_in, agreed = self.agreed.get(name, (None, None))
         seed = wire.name_hash(f"{self.seed} {number} {name}")
-        return CodecContext(number, seed, agreed=agreed if holds_in == number else None)
+        return CodecContext(number, seed, agreed=agreed if holds_in == number else None, name=name)
+
+    def landed_own(self, message: wire.Message, name: str, like: Tensor) -> None:
+        """Let a compressor with state remember one tensor of this peer's message, which has landed."""
+        if self.stateful:
+            moment = self.moment(message.header.round, name)
+            self.stateful.landed(on(like.device, message.parts[name]), like.shape, moment)
 
     def landed(self, messages: Sequence[wire.Message], like: Mapping[str, Tensor]) -> None:
         """Remember what the leader set for the next round.

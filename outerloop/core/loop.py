@@ -42,6 +42,7 @@ from outerloop.protocols import (
     Feedback,
     OuterMethod,
     Schedule,
+    Stateful,
 )
 from outerloop.replica.buffers import Buffers
 from outerloop.replica.island import Island
@@ -153,7 +154,11 @@ class OuterLoop(RoundScheduler):
         )
         self.meetings = 0
         self.parts: dict[str, Any] = {"method": method, "feedback": feedback, "payload": self.payload}
-        self.parts |= {"choosing": self.choosing, "schedule": self.evolving, "buffers": self.buffers}
+        self.parts |= {
+            "choosing": compress if isinstance(compress, Stateful | CostAware) else None,
+            "schedule": self.evolving,
+            "buffers": self.buffers,
+        }
         self.parts |= {"screen": self.screen}
 
     @property

@@ -98,10 +98,13 @@ class DensePipeline:
         self, mean: Tensors, messages: list[wire.Message], update: Tensors, slow: Tensors, *, included: bool
     ) -> float:
         """Update the slow weights, and the residual if the round `included` this peer's message; return Σ ḡ²."""
-        ours = [m for m in messages if m.header.peer == self.peer and included]
-        own = {name: self.payload.decode(m, name, update[name]) for m in ours for name in mean}
-        for name, sent in own.items():
-            self.feedback.keep(name, update[name], sent)
+        own = {}
+        if included:
+            [message] = [m for m in messages if m.header.peer == self.peer]
+            own = {name: self.payload.decode(message, name, update[name]) for name in mean}
+            for name, sent in own.items():
+                self.feedback.keep(name, update[name], sent)
+                self.payload.landed_own(message, name, update[name])
         if mean:
             self.method.update(slow, mean, own)
         return squares(mean)

@@ -15,7 +15,7 @@ from outerloop.core import compatibility
 from outerloop.core.loop import OuterLoop
 from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.exchange.inprocess_gossip import InProcessGossip
-from outerloop.protocols import CostAware
+from outerloop.protocols import CostAware, Stateful
 from outerloop.types import UserError
 from tests.support import toy
 
@@ -196,7 +196,7 @@ def held_by(feedback, name):
 
 
 def chosen_state(compress):
-    return copy.deepcopy(compress.state_dict()) if isinstance(compress, CostAware) else None
+    return copy.deepcopy(compress.state_dict()) if isinstance(compress, CostAware | Stateful) else None
 
 
 def batch(rank, step):

@@ -196,7 +196,7 @@ class Definition:
         """What the peers decode; the message must be these bytes, and its samples those since the last launch."""
         run, peers = self.runs[rank], len(self.runs)
         compress = copy.deepcopy(run["loop"].payload.compress)
-        if run["launched"][round]["compress"]:
+        if run["launched"][round]["compress"] is not None:
             compress.load_state_dict(run["launched"][round]["compress"])
         header, came = wire.read(run["blobs"][round])
         leads = self.loop.exchange.agrees and not self.eager and rank == (round.number + 1) % peers
@@ -204,10 +204,10 @@ class Definition:
         for (name, value), parts in zip(x.items(), came, strict=False):
             agreed = self.agreed.get((name, round.number))
             seed = wire.name_hash(f"{self.seed} {round.number} {name}")
-            encoded = compress.encode(value, CodecContext(round.number, seed, leads=leads, agreed=agreed))
+            encoded = compress.encode(value, CodecContext(round.number, seed, leads=leads, agreed=agreed, name=name))
             assert encoded.keys() == parts.keys()
             assert all(torch.equal(encoded[part], parts[part]) for part in parts), (name, list(parts))
-            moment = CodecContext(round.number, seed, agreed=agreed)
+            moment = CodecContext(round.number, seed, agreed=agreed, name=name)
             decoded[name] = compress.decode(on(value.device, encoded), value.shape, moment).double()
             if transforms(codec := codec_of(compress, value.shape)):
                 kept = codec.coefficients(on(value.device, encoded), value.shape, moment).double()
