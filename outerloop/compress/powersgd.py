@@ -1,22 +1,28 @@
 """Low rank (PowerSGD, arXiv 1905.13727): a matrix as a product of two thin ones, by one power iteration.
 
-    P = orthonormal(M Q₀);  Q = Mᵀ P;  M̂ = P Qᵀ          Q₀ gaussian, drawn from the seed: no state
+    P = orthonormal(M Q₀);  Q = Mᵀ P;  M̂ = P Qᵀ          Q₀ gaussian, drawn from the seed
 
 M̂ projects the columns of M onto the span of P, so the norm of the error never exceeds that of M. Both factors are sent
 in bfloat16. Q is computed with the rounded P, so rounding only costs the last bits of the projection. The paper sums P
-over the workers before it computes Q, which takes two exchanges per round, and starts from the last round's Q. Here
-each worker factors its own M, and one message is enough. Needs error feedback. Not for tensors with a flat spectrum.
+over the workers before it computes Q, which takes two exchanges per round. Here each worker factors its own M, and one
+message is enough. Needs error feedback. Not for tensors with a flat spectrum.
+
+Warm start: Q₀ is the Q of the last round, so that one iteration per round becomes a power iteration over all rounds. In
+the paper Q is the workers' mean, equal on all of them; here it is what this peer has sent and what has landed. Only
+this peer's `encode` uses it: M̂ is decoded from P and Q alone.
 
 n rows, m columns, r rank.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Size, Tensor
 
 from outerloop.protocols import Compressor
-from outerloop.types import CodecContext, Parts, UserError
+from outerloop.types import CodecContext, Parts, Tensors, UserError
 
 
 class PowerSgd:
@@ -27,6 +33,7 @@ class PowerSgd:
     Args:
         rank: 1 or more. The paper: 1 .. 4.
         small: compressor used if rank * (n + m) >= n * m.
+        warm_start: start from the last Q of a tensor that has landed, instead of a new draw.
 
     Raises:
         UserError: if `rank` is not positive.
@@ -34,10 +41,11 @@ class PowerSgd:
 
     linear = False
 
-    def __init__(self, *, rank: int, small: Compressor) -> None:
+    def __init__(self, *, rank: int, small: Compressor, warm_start: bool = False) -> None:
         if rank < 1:
             raise UserError(f"powersgd rank={rank} must be at least 1")
-        self.rank, self.small = rank, small
+        self.rank, self.small, self.warm_start = rank, small, warm_start
+        self.last: Tensors = {}
 
     def is_small(self, shape: Size) -> bool:
         """Return whether the two factors would not be smaller than the tensor."""
@@ -48,8 +56,7 @@ class PowerSgd:
         if self.is_small(x.shape):
             return self.small.encode(x, moment)
         x_nm = x.detach().reshape(x.shape[0], -1).double()
-        start_mr = torch.randn(x_nm.shape[1], self.rank, generator=torch.Generator().manual_seed(moment.seed))
-        p_nr = torch.linalg.qr(x_nm @ start_mr.to(x_nm)).Q.to(torch.bfloat16)
+        p_nr = torch.linalg.qr(x_nm @ self.start(x_nm.shape[1], moment).to(x_nm)).Q.to(torch.bfloat16)
         q_mr = (x_nm.T @ p_nr.double()).clamp(-self.largest, self.largest)
         return {"p": p_nr.contiguous(), "q": q_mr.to(torch.bfloat16).contiguous()}
 
@@ -66,6 +73,26 @@ class PowerSgd:
         for p_n, q_m in zip(p_rn[1:], q_rm[1:], strict=True):
             x_nm += p_n[:, None] * q_m
         return x_nm.view(shape)
+
+    def start(self, columns: int, moment: CodecContext) -> Tensor:
+        """Return Q₀ (m, r): drawn, or the last Q of this tensor if it has this shape and no column of zeros."""
+        last_mr = self.last.get(moment.name)
+        if last_mr is not None and last_mr.shape == (columns, self.rank) and last_mr.any(dim=0).all():
+            return last_mr
+        return torch.randn(columns, self.rank, generator=torch.Generator().manual_seed(moment.seed))
+
+    def landed(self, own: Parts, shape: Size, moment: CodecContext) -> None:
+        """Remember Q for a warm start."""
+        if self.warm_start and not self.is_small(shape):
+            self.last[moment.name] = own["q"]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the last Q by parameter name."""
+        return dict(self.last)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self.last = dict(state)
 
     @property
     def largest(self) -> float:
