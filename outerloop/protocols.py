@@ -33,17 +33,17 @@ class Compressor(Protocol):
     linear: bool
     """True when adding the parts of a and b, except "next" (see CodecContext), gives parts of decode(a) + decode(b)."""
 
-    def encode(self, x: Tensor, moment: CodecContext) -> Parts:
-        """Encode x (any shape, float32) as parts. Leaves x unchanged. Equal x and equal moment give equal parts.
+    def encode(self, x: Tensor, context: CodecContext) -> Parts:
+        """Encode x (any shape, float32) as parts. Leaves x unchanged. Equal x and equal context give equal parts.
 
         A compressor with state changes it elsewhere (`Stateful`, `CostAware`).
         """
         ...
 
-    def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
+    def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Return the float32 tensor of `shape` that `parts` encode.
 
-        Raises ValueError if they do not fit shape and moment.
+        Raises ValueError if they do not fit shape and context.
         """
         ...
 
@@ -54,10 +54,10 @@ class Transforming(Protocol):
 
     Peers are aggregated in the coefficient domain.
 
-    decode(parts, shape, moment) = inverse(coefficients(parts, shape, moment))
+    decode(parts, shape, context) = inverse(coefficients(parts, shape, context))
     """
 
-    def coefficients(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
+    def coefficients(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Return the coefficients, float32 of `shape`; 0 where none was sent. Raises ValueError as `decode` does."""
         ...
 
@@ -82,7 +82,7 @@ class Stateful(Protocol):
     `decode` does not use this state, so it may differ between peers, and a peer that joins late starts without it.
     """
 
-    def landed(self, own: Parts, shape: Size, moment: CodecContext) -> None:
+    def landed(self, own: Parts, shape: Size, context: CodecContext) -> None:
         """Remember this peer's parts of a tensor. Called at the landing of a round that includes its message."""
         ...
 

@@ -101,10 +101,10 @@ def quality(case: Case) -> Row:
     index = bits = kept = 0
     error = whole = 0.0
     for name, parts in case.launch().items():
-        piece, moment = case.pieces[name], case.route.payload.moment(ROUND, name)
+        piece, context = case.pieces[name], case.route.payload.context(ROUND, name)
         x = offer(piece.slow, piece.fast, piece.residual, BETA)
         _, value_M, _ = select(x, None, None, None, 0.0, CHUNK, case.topk.k)
-        _, (decoded_M,) = case.topk.unpack([parts], case.topk.rows_at(len(x), moment), moment)
+        _, (decoded_M,) = case.topk.unpack([parts], case.topk.rows_at(len(x), context), context)
         index += 8 * parts["index"].numel()
         bits += 8 * sum(part.numel() * part.itemsize for part in parts.values())
         kept += len(value_M)

@@ -39,9 +39,9 @@ class Chosen(Ladder):
         """Number of values currently kept per chunk."""
         return self.ladder[self.step].k
 
-    def encode(self, x: Tensor, moment: CodecContext) -> Parts:
+    def encode(self, x: Tensor, context: CodecContext) -> Parts:
         """Encode (N values, any shape) to the parts of Ladder."""
-        return self.encode_at(self.step, x, moment)
+        return self.encode_at(self.step, x, context)
 
     def highest(self, seconds_per_k: float, limit_s: float) -> int:
         """Return the highest step whose predicted transit time is at most `limit_s`, or the lowest step."""

@@ -34,18 +34,18 @@ class BySize:
         """Return what the chosen compressor tells the kernels."""
         return sparse_codec(self.of(shape), shape)
 
-    def encode(self, x: Tensor, moment: CodecContext) -> Parts:
+    def encode(self, x: Tensor, context: CodecContext) -> Parts:
         """Encode with the chosen compressor."""
-        return self.of(x.shape).encode(x, moment)
+        return self.of(x.shape).encode(x, context)
 
-    def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
+    def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Decode parts to float32 of `shape`. Raises ValueError as the chosen compressor does."""
-        return self.of(shape).decode(parts, shape, moment)
+        return self.of(shape).decode(parts, shape, context)
 
-    def landed(self, own: Parts, shape: Size, moment: CodecContext) -> None:
+    def landed(self, own: Parts, shape: Size, context: CodecContext) -> None:
         """Pass these parts on to the chosen compressor if it has a state."""
         if codec := self.stateful.get("small" if self.of(shape) is self.small else "large"):
-            codec.landed(own, shape, moment)
+            codec.landed(own, shape, context)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of the compressors that have one."""

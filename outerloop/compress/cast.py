@@ -29,12 +29,12 @@ class Cast:
             raise UserError(f"compress dtype {dtype!r} is not one of {', '.join(DTYPES)}: set compress.dtype=bfloat16")
         self.dtype = DTYPES[dtype]
 
-    def encode(self, x: Tensor, moment: CodecContext) -> Parts:
+    def encode(self, x: Tensor, context: CodecContext) -> Parts:
         """Encode floats (any shape) to "value" (N,) in the 16-bit dtype, rounded to nearest even."""
         largest = torch.finfo(self.dtype).max
         return {"value": x.detach().reshape(-1).clamp(-largest, largest).to(self.dtype)}
 
-    def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
+    def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Decode "value" (N,) to a float32 tensor of `shape`. Raises ValueError if the part does not fit."""
         value = checked_dense(parts, shape)
         if value.dtype != self.dtype:

@@ -50,17 +50,17 @@ class Dct:
             raise UserError(f"dct chunk={chunk} must be 1 .. 1024 (64 is usual)")
         self.chunk, self.of, self.linear = chunk, of, of.linear
 
-    def encode(self, x: Tensor, moment: CodecContext) -> Parts:
+    def encode(self, x: Tensor, context: CodecContext) -> Parts:
         """Encode x (any shape) to the parts of its coefficients."""
-        return self.of.encode(self.by_chunk(dct_rows, x.detach()), moment)
+        return self.of.encode(self.by_chunk(dct_rows, x.detach()), context)
 
-    def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
+    def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Decode parts to float32 of `shape`. Raises ValueError as `of` does."""
-        return self.inverse(self.coefficients(parts, shape, moment))
+        return self.inverse(self.coefficients(parts, shape, context))
 
-    def coefficients(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
+    def coefficients(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Return what `of` decodes to, float32 of `shape`. Raises ValueError as `of` does."""
-        return self.of.decode(parts, shape, moment)
+        return self.of.decode(parts, shape, context)
 
     def inverse(self, coefficients: Tensor) -> Tensor:
         """Transform coefficients back to values, float32 of the same shape."""

@@ -41,9 +41,9 @@ class Adaptive(Ladder):
         super().__init__(chunk=chunk, k_min=k_min, k_max=k_max, values=values, index=index)
         self.target = target
 
-    def encode(self, x: Tensor, moment: CodecContext) -> Parts:
+    def encode(self, x: Tensor, context: CodecContext) -> Parts:
         """Encode (N values, any shape) to the parts of Ladder."""
-        return self.encode_at(self.step(x.detach().reshape(-1)), x, moment)
+        return self.encode_at(self.step(x.detach().reshape(-1)), x, context)
 
     def step(self, x_N: Tensor) -> int:
         """Return the first step of the ladder that reaches the target, or the last. Float64 squares do not overflow."""

@@ -27,9 +27,9 @@ def checked_chunk(name: str, chunk: int | None) -> int | None:
     return chunk
 
 
-def group_length(chunk: int | None, count: int, moment: CodecContext) -> int:
+def group_length(chunk: int | None, count: int, context: CodecContext) -> int:
     """Return the values per group: the setting, else the group of the outer codec, else all values."""
-    return chunk or moment.group or max(1, count)
+    return chunk or context.group or max(1, count)
 
 
 def encode(x: Tensor, length: int, bits: int, quantize: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Parts:

@@ -13,11 +13,11 @@ class Identity:
 
     linear = True
 
-    def encode(self, x: Tensor, moment: CodecContext) -> Parts:
+    def encode(self, x: Tensor, context: CodecContext) -> Parts:
         """Encode x (any shape) to "value" (N,) of x's dtype."""
         return {"value": x.detach().reshape(-1).clone()}
 
-    def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
+    def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Decode "value" (N,) to a tensor of `shape`. Raises ValueError on a wrong count or a non-finite value."""
         return checked_dense(parts, shape)
 

@@ -38,13 +38,13 @@ class Ladder:
         steps = [k_min << i for i in range((k_max // k_min).bit_length()) if k_min << i < k_max]
         self.ladder = [TopK(chunk=chunk, k=k, values=values, index=index) for k in [*steps, k_max]]
 
-    def encode_at(self, step: int, x: Tensor, moment: CodecContext) -> Parts:
+    def encode_at(self, step: int, x: Tensor, context: CodecContext) -> Parts:
         """Encode (N values, any shape) to "step" (1,) uint8, the index of k on the ladder, and the parts of TopK."""
-        return {"step": x.new_tensor([step], dtype=torch.uint8)} | self.ladder[step].encode(x, moment)
+        return {"step": x.new_tensor([step], dtype=torch.uint8)} | self.ladder[step].encode(x, context)
 
-    def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
+    def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Decode parts to dense float32 of `shape`. Raises ValueError on an unknown step, or as TopK does."""
         step = parts["step"]
         if step.shape != (1,) or step.dtype != torch.uint8 or int(step) >= len(self.ladder):
             raise ValueError(f"step {tuple(step.shape)} {step.dtype} is not one uint8 of 0 .. {len(self.ladder) - 1}")
-        return self.ladder[int(step)].decode({n: p for n, p in parts.items() if n != "step"}, shape, moment)
+        return self.ladder[int(step)].decode({n: p for n, p in parts.items() if n != "step"}, shape, context)

@@ -51,22 +51,22 @@ class PowerSgd:
         """Return whether the two factors would not be smaller than the tensor."""
         return len(shape) < 2 or self.rank * (shape[0] + shape[1:].numel()) >= shape.numel()
 
-    def encode(self, x: Tensor, moment: CodecContext) -> Parts:
+    def encode(self, x: Tensor, context: CodecContext) -> Parts:
         """Encode (n, ...) to "p" (n, r) and "q" (m, r) bfloat16, or the parts of `small`."""
         if self.is_small(x.shape):
-            return self.small.encode(x, moment)
+            return self.small.encode(x, context)
         x_nm = x.detach().reshape(x.shape[0], -1).double()
-        p_nr = torch.linalg.qr(x_nm @ self.start(x_nm.shape[1], moment).to(x_nm)).Q.to(torch.bfloat16)
+        p_nr = torch.linalg.qr(x_nm @ self.start(x_nm.shape[1], context).to(x_nm)).Q.to(torch.bfloat16)
         q_mr = (x_nm.T @ p_nr.double()).clamp(-self.largest, self.largest)
         return {"p": p_nr.contiguous(), "q": q_mr.to(torch.bfloat16).contiguous()}
 
-    def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
+    def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Decode parts to float32 of `shape`. Raises ValueError on wrong sizes or factors out of range.
 
         Computed column by column: the last bits of a matmul would depend on the processor.
         """
         if self.is_small(shape):
-            return self.small.decode(parts, shape, moment)
+            return self.small.decode(parts, shape, context)
         p_rn = checked(parts["p"], (shape[0], self.rank), 1.0).float().T
         q_rm = checked(parts["q"], (shape[1:].numel(), self.rank), self.largest).float().T
         x_nm = p_rn[0][:, None] * q_rm[0]
@@ -74,17 +74,17 @@ class PowerSgd:
             x_nm += p_n[:, None] * q_m
         return x_nm.view(shape)
 
-    def start(self, columns: int, moment: CodecContext) -> Tensor:
+    def start(self, columns: int, context: CodecContext) -> Tensor:
         """Return Q₀ (m, r): drawn, or the last Q of this tensor if it has this shape and no column of zeros."""
-        last_mr = self.last.get(moment.name)
+        last_mr = self.last.get(context.name)
         if last_mr is not None and last_mr.shape == (columns, self.rank) and last_mr.any(dim=0).all():
             return last_mr
-        return torch.randn(columns, self.rank, generator=torch.Generator().manual_seed(moment.seed))
+        return torch.randn(columns, self.rank, generator=torch.Generator().manual_seed(context.seed))
 
-    def landed(self, own: Parts, shape: Size, moment: CodecContext) -> None:
+    def landed(self, own: Parts, shape: Size, context: CodecContext) -> None:
         """Remember Q for a warm start."""
         if self.warm_start and not self.is_small(shape):
-            self.last[moment.name] = own["q"]
+            self.last[context.name] = own["q"]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the last Q by parameter name."""

@@ -47,20 +47,20 @@ class RandomK:
         """Return how a tensor of `count` values is cut into chunks."""
         return Rows(count, self.chunk, self.k)
 
-    def positions(self, rows: Rows, moment: CodecContext) -> Tensor:
+    def positions(self, rows: Rows, context: CodecContext) -> Tensor:
         """Return (M,) int32, ascending inside their chunks; drawn on the CPU, so that all devices agree."""
-        return topk_positions(torch.rand(rows.count, generator=torch.Generator().manual_seed(moment.seed)), rows)
+        return topk_positions(torch.rand(rows.count, generator=torch.Generator().manual_seed(context.seed)), rows)
 
-    def encode(self, x: Tensor, moment: CodecContext) -> Parts:
+    def encode(self, x: Tensor, context: CodecContext) -> Parts:
         """Encode (N values, any shape) to the parts of the kept values (M,)."""
         rows = self.rows_of(x.numel())
-        at_M = absolute(self.positions(rows, moment).to(x.device), rows)
-        return self.values.encode(x.detach().reshape(-1)[at_M], replace(moment, group=self.k))
+        at_M = absolute(self.positions(rows, context).to(x.device), rows)
+        return self.values.encode(x.detach().reshape(-1)[at_M], replace(context, group=self.k))
 
-    def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
+    def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Decode parts to dense float32 of `shape`. Raises ValueError if `values` cannot decode them."""
         rows = self.rows_of(shape.numel())
         dense_N = torch.zeros(rows.count, device=next((part.device for part in parts.values()), None))
-        at_M = absolute(self.positions(rows, moment).to(dense_N.device), rows)
-        dense_N[at_M] = self.values.decode(parts, Size([rows.kept]), replace(moment, group=self.k)).float()
+        at_M = absolute(self.positions(rows, context).to(dense_N.device), rows)
+        dense_N[at_M] = self.values.decode(parts, Size([rows.kept]), replace(context, group=self.k)).float()
         return dense_N.view(shape)

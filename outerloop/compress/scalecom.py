@@ -49,14 +49,14 @@ class ScaleCom(RandomK):
             raise UserError(f"scalecom k={k} must be 1 .. chunk={chunk}")
         super().__init__(chunk=chunk, k=k, values=values)
 
-    def positions(self, rows: Rows, moment: CodecContext) -> Tensor:
+    def positions(self, rows: Rows, context: CodecContext) -> Tensor:
         """Return (M,) int32, ascending inside their chunks: as agreed, or drawn.
 
         Raises ValueError unless the agreed positions ascend and are as many as these rows keep.
         """
-        if moment.agreed is None:
-            return super().positions(rows, moment)
-        return Fixed().decode([moment.agreed], rows)[0]
+        if context.agreed is None:
+            return super().positions(rows, context)
+        return Fixed().decode([context.agreed], rows)[0]
 
     def check_agreed(self, agreed: Tensor, shape: Size) -> None:
         """Check that these are packed positions for a tensor of this shape. Raises ValueError."""
@@ -64,11 +64,11 @@ class ScaleCom(RandomK):
             raise ValueError(f"positions are {agreed.dtype} {tuple(agreed.shape)}, expected one row of uint8")
         Fixed().decode([agreed], self.rows_of(shape.numel()))
 
-    def encode(self, x: Tensor, moment: CodecContext) -> Parts:
+    def encode(self, x: Tensor, context: CodecContext) -> Parts:
         """Encode (N values, any shape) to the parts of kept values (M,); the leader adds "next": see `announced`."""
-        parts = super().encode(x, moment)
-        if moment.leads:
-            parts["next"] = self.announced(x.detach() - self.decode(parts, x.shape, moment))
+        parts = super().encode(x, context)
+        if context.leads:
+            parts["next"] = self.announced(x.detach() - self.decode(parts, x.shape, context))
         return parts
 
     def announced(self, held: Tensor) -> Tensor:
@@ -76,11 +76,11 @@ class ScaleCom(RandomK):
         rows = self.rows_of(held.numel())
         return Fixed().encode(topk_positions(held.reshape(-1), rows), rows)
 
-    def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
+    def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Decode parts to dense float32 of `shape`. Raises ValueError if `values` cannot decode them.
 
         An invalid "next" raises ValueError in the round that brings it: in the next round it would be too late.
         """
         if "next" in parts:
             self.check_agreed(parts["next"], shape)
-        return super().decode({name: part for name, part in parts.items() if name != "next"}, shape, moment)
+        return super().decode({name: part for name, part in parts.items() if name != "next"}, shape, context)

@@ -25,7 +25,7 @@ class SigmaBins:
 
     linear = False
 
-    def encode(self, x: Tensor, moment: CodecContext) -> Parts:
+    def encode(self, x: Tensor, context: CodecContext) -> Parts:
         """Encode (N values, any shape) to "code" ceil(N / 4) uint8 and "level" (4,) float32."""
         x_N = x.detach().reshape(-1).double()
         shift = x_N.mean() if x_N.numel() else x_N.sum()
@@ -36,7 +36,7 @@ class SigmaBins:
         level_4 = torch.stack([shift + inside.sum() / max(1, inside.numel()) for inside in bins])
         return {"code": pack_codes(code_N, 2), "level": level_4.float()}
 
-    def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
+    def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Decode parts to float32 of `shape`. Raises ValueError on wrong sizes or a level that is not finite."""
         level_4 = parts["level"]
         if level_4.shape != (BINS,) or level_4.dtype != torch.float32 or not level_4.isfinite().all():

@@ -34,11 +34,11 @@ class Sign:
     def __init__(self, *, chunk: int | None) -> None:
         self.chunk = checked_chunk("sign", chunk)
 
-    def encode(self, x: Tensor, moment: CodecContext) -> Parts:
+    def encode(self, x: Tensor, context: CodecContext) -> Parts:
         """Encode (N values, any shape) to "code" ceil(N / 8) uint8 and "scale" (G,) bfloat16."""
-        return group_scaled.encode(x, group_length(self.chunk, x.numel(), moment), 1, sign_rows)
+        return group_scaled.encode(x, group_length(self.chunk, x.numel(), context), 1, sign_rows)
 
-    def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
+    def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Decode parts to float32 of `shape`. Raises ValueError on wrong sizes or a negative or non-finite scale."""
-        length = group_length(self.chunk, shape.numel(), moment)
+        length = group_length(self.chunk, shape.numel(), context)
         return group_scaled.decode(parts, shape, length, 1, sign_rows_decode)

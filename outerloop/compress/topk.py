@@ -61,33 +61,33 @@ class TopK:
             return self.k
         return geometric(self.chunk, self.k, number, self.warmup_rounds)
 
-    def rows_at(self, count: int, moment: CodecContext) -> Rows:
+    def rows_at(self, count: int, context: CodecContext) -> Rows:
         """Return how a tensor of `count` values is cut into chunks in this round."""
-        return Rows(count, self.chunk, self.k_at(moment.round))
+        return Rows(count, self.chunk, self.k_at(context.round))
 
-    def encode(self, x: Tensor, moment: CodecContext) -> Parts:
+    def encode(self, x: Tensor, context: CodecContext) -> Parts:
         """Encode (N values, any shape) to "index" uint8 (positions in the chunk) and "values.*"."""
-        rows = self.rows_at(x.numel(), moment)
+        rows = self.rows_at(x.numel(), context)
         position_M, value_M, _ = select(x.detach().float().contiguous(), None, None, None, 0.0, rows.chunk, rows.k)
-        return self.pack(position_M, value_M, rows, moment)
+        return self.pack(position_M, value_M, rows, context)
 
-    def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
+    def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Decode parts to dense float32 of `shape`. Raises ValueError as `index` and `values` do."""
-        rows = self.rows_at(shape.numel(), moment)
-        position_1M, value_1M = self.unpack([parts], rows, moment)
+        rows = self.rows_at(shape.numel(), context)
+        position_1M, value_1M = self.unpack([parts], rows, context)
         dense_N = torch.zeros(shape.numel(), device=value_1M.device)
         dense_N[absolute(position_1M[0], rows)] = value_1M[0]
         return dense_N.view(shape)
 
-    def pack(self, position_M: Tensor, value_M: Tensor, rows: Rows, moment: CodecContext) -> Parts:
+    def pack(self, position_M: Tensor, value_M: Tensor, rows: Rows, context: CodecContext) -> Parts:
         """Encode kept positions (M,) int32 and values (M,) float32, ordered by chunk, to parts."""
-        values = self.values.encode(value_M, replace(moment, group=rows.k))
+        values = self.values.encode(value_M, replace(context, group=rows.k))
         return {"index": self.index.encode(position_M, rows)} | {f"values.{name}": x for name, x in values.items()}
 
-    def unpack(self, parts_P: Sequence[Parts], rows: Rows, moment: CodecContext) -> tuple[Tensor, Tensor]:
+    def unpack(self, parts_P: Sequence[Parts], rows: Rows, context: CodecContext) -> tuple[Tensor, Tensor]:
         """Invert `pack` for the parts of P peers: position and value (P, M). Raises ValueError on invalid parts."""
         position_PM = self.index.decode([parts["index"] for parts in parts_P], rows)
         values = [
             {name.removeprefix("values."): x for name, x in parts.items() if name != "index"} for parts in parts_P
         ]
-        return position_PM, decode_all(self.values, values, Size([rows.kept]), replace(moment, group=rows.k))
+        return position_PM, decode_all(self.values, values, Size([rows.kept]), replace(context, group=rows.k))

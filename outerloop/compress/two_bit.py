@@ -37,19 +37,19 @@ class TwoBit:
     def __init__(self, *, chunk: int | None) -> None:
         self.chunk = checked_chunk("two_bit", chunk)
 
-    def encode(self, x: Tensor, moment: CodecContext) -> Parts:
+    def encode(self, x: Tensor, context: CodecContext) -> Parts:
         """Encode (N values, any shape) to "code" ceil(N/4) uint8 and "level" (G, 2) bfloat16."""
-        code, level_G2 = two_bit_encode(x.detach().reshape(-1), group_length(self.chunk, x.numel(), moment))
+        code, level_G2 = two_bit_encode(x.detach().reshape(-1), group_length(self.chunk, x.numel(), context))
         return {"code": code, "level": level_G2}
 
-    def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
+    def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Decode parts to float32 of `shape`. Raises ValueError on wrong sizes or negative or non-finite levels."""
-        return self.decode_all([parts], shape, moment)[0]
+        return self.decode_all([parts], shape, context)[0]
 
-    def decode_all(self, parts_P: Sequence[Parts], shape: Size, moment: CodecContext) -> Tensor:
+    def decode_all(self, parts_P: Sequence[Parts], shape: Size, context: CodecContext) -> Tensor:
         """Decode the parts of P peers together: see `BatchDecoder`."""
         count = shape.numel()
-        group = group_length(self.chunk, count, moment)
+        group = group_length(self.chunk, count, context)
         for parts in parts_P:
             check(parts["code"], parts["level"], count, group)
         codes, levels = ([parts[name] for parts in parts_P] for name in ("code", "level"))

@@ -40,12 +40,12 @@ class Uniform:
             raise UserError(f"uniform bits={bits} is not one of 2, 4, 8: set compress=int8 or compress=int4")
         self.bits, self.chunk = bits, checked_chunk("uniform", chunk)
 
-    def encode(self, x: Tensor, moment: CodecContext) -> Parts:
+    def encode(self, x: Tensor, context: CodecContext) -> Parts:
         """Encode (N values, any shape) to "code" ceil(N * bits / 8) uint8 and "scale" (G,) bfloat16."""
-        length = group_length(self.chunk, x.numel(), moment)
+        length = group_length(self.chunk, x.numel(), context)
         return group_scaled.encode(x, length, self.bits, partial(uniform_rows, bits=self.bits))
 
-    def decode(self, parts: Parts, shape: Size, moment: CodecContext) -> Tensor:
+    def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Decode parts to float32 of `shape`. Raises ValueError on wrong sizes, an invalid scale or code."""
-        length = group_length(self.chunk, shape.numel(), moment)
+        length = group_length(self.chunk, shape.numel(), context)
         return group_scaled.decode(parts, shape, length, self.bits, partial(uniform_rows_decode, bits=self.bits))

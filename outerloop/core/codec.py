@@ -41,7 +41,7 @@ class UpdateCodec:
 
         `leads`: its parts must include "next", which applies in the next round.
         """
-        return self.compress.encode(x, replace(self.moment(number, name), leads=leads))
+        return self.compress.encode(x, replace(self.context(number, name), leads=leads))
 
     def unpack(self, contribution: Contribution, like: Mapping[str, Tensor]) -> wire.Message:
         """Return one peer's message.
@@ -84,10 +84,10 @@ class UpdateCodec:
     def read(self, message: wire.Message, name: str, like: Tensor, decode: Callable[..., Tensor]) -> Tensor:
         """Apply one of the compressor's decoding functions. Raises InvalidMessage naming peer and tensor."""
         with blaming(message, name):
-            moment = self.moment(message.header.round, name)
-            return checked(decode(on(like.device, message.parts[name]), like.shape, moment), like)
+            context = self.context(message.header.round, name)
+            return checked(decode(on(like.device, message.parts[name]), like.shape, context), like)
 
-    def moment(self, number: int, name: str) -> CodecContext:
+    def context(self, number: int, name: str) -> CodecContext:
         """Return the context of one tensor in one round, equal on all peers.
 
         Each round and tensor has a different seed.
@@ -99,8 +99,8 @@ class UpdateCodec:
     def landed_own(self, message: wire.Message, name: str, like: Tensor) -> None:
         """Let a compressor with state remember one tensor of this peer's message, which has landed."""
         if self.stateful:
-            moment = self.moment(message.header.round, name)
-            self.stateful.landed(on(like.device, message.parts[name]), like.shape, moment)
+            context = self.context(message.header.round, name)
+            self.stateful.landed(on(like.device, message.parts[name]), like.shape, context)
 
     def landed(self, messages: Sequence[wire.Message], like: Mapping[str, Tensor]) -> None:
         """Remember what the leader set for the next round.

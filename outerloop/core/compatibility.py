@@ -272,22 +272,22 @@ def fact(part: Any, name: str) -> object:
 
 def lossiness(compress: Compressor) -> float:
     """Return the relative L2 error on 8192 gaussian values, after any warm-up."""
-    x, moment = probe()
-    return float((x - compress.decode(compress.encode(x, moment), x.shape, moment)).norm() / x.norm())
+    x, context = probe()
+    return float((x - compress.decode(compress.encode(x, context), x.shape, context)).norm() / x.norm())
 
 
 def sparse(compress: Compressor) -> bool:
     """Return whether most values are decoded as zero."""
-    x, moment = probe()
-    return float((compress.decode(compress.encode(x, moment), x.shape, moment) == 0).float().mean()) > 0.5
+    x, context = probe()
+    return float((compress.decode(compress.encode(x, context), x.shape, context) == 0).float().mean()) > 0.5
 
 
 def aligned(compress: Compressor) -> bool:
     """Return whether all peers send the same coordinates of what is aggregated, so that no 0 means "not sent"."""
-    x, moment = probe()
+    x, context = probe()
     codec = codec_of(compress, x.shape)
     decode = codec.coefficients if isinstance(codec, Transforming) else codec.decode
-    return compress.linear or float((decode(codec.encode(x, moment), x.shape, moment) == 0).float().mean()) <= 0.5
+    return compress.linear or float((decode(codec.encode(x, context), x.shape, context) == 0).float().mean()) <= 0.5
 
 
 TESTED: dict[str, Callable[[Any], object]] = {"aligned": aligned}
@@ -296,15 +296,16 @@ TESTED: dict[str, Callable[[Any], object]] = {"aligned": aligned}
 
 def announces(compress: Compressor) -> bool:
     """Return whether a leader sends a "next" part for the next round."""
-    x, moment = probe()
-    return "next" in compress.encode(x, replace(moment, leads=True))
+    x, context = probe()
+    return "next" in compress.encode(x, replace(context, leads=True))
 
 
 def redraws(compress: Compressor) -> bool:
     """Return whether the decoded values depend on the random seed of the round."""
-    x, moment = probe()
+    x, context = probe()
     first, other = (
-        compress.decode(compress.encode(x, at), x.shape, at) for at in (moment, replace(moment, seed=moment.seed + 1))
+        compress.decode(compress.encode(x, at), x.shape, at)
+        for at in (context, replace(context, seed=context.seed + 1))
     )
     return not torch.equal(first, other)
 

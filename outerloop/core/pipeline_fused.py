@@ -102,10 +102,10 @@ class FusedPipeline:
 
         def encode(name: str) -> tuple[Parts, float]:
             x = slow[name]
-            codec, moment = self.codec(x), self.payload.moment(number, name)
-            rows = codec.rows_at(x.numel(), moment)
+            codec, context = self.codec(x), self.payload.context(number, name)
+            rows = codec.rows_at(x.numel(), context)
             position_M, value_M, squares = select(x, fast[name], *self.residual.at_launch(name), rows.chunk, rows.k)
-            return codec.pack(position_M, finite(name, value_M, x), rows, moment), float(squares)
+            return codec.pack(position_M, finite(name, value_M, x), rows, context), float(squares)
 
         parts = of_each(encode, slow)
         squares = sum(squares for _, squares in parts.values())
@@ -122,7 +122,7 @@ class FusedPipeline:
     def sent(self, number: int, kept: dict[str, SparseUpdates], like: Tensors) -> Iterator[list[Tensor]]:
         """Yield for each tensor what P peers sent, at the U coordinates that any peer chose: P times (U,) float32."""
         for name, k in kept.items():
-            rows = self.codec(like[name]).rows_at(like[name].numel(), self.payload.moment(number, name))
+            rows = self.codec(like[name]).rows_at(like[name].numel(), self.payload.context(number, name))
             chosen_PM = torch.stack([absolute(position_M, rows) for position_M in k.position])
             chosen_U, place_PM = chosen_PM.unique(return_inverse=True)
             yield list(k.value.new_zeros(len(k.value), len(chosen_U)).scatter_(1, place_PM, k.value))
@@ -175,7 +175,7 @@ class FusedPipeline:
 
         def land_tensor(name: str) -> float:
             x, kept, (held, scale, beta) = slow[name], combined[name], stored[name]
-            rows = self.codec(x).rows_at(x.numel(), self.payload.moment(number, name))
+            rows = self.codec(x).rows_at(x.numel(), self.payload.context(number, name))
             how = Landing(own, beta, rows.chunk, rows.k, self.rule.by_senders, step.lr, step.momentum, step.nesterov)
             value = kept.value if kept.factor is None else kept.value * kept.factor
             sent = None if kept.factor is None or own < 0 else kept.value[own]
@@ -202,12 +202,12 @@ def decode_kept(
     payload: UpdateCodec, codec: SparseCodec, messages: list[wire.Message], name: str, like: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return positions and values (P, M) of a tensor with this codec. Raises InvalidMessage naming peer and tensor."""
-    moment = payload.moment(messages[0].header.round, name)
-    rows = codec.rows_at(like.numel(), moment)
+    context = payload.context(messages[0].header.round, name)
+    rows = codec.rows_at(like.numel(), context)
     try:
-        return codec.unpack([on(like.device, message.parts[name]) for message in messages], rows, moment)
+        return codec.unpack([on(like.device, message.parts[name]) for message in messages], rows, context)
     except (ValueError, KeyError):
         for message in messages:  # one of them is invalid: decode each alone to find its sender
             with blaming(message, name):
-                codec.unpack([on(like.device, message.parts[name])], rows, moment)
+                codec.unpack([on(like.device, message.parts[name])], rows, context)
         raise

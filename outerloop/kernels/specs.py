@@ -26,7 +26,7 @@ StoredResidual = tuple[Tensor | None, Tensor | None, float]
 class SparseCodec(Protocol):
     """A codec whose selection is that of `kernels.select`.
 
-    encode(x, moment) = pack(position, value, rows_at(x.numel(), moment), moment)      position, value = select(x)
+    encode(x, context) = pack(position, value, rows_at(x.numel(), context), context)      position, value = select(x)
 
     `k`: number kept of each `chunk` values after any warm-up.
     """
@@ -34,15 +34,15 @@ class SparseCodec(Protocol):
     chunk: int
     k: int
 
-    def rows_at(self, count: int, moment: CodecContext) -> Rows:
+    def rows_at(self, count: int, context: CodecContext) -> Rows:
         """Return how a tensor of `count` values is cut into chunks in this round."""
         ...
 
-    def pack(self, position_M: Tensor, value_M: Tensor, rows: Rows, moment: CodecContext) -> Parts:
+    def pack(self, position_M: Tensor, value_M: Tensor, rows: Rows, context: CodecContext) -> Parts:
         """Encode kept positions (M,) int32 and values (M,) float32, ordered by chunk."""
         ...
 
-    def unpack(self, parts_P: Sequence[Parts], rows: Rows, moment: CodecContext) -> tuple[Tensor, Tensor]:
+    def unpack(self, parts_P: Sequence[Parts], rows: Rows, context: CodecContext) -> tuple[Tensor, Tensor]:
         """Return positions and values (P, M) of P peers. Raises ValueError or KeyError on invalid parts."""
         ...
 

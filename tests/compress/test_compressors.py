@@ -30,9 +30,9 @@ NOW = CodecContext(round=3, seed=5)
 COUNTS = [0, 1, 2, 7, 255, 256, 257, 4097]
 
 
-def sent(codec, x, moment=NOW):
+def sent(codec, x, context=NOW):
     """What a tensor decodes to at the other end."""
-    return codec.decode(codec.encode(x, moment), x.shape, moment)
+    return codec.decode(codec.encode(x, context), x.shape, context)
 
 
 def size(parts):
@@ -233,13 +233,13 @@ def test_randomk_positions_come_from_the_seed_and_every_position_gets_its_turn()
     assert (rounds.mean(0) - 0.25).abs().max() < 0.1  # five standard deviations of 500 draws
 
 
-@pytest.mark.parametrize("moment", [NOW, CodecContext(round=4, seed=6)])
-def test_randomk_of_float32_values_adds_up_exactly(moment):
+@pytest.mark.parametrize("context", [NOW, CodecContext(round=4, seed=6)])
+def test_randomk_of_float32_values_adds_up_exactly(context):
     codec = RandomK(chunk=64, k=9, values=Identity())
     a, b = seeded(3, 77, seed=1), seeded(3, 77, seed=2)
-    added = {part: x + codec.encode(b, moment)[part] for part, x in codec.encode(a, moment).items()}
-    assert torch.equal(codec.decode(added, a.shape, moment), sent(codec, a, moment) + sent(codec, b, moment))
-    assert torch.equal(sent(codec, a + b, moment), sent(codec, a, moment) + sent(codec, b, moment))
+    added = {part: x + codec.encode(b, context)[part] for part, x in codec.encode(a, context).items()}
+    assert torch.equal(codec.decode(added, a.shape, context), sent(codec, a, context) + sent(codec, b, context))
+    assert torch.equal(sent(codec, a + b, context), sent(codec, a, context) + sent(codec, b, context))
 
 
 def test_linear_is_what_the_inner_codec_is():

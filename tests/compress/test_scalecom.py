@@ -192,8 +192,8 @@ def test_the_first_round_and_the_one_after_a_failed_one_are_drawn_from_the_seed(
     for worker in toy.run_workers(2, lambda e: watched(e, rounds=7, failing={3})):
         assert [bool(seen.report.failed) for seen in worker] == [number == 3 for number in range(7)]
         for number in (0, 1, 2, 4, 5, 6):
-            moment = UpdateCodec(random, seed=0).moment(number, "0.weight")
-            drawn = random.decode(random.encode(ones, moment), ones.shape, moment).bool()
+            context = UpdateCodec(random, seed=0).context(number, "0.weight")
+            drawn = random.decode(random.encode(ones, context), ones.shape, context).bool()
             assert torch.equal(worker[number].places()["0.weight"], drawn) == (number in (0, 4)), number
 
 
@@ -252,8 +252,8 @@ def test_an_agreement_holds_in_one_round_and_passes_through_a_checkpoint_file(tm
     torch.save({"agreed": {"w": (4, packed(0, 2))}}, tmp_path / "state.pt")
     payload = UpdateCodec(scalecom(), seed=0)
     payload.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    assert torch.equal(payload.moment(4, "w").agreed, packed(0, 2))
-    assert payload.moment(3, "w").agreed is None and payload.moment(5, "w").agreed is None
+    assert torch.equal(payload.context(4, "w").agreed, packed(0, 2))
+    assert payload.context(3, "w").agreed is None and payload.context(5, "w").agreed is None
 
 
 @pytest.mark.parametrize("said", [{}, {"next": packed(0, 3)}])
@@ -266,7 +266,7 @@ def test_only_the_word_of_the_leader_counts(said):
         return wire.Message(header, {"w": parts})
 
     payload.landed([message("000", {"next": packed(1, 1)}), message("001", said)], {"w": torch.zeros(8)})
-    assert payload.moment(1, "w").agreed is said.get("next")
+    assert payload.context(1, "w").agreed is said.get("next")
 
 
 def test_an_update_is_the_sent_part_plus_the_residual():

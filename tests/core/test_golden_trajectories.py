@@ -185,8 +185,8 @@ def test_noloco(alpha, beta, gamma, consensus):
 class ToWhole(Identity):
     """A codec of the test's own: rounds to whole numbers."""
 
-    def encode(self, x, moment):
-        return super().encode(x.round(), moment)
+    def encode(self, x, context):
+        return super().encode(x.round(), context)
 
 
 def test_loco():

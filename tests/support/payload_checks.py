@@ -80,7 +80,7 @@ def check_fused(codec: str, message: wire.Message, name: str, dense: torch.Tenso
     topk = codec_of(payload.compress, dense.shape)
     if isinstance(topk, TopK) and dense.numel():
         position_M, value_M = (x[0] for x in decode_kept(payload, topk, [message], name, dense))
-        rows, slow = topk.rows_at(dense.numel(), payload.moment(ROUND.number, name)), torch.zeros_like(dense)
+        rows, slow = topk.rows_at(dense.numel(), payload.context(ROUND.number, name)), torch.zeros_like(dense)
         assert torch.equal(topk.index.encode(position_M, rows), message.parts[name]["index"]), name
         how = Landing(-1, 0.0, rows.chunk, rows.k, by_senders=False, lr=1.0, mu=0.0, nesterov=False)
         land(slow, torch.zeros_like(dense), None, None, None, position_M[None], value_M[None], None, how)
@@ -91,8 +91,8 @@ def check_agreed(codec: str, message: wire.Message, name: str) -> None:
     """What a leader says for the next round holds there: an honest payload decodes under it."""
     if (word := message.parts[name].get("next")) is not None:
         compress, x = payload_of(codec).compress, LIKE[name]
-        moment = CodecContext(ROUND.number + 1, 0, agreed=word)
-        compress.decode(compress.encode(x, moment), x.shape, moment)
+        context = CodecContext(ROUND.number + 1, 0, agreed=word)
+        compress.decode(compress.encode(x, context), x.shape, context)
 
 
 def check(codec: str, blob: bytes) -> str:

@@ -207,10 +207,10 @@ class Definition:
             encoded = compress.encode(value, CodecContext(round.number, seed, leads=leads, agreed=agreed, name=name))
             assert encoded.keys() == parts.keys()
             assert all(torch.equal(encoded[part], parts[part]) for part in parts), (name, list(parts))
-            moment = CodecContext(round.number, seed, agreed=agreed, name=name)
-            decoded[name] = compress.decode(on(value.device, encoded), value.shape, moment).double()
+            context = CodecContext(round.number, seed, agreed=agreed, name=name)
+            decoded[name] = compress.decode(on(value.device, encoded), value.shape, context).double()
             if transforms(codec := codec_of(compress, value.shape)):
-                kept = codec.coefficients(on(value.device, encoded), value.shape, moment).double()
+                kept = codec.coefficients(on(value.device, encoded), value.shape, context).double()
                 self.coefficients[rank, round, name] = kept
             if "next" in encoded:
                 self.agreed[name, round.number + 1] = encoded["next"]
