@@ -1,22 +1,17 @@
 """Refuse combinations of parts that cannot work, and warn about doubtful ones; each message names the settings to use.
 
 Nothing here refers to an algorithm by name. Parts declare properties (`shared`, `sends`, `reads`, `linear`, `agrees`,
-`lockstep`, `tells_moving`, `remembers`), and codecs, feedbacks and methods are tested on a small gaussian tensor. A
-part may declare what it `requires` of another one.
+`lockstep`, `tells_moving`, `remembers`), and codecs, feedbacks and methods are tried on a small gaussian tensor
+(trials.py). A part may declare what it `requires` of another one.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from outerloop.compress.by_size import codec_of
+from outerloop.core.trials import adds_up, aligned, announces, in_fast_weights, lossiness, recalled, redraws, sparse
 from outerloop.protocols import (
     AdaptiveSchedule,
     Aggregate,
@@ -26,9 +21,8 @@ from outerloop.protocols import (
     Feedback,
     OuterMethod,
     Schedule,
-    Transforming,
 )
-from outerloop.types import CodecContext, UserError
+from outerloop.types import UserError
 
 LOSSY = 0.3
 """Relative L2 error of a codec on gaussian values above which it needs feedback: 4 bits give 0.1 to 0.2, 2 bits 0.35.
@@ -41,6 +35,8 @@ RECALLED = 0.3
 
 A moving average of the error with weight 0.8 for the old one offers 0.2.
 """
+TRIED: dict[str, Callable[[Any], object]] = {"aligned": aligned}
+"""Property that a part may require without any part declaring it -> its trial."""
 
 
 def doubts(*, method: OuterMethod, compress: Compressor, feedback: Feedback, schedule: Schedule) -> list[str]:
@@ -266,80 +262,5 @@ def of_requirements(parts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def fact(part: Any, name: str) -> object:
-    """Return a property of a part, which is tested or declared; None if there is no such property."""
-    return TESTED[name](part) if name in TESTED else getattr(part, name, None)
-
-
-def lossiness(compress: Compressor) -> float:
-    """Return the relative L2 error on 8192 gaussian values, after any warm-up."""
-    x, context = probe()
-    return float((x - compress.decode(compress.encode(x, context), x.shape, context)).norm() / x.norm())
-
-
-def sparse(compress: Compressor) -> bool:
-    """Return whether most values are decoded as zero."""
-    x, context = probe()
-    return float((compress.decode(compress.encode(x, context), x.shape, context) == 0).float().mean()) > 0.5
-
-
-def aligned(compress: Compressor) -> bool:
-    """Return whether all peers send the same coordinates of what is aggregated, so that no 0 means "not sent"."""
-    x, context = probe()
-    codec = codec_of(compress, x.shape)
-    decode = codec.coefficients if isinstance(codec, Transforming) else codec.decode
-    return compress.linear or float((decode(codec.encode(x, context), x.shape, context) == 0).float().mean()) <= 0.5
-
-
-TESTED: dict[str, Callable[[Any], object]] = {"aligned": aligned}
-"""Name of a property that parts do not declare -> the test of it."""
-
-
-def announces(compress: Compressor) -> bool:
-    """Return whether a leader sends a "next" part for the next round."""
-    x, context = probe()
-    return "next" in compress.encode(x, replace(context, leads=True))
-
-
-def redraws(compress: Compressor) -> bool:
-    """Return whether the decoded values depend on the random seed of the round."""
-    x, context = probe()
-    first, other = (
-        compress.decode(compress.encode(x, at), x.shape, at)
-        for at in (context, replace(context, seed=context.seed + 1))
-    )
-    return not torch.equal(first, other)
-
-
-def recalled(feedback: Feedback) -> float:
-    """Return the fraction of entirely unsent values that is offered again, by the feedback or via the fast weights."""
-    x, trial = probe()[0], copy.deepcopy(feedback)
-    trial.keep("trial", x, torch.zeros_like(x))
-    fast = trial.begin("trial", torch.zeros_like(x))
-    return float(trial.add("trial", -fast).norm() / x.norm())
-
-
-def in_fast_weights(feedback: Feedback) -> bool:
-    """Return whether inner steps start from values other than the slow weights after something was not sent."""
-    x, trial = probe()[0], copy.deepcopy(feedback)
-    trial.keep("trial", x, torch.zeros_like(x))
-    return bool(trial.begin("trial", torch.zeros_like(x)).any())
-
-
-def adds_up(method: OuterMethod) -> bool:
-    """Return whether the step of a sum of two means is the sum of their steps, up to rounding, at any length."""
-    x = 1e6 * probe()[0]
-    step, other, both = moved(method, x), moved(method, x.flip(0)), moved(method, x + x.flip(0))
-    return torch.allclose(step + other, both, rtol=1e-4, atol=float(1e-4 * both.norm() / both.numel() ** 0.5))
-
-
-def moved(method: OuterMethod, mean: Tensor) -> Tensor:
-    """Return slow weights that were zero, after one update with this mean. Does not change the method."""
-    trial, slow = copy.deepcopy(method), {"trial": torch.zeros_like(mean)}
-    trial.init(slow)
-    trial.update(slow, {"trial": mean}, {})
-    return slow["trial"]
-
-
-def probe() -> tuple[Tensor, CodecContext]:
-    """Return gaussian values as a matrix, and the context of a round late in a run."""
-    return torch.randn(64, 128, generator=torch.Generator().manual_seed(0)), CodecContext(round=10**9, seed=0)
+    """Return a property of a part, which is tried or declared; None if there is no such property."""
+    return TRIED[name](part) if name in TRIED else getattr(part, name, None)

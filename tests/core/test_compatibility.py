@@ -17,7 +17,8 @@ from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
 from outerloop.compress.uniform import Uniform
 from outerloop.config import build, load
-from outerloop.core.compatibility import aligned, doubts
+from outerloop.core.compatibility import doubts
+from outerloop.core.trials import aligned
 from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.feedback.ef import ErrorFeedback
