@@ -61,7 +61,7 @@ class DistanceScreen(NormScreen):
         if not self.on:
             return [1.0] * len(round.samples)
         factors = factors_of(round.norms, GROWTH * self.usual(round))
-        return [1.0 if place == round.own else factor for place, factor in enumerate(factors)]
+        return [1.0 if index == round.own else factor for index, factor in enumerate(factors)]
 
     def weights(self, round: Measured) -> list[int]:
         """Return n_p as reported: the average of weights does not use them."""
@@ -113,7 +113,7 @@ class DistanceScreen(NormScreen):
     @staticmethod
     def partners(round: Measured) -> dict[int, float]:
         """Return index -> distance for each partner."""
-        return {place: d for place, d in enumerate(round.norms) if place != round.own}
+        return {index: d for index, d in enumerate(round.norms) if index != round.own}
 
 
 def too_far(distances: Mapping[Who, float], usual: float) -> dict[Who, str]:

@@ -41,7 +41,7 @@ REMEMBERED = 4
 """Number of rounds of a fragment whose norms are kept."""
 LONGEST = 2.0**60
 """Longer than any honest contribution. The squares of 1,000 such norms still sum to a finite float32."""
-MOST_SAMPLES = 1 << 40
+MAX_SAMPLES = 1 << 40
 """No peer processes more samples between two rounds."""
 
 
@@ -88,11 +88,11 @@ class NormScreen:
         bounded = replace(round, norms=possible, refused=round.refused + beyond)
         usual = max(bounded.median, 0.0 if round.has_middle else self.before(round.fragment))
         found = {}
-        for place, (norm, n) in enumerate(zip(round.norms, round.samples, strict=True)):
-            if n > MOST_SAMPLES:
-                found[place] = f"it reports {n} samples, more than {MOST_SAMPLES}"
+        for index, (norm, n) in enumerate(zip(round.norms, round.samples, strict=True)):
+            if n > MAX_SAMPLES:
+                found[index] = f"it reports {n} samples, more than {MAX_SAMPLES}"
             elif not norm <= min(LONGEST, REFUSED * usual):
-                found[place] = f"its norm is {norm:.3g}, more than {REFUSED:.0f} times the usual {usual:.3g}"
+                found[index] = f"its norm is {norm:.3g}, more than {REFUSED:.0f} times the usual {usual:.3g}"
         return found
 
     def factors(self, round: Measured) -> list[float]:

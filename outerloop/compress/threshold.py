@@ -47,22 +47,22 @@ class Threshold:
             raise UserError(f"threshold share={share} must be above 0 and at most 1 (0.03125 is 128 of 4096)")
         self.share, self.values = share, values
 
-    def at_most(self, count: int) -> int:
+    def max_kept(self, count: int) -> int:
         """Return how many values a tensor of `count` values sends at most."""
         return min(count, math.floor(TOLERANCE * math.ceil(self.share * count)))
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:
         """Encode (N values, any shape) to "gap" uint8 (between kept positions, then to the end) and "values.*"."""
         x_N = x.detach().reshape(-1)
-        least = fitted(x_N.abs(), math.ceil(self.share * x_N.numel()))
-        position_M = ((x_N.abs() >= least) & (x_N != 0)).nonzero()[: self.at_most(x_N.numel()), 0]
+        threshold = fitted(x_N.abs(), math.ceil(self.share * x_N.numel()))
+        position_M = ((x_N.abs() >= threshold) & (x_N != 0)).nonzero()[: self.max_kept(x_N.numel()), 0]
         nested = self.values.encode(x_N[position_M], context)
         return {"gap": pack_gaps(position_M, x_N.numel())} | {f"values.{name}": part for name, part in nested.items()}
 
     def decode(self, parts: Parts, shape: Size, context: CodecContext) -> Tensor:
         """Decode parts to dense float32 of `shape`. Raises ValueError on gaps that do not fit, or too many."""
         count = shape.numel()
-        position_M = unpack_gaps(parts["gap"], count, self.at_most(count))
+        position_M = unpack_gaps(parts["gap"], count, self.max_kept(count))
         nested = {name.removeprefix("values."): part for name, part in parts.items() if name != "gap"}
         dense_N = torch.zeros(count, device=position_M.device)
         dense_N[position_M] = self.values.decode(nested, position_M.shape, context).float()

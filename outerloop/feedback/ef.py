@@ -37,8 +37,8 @@ class ErrorFeedback:
 
     def add(self, name: str, delta: Tensor) -> Tensor:
         """Return x = Δ + β e as a new tensor. `delta`: Δ, any shape."""
-        held = self.residual.get(name)
-        return delta.clone() if held is None else delta + held * self.beta
+        residual = self.residual.get(name)
+        return delta.clone() if residual is None else delta + residual * self.beta
 
     def keep(self, name: str, x: Tensor, sent: Tensor) -> None:
         """Set e ← x − x̂."""

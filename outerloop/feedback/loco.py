@@ -40,16 +40,16 @@ class LoCo:
 
     def add(self, name: str, delta: Tensor) -> Tensor:
         """Return h = Δ + e as a new tensor. `delta`: Δ, any shape."""
-        held = self.error.get(name)
-        return delta.clone() if held is None else delta + held
+        error = self.error.get(name)
+        return delta.clone() if error is None else delta + error
 
     def keep(self, name: str, x: Tensor, sent: Tensor) -> None:
         """Set e ← β e + (1 − β) (h − ĥ), or 0 if a reset is due."""
         self.landed[name] = self.landed.get(name, 0) + 1
         error = (x - sent) * (1 - self.beta)
-        held = self.error.get(name)
-        if held is not None:
-            error.add_(held, alpha=self.beta)
+        before = self.error.get(name)
+        if before is not None:
+            error.add_(before, alpha=self.beta)
         self.error.put(name, error.zero_() if self.landed[name] % self.reset_every == 0 else error)
 
     def begin(self, name: str, slow: Tensor) -> Tensor:

@@ -22,35 +22,35 @@ class Float32:
     block = 1
 
     def __init__(self) -> None:
-        self.held: Tensors = {}
+        self.stored: Tensors = {}
 
     def get(self, name: str) -> Tensor | None:
         """Return the last tensor put under this name; None if there is none."""
-        return self.held.get(name)
+        return self.stored.get(name)
 
     def put(self, name: str, x: Tensor) -> None:
         """Keep x (any shape)."""
-        self.held[name] = x
+        self.stored[name] = x
 
     def in_place(self, name: str) -> tuple[Tensor | None, None]:
         """Return the stored tensor itself, which the caller may change in place, and no scales."""
-        return self.held.get(name), None
+        return self.stored.get(name), None
 
     def put_zeros(self, name: str, like: Tensor) -> None:
         """Keep zeros of the shape and on the device of `like`."""
-        self.held[name] = torch.zeros_like(like)
+        self.stored[name] = torch.zeros_like(like)
 
     def clear(self) -> None:
         """Forget everything."""
-        self.held = {}
+        self.stored = {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the stored tensors by name."""
-        return dict(self.held)
+        return dict(self.stored)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` returned."""
-        self.held = dict(state)
+        self.stored = dict(state)
 
 
 class EightBit:
@@ -59,52 +59,53 @@ class EightBit:
     block = BLOCK
 
     def __init__(self) -> None:
-        self.held: dict[str, tuple[Tensor, Tensor, torch.Size]] = {}
+        self.stored: dict[str, tuple[Tensor, Tensor, torch.Size]] = {}
 
     def get(self, name: str) -> Tensor | None:
         """Return the last tensor put under this name, rounded to 8 bits; None if there is none."""
-        if name not in self.held:
+        if name not in self.stored:
             return None
-        return from_eight_bit(*self.held[name])
+        return from_eight_bit(*self.stored[name])
 
     def put(self, name: str, x: Tensor) -> None:
         """Keep x (any shape), rounded to nearest."""
-        self.held[name] = *to_eight_bit(x), x.shape
+        self.stored[name] = *to_eight_bit(x), x.shape
 
     def in_place(self, name: str) -> tuple[Tensor | None, Tensor | None]:
         """Return the stored codes (B, L) and scales (B, 1) themselves, which the caller may change in place."""
-        return self.held[name][:2] if name in self.held else (None, None)
+        return self.stored[name][:2] if name in self.stored else (None, None)
 
     def put_zeros(self, name: str, like: Tensor) -> None:
         """Keep zeros of the shape and on the device of `like`."""
         blocks = -(-like.numel() // BLOCK)
         code_BL = like.new_zeros(blocks, BLOCK, dtype=torch.int8)
-        self.held[name] = code_BL, like.new_zeros(blocks, 1, dtype=torch.float32), like.shape
+        self.stored[name] = code_BL, like.new_zeros(blocks, 1, dtype=torch.float32), like.shape
 
     def clear(self) -> None:
         """Forget everything."""
-        self.held = {}
+        self.stored = {}
 
     def state_dict(self) -> dict[str, Any]:
         """Return codes, scales and shape by name."""
-        return {name: [code, scale, list(shape)] for name, (code, scale, shape) in self.held.items()}
+        return {name: [code, scale, list(shape)] for name, (code, scale, shape) in self.stored.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` returned, or the same as tensors made by `dense`."""
         self.clear()
-        for name, held in state.items():
-            if isinstance(held, Tensor):
-                self.put(name, held)
+        for name, residual in state.items():
+            if isinstance(residual, Tensor):
+                self.put(name, residual)
             else:
-                code, scale, shape = held
-                self.held[name] = code, scale, torch.Size(shape)
+                code, scale, shape = residual
+                self.stored[name] = code, scale, torch.Size(shape)
 
 
-def dense(held: Any) -> Any:
+def dense(stored: Any) -> Any:
     """Return one entry of `EightBit.state_dict` as a float32 tensor; return anything else unchanged."""
-    if isinstance(held, list) and len(held) == 3 and isinstance(held[0], Tensor) and held[0].dtype == torch.int8:
-        return from_eight_bit(held[0], held[1], torch.Size(held[2]))
-    return held
+    match stored:
+        case [Tensor(dtype=torch.int8) as code, scale, shape]:
+            return from_eight_bit(code, scale, torch.Size(shape))
+    return stored
 
 
 def storage_of(bits: int) -> Float32 | EightBit:

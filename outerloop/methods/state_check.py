@@ -12,7 +12,7 @@ torch        {"state": {index of a parameter: {...}}, "param_groups": [...]}    
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -30,12 +30,12 @@ KEYS = {torch.optim.SGD: {"momentum_buffer"}, torch.optim.AdamW: {SCALAR, "exp_a
 """The state keys per parameter of the optimizers that have a rule (outer_optimizer.RULES)."""
 
 
-def check_method(method: Any, came: Any, slow: Tensors) -> None:
+def check_method(method: Any, received: Any, slow: Tensors) -> None:
     """Check that a received state fits this method. Raises ValueError, KeyError or TypeError naming the wrong part."""
     own = method.state_dict()
-    if not isinstance(came, dict) or came.keys() != own.keys():
+    if not isinstance(received, dict) or received.keys() != own.keys():
         raise ValueError(f"the outer method's state is a map of {', '.join(sorted(own))}")
-    for key, value in came.items():
+    for key, value in received.items():
         if key == "optimizer" and isinstance(method, OuterOptimizer):
             free = {key for key, factor in method.factors.items() if factor}
             keys = KEYS.get(type(method.optimizer)) if method.rule else None
@@ -46,64 +46,69 @@ def check_method(method: Any, came: Any, slow: Tensors) -> None:
             check_like(value, own[key], f"the outer method's {key}")
 
 
-def check_counts(came: Any, slow: Tensors) -> None:
+def check_counts(received: Any, slow: Tensors) -> None:
     """Check the number of updates of each fragment or parameter."""
-    if not isinstance(came, dict) or not came.keys() <= slow.keys():
+    if not isinstance(received, dict) or not received.keys() <= slow.keys():
         raise ValueError("the outer method's rounds are for other parameters")
-    if bad := [name for name, count in came.items() if type(count) is not int or not 0 <= count <= MOST_ROUNDS]:
-        raise ValueError(f"the outer method's rounds of {bad[0]} are not a number of rounds: {came[bad[0]]!r:.40}")
+    if bad := [name for name, count in received.items() if type(count) is not int or not 0 <= count <= MOST_ROUNDS]:
+        raise ValueError(f"the outer method's rounds of {bad[0]} are not a number of rounds: {received[bad[0]]!r:.40}")
 
 
-def check_optimizer(optimizer: Any, came: Any, slow: Tensors, keys: set[str] | None, free: set[str]) -> None:
+def check_optimizer(optimizer: Any, received: Any, slow: Tensors, keys: set[str] | None, free: set[str]) -> None:
     """Check the state of a torch optimizer. `keys`: allowed keys per parameter; `free`: settings that may differ."""
     own = optimizer.state_dict()
     if own.keys() == {"parts"}:
-        if not isinstance(came, dict) or came.keys() != own.keys() or len(came["parts"]) != len(optimizer.parts):
-            raise ValueError(f"the outer optimizer must consist of {len(optimizer.parts)} optimizers")
-        for one, there in zip(optimizer.parts, came["parts"], strict=True):
-            check_optimizer(one, there, slow, None, free)
+        check_parts(optimizer.parts, received, slow, free)
         return
     groups = own["param_groups"]
-    if not isinstance(came, dict) or came.keys() != {"state", "param_groups"}:
+    if not isinstance(received, dict) or received.keys() != {"state", "param_groups"}:
         raise ValueError("the outer optimizer's state is a map of state and param_groups")
-    if not isinstance(came["param_groups"], list) or len(came["param_groups"]) != len(groups):
+    if not isinstance(received["param_groups"], list) or len(received["param_groups"]) != len(groups):
         raise ValueError(f"the outer optimizer must have {len(groups)} parameter groups")
-    for there, here in zip(came["param_groups"], groups, strict=True):
-        check_group(there, here, free)
+    for group, own_group in zip(received["param_groups"], groups, strict=True):
+        check_group(group, own_group, free)
     parameters = [x for group in optimizer.param_groups for x in group["params"]]
-    places = range(len(parameters))
-    if not isinstance(came["state"], dict) or not all(type(i) is int and i in places for i in came["state"]):
+    indices = range(len(parameters))
+    if not isinstance(received["state"], dict) or not all(type(i) is int and i in indices for i in received["state"]):
         raise ValueError("the outer optimizer's state is for other parameters")
     names = {id(x): name for name, x in slow.items()}
-    for place, held in came["state"].items():
-        check_held(held, parameters[place], names.get(id(parameters[place]), f"parameter {place}"), keys)
+    for index, state in received["state"].items():
+        check_parameter(state, parameters[index], names.get(id(parameters[index]), f"parameter {index}"), keys)
 
 
-def check_group(there: Any, here: Mapping[str, Any], free: set[str]) -> None:
-    """Check the settings of one parameter group. `there`: the received group; `here`: the local one."""
-    if not isinstance(there, dict) or there.keys() != here.keys():
+def check_parts(optimizers: Sequence[Any], received: Any, slow: Tensors, free: set[str]) -> None:
+    """Check the states of an optimizer that consists of several."""
+    if not isinstance(received, dict) or received.keys() != {"parts"} or len(received["parts"]) != len(optimizers):
+        raise ValueError(f"the outer optimizer must consist of {len(optimizers)} optimizers")
+    for optimizer, state in zip(optimizers, received["parts"], strict=True):
+        check_optimizer(optimizer, state, slow, None, free)
+
+
+def check_group(received: Any, own: Mapping[str, Any], free: set[str]) -> None:
+    """Check the settings of one parameter group."""
+    if not isinstance(received, dict) or received.keys() != own.keys():
         raise ValueError("a group of the outer optimizer has other settings than the local one")
-    for key, own in here.items():
-        value = there[key]
+    for key, expected in own.items():
+        value = received[key]
         if key in free:
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 raise ValueError(f"the outer optimizer's {key} is not a finite number")
         elif (list(value) if isinstance(value, list | tuple) else value) != (
-            list(own) if isinstance(own, list | tuple) else own
+            list(expected) if isinstance(expected, list | tuple) else expected
         ):
-            raise ValueError(f"the outer optimizer's {key} is {value!r:.40}, expected {own!r:.40}")
+            raise ValueError(f"the outer optimizer's {key} is {value!r:.40}, expected {expected!r:.40}")
 
 
-def check_held(held: Any, x: Tensor, name: str, keys: set[str] | None) -> None:
+def check_parameter(state: Any, x: Tensor, name: str, keys: set[str] | None) -> None:
     """Check the state of one parameter x.
 
     `keys`: the allowed keys; all tensors but the step have the shape of x. None: any keys, for other optimizers.
     """
-    if not isinstance(held, dict) or not (keys is None or held.keys() <= keys):
+    if not isinstance(state, dict) or not (keys is None or state.keys() <= keys):
         raise ValueError(f"the outer optimizer may keep only {', '.join(sorted(keys or ())) or 'a map'} of {name}")
-    if keys and SCALAR in keys and held and held.keys() != keys:
+    if keys and SCALAR in keys and state and state.keys() != keys:
         raise ValueError(f"the outer optimizer must keep all of {', '.join(sorted(keys))} of {name}, or nothing")
-    for key, value in held.items():
+    for key, value in state.items():
         what = f"the outer optimizer's {key} of {name}"
         shape = torch.Size() if key == SCALAR else x.shape
         if isinstance(value, Tensor):
@@ -133,11 +138,11 @@ def check_plain(value: Any, what: str, *, allowed: bool) -> None:
         raise ValueError(f"{what} is not a tensor: {value!r:.40}")
 
 
-def check_like(came: Any, own: Any, what: str) -> None:
+def check_like(received: Any, own: Any, what: str) -> None:
     """Check that a map name -> tensor has the names, dtypes and shapes of the local one."""
-    if not isinstance(came, dict) or not isinstance(own, dict) or came.keys() != own.keys():
+    if not isinstance(received, dict) or not isinstance(own, dict) or received.keys() != own.keys():
         raise ValueError(f"{what} is for other parameters")
     for name, x in own.items():
-        if not isinstance(came[name], Tensor):
+        if not isinstance(received[name], Tensor):
             raise ValueError(f"{what} of {name} is not a tensor")
-        check_tensor(came[name], f"{what} of {name}", x.dtype, fits=came[name].shape == x.shape)
+        check_tensor(received[name], f"{what} of {name}", x.dtype, fits=received[name].shape == x.shape)

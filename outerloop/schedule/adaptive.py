@@ -19,7 +19,7 @@ from typing import Any
 from outerloop.schedule.every_h import EveryH
 from outerloop.types import Round, UserError
 
-MOST = 1 << 40
+LARGEST = 1 << 40
 """More rounds or inner steps than any run has."""
 
 
@@ -51,10 +51,10 @@ class Adaptive(EveryH):
     ) -> None:
         super().__init__(sync_every=sync_every, delay=delay, early=early)
         if not delay < sync_min <= sync_every <= sync_max:
-            least, less = (delay + 1, "") if delay < sync_every else (sync_every, f" schedule.delay={sync_every - 1}")
+            fits, less = (delay + 1, "") if delay < sync_every else (sync_every, f" schedule.delay={sync_every - 1}")
             raise UserError(
                 f"schedule.sync_every={sync_every} must be sync_min={sync_min} .. sync_max={sync_max}, and sync_min"
-                f" more than delay={delay}: set schedule.sync_min={least} schedule.sync_max={sync_every}{less}"
+                f" more than delay={delay}: set schedule.sync_min={fits} schedule.sync_max={sync_every}{less}"
             )
         if not -1 <= low <= high <= 1:
             raise UserError(
@@ -100,8 +100,12 @@ class Adaptive(EveryH):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` returned. Raises ValueError if a value is out of range."""
-        allowed = {"sync_every": (self.sync_min, self.sync_max), "landed": (-1, MOST), "left_after": (0, MOST)}
-        for key, (least, most) in allowed.items():
-            if type(state[key]) is not int or not least <= state[key] <= most:
-                raise ValueError(f"the schedule's {key} is {least} to {most}; came {state[key]!r:.40}")
+        allowed = {
+            "sync_every": (self.sync_min, self.sync_max),
+            "landed": (-1, LARGEST),
+            "left_after": (0, LARGEST),
+        }
+        for key, (lowest, highest) in allowed.items():
+            if type(state[key]) is not int or not lowest <= state[key] <= highest:
+                raise ValueError(f"the schedule's {key} must be {lowest} to {highest}, received {state[key]!r:.40}")
         self.sync_every, self.landed, self.left_after = (state[key] for key in allowed)

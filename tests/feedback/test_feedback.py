@@ -30,7 +30,7 @@ def test_eight_bit_storage_of_zeros_and_its_memory():
     storage = EightBit()
     storage.put("w", torch.zeros(2, 3000))
     assert torch.equal(storage.get("w"), torch.zeros(2, 3000))
-    code, scale, _ = storage.held["w"]
+    code, scale, _ = storage.stored["w"]
     assert code.numel() * code.element_size() + scale.numel() * 4 < 6000 * 1.05
 
 

@@ -33,7 +33,7 @@ def test_the_error_is_a_moving_average_in_eight_bits():
         expected = 0.8 * expected + 0.2 * offered
         error = state.feedback.error.get("name")
         assert error[0, 1].item() == pytest.approx(expected, rel=1e-6) and error[0, 0] == 0
-    assert state.feedback.error.held["name"][0].dtype == torch.int8
+    assert state.feedback.error.stored["name"][0].dtype == torch.int8
 
 
 def test_the_error_is_forgotten_every_t_steps():

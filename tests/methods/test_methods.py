@@ -12,7 +12,7 @@ from tests.support import toy
 
 def test_sparta_ends_with_the_mean_where_it_was_sent_and_keeps_the_rest():
     class Half(Identity):
-        def encode(self, x, moment):
+        def encode(self, x, context):
             kept = x.clone().reshape(-1)
             kept[1::2] = 0
             return {"value": kept}
