@@ -1,7 +1,7 @@
 """The protocols of the axes. An implementation only needs the methods: no import, no base class.
 
 Any part may also have `requires`, a sequence of `Requirement`: what it needs the other parts to be. These are checked
-when an outer loop is constructed (core/compatibility.py).
+when an outer loop is constructed (core/compatibility).
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class BySize:
         return self.small if shape.numel() < self.below else self.large
 
     def sparse_codec(self, shape: Size) -> SparseCodec | None:
-        """Return what the chosen compressor tells the kernels."""
+        """Return the description of the chosen compressor."""
         return sparse_codec(self.of(shape), shape)
 
     def encode(self, x: Tensor, context: CodecContext) -> Parts:

@@ -1,4 +1,4 @@
-"""How a part of the outer loop tells the fused pipeline that kernels compute what it computes.
+"""Descriptions of parts of the outer loop whose arithmetic the kernels can do in their place.
 
 Compressor, feedback, aggregate and method may each have a method with the name and the arguments of one of the last
 four functions in this file, which returns a description. If all four parts return one, `kernels.select` and

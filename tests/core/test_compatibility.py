@@ -18,7 +18,7 @@ from outerloop.compress.two_bit import TwoBit
 from outerloop.compress.uniform import Uniform
 from outerloop.config import build, load
 from outerloop.core.compatibility import doubts
-from outerloop.core.trials import aligned
+from outerloop.core.compatibility.trials import aligned
 from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.feedback.ef import ErrorFeedback
@@ -312,6 +312,7 @@ def test_which_peers_send_the_same_coordinates(compress):
     """Of two peers with unlike tensors: dense ones, and those that draw or agree on their positions."""
     codec = build.make(load.composed([f"compress={compress}"]).compress)
     same = {"randomk", "scalecom"} | {
-        "cast", "fp16", "fp4", "identity", "int4", "int8", "powersgd", "sigma_bins", "sign", "two_bit"
+        "cast", "fp16", "fp4", "identity", "int4", "int8", "powersgd", "powersgd_warm",
+        "sigma_bins", "sign", "two_bit"
     }  # fmt: skip
     assert aligned(codec) == (compress in same)

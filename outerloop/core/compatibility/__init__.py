@@ -11,7 +11,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from outerloop.core.trials import adds_up, aligned, announces, in_fast_weights, lossiness, recalled, redraws, sparse
+from outerloop.core.compatibility.trials import (
+    adds_up,
+    aligned,
+    announces,
+    in_fast_weights,
+    lossiness,
+    recalled,
+    redraws,
+    sparse,
+)
 from outerloop.protocols import (
     AdaptiveSchedule,
     Aggregate,
