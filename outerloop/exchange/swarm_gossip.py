@@ -157,7 +157,9 @@ class SwarmGossip(StaticMembership, SwarmExchange):
         self._check_size(blob)
         own_s = self._patience.after(self._clock.inner_s())
         patience_s = own_s if self._scheduled_wait_s is None else self._scheduled_wait_s
-        pending = _Pending(self._under_way(self._gossip.meet(round, blob, patience_s=patience_s)), self._clock, round)
+        pending = _Pending(
+            self._under_way(self._gossip.run_round(round, blob, timeout_s=patience_s)), self._clock, round
+        )
         self._follow(pending)
         return pending
 

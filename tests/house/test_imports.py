@@ -13,7 +13,7 @@ import outerloop
 
 ROOT = Path(outerloop.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
-LIBRARY = "__future__ collections dataclasses functools hashlib heapq itertools math random re statistics typing"
+LIBRARY = "__future__ collections dataclasses enum functools hashlib heapq itertools math random re statistics typing"
 
 
 def packages(path: Path) -> set[str]:
@@ -54,6 +54,7 @@ def test_a_dependency_has_one_home(package, home):
     [
         ("swarm/consensus/*.py", "msgpack"),
         ("plan/*.py", "numpy"),
+        ("swarm/gossip/pair.py", ""),
         ("swarm/gossip/pairing.py", ""),
         ("swarm/gossip/partner_policy.py", ""),
         ("swarm/gossip/pairing_timeout.py", ""),

@@ -19,9 +19,10 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from outerloop.swarm.gossip.pair import Pair
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
 from outerloop.swarm.p2p.transport import Request
 from outerloop.swarm.timeouts import BUSY_S
@@ -46,35 +47,20 @@ class Offer:
         }  # fmt: skip
 
     @classmethod
-    def from_map(cls, told: Request) -> Offer:
+    def from_map(cls, fields: Request) -> Offer:
         """Parse an offer from a message. Raises Unreadable if it is malformed."""
         try:
-            number = whole(told.get("number"), "number", most=MAX_NUMBER)
-            fragment = whole(told.get("fragment"), "fragment", most=MAX_NUMBER)
-            length = whole(told.get("length"), "length", most=MAX_AMOUNT)
-            return cls(Round(number, fragment), digest(told.get("sha"), "sha"), length)
+            number = whole(fields.get("number"), "number", most=MAX_NUMBER)
+            fragment = whole(fields.get("fragment"), "fragment", most=MAX_NUMBER)
+            length = whole(fields.get("length"), "length", most=MAX_AMOUNT)
+            return cls(Round(number, fragment), digest(fields.get("sha"), "sha"), length)
         except MalformedMessage as bad:
             raise Unreadable(str(bad)) from bad
 
 
-@dataclass
-class ProposalState:
-    """Progress of one proposal, kept by the proposer.
-
-    `ready`: turned down, but the other peer is still looking for a partner. `theirs`: the acceptor's offer, once it has
-    accepted. `blob`: the acceptor's payload, set just before {have} is sent. `applied`: the acceptor's decision.
-    """
-
-    token: bytes = field(default_factory=lambda: secrets.token_bytes(TOKEN_BYTES))
-    ready: bool = False
-    theirs: Offer | None = None
-    blob: bytes | None = None
-    applied: bool | None = None
-
-    @property
-    def bound(self) -> bool:
-        """Return whether only the acceptor knows if the pair counts."""
-        return self.blob is not None and self.applied is None
+def new_token() -> bytes:
+    """Return a random token for a proposal."""
+    return secrets.token_bytes(TOKEN_BYTES)
 
 
 def token_of(request: Request) -> bytes:
@@ -85,16 +71,17 @@ def token_of(request: Request) -> bytes:
     return token
 
 
-async def as_proposer(stream: Stream, pull: Coroutine[Any, Any, bytes], pledge: ProposalState) -> None:
-    """Run an accepted proposal and record its progress in `pledge`. Raises BrokenStream and what `pull` raises."""
-    async with _both(pull, _hear(stream, "applied")) as (mine, word):
-        await busy_until(stream, mine, beside=word)
-        if word.done():
-            return  # the acceptor gave up: before {have} it can only have decided no
-        pledge.blob = mine.result()
+async def as_proposer(stream: Stream, pull: Coroutine[Any, Any, bytes], pair: Pair) -> None:
+    """Run an accepted proposal until the pair has ended. Raises BrokenStream and what `pull` raises."""
+    async with _both(pull, _receive_flag(stream, "applied")) as (payload, decision):
+        await busy_until(stream, payload, beside=decision)
+        if decision.done():  # the acceptor gave up: before {have} it can only have decided no
+            pair.lose()
+            return
+        pair.bind(payload.result())
         await stream.send_object({"have": True})
-        await busy_until(stream, word, beside=mine)
-        pledge.applied = word.result()
+        await busy_until(stream, decision, beside=payload)
+        pair.learn(applied=decision.result())
 
 
 async def as_acceptor(stream: Stream, pull: Coroutine[Any, Any, bytes]) -> bytes:
@@ -102,27 +89,27 @@ async def as_acceptor(stream: Stream, pull: Coroutine[Any, Any, bytes]) -> bytes
 
     Raises BrokenStream, and what `pull` raises.
     """
-    async with _both(pull, _hear(stream, "have")) as (mine, word):
-        await busy_until(stream, mine, beside=word)
-        await busy_until(stream, word, beside=mine)
-        if not word.result():
+    async with _both(pull, _receive_flag(stream, "have")) as (payload, confirmation):
+        await busy_until(stream, payload, beside=confirmation)
+        await busy_until(stream, confirmation, beside=payload)
+        if not confirmation.result():
             raise BrokenStream("the proposer gave up")
-        return mine.result()
+        return payload.result()
 
 
-async def _hear(stream: Stream, what: str) -> bool:
-    """Return the field `what` of the next message that has it; keep-alives are skipped."""
-    while what not in (said := await stream.receive_object()):
+async def _receive_flag(stream: Stream, name: str) -> bool:
+    """Return the field `name` of the next message that has it; keep-alives are skipped."""
+    while name not in (message := await stream.receive_object()):
         pass
-    return bool(said[what])
+    return bool(message[name])
 
 
 @asynccontextmanager
 async def _both(
-    pull: Coroutine[Any, Any, bytes], hear: Coroutine[Any, Any, bool]
+    pull: Coroutine[Any, Any, bytes], receive: Coroutine[Any, Any, bool]
 ) -> AsyncIterator[tuple[asyncio.Task[bytes], asyncio.Task[bool]]]:
     """Run both as tasks and cancel them when the block ends."""
-    tasks = asyncio.create_task(pull), asyncio.create_task(hear)
+    tasks = asyncio.create_task(pull), asyncio.create_task(receive)
     try:
         yield tasks
     finally:
@@ -136,7 +123,7 @@ async def busy_until(stream: Stream, wanted: asyncio.Future[Any], *, beside: asy
     while not wanted.done():
         if beside is not None and beside.done():
             beside.result()
-        waiting = [one for one in (wanted, beside) if one is not None and not one.done()]
-        done, _ = await asyncio.wait(waiting, timeout=BUSY_S, return_when=asyncio.FIRST_COMPLETED)
+        pending = [future for future in (wanted, beside) if future is not None and not future.done()]
+        done, _ = await asyncio.wait(pending, timeout=BUSY_S, return_when=asyncio.FIRST_COMPLETED)
         if not done:
             await stream.send_object({"busy": True})

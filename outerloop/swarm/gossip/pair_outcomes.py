@@ -1,85 +1,73 @@
-"""Outcomes of pairs: what this peer decided as acceptor, and the decisions that it lost as proposer.
+"""Outcomes of pairs over the network: what this peer decided as acceptor, and decisions that it missed as proposer.
 
     {token} ->   <- {applied}         an acceptor that is asked before it has decided decides no; decisions are final
 
-A doubt is a pair that this peer dropped without knowing the acceptor's decision. It is resolved when the acceptor is
-next seen.
+A pair in doubt is one that this peer dropped without knowing the acceptor's decision. The acceptor is asked again when
+it is next seen.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
 
 from outerloop.swarm.gossip.handshake import token_of
+from outerloop.swarm.gossip.pair import Decisions, Pair
 from outerloop.swarm.p2p.framing import BrokenStream, Stream
+from outerloop.swarm.p2p.rpc import RpcService
 from outerloop.swarm.p2p.transport import PeerUnreachable, Request, Transport, Unreachable, persist
 from outerloop.swarm.timeouts import DOUBT_S, VIEW_S, limit
 
 logger = logging.getLogger(__name__)
-KEPT = 1000  # decisions that are remembered
-Doubt = tuple[str, bytes]
-"""Peer id of the acceptor, token of the proposal."""
 
 
-class PairOutcomes:
+class PairOutcomes(RpcService):
     """Decisions and doubts of one peer. `one_sided`: pairs known to be applied by the acceptor but not by this peer."""
 
+    service = "verdict"
+
     def __init__(self, transport: Transport, *, run: str, allowed: Callable[[str], bool]) -> None:
-        self._transport = transport
-        self._protocol = f"outerloop/1/{run}/verdict"
-        self._allowed = allowed
-        self._decided: OrderedDict[tuple[str, bytes], bool] = OrderedDict()
-        self._doubts: set[Doubt] = set()
+        super().__init__(transport, run=run, allowed=allowed)
+        self._in_doubt: set[Pair] = set()
         self._asking: set[asyncio.Task[None]] = set()
+        self.decisions = Decisions()
         self.one_sided = 0
 
-    async def serve(self) -> None:
-        await self._transport.serve(self._protocol, allowed=self._allowed, handler=self._tell)
-
-    def decide(self, proposer: str, token: bytes, *, applied: bool) -> bool:
-        """Decide whether a pair counts, unless that was decided before. Return the decision, which is final."""
-        verdict = self._decided.setdefault((proposer, token), applied)
-        while len(self._decided) > KEPT:
-            self._decided.popitem(last=False)
-        return verdict
-
-    async def last_word(self, acceptor: str, token: bytes) -> bool | None:
-        """Ask the acceptor whether a pair counts. None: it cannot be reached, so the pair does not count here."""
+    async def learn(self, pair: Pair) -> None:
+        """Ask the acceptor of a bound pair for its decision. The pair stays bound if the acceptor cannot be reached."""
         try:
             async with limit(DOUBT_S):
-                return await persist(lambda: self._ask(acceptor, token), peer=acceptor)
+                applied = await persist(lambda: self._ask(pair), peer=pair.partner)
         except (PeerUnreachable, TimeoutError):
-            return None
+            return
+        pair.learn(applied=applied)
 
-    def doubt(self, acceptor: str, token: bytes) -> None:
+    def doubt(self, pair: Pair) -> None:
         """Remember a pair that this peer dropped without knowing the acceptor's decision."""
-        self._doubts.add((acceptor, token))
+        self._in_doubt.add(pair)
 
-    def heard(self, peer: str) -> None:
-        """Resolve the doubts about a peer that has just sent a message."""
-        for doubt in [doubt for doubt in self._doubts if doubt[0] == peer]:
-            task = asyncio.create_task(self._clear_up(doubt))
+    def resolve(self, acceptor: str) -> None:
+        """Ask an acceptor that has just sent a message about the pairs in doubt."""
+        for pair in [pair for pair in self._in_doubt if pair.partner == acceptor]:
+            task = asyncio.create_task(self._resolve(pair))
             self._asking.add(task)
             task.add_done_callback(self._asking.discard)
 
-    async def _clear_up(self, doubt: Doubt) -> None:
+    async def _resolve(self, pair: Pair) -> None:
         try:
-            applied = await self._ask(*doubt)
+            applied = await self._ask(pair)
         except (BrokenStream, Unreachable, TimeoutError):
             return
-        if doubt in self._doubts:
-            self._doubts.discard(doubt)
+        if pair in self._in_doubt:
+            self._in_doubt.discard(pair)
             self.one_sided += applied
-            logger.warning("pair with %s: applied by that peer: %s; not applied by this peer", doubt[0], applied)
+            logger.warning("pair with %s: applied by that peer: %s; not applied by this peer", pair.partner, applied)
 
-    async def _ask(self, acceptor: str, token: bytes) -> bool:
-        async with limit(VIEW_S), self._transport.open_stream(acceptor, self._protocol) as stream:
-            await stream.send_object({"token": token})
-            return bool((await stream.receive_object()).get("applied"))
+    async def _ask(self, pair: Pair) -> bool:
+        answer = await self._call(pair.partner, {"token": pair.token}, within_s=VIEW_S)
+        return bool(answer.get("applied"))
 
-    async def _tell(self, remote: str, request: Request, stream: Stream) -> None:
-        await stream.send_object({"applied": self.decide(remote, token_of(request), applied=False)})
+    async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
+        await stream.send_object({"applied": self.decisions.decide(remote, token_of(request), applied=False)})
         await stream.ended()

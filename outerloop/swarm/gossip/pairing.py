@@ -1,15 +1,15 @@
 """State machine that finds a partner for one peer in a gossip round. It uses no clock and no network.
 
-    ready     The peer has finished its inner steps. It enters the pool and notifies some peers that it may meet.
-    turn      At random times, a ready peer proposes to one peer, drawn uniformly from the preferred peers that it knows
-              to be ready. It never proposes in response to a notice, so the order of notices decides nothing.
-    asked     A ready peer that has not proposed to another peer accepts a proposal. If two peers propose to each other,
-              the proposal of the smaller id stands and the other is turned down.
-    tire      Patience is over: propose once more, to any ready peer. Without a ready peer, take a solo step.
-    leave     The peer is done, in a pair or alone. It leaves the pool and notifies the peers that it notified before.
+    ready      The peer has finished its inner steps. It enters the pool and notifies some peers that it may meet.
+    turn       At random times, a ready peer proposes to one peer, drawn uniformly from the preferred peers that it
+               knows to be ready. It never proposes in response to a notice, so the order of notices decides nothing.
+    asked      A ready peer that has not proposed to another peer accepts a proposal. If two peers propose to each
+               other, the proposal of the smaller id stands and the other is turned down.
+    time_out   The wait is over: propose once more, to any ready peer. Without a ready peer, take a solo step.
+    ended      The peer's pair has ended (pair.py). If it counts, the peer leaves the pool; else it looks further.
 
-A peer is engaged to one peer at a time, starting when it proposes. It turns down proposals that arrive meanwhile, and
-their senders try another peer. Knowledge of others may be out of date, which costs one failed proposal.
+A peer has one pair at a time, starting when it proposes. It turns down proposals that arrive meanwhile, and their
+senders try another peer. Knowledge of others may be out of date, which costs one failed proposal.
 
 Events are method calls. Some of them return the next action.
 """
@@ -18,54 +18,70 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from outerloop.swarm.gather.readmission import MOST_ROUNDS
+from outerloop.swarm.gossip.pair import Pair, PairState
 from outerloop.swarm.gossip.partner_policy import Partners
 from outerloop.types import Round
 
-LATELY = 4
+RECENT_ROUNDS = 4
 """A peer that is silent for this many of this peer's rounds counts as gone, or as too slow to matter."""
 
 
 @dataclass(frozen=True)
 class ProposePair:
-    """Action: propose a pair to this peer. The result is an event: `turned_down` or `agreed`, later perhaps `broke`."""
+    """Action: propose this pair to its partner."""
 
-    to: str
+    pair: Pair
+
+
+@dataclass(frozen=True)
+class ApplyPair:
+    """Action: take the outer step with the partner's payload. The peer has left the pool."""
+
+    pair: Pair
 
 
 @dataclass(frozen=True)
 class StayAlone:
-    """Action: no partner is available, take a solo step."""
+    """Action: no partner is available, take a solo step. The peer has left the pool."""
 
 
 class Pairing:
-    """The pairing state of one peer, over all its rounds. `round`: the round it is ready with; None: not in the pool.
+    """The pairing state of one peer, over all its rounds.
 
-    `partners` may be set after construction, because notices arrive as soon as other peers know their partners.
+    round      the round that it is ready with; None: not in the pool
+    pair       the pair that it has proposed or accepted, until that ends; None: it is free
+    partners   may be set after construction, because notices arrive as soon as other peers know their partners
     """
 
-    def __init__(self, peer: str, partners: Partners, *, draw: random.Random) -> None:
+    def __init__(self, peer: str, partners: Partners, *, draw: random.Random, new_token: Callable[[], bytes]) -> None:
         self.peer = peer
         self.partners = partners
         self.round: Round | None = None
+        self.pair: Pair | None = None
         self._draw = draw
+        self._new_token = new_token
         self._ready: dict[str, Round] = {}
         self._heard: dict[str, int] = {}  # peer -> number of this peer's round in which its last notice arrived
         self._rounds = 0
         self._strikes: Counter[str] = Counter()
-        self._shunned_until: dict[str, int] = {}  # peer -> number of this peer's round from which it may be met again
-        self._engaged: str | None = None
-        self._paired = False
-        self._tired = False
+        self._excluded_until: dict[str, int] = {}  # peer -> number of this peer's round from which it may be met again
+        self._timed_out = False
+
+    @property
+    def is_looking(self) -> bool:
+        """Return whether this peer is in the pool and no peer has accepted it, or been accepted, yet."""
+        return self.round is not None and (self.pair is None or self.pair.state is PairState.PROPOSED)
 
     def ready(self, round: Round) -> StayAlone | None:
-        """Enter the pool. Return StayAlone if every possible partner of this round is excluded."""
+        """Enter the pool, or stay alone if every possible partner of this round is excluded."""
         assert self.round is None, "one round at a time"
-        self.round, self._tired = round, False
+        self.round, self._timed_out = round, False
         self._rounds += 1
-        return StayAlone() if all(map(self._is_shunned, self.partners.of(round))) else None
+        return self._stay_alone() if all(map(self._is_excluded, self.partners.of(round))) else None
 
     def heard(self, peer: str, round: Round | None) -> None:
         """Handle a notice: a peer is ready with this round, or (None) not ready."""
@@ -76,81 +92,87 @@ class Pairing:
             self._ready[peer] = round
 
     def turn(self) -> ProposePair | None:
-        """Propose to a ready peer, if there is one and this peer is not engaged."""
-        around = sum(last > self._rounds - LATELY for last in self._heard.values())
+        """Propose to a ready peer, if there is one and this peer is free."""
+        around = sum(last > self._rounds - RECENT_ROUNDS for last in self._heard.values())
         return self._propose(self.partners.preferred(self._candidates(), around=around))
 
-    def asked(self, peer: str, round: Round) -> bool:
-        """Handle a proposal. True: accepted, the two are paired until `met` or `broke`."""
-        crossed = self._engaged == peer and not self._paired and peer < self.peer
-        if not self._may_meet(peer, round) or not (self._engaged is None or crossed):
+    def asked(self, peer: str, token: bytes, round: Round) -> Pair | None:
+        """Handle a proposal of a peer in this round of its own. Return the accepted pair; None: turned down."""
+        if not self._may_meet(peer, round) or not (self.pair is None or self._yields_to(peer)):
+            return None
+        self.pair = Pair.accepted_from(peer, token, round)
+        return self.pair
+
+    def accepted(self, pair: Pair, round: Round) -> bool:
+        """Handle the acceptance of a proposal. False: it is too late, and the pair is turned down."""
+        if self.pair is not pair:
+            pair.turn_down(partner_ready=False)
             return False
-        self._engaged, self._paired = peer, True
+        pair.accept(round)
         return True
 
-    def agreed(self, peer: str) -> bool:
-        """Handle the acceptance of this peer's proposal. False: too late, the engagement is over."""
-        if self.round is None or self._engaged != peer or self._paired:
-            return False
-        self._paired = True
-        return True
-
-    def turned_down(self, peer: str, *, ready: bool) -> StayAlone | None:
-        """Handle a failed proposal. `ready`: the other peer is still looking for a partner."""
-        if not ready:
-            self._ready.pop(peer, None)
-        if self._engaged != peer or self._paired:
+    def time_out(self) -> ProposePair | StayAlone | None:
+        """End the wait of this peer: make one last proposal, or stay alone."""
+        self._timed_out = True
+        if self.round is None or self.pair is not None:
             return None
-        return self._disengage()
+        return self._propose(sorted(self._candidates())) or self._stay_alone()
 
-    def broke(self, peer: str) -> StayAlone | None:
-        """Handle the failure of the pair with this peer."""
-        self._ready.pop(peer, None)
-        return self._disengage() if self._engaged == peer else None
-
-    def tire(self) -> ProposePair | StayAlone | None:
-        """End the patience of this peer: make one last proposal, or stay alone."""
-        self._tired = True
-        if self.round is None or self._engaged is not None:
+    def ended(self, pair: Pair) -> ApplyPair | StayAlone | None:
+        """Handle the end of a pair of this round. Return what to do if this ends the round."""
+        assert not pair.is_open, f"the pair with {pair.partner} is {pair.state.value}"
+        if pair.state is PairState.APPLIED:
+            return self._apply(pair)
+        if not pair.partner_ready:
+            self._ready.pop(pair.partner, None)
+        if self.pair is not pair:
             return None
-        return self._propose(sorted(self._candidates())) or StayAlone()
-
-    def met(self) -> None:
-        """Record that the pair counts for this peer."""
-        assert self._engaged is not None and self._paired
-        self.partners.met(self._engaged)
-        self._strikes[self._engaged] = max(0, self._strikes[self._engaged] - 1)
+        self.pair = None
+        return self._stay_alone() if self._timed_out else None
 
     def strike(self, peer: str) -> None:
         """Exclude a partner whose payload was unusable, for 2^strikes of this peer's rounds, MOST_ROUNDS at most.
 
-        Adds two strikes, because `met` has just removed one for this pair.
+        Adds two strikes, because the pair that was applied has just removed one.
         """
         self._strikes[peer] += 2
-        self._shunned_until[peer] = self._rounds + min(2 ** self._strikes[peer], MOST_ROUNDS)
+        self._excluded_until[peer] = self._rounds + min(2 ** self._strikes[peer], MOST_ROUNDS)
 
     def leave(self) -> None:
-        """Leave the pool: in a pair, alone, or because the round was given up."""
-        self.round, self._engaged, self._paired = None, None, False
+        """Leave the pool. Does nothing if this peer is not in it."""
+        self.round = self.pair = None
+
+    def _apply(self, pair: Pair) -> ApplyPair:
+        assert self.pair is pair, "a peer applies the pair that it is in"
+        self.partners.met(pair.partner)
+        self._strikes[pair.partner] = max(0, self._strikes[pair.partner] - 1)
+        self.leave()
+        return ApplyPair(pair)
+
+    def _stay_alone(self) -> StayAlone:
+        assert self.pair is None, "a peer in a pair is not alone"
+        self.leave()
+        return StayAlone()
+
+    def _propose(self, candidates: list[str]) -> ProposePair | None:
+        if self.pair is not None or not candidates:
+            return None
+        self.pair = Pair.proposed_to(self._draw.choice(candidates), self._new_token())
+        return ProposePair(self.pair)
+
+    def _yields_to(self, peer: str) -> bool:
+        """Return whether the two have proposed to each other and the proposal of `peer` stands."""
+        pair = self.pair
+        return pair is not None and pair.partner == peer and pair.state is PairState.PROPOSED and peer < self.peer
 
     def _candidates(self) -> list[str]:
         return [peer for peer, round in self._ready.items() if self._may_meet(peer, round)]
 
     def _may_meet(self, peer: str, round: Round) -> bool:
         own = self.round
-        if own is None or self._is_shunned(peer):
+        if own is None or self._is_excluded(peer):
             return False
         return self.partners.fit(own, round) and peer in self.partners.of(own)
 
-    def _is_shunned(self, peer: str) -> bool:
-        return self._rounds < self._shunned_until.get(peer, 0)
-
-    def _propose(self, candidates: list[str]) -> ProposePair | None:
-        if self._engaged is not None or not candidates:
-            return None
-        self._engaged = self._draw.choice(candidates)
-        return ProposePair(self._engaged)
-
-    def _disengage(self) -> StayAlone | None:
-        self._engaged, self._paired = None, False
-        return StayAlone() if self._tired and self.round is not None else None
+    def _is_excluded(self, peer: str) -> bool:
+        return self._rounds < self._excluded_until.get(peer, 0)

@@ -1,8 +1,9 @@
 """Gossip rounds over the network: enter the pool, take a paired or a solo step, leave it. No barrier, no leader.
 
-This module connects the other parts and their timeouts: pairing.py chooses partners, handshake.py and pair_outcomes.py
-move the payloads and make both peers of a pair end the same way, ready_broadcast.py announces which peers are ready. A
-frozen or lost partner costs at most one timeout; then this peer finds another partner or takes a solo step.
+This module connects the other parts and their timeouts: pairing.py chooses partners, pair.py holds the state of a pair,
+handshake.py moves the payloads, pair_outcomes.py asks for decisions that were lost, ready_broadcast.py announces which
+peers are ready. A frozen or lost partner costs at most one timeout; then this peer finds another partner or takes a
+solo step.
 
 The two peers of a pair may be in rounds with different numbers. Each contribution carries its sender's round.
 """
@@ -12,17 +13,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from outerloop.swarm.gossip.handshake import Offer, ProposalState, as_acceptor, as_proposer, token_of
+from outerloop.swarm.gossip.handshake import Offer, as_acceptor, as_proposer, new_token, token_of
+from outerloop.swarm.gossip.pair import Pair, PairState
 from outerloop.swarm.gossip.pair_outcomes import PairOutcomes
-from outerloop.swarm.gossip.pairing import Pairing, ProposePair, StayAlone
+from outerloop.swarm.gossip.pairing import ApplyPair, Pairing, ProposePair, StayAlone
 from outerloop.swarm.gossip.partner_policy import Partners, RandomPartners
 from outerloop.swarm.gossip.ready_broadcast import ReadyBroadcast
 from outerloop.swarm.membership.formation import Formation
 from outerloop.swarm.p2p.framing import BrokenStream, Stream
+from outerloop.swarm.p2p.rpc import protocol_name
 from outerloop.swarm.p2p.transport import Request, Transport, Unreachable
 from outerloop.swarm.timeouts import ANSWER_S, TURN_S, limit
 from outerloop.swarm.transfer.bulk import Bulk
@@ -31,8 +35,8 @@ from outerloop.swarm.transfer.sources import ContentUnavailable
 from outerloop.types import Contribution, Round
 
 logger = logging.getLogger(__name__)
-TOLD = 16  # members notified when a peer is ready, drawn again each round: notices stay few in a large swarm
-TURNS = 8  # a peer gets at least this many turns on average before its patience is over
+MAX_NOTIFIED = 16  # members notified when a peer is ready, drawn again each round: notices stay few in a large swarm
+MIN_TURNS = 8  # a peer gets at least this many turns on average before it times out
 LOST = (BrokenStream, Unreachable, ContentUnavailable, TimeoutError)
 """Errors that mean that a partner is lost."""
 
@@ -42,11 +46,11 @@ def _now_s() -> float:
 
 
 @dataclass
-class _Seat:
-    """This peer's entry in the pool for one round. `met`: the partner's contribution; None: a solo step."""
+class _PoolEntry:
+    """This peer's stay in the pool for one round. `landing`: the partner's contribution; None: a solo step."""
 
     offer: Offer
-    met: asyncio.Future[Contribution | None]
+    landing: asyncio.Future[Contribution | None]
     since_s: float = field(default_factory=_now_s)
     paired_s: float = 0.0
     proposals: set[asyncio.Task[None]] = field(default_factory=set)
@@ -79,27 +83,32 @@ class GossipRunner:
         self._members = membership
         self._store = store
         self._bulk = bulk
-        self._protocol = f"outerloop/1/{run}/pair"
+        self._protocol = protocol_name(run, "pair")
         self._deadline_s = deadline_s
         self._max_blob_bytes = max_blob_bytes
         self._draw = draw or random.Random()
-        self._notices = ReadyBroadcast(transport, run=run, allowed=membership.__contains__, hear=self._heard)
-        self._line = asyncio.Lock()
-        self._verdicts = PairOutcomes(transport, run=run, allowed=membership.__contains__)
-        self._seat: _Seat | None = None
-        self._pairing = Pairing(transport.peer_id, RandomPartners(()), draw=self._draw)
+        self._notices = ReadyBroadcast(transport, run=run, allowed=membership.__contains__, on_notice=self._on_notice)
+        self._one_round = asyncio.Lock()
+        self._outcomes = PairOutcomes(transport, run=run, allowed=membership.__contains__)
+        self._entry: _PoolEntry | None = None
+        self._pairing = Pairing(transport.peer_id, RandomPartners(()), draw=self._draw, new_token=new_token)
         self.solo_rounds = 0
         self.dropped_pairs = 0
         self.idle_s = 0.0
 
     @property
     def one_sided_rounds(self) -> int:
-        return self._verdicts.one_sided
+        return self._outcomes.one_sided
+
+    @property
+    def pair(self) -> Pair | None:
+        """Return the pair that this peer has proposed or accepted, until that ends."""
+        return self._pairing.pair
 
     async def serve(self) -> None:
         """Start to answer requests. Every proposal is turned down until `begin` is called."""
         await self._notices.serve()
-        await self._verdicts.serve()
+        await self._outcomes.serve()
         await self._transport.serve(self._protocol, allowed=self._members.__contains__, handler=self._answer)
 
     def begin(self, partners: Partners) -> None:
@@ -110,130 +119,137 @@ class GossipRunner:
         """Exclude a partner (peer id) whose payload was unusable for some rounds."""
         self._pairing.strike(peer)
 
-    async def meet(self, round: Round, blob: bytes, *, patience_s: float) -> list[Contribution]:
+    async def run_round(self, round: Round, blob: bytes, *, timeout_s: float) -> list[Contribution]:
         """Run one round. Return the contributions of the pair in the order of names, or this peer's alone."""
-        async with self._line:
+        async with self._one_round:
             offer = Offer(round, self._store.put(blob), len(blob))
             try:
-                met = await self._through_the_pool(offer, patience_s)
+                partner = await self._through_the_pool(offer, timeout_s)
             finally:
                 self._store.drop(offer.sha)
         own = Contribution(self._members.names[self._transport.peer_id], round, blob)
-        self.solo_rounds += met is None
-        return sorted([own] if met is None else [own, met], key=lambda contribution: contribution.peer)
+        self.solo_rounds += partner is None
+        return sorted([own] if partner is None else [own, partner], key=lambda contribution: contribution.peer)
 
-    async def _through_the_pool(self, offer: Offer, patience_s: float) -> Contribution | None:
-        seat = self._seat = _Seat(offer, asyncio.get_running_loop().create_future())
+    async def _through_the_pool(self, offer: Offer, timeout_s: float) -> Contribution | None:
+        entry = self._entry = _PoolEntry(offer, asyncio.get_running_loop().create_future())
         partners = self._pairing.partners.of(offer.round)
-        told = self._draw.sample(partners, min(TOLD, len(partners)))
-        self._do(seat, self._pairing.ready(offer.round))
-        self._notices.tell(told, offer.round)
-        turns = asyncio.create_task(self._take_turns(seat, patience_s))
+        notified = self._draw.sample(partners, min(MAX_NOTIFIED, len(partners)))
+        self._do(entry, self._pairing.ready(offer.round))
+        self._notices.send(notified, offer.round)
+        turns = asyncio.create_task(self._take_turns(entry, timeout_s))
         try:
-            return await seat.met
+            return await entry.landing
         finally:
-            for task in (turns, *seat.proposals):
+            for task in (turns, *entry.proposals):
                 task.cancel()
-            self.idle_s += (seat.paired_s or _now_s()) - seat.since_s
+            self.idle_s += (entry.paired_s or _now_s()) - entry.since_s
             self._pairing.leave()
-            self._seat = None
-            self._notices.tell(told, None)
+            self._entry = None
+            self._notices.send(notified, None)
 
-    async def _take_turns(self, seat: _Seat, patience_s: float) -> None:
-        pause_s = min(TURN_S, patience_s / TURNS)
+    async def _take_turns(self, entry: _PoolEntry, timeout_s: float) -> None:
+        pause_s = min(TURN_S, timeout_s / MIN_TURNS)
         try:
-            async with limit(patience_s):
+            async with limit(timeout_s):
                 while True:
                     await asyncio.sleep(self._draw.uniform(0, 2 * pause_s))
-                    self._do(seat, self._pairing.turn())
+                    self._do(entry, self._pairing.turn())
         except TimeoutError:
-            self._do(seat, self._pairing.tire())
+            self._do(entry, self._pairing.time_out())
 
-    def _do(self, seat: _Seat, output: ProposePair | StayAlone | None) -> None:
-        """Carry out an action of the pairing state machine."""
-        if isinstance(output, StayAlone) and not seat.met.done():
-            seat.met.set_result(None)
-        if isinstance(output, ProposePair):
-            _keep(seat.proposals, self._propose(seat, output.to))
+    def _do(self, entry: _PoolEntry, action: ProposePair | ApplyPair | StayAlone | None) -> None:
+        """Carry out an action of the pairing state machine, unless the round has been given up."""
+        if entry.landing.done():
+            return
+        match action:
+            case ProposePair(pair):
+                _keep(entry.proposals, self._propose(entry, pair))
+            case ApplyPair(pair):
+                entry.landing.set_result(self._contribution(pair))
+            case StayAlone():
+                entry.landing.set_result(None)
 
-    async def _propose(self, seat: _Seat, to: str) -> None:
-        pledge = ProposalState()
-        try:
-            await self._offer(seat, to, pledge)
-            if pledge.bound:
-                pledge.applied = await self._verdicts.last_word(to, pledge.token)
-        finally:
-            if pledge.bound:
-                self._verdicts.doubt(to, pledge.token)
-            if pledge.theirs is not None:
-                self._end(seat, to, pledge.theirs, pledge.blob if pledge.applied else None)
-            elif self._seat is seat:
-                self._do(seat, self._pairing.turned_down(to, ready=pledge.ready))
+    async def _propose(self, entry: _PoolEntry, pair: Pair) -> None:
+        """Run a pair that this peer has proposed."""
+        with self._ending(entry, pair):
+            try:
+                async with limit(self._deadline_s), self._transport.open_stream(pair.partner, self._protocol) as stream:
+                    await self._run_proposal(entry, pair, stream)
+            except LOST as error:
+                self._log_loss(pair, error)
+            if pair.state is PairState.BOUND:
+                await self._outcomes.learn(pair)
 
-    async def _offer(self, seat: _Seat, to: str, pledge: ProposalState) -> None:
-        try:
-            async with limit(self._deadline_s), self._transport.open_stream(to, self._protocol) as stream:
-                await stream.send_object({"token": pledge.token, **seat.offer.to_map()})
-                answer = await stream.receive_object(patience_s=ANSWER_S)
-                pledge.ready = bool(answer.get("ready"))
-                theirs = Offer.from_map(answer) if "sha" in answer else None
-                if theirs is not None and self._pairing.agreed(to):
-                    seat.paired_s, pledge.theirs = _now_s(), theirs
-                    await as_proposer(stream, self._pull(to, theirs), pledge)
-        except LOST as error:
-            self._tell_loss(to, error, paired=pledge.theirs is not None)
+    async def _run_proposal(self, entry: _PoolEntry, pair: Pair, stream: Stream) -> None:
+        await stream.send_object({"token": pair.token, **entry.offer.to_map()})
+        answer = await stream.receive_object(patience_s=ANSWER_S)
+        if "sha" not in answer:
+            pair.turn_down(partner_ready=bool(answer.get("ready")))
+        elif self._pairing.accepted(pair, (offer := Offer.from_map(answer)).round):
+            entry.paired_s = _now_s()
+            await as_proposer(stream, self._pull(pair, offer), pair)
 
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
         """Handle a proposal from another peer."""
-        theirs, token, seat = Offer.from_map(request), token_of(request), self._seat
-        if seat is None or not self._pairing.asked(remote, theirs.round):
-            await stream.send_object({"ready": seat is not None and not seat.paired_s})
-            await stream.ended()
-            return
-        seat.paired_s, blob = _now_s(), None
-        try:
-            blob = await self._accept(seat, remote, theirs, token, stream)
-        finally:
-            self._end(seat, remote, theirs, blob)
-        await stream.send_object({"applied": blob is not None})
+        offer, token, entry = Offer.from_map(request), token_of(request), self._entry
+        pair = self._pairing.asked(remote, token, offer.round)
+        if entry is None or pair is None:
+            await stream.send_object({"ready": self._pairing.is_looking})
+        else:
+            entry.paired_s = _now_s()
+            with self._ending(entry, pair):
+                await self._run_accepted(entry, pair, offer, stream)
+            await stream.send_object({"applied": pair.state is PairState.APPLIED})
         await stream.ended()
 
-    async def _accept(self, seat: _Seat, remote: str, theirs: Offer, token: bytes, stream: Stream) -> bytes | None:
-        """Run an accepted proposal and decide. Return the proposer's payload if the pair counts, else None."""
+    async def _run_accepted(self, entry: _PoolEntry, pair: Pair, offer: Offer, stream: Stream) -> None:
+        """Run a pair that this peer has accepted, and decide whether it counts."""
         try:
             async with limit(self._deadline_s):
-                await stream.send_object(seat.offer.to_map())
-                blob = await as_acceptor(stream, self._pull(remote, theirs))
+                await stream.send_object(entry.offer.to_map())
+                payload = await as_acceptor(stream, self._pull(pair, offer))
         except LOST as error:
-            self._tell_loss(remote, error, paired=True)
-            return None
-        open_still = self._seat is seat and not seat.met.done()
-        return blob if self._verdicts.decide(remote, token, applied=open_still) else None
-
-    def _end(self, seat: _Seat, partner: str, theirs: Offer, blob: bytes | None) -> None:
-        """End the pair: `blob` is the partner's payload, or None if the pair failed."""
-        if self._seat is not seat or seat.met.done():
+            self._log_loss(pair, error)
             return
-        if blob is None:
-            seat.paired_s = 0.0
+        wanted = not entry.landing.done()
+        pair.decide(payload, applied=self._outcomes.decisions.decide(pair.partner, pair.token, applied=wanted))
+
+    @contextmanager
+    def _ending(self, entry: _PoolEntry, pair: Pair) -> Iterator[None]:
+        """End the pair when the block ends, in whatever way, and continue the round."""
+        try:
+            yield
+        finally:
+            pair.lose()
+            if pair.state is PairState.IN_DOUBT:
+                self._outcomes.doubt(pair)
+            if not entry.landing.done():
+                self._count(entry, pair)
+                self._do(entry, self._pairing.ended(pair))
+
+    def _count(self, entry: _PoolEntry, pair: Pair) -> None:
+        if pair.state in (PairState.DROPPED, PairState.IN_DOUBT):
+            entry.paired_s = 0.0
             self.dropped_pairs += 1
-            self._do(seat, self._pairing.broke(partner))
-        else:
-            self._pairing.met()
-            seat.met.set_result(Contribution(self._members.names[partner], theirs.round, blob))
 
-    def _tell_loss(self, partner: str, error: Exception, *, paired: bool) -> None:
+    def _contribution(self, pair: Pair) -> Contribution:
+        assert pair.round is not None and pair.payload is not None, "a pair that is applied has both"
+        return Contribution(self._members.names[pair.partner], pair.round, pair.payload)
+
+    def _log_loss(self, pair: Pair, error: Exception) -> None:
         why = str(error) or f"not finished within {self._deadline_s:g} s (exchange.deadline_s)"
-        logger.log(logging.WARNING if paired else logging.DEBUG, "lost partner %s: %s", partner, why)
+        was_paired = pair.state not in (PairState.PROPOSED, PairState.TURNED_DOWN)
+        logger.log(logging.WARNING if was_paired else logging.DEBUG, "lost partner %s: %s", pair.partner, why)
 
-    def _pull(self, owner: str, offer: Offer) -> Coroutine[Any, Any, bytes]:
+    def _pull(self, pair: Pair, offer: Offer) -> Coroutine[Any, Any, bytes]:
         return self._bulk.get(
-            offer.sha, offer.length, [owner], at_most=self._max_blob_bytes, timeout_s=self._deadline_s
+            offer.sha, offer.length, [pair.partner], at_most=self._max_blob_bytes, timeout_s=self._deadline_s
         )
 
-    def _heard(self, peer: str, round: Round | None) -> None:
+    def _on_notice(self, peer: str, round: Round | None) -> None:
         self._pairing.heard(peer, round)
-        self._verdicts.heard(peer)
+        self._outcomes.resolve(peer)
 
 
 def _keep(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:

@@ -79,7 +79,7 @@ class Member:
             self.land(await self.round(struct.pack("8d", *theta), now_s() - began_s))
 
     async def round(self, blob: bytes, inner_s: float = 1.0) -> list[Contribution]:
-        landed = await self.gossip.meet(Round(self.rounds), blob, patience_s=self.patience.after(inner_s))
+        landed = await self.gossip.run_round(Round(self.rounds), blob, timeout_s=self.patience.after(inner_s))
         self.rounds += 1
         self.partners += [one.peer for one in landed if one.peer != self.name]
         return landed

@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from outerloop.swarm.gossip.pair import PairState
 from outerloop.types import Round
 from tests.support.swarm.gossip_scene import Member, gather, kept, spread
 from tests.support.swarm.memory_network import MemoryNetwork
@@ -96,9 +97,9 @@ def test_a_peer_cut_off_in_the_middle_of_many_pairs_counts_every_one_sided_pair(
 
         async def harm() -> None:
             while now_s() < until_s - 600:
-                if paired := [one for one in members if one.gossip._seat and one.gossip._seat.paired_s]:
-                    one = draw.choice(paired)
-                    network.part(one.peer_id, one.gossip._pairing._engaged or "")
+                paired = [(one.peer_id, one.gossip.pair) for one in members if one.gossip.pair]
+                if in_pairs := [(peer, pair.partner) for peer, pair in paired if pair.state is not PairState.PROPOSED]:
+                    network.part(*draw.choice(in_pairs))
                     await asyncio.sleep(150)
                     network.heal()
                 await asyncio.sleep(draw.uniform(5, 20))

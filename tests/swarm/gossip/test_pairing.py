@@ -2,109 +2,138 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
 
-from outerloop.swarm.gossip.pairing import Pairing, ProposePair, StayAlone
+from outerloop.swarm.gossip.pair import Pair, PairState
+from outerloop.swarm.gossip.pairing import ApplyPair, Pairing, ProposePair, StayAlone
 from outerloop.swarm.gossip.pairing_timeout import PairingTimeout
 from outerloop.swarm.gossip.partner_policy import RandomPartners, ScheduledPartners
 from outerloop.types import Round, UserError
 from tests.support.swarm.pairing_world import World
 
-FIRST = Round(0)
+FIRST, TOKEN = Round(0), b"proposal"
 
 
 def machine(own: str = "b", others: str = "acde") -> Pairing:
-    return Pairing(own, RandomPartners(list(others)), draw=random.Random(0))
+    tokens = itertools.count()
+    return Pairing(
+        own, RandomPartners(list(others)), draw=random.Random(0), new_token=lambda: next(tokens).to_bytes(8, "big")
+    )
 
 
 def ready(own: str = "b", others: str = "acde") -> Pairing:
-    one = machine(own, others)
-    assert one.ready(FIRST) is None
-    return one
+    pairing = machine(own, others)
+    assert pairing.ready(FIRST) is None
+    return pairing
+
+
+def proposed(action: object) -> Pair:
+    assert isinstance(action, ProposePair)
+    return action.pair
+
+
+def meet(pairing: Pairing, peer: str) -> None:
+    """Accept the proposal of a peer, and end the round with it."""
+    pair = pairing.asked(peer, TOKEN, FIRST)
+    assert pair is not None
+    pair.decide(b"payload", applied=True)
+    assert pairing.ended(pair) == ApplyPair(pair)
+
+
+def turned_down(pairing: Pairing, pair: Pair, *, partner_ready: bool) -> object:
+    pair.turn_down(partner_ready=partner_ready)
+    return pairing.ended(pair)
 
 
 def test_without_others_there_is_nothing_to_wait_for() -> None:
-    assert machine(others="").ready(FIRST) == StayAlone()
+    pairing = machine(others="")
+    assert pairing.ready(FIRST) == StayAlone() and pairing.round is None
 
 
 def test_it_proposes_to_ready_peers_only_and_to_one_at_a_time() -> None:
-    one = ready()
-    assert one.turn() is None
-    one.heard("c", Round(7))
-    one.heard("d", FIRST)
-    one.heard("d", None)
-    assert one.turn() == ProposePair("c")
-    one.heard("e", FIRST)
-    assert one.turn() is None
+    pairing = ready()
+    assert pairing.turn() is None
+    pairing.heard("c", Round(7))
+    pairing.heard("d", FIRST)
+    pairing.heard("d", None)
+    assert proposed(pairing.turn()).partner == "c"
+    pairing.heard("e", FIRST)
+    assert pairing.turn() is None
 
 
 def test_a_peer_outside_the_pool_accepts_no_proposal() -> None:
-    assert not machine().asked("a", FIRST)
-    one = ready()
-    one.leave()
-    assert not one.asked("a", FIRST)
+    assert machine().asked("a", TOKEN, FIRST) is None
+    pairing = ready()
+    pairing.leave()
+    assert pairing.asked("a", TOKEN, FIRST) is None and not pairing.is_looking
 
 
-def test_the_first_who_asks_is_accepted_and_the_next_is_not() -> None:
-    one = ready()
-    assert one.asked("c", Round(3)) and not one.asked("d", FIRST) and not one.asked("c", Round(3))
-    one.heard("d", FIRST)
-    assert one.turn() is None
+def test_the_first_proposal_is_accepted_and_the_next_is_not() -> None:
+    pairing = ready()
+    assert pairing.asked("c", TOKEN, Round(3)) and not pairing.is_looking
+    assert not pairing.asked("d", TOKEN, FIRST) and not pairing.asked("c", TOKEN, Round(3))
+    pairing.heard("d", FIRST)
+    assert pairing.turn() is None
 
 
 def test_of_crossed_proposals_the_one_of_the_smaller_id_stands() -> None:
     small, large = ready("a", "b"), ready("b", "a")
     small.heard("b", FIRST)
     large.heard("a", FIRST)
-    assert (small.turn(), large.turn()) == (ProposePair("b"), ProposePair("a"))
-    assert not small.asked("b", FIRST)
-    assert large.asked("a", FIRST)
-    assert large.turned_down("a", ready=True) is None and small.agreed("b")
+    of_small, of_large = proposed(small.turn()), proposed(large.turn())
+    assert small.asked("b", of_large.token, FIRST) is None
+    accepted = large.asked("a", of_small.token, FIRST)
+    assert accepted is not None and large.pair is accepted
+    assert turned_down(large, of_large, partner_ready=True) is None and large.pair is accepted
+    assert small.accepted(of_small, FIRST) and small.pair is of_small
 
 
-def test_an_answer_that_comes_too_late_is_refused() -> None:
-    one = ready()
-    one.heard("c", FIRST)
-    assert one.turn() == ProposePair("c")
-    one.turned_down("c", ready=False)
-    assert not one.agreed("c")
-    one.leave()
-    assert not one.agreed("c")
+def test_an_acceptance_that_arrives_too_late_is_turned_down() -> None:
+    small, large = ready("a", "b"), ready("b", "a")
+    small.heard("b", FIRST)
+    large.heard("a", FIRST)
+    late = proposed(large.turn())
+    assert large.asked("a", proposed(small.turn()).token, FIRST)
+    assert not large.accepted(late, FIRST) and late.state is PairState.TURNED_DOWN
+    pairing = ready()
+    pairing.heard("c", FIRST)
+    late = proposed(pairing.turn())
+    pairing.leave()
+    assert not pairing.accepted(late, FIRST) and late.state is PairState.TURNED_DOWN
 
 
-def test_a_peer_that_has_gone_is_asked_again_only_after_a_new_notice() -> None:
-    one = ready()
-    one.heard("c", FIRST)
-    assert one.turn() == ProposePair("c")
-    assert one.turned_down("c", ready=False) is None and one.turn() is None
-    one.heard("c", FIRST)
-    assert one.turn() == ProposePair("c")
-    assert one.turned_down("c", ready=True) is None and one.turn() == ProposePair("c")
+def test_a_peer_that_is_not_ready_is_asked_again_only_after_a_new_notice() -> None:
+    pairing = ready()
+    pairing.heard("c", FIRST)
+    assert turned_down(pairing, proposed(pairing.turn()), partner_ready=False) is None and pairing.turn() is None
+    pairing.heard("c", FIRST)
+    assert turned_down(pairing, proposed(pairing.turn()), partner_ready=True) is None
+    assert proposed(pairing.turn()).partner == "c"
 
 
-def test_tired_it_takes_anybody_and_then_a_solo_step() -> None:
-    one = ready()
+def test_after_its_timeout_it_takes_any_partner_and_then_a_solo_step() -> None:
+    pairing = ready()
     for peer in "acde":
-        one.heard(peer, None)
+        pairing.heard(peer, None)
     for peer in ("c", "d"):
-        assert one.asked(peer, FIRST)
-        one.met()
-        one.leave()
-        one.ready(FIRST)
-    one.heard("c", FIRST)
-    assert one.turn() is None, "c and d were its last partners"
-    assert one.tire() == ProposePair("c")
-    assert one.turned_down("c", ready=True) == StayAlone()
-    assert ready().tire() == StayAlone()
+        meet(pairing, peer)
+        pairing.ready(FIRST)
+    pairing.heard("c", FIRST)
+    assert pairing.turn() is None, "c and d were its last partners"
+    pair = proposed(pairing.time_out())
+    assert pair.partner == "c" and turned_down(pairing, pair, partner_ready=True) == StayAlone()
+    assert ready().time_out() == StayAlone()
 
 
-def test_tired_in_a_pair_it_waits_for_the_outcome() -> None:
-    one = ready()
-    assert one.asked("c", FIRST)
-    assert one.tire() is None
-    assert one.broke("c") == StayAlone()
+def test_a_timeout_within_a_pair_waits_for_its_end() -> None:
+    pairing = ready()
+    pair = pairing.asked("c", TOKEN, FIRST)
+    assert pair is not None and pairing.time_out() is None
+    pair.lose()
+    assert pairing.ended(pair) == StayAlone() and pairing.pair is None
 
 
 @pytest.mark.parametrize(("around", "left_out"), [(0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (6, 3), (7, 3), (63, 3)])
@@ -117,18 +146,21 @@ def test_the_last_partners_are_left_out_but_never_more_than_half(around: int, le
 
 
 def test_the_last_two_peers_pair_with_each_other() -> None:
-    one = ready("b", "acde")
+    pairing = ready("b", "acde")
     for peer in "acde":
-        one.heard(peer, None)
+        pairing.heard(peer, None)
     met = []
     for number in range(8):
-        one.heard("c", FIRST)
-        if one.turn() == ProposePair("c"):
-            assert one.agreed("c")
-            one.met()
+        pairing.heard("c", FIRST)
+        if action := pairing.turn():
+            pair = proposed(action)
+            assert pair.partner == "c" and pairing.accepted(pair, FIRST)
+            pair.bind(b"payload")
+            pair.learn(applied=True)
+            assert pairing.ended(pair) == ApplyPair(pair)
             met.append(number)
-        one.leave()
-        one.ready(FIRST)
+        pairing.leave()
+        pairing.ready(FIRST)
     assert met == [0, 4, 5, 6, 7], "for LATELY rounds the others may still come"
 
 
@@ -188,10 +220,10 @@ def test_equal_speeds_all_meet_all() -> None:
     assert all(even / 2 < world.met[a, b] < 2 * even for a in world.names for b in world.names if a != b)
 
 
-@pytest.mark.parametrize(("told", "solo"), [(3, 0.25), (16, 0.03)])
-def test_many_peers_need_few_notices(told: int, solo: float) -> None:
+@pytest.mark.parametrize(("notified", "solo"), [(3, 0.25), (16, 0.03)])
+def test_many_peers_need_few_notices(notified: int, solo: float) -> None:
     """32 peers of 1x to 3x, of which a few hear of each: most rounds are pairs."""
-    world = World(inner_s(32, 3.0), seed=0, told=told).run(100 * 60.0)
+    world = World(inner_s(32, 3.0), seed=0, notified=notified).run(100 * 60.0)
     assert sum(world.solo.values()) < solo * sum(world.rounds.values())
     assert max(world.idle_s.values()) < 0.2 * 100 * 60.0
 
@@ -210,15 +242,15 @@ def test_a_partner_that_was_struck_is_not_met_for_twice_as_long_every_time() -> 
         number = 0
         while True:
             number += 1
-            pairing.ready(Round(0))
-            met = pairing.asked("b", Round(0))
-            if met:
-                pairing.met()
-            pairing.leave()
-            if met:
+            pairing.ready(FIRST)
+            pair = pairing.asked("b", TOKEN, FIRST)
+            if pair is not None:
+                pair.decide(b"payload", applied=True)
+                pairing.ended(pair)
                 return number
+            pairing.leave()
 
-    pairing = Pairing("a", RandomPartners(["b", "c"]), draw=random.Random(0))
+    pairing = machine("a", "bc")
     assert rounds_until_it_is_met(pairing) == 1
     waits = []
     for _ in range(8):
@@ -228,13 +260,14 @@ def test_a_partner_that_was_struck_is_not_met_for_twice_as_long_every_time() -> 
     pairing.strike("b")
     pairing.ready(Round(0))
     pairing.heard("b", Round(0))
-    assert not pairing.asked("b", Round(0)) and pairing.turn() is None
-    assert pairing.asked("c", Round(0)), "nobody else pays for it"
+    assert not pairing.asked("b", TOKEN, FIRST) and pairing.turn() is None
+    assert pairing.asked("c", TOKEN, FIRST), "nobody else pays for it"
 
 
 def test_nobody_waits_for_a_dealt_partner_that_it_would_not_meet() -> None:
     """Before: as long as a scheduled partner is waited for, two minutes, in up to 64 rounds."""
-    pairing = Pairing("a", ScheduledPartners(["a", "b"], "a", seed=0), draw=random.Random(0))
+    pairing = machine("a", "b")
+    pairing.partners = ScheduledPartners(["a", "b"], "a", seed=0)
     pairing.strike("b")
     waited = []
     for number in range(6):

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from outerloop.gossip_groups import group_of
+from outerloop.swarm.gossip.pair import Decisions, PairState
 from outerloop.swarm.p2p.framing import Stream
 from outerloop.swarm.p2p.transport import Request
 from outerloop.types import Contribution, Round
@@ -63,7 +64,8 @@ def test_only_the_same_fragment_meets() -> None:
     async def scene() -> None:
         one, two = await gather(MemoryNetwork(), 2)
         landed = await asyncio.gather(
-            one.gossip.meet(Round(0, 0), b"one", patience_s=5.0), two.gossip.meet(Round(0, 1), b"two", patience_s=5.0)
+            one.gossip.run_round(Round(0, 0), b"one", timeout_s=5.0),
+            two.gossip.run_round(Round(0, 1), b"two", timeout_s=5.0),
         )
         assert list(map(len, landed)) == [1, 1]
 
@@ -78,7 +80,7 @@ def test_scheduled_pairs_are_those_of_the_deal_however_unequal_the_speeds() -> N
             landed = []
             for number in range(12):
                 await asyncio.sleep(1.0 + int(member.name[:3]))
-                landed.append(await member.gossip.meet(Round(number), member.name.encode(), patience_s=300.0))
+                landed.append(await member.gossip.run_round(Round(number), member.name.encode(), timeout_s=300.0))
             return landed
 
         for rank, landed in enumerate(await asyncio.gather(*map(work, members))):
@@ -111,49 +113,42 @@ def test_a_dead_and_a_frozen_partner_cost_one_limit_in_time_and_never_the_run() 
     run(scene())
 
 
-@pytest.mark.parametrize("when", ["proposed", "pulling"])
-def test_a_partner_that_freezes_in_the_pair_costs_one_stall(when: str) -> None:
+@pytest.mark.parametrize("when", [PairState.PROPOSED, PairState.ACCEPTED])
+def test_a_partner_that_freezes_in_the_pair_costs_one_stall(when: PairState) -> None:
     async def scene() -> None:
         network = MemoryNetwork(delay_s=(0.5, 0.5))
         one, two = await gather(network, 2)
         rounds = [asyncio.create_task(member.round(b"x" * 10_000, inner_s=60.0)) for member in (one, two)]
-        while not (
-            (seat := one.gossip._seat) and one.gossip._pairing._engaged and (seat.paired_s or when == "proposed")
-        ):
+        while not ((pair := one.gossip.pair) and pair.state is when):
             await asyncio.sleep(0.05)
         network.freeze("p1")
         began_s = now_s()
         assert len(await rounds[0]) == 1
         assert now_s() - began_s < 75, "at most a silent stream, the question for the last word, and its own patience"
-        assert one.gossip.dropped_pairs == (when == "pulling")
+        assert one.gossip.dropped_pairs == (when is PairState.ACCEPTED)
         rounds[1].cancel()
 
     run(scene())
 
 
 @pytest.mark.parametrize(("heals_after_s", "one_sided"), [(5.0, 0), (45.0, 0), (200.0, 1)])
-def test_a_lost_last_word_is_asked_for_and_only_a_long_silence_is_one_sided(
-    heals_after_s: float, one_sided: int
+def test_a_lost_decision_is_asked_for_and_only_a_long_silence_is_one_sided(
+    heals_after_s: float, one_sided: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The network parts the two in the moment in which the acceptor decides."""
+    """The network separates the two peers at the moment at which the acceptor decides."""
+    decide = Decisions.decide
 
     async def scene() -> None:
         network = MemoryNetwork(delay_s=(0.1, 0.2))
         members = await gather(network, 2)
 
-        def parting(member: Member) -> None:
-            decide = member.gossip._verdicts.decide
+        def decide_and_part(decisions: Decisions, proposer: str, token: bytes, *, applied: bool) -> bool:
+            monkeypatch.undo()
+            network.part("p0", "p1")
+            asyncio.get_running_loop().call_later(heals_after_s, network.heal)
+            return decide(decisions, proposer, token, applied=applied)
 
-            def decided(proposer: str, token: bytes, *, applied: bool) -> bool:
-                member.gossip._verdicts.decide = decide  # type: ignore[method-assign]
-                network.part("p0", "p1")
-                asyncio.get_running_loop().call_later(heals_after_s, network.heal)
-                return decide(proposer, token, applied=applied)
-
-            member.gossip._verdicts.decide = decided  # type: ignore[method-assign]
-
-        for member in members:
-            parting(member)
+        monkeypatch.setattr(Decisions, "decide", decide_and_part)
         landed = await asyncio.gather(*(one.round(b"x", inner_s=60.0) for one in members))
         assert sum(map(len, landed)) == 4 - one_sided
         await asyncio.sleep(300)
@@ -174,8 +169,11 @@ def test_an_acceptor_that_answers_nonsense_costs_a_solo_step(answer: dict[str, o
             await stream.send_object(answer)
             await stream.ended()
 
-        await MemoryTransport(network, "p1").serve("outerloop/1/r/pair", allowed=lambda peer_id: True, handler=nonsense)
-        one.gossip._heard("p1", Round(0))
+        acceptor = MemoryTransport(network, "p1")
+        await acceptor.serve("outerloop/1/r/pair", allowed=lambda peer_id: True, handler=nonsense)
+        async with acceptor.open_stream("p0", "outerloop/1/r/ready") as stream:
+            await stream.send_object({"round": [0, 0]})
+            await stream.ended()
         assert len(await one.round(b"x", inner_s=40.0)) == 1 and now_s() < 11
 
     run(scene())

@@ -1,0 +1,134 @@
+"""State machine of one pair of a gossip round, as one of its two peers sees it. It uses no clock and no network.
+
+    PROPOSED    The proposer waits for an answer.                        Then ACCEPTED or TURNED_DOWN.
+    ACCEPTED    Each peer fetches the other's payload.                   Then BOUND, APPLIED or DROPPED.
+    BOUND       The proposer has confirmed that it has the payload.      Then APPLIED, DROPPED or IN_DOUBT.
+
+The proposer starts with PROPOSED and the acceptor with ACCEPTED. Only the acceptor decides whether the pair counts, and
+only a BOUND proposer learns that it does. A proposer that is not BOUND drops the pair without asking: the acceptor
+cannot have applied it, because it waits for the confirmation. So the two peers end in the same way unless the acceptor
+has decided and then stays unreachable: the proposer does not apply the pair and ends IN_DOUBT.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from enum import Enum
+
+from outerloop.types import Round
+
+MAX_DECISIONS = 1000  # decisions that an acceptor remembers
+
+
+class PairState(Enum):
+    """The state of a pair. The last four are final."""
+
+    PROPOSED = "proposed"
+    ACCEPTED = "accepted"
+    BOUND = "bound"
+    TURNED_DOWN = "turned down"
+    APPLIED = "applied"
+    DROPPED = "dropped"
+    IN_DOUBT = "in doubt"
+
+
+_SUCCESSORS = {
+    PairState.PROPOSED: (PairState.ACCEPTED, PairState.TURNED_DOWN),
+    PairState.ACCEPTED: (PairState.BOUND, PairState.APPLIED, PairState.DROPPED),
+    PairState.BOUND: (PairState.APPLIED, PairState.DROPPED, PairState.IN_DOUBT),
+}
+_ON_LOSS = {
+    PairState.PROPOSED: PairState.TURNED_DOWN,
+    PairState.ACCEPTED: PairState.DROPPED,
+    PairState.BOUND: PairState.IN_DOUBT,
+}
+
+
+@dataclass(eq=False)
+class Pair:
+    """One pair. Every transition asserts that it is possible in the current state.
+
+    partner         peer id of the other peer
+    token           names the proposal among those of the proposer
+    is_proposer     whether this peer has proposed the pair
+    round           the partner's round, once it is known
+    payload         the partner's payload, from BOUND (proposer) or the decision (acceptor) on
+    partner_ready   whether the partner that turned this pair down still looks for another one
+    """
+
+    partner: str
+    token: bytes
+    is_proposer: bool
+    state: PairState
+    round: Round | None = None
+    payload: bytes | None = None
+    partner_ready: bool = False
+
+    @classmethod
+    def proposed_to(cls, acceptor: str, token: bytes) -> Pair:
+        """Return the proposer's state of a new pair."""
+        return cls(acceptor, token, is_proposer=True, state=PairState.PROPOSED)
+
+    @classmethod
+    def accepted_from(cls, proposer: str, token: bytes, round: Round) -> Pair:
+        """Return the acceptor's state of a new pair. `round`: the proposer's."""
+        return cls(proposer, token, is_proposer=False, state=PairState.ACCEPTED, round=round)
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether the pair has not ended yet."""
+        return self.state in _SUCCESSORS
+
+    def accept(self, round: Round) -> None:
+        """Record that the partner accepts, with this round of its own."""
+        self._enter(PairState.ACCEPTED)
+        self.round = round
+
+    def turn_down(self, *, partner_ready: bool) -> None:
+        """Record that the partner declines, and whether it still looks for a partner."""
+        self._enter(PairState.TURNED_DOWN)
+        self.partner_ready = partner_ready
+
+    def bind(self, payload: bytes) -> None:
+        """Record the partner's payload, just before the proposer confirms it."""
+        assert self.is_proposer, "an acceptor decides and is never bound"
+        self._enter(PairState.BOUND)
+        self.payload = payload
+
+    def learn(self, *, applied: bool) -> None:
+        """Record the decision of the acceptor at the bound proposer."""
+        assert self.state is PairState.BOUND, f"a pair that is {self.state.value} does not depend on the acceptor"
+        self._enter(PairState.APPLIED if applied else PairState.DROPPED)
+
+    def decide(self, payload: bytes, *, applied: bool) -> None:
+        """Record the acceptor's own decision, once both peers have both payloads."""
+        assert not self.is_proposer, "only the acceptor decides"
+        self._enter(PairState.APPLIED if applied else PairState.DROPPED)
+        self.payload = payload
+
+    def lose(self) -> None:
+        """End a pair whose partner is lost or whose round is given up. A pair that has ended stays as it is."""
+        if self.is_open:
+            self._enter(_ON_LOSS[self.state])
+
+    def _enter(self, state: PairState) -> None:
+        assert state in _SUCCESSORS.get(self.state, ()), f"a pair that is {self.state.value} cannot be {state.value}"
+        self.state = state
+
+
+class Decisions:
+    """The decisions of one peer as acceptor, by proposer and token. A decision is final while it is remembered."""
+
+    def __init__(self) -> None:
+        self._applied: OrderedDict[tuple[str, bytes], bool] = OrderedDict()
+
+    def decide(self, proposer: str, token: bytes, *, applied: bool) -> bool:
+        """Decide whether a pair counts, unless that has been decided before. Return the decision.
+
+        A proposer that asks before the pair has been decided makes this peer decide no.
+        """
+        applied = self._applied.setdefault((proposer, token), applied)
+        while len(self._applied) > MAX_DECISIONS:
+            self._applied.popitem(last=False)
+        return applied
