@@ -38,9 +38,10 @@ def fields(value: Any, what: str, names: Iterable[str]) -> dict[str, Any]:
     return value
 
 
-def whole(value: Any, what: str, *, least: int = 0, most: int) -> int:
-    if type(value) is not int or not least <= value <= most:  # excludes bool
-        raise MalformedMessage(f"{what} is a whole number from {least} to {most}; got {quote(value)}")
+def checked_int(value: Any, what: str, *, minimum: int = 0, maximum: int) -> int:
+    """Check that this is an int in this range, and return it."""
+    if type(value) is not int or not minimum <= value <= maximum:  # excludes bool
+        raise MalformedMessage(f"{what} is a whole number from {minimum} to {maximum}; got {quote(value)}")
     return value
 
 
@@ -67,16 +68,16 @@ def peer_id(value: Any, what: str) -> str:
     return value
 
 
-def items(value: Any, what: str, *, least: int = 0) -> list[Any]:
+def items(value: Any, what: str, *, minimum: int = 0) -> list[Any]:
     """Check that this is a list of at most MAX_PEERS entries, and return it."""
-    if type(value) is not list or not least <= len(value) <= MAX_PEERS:
-        raise MalformedMessage(f"{what} is a list of {least} to {MAX_PEERS}; got {quote(value)}")
+    if type(value) is not list or not minimum <= len(value) <= MAX_PEERS:
+        raise MalformedMessage(f"{what} is a list of {minimum} to {MAX_PEERS}; got {quote(value)}")
     return value
 
 
-def peer_ids(value: Any, what: str, *, least: int = 0) -> tuple[str, ...]:
+def peer_ids(value: Any, what: str, *, minimum: int = 0) -> tuple[str, ...]:
     """Check that these are unique peer ids in ascending order, and return them."""
-    return ascending([peer_id(one, what) for one in items(value, what, least=least)], what)
+    return ascending([peer_id(one, what) for one in items(value, what, minimum=minimum)], what)
 
 
 def ascending(peers: list[str], what: str) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from outerloop.swarm.accountability.expulsion import MAX_EXPELLED, ExpelledPeers
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
 from outerloop.swarm.p2p.transport import Request, Transport, Unreachable, anybody
 from outerloop.swarm.timeouts import HISTORY_S, SEND_S, limit
-from outerloop.swarm.validation import MalformedMessage, id_of, whole
+from outerloop.swarm.validation import MalformedMessage, checked_int, id_of
 
 logger = logging.getLogger(__name__)
 AROUND_S = 10.0
@@ -140,7 +140,8 @@ async def ask(transport: Transport, run: str, peer: str) -> list[Evidence]:
     async with limit(HISTORY_S), transport.open_stream(peer, protocol(run)) as stream:
         await stream.send_object({})
         try:
-            count = whole((await stream.receive_object()).get("count"), "a count of evidence", most=MAX_EXPELLED)
+            answer = await stream.receive_object()
+            count = checked_int(answer.get("count"), "a count of evidence", maximum=MAX_EXPELLED)
         except MalformedMessage as error:
             raise Unreadable(str(error)) from error
         return [await _receive(stream) for _ in range(count)]

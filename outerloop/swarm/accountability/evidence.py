@@ -30,13 +30,13 @@ from outerloop.swarm.validation import (
     MAX_NUMBER,
     MAX_VIEW,
     MalformedMessage,
+    checked_int,
     digest,
     fields,
     id_of,
     peer_id,
     quote,
     signature,
-    whole,
 )
 
 ACCEPT, PROMISE, PAYLOAD = "accept", "promise", "payload"
@@ -165,7 +165,7 @@ def _statement(value: Any) -> Statement:
     if type(value) is not list or len(value) < 3:
         raise MalformedMessage(f"a statement is a list that begins with its context; came {quote(value)}")
     context, number, *said = value
-    whole(number, "a statement's round", most=MAX_NUMBER)
+    checked_int(number, "a statement's round", maximum=MAX_NUMBER)
     if context == ACCEPT and len(said) == 3:
         digest(said[0], "an accept's head")
         _view(said[1])
@@ -190,9 +190,9 @@ def _promise(head: Any, view: Any, told_view: Any, told: Any) -> None:
 
 def _state(number: Any = 0, root: Any = bytes(32)) -> None:
     """Check the fields signed along with a payload if its owner names a state of the run (state_roots.py)."""
-    whole(number, "the number of a sealed state", most=MAX_NUMBER)
+    checked_int(number, "the number of a sealed state", maximum=MAX_NUMBER)
     digest(root, "the root of a sealed state")
 
 
 def _view(value: Any) -> int:
-    return whole(value, "a view", most=MAX_VIEW)
+    return checked_int(value, "a view", maximum=MAX_VIEW)

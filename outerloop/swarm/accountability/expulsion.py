@@ -27,13 +27,13 @@ from outerloop.swarm.storage import Disk
 from outerloop.swarm.validation import (
     MAX_NUMBER,
     MalformedMessage,
+    checked_int,
     fields,
     id_of,
     items,
     peer_id,
     quote,
     unpacked,
-    whole,
 )
 from outerloop.types import UserError
 
@@ -111,7 +111,7 @@ class ExpulsionRegister:
         """Parse a register. Raises MalformedMessage if it is damaged or has another version."""
         value = unpacked(content, "the list of expelled peers")
         found = fields(value, "the list of expelled peers", ("version", "expelled", "lifted"))
-        whole(found["version"], "its version", least=VERSION, most=VERSION)
+        checked_int(found["version"], "its version", minimum=VERSION, maximum=VERSION)
         entries = [Expulsion.from_list(row) for row in items(found["expelled"], "expelled peers")]
         lifted = tuple(_lift(row) for row in items(found["lifted"], "lifted expulsions"))
         return ExpulsionRegister({id_of(one.peer): one for one in entries}, lifted)
@@ -195,4 +195,4 @@ def _has_seat(memory: HardState, peer_id: str) -> bool:
 def _lift(value: Any) -> Lift:
     if type(value) is not list or list(map(type, value)) != [str, str, int]:
         raise MalformedMessage(f"a lifted expulsion is [peer id, sitting, round]; came {quote(value)}")
-    return value[0], value[1], whole(value[2], "its round", most=MAX_NUMBER)
+    return value[0], value[1], checked_int(value[2], "its round", maximum=MAX_NUMBER)

@@ -23,6 +23,7 @@ from outerloop.swarm.validation import (
     MAX_VIEW,
     MalformedMessage,
     ascending,
+    checked_int,
     digest,
     fields,
     id_of,
@@ -31,7 +32,6 @@ from outerloop.swarm.validation import (
     peer_ids,
     quote,
     signature,
-    whole,
 )
 
 DOMAIN = b"outerloop/1/commit\n"
@@ -84,14 +84,14 @@ class Participant:
         return Participant(
             peer_id(peer, "a participant's peer"),
             digest(sha256, "a participant's payload"),
-            whole(size_bytes, "a payload's size in bytes", most=MAX_AMOUNT),
+            checked_int(size_bytes, "a payload's size in bytes", maximum=MAX_AMOUNT),
             _state(*state) if state else None,
         )
 
 
 def _state(number: Any, sha256: Any) -> State:
     named = digest(sha256, "the manifest of a participant's state")
-    return whole(number, "the number of a participant's state", most=MAX_NUMBER), named
+    return checked_int(number, "the number of a participant's state", maximum=MAX_NUMBER), named
 
 
 @dataclass(frozen=True)
@@ -137,11 +137,11 @@ class Commit:
         participants = [Participant.from_list(one) for one in items(found["participants"], "participants")]
         ascending([one.peer for one in participants], "participants")
         return Commit(
-            whole(found["number"], "a commit's number", least=GENESIS, most=MAX_NUMBER),
+            checked_int(found["number"], "a commit's number", minimum=GENESIS, maximum=MAX_NUMBER),
             digest(found["parent"], "a commit's parent"),
-            whole(found["view"], "a commit's view", most=MAX_VIEW),
+            checked_int(found["view"], "a commit's view", maximum=MAX_VIEW),
             tuple(participants),
-            peer_ids(found["roster"], "a roster's peers", least=1),
+            peer_ids(found["roster"], "a roster's peers", minimum=1),
             _asks(found["asks"]),
             _demoted(found["demoted"]),
         )
@@ -163,7 +163,7 @@ def _demoted(value: Any) -> tuple[str, ...]:
 def genesis(run: str, roster: Iterable[str], *, first: int = 0) -> Commit:
     """Return the commit before round `first`; `roster` decides that round. Raises MalformedMessage for a bad roster."""
     parent = hashlib.sha256(DOMAIN + run.encode()).digest()
-    names = peer_ids(sorted(set(roster)), "the first roster's peers", least=1)
+    names = peer_ids(sorted(set(roster)), "the first roster's peers", minimum=1)
     if len({id_of(name) for name in names}) < len(names):
         raise MalformedMessage(f"the first roster names a peer twice: {', '.join(names)}")
     return Commit(first - 1, parent, 0, (), names)

@@ -19,13 +19,13 @@ from outerloop.swarm.validation import (
     MAX_NUMBER,
     MAX_VIEW,
     MalformedMessage,
+    checked_int,
     digest,
     fields,
     items,
     peer_id,
     quote,
     unpacked,
-    whole,
 )
 
 VERSION = 5
@@ -134,19 +134,19 @@ class HardState:
         """
         value = unpacked(content, "the memory of the agreement")
         found = fields(value, "the memory", ("version", "run", "peer", "log", "promised", "accepted", "left"))
-        whole(found["version"], "the memory's version", least=VERSION, most=VERSION)
+        checked_int(found["version"], "the memory's version", minimum=VERSION, maximum=VERSION)
         if (found["run"], peer_id(found["peer"], "the memory's peer")) != (run, peer):
             raise MalformedMessage(
                 f"this memory is of peer {found['peer']} in run {found['run']}, not of {peer} in {run}"
             )
         accepted = None if found["accepted"] is None else Accepted.from_map(found["accepted"])
-        promised = whole(found["promised"], "the promised view", most=MAX_VIEW)
+        promised = checked_int(found["promised"], "the promised view", maximum=MAX_VIEW)
         return HardState(run, peer, _log(found["log"]), promised, accepted, _left(found["left"]))
 
 
 def _log(value: Any) -> tuple[CommitCertificate, ...]:
     log: list[CommitCertificate] = []
-    for one in items(value, "the log", least=1):
+    for one in items(value, "the log", minimum=1):
         decided = CommitCertificate.from_map(one)
         if log and decided.commit.parent != log[-1].commit.digest:
             raise MalformedMessage(f"the log breaks before commit {decided.commit.number}")
@@ -159,6 +159,6 @@ def _left(value: Any) -> frozenset[tuple[int, bytes]]:
     if any(type(row) is not list or len(row) != 2 for row in rows):
         raise MalformedMessage(f"a commit that was left is [number, sha256]; got {quote(value)}")
     return frozenset(
-        (whole(number, "the number of a commit that was left", most=MAX_NUMBER), digest(sha256, "its sha256"))
+        (checked_int(number, "the number of a commit that was left", maximum=MAX_NUMBER), digest(sha256, "its sha256"))
         for number, sha256 in rows
     )

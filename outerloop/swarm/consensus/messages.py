@@ -24,13 +24,13 @@ from outerloop.swarm.validation import (
     MAX_VIEW,
     MalformedMessage,
     ascending,
+    checked_int,
     digest,
     fields,
     items,
     peer_id,
     quote,
     signature,
-    whole,
 )
 
 MAX_MESSAGE_BYTES = 2 << 20
@@ -111,7 +111,7 @@ class Accepted:
         """Parse and check a value that a peer sent. Raises MalformedMessage."""
         found = fields(value, "an accepted commit", ("commit", "links"))
         commit = Commit.from_map(found["commit"])
-        return Accepted(commit, _links(found["links"], commit.view, least=1))
+        return Accepted(commit, _links(found["links"], commit.view, minimum=1))
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class CommitCertificate:
         """Parse and check a value that a peer sent. Raises MalformedMessage."""
         found = fields(value, "a decided commit", ("commit", "view", "accepts", "links"))
         commit = Commit.from_map(found["commit"])
-        view = whole(found["view"], "a decided view", least=commit.view, most=MAX_VIEW)
+        view = checked_int(found["view"], "a decided view", minimum=commit.view, maximum=MAX_VIEW)
         links = _links(found["links"], commit.view)
         if (links[-1].view if links else 0) != view:
             raise MalformedMessage(f"links of a decided commit end in its view {view}; got {quote(found['links'])}")
@@ -263,14 +263,14 @@ def from_map(value: Any) -> Message:
         return _decided(found["decided"])
     if kind == "propose":
         return Propose(_proposal(found["accepted"]))
-    number = whole(found["number"], "a round's number", most=MAX_NUMBER)
+    number = checked_int(found["number"], "a round's number", maximum=MAX_NUMBER)
     head = digest(found["head"], "a head")
     if kind == "wishes":
         return ViewWishes(number, head, _rows(found["wishes"], "wishes", ViewWish.from_list))
     signed = signature(found["signature"], f"the signature of {kind}")
     if kind == "ask":
         return JoinRequest(number, head, signed)
-    view = _view(found["view"], least=int(kind == "promise"))
+    view = _view(found["view"], minimum=int(kind == "promise"))
     if kind == "accept":
         return Accept(number, head, view, digest(found["digest"], "an accepted commit"), signed)
     if kind == "here":
@@ -278,8 +278,8 @@ def from_map(value: Any) -> Message:
     return Promise(number, head, view, _earlier(found["accepted"], number, head, view), signed)
 
 
-def _view(value: Any, *, least: int = 0) -> int:
-    return whole(value, "a view", least=least, most=MAX_VIEW)
+def _view(value: Any, *, minimum: int = 0) -> int:
+    return checked_int(value, "a view", minimum=minimum, maximum=MAX_VIEW)
 
 
 def _row(value: Any, length: int, what: str) -> list[Any]:
@@ -295,9 +295,9 @@ def _rows(value: Any, what: str, one: Callable[[Any], T]) -> tuple[T, ...]:
     return rows
 
 
-def _links(value: Any, first_view: int, *, least: int = 0) -> tuple[ChainLink, ...]:
+def _links(value: Any, first_view: int, *, minimum: int = 0) -> tuple[ChainLink, ...]:
     """Parse links. Check that they are in the order of views and start with the view of the first proposal."""
-    links = tuple(ChainLink.from_list(row) for row in items(value, "links", least=least))
+    links = tuple(ChainLink.from_list(row) for row in items(value, "links", minimum=minimum))
     views = [link.view for link in links]
     if views != sorted(set(views)) or views[:1] not in ([], [first_view]):
         raise MalformedMessage(
@@ -312,7 +312,7 @@ def _accept(value: Any) -> tuple[str, bytes]:
 
 
 def _decree(commit: Commit) -> Commit:
-    whole(commit.number, "a decided round's number", most=MAX_NUMBER)  # genesis is not decided
+    checked_int(commit.number, "a decided round's number", maximum=MAX_NUMBER)  # genesis is not decided
     return commit
 
 

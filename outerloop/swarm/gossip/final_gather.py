@@ -37,7 +37,7 @@ from outerloop.swarm.transfer.bulk import Bulk
 from outerloop.swarm.transfer.content_store import ContentStore
 from outerloop.swarm.transfer.signed_payload import beside
 from outerloop.swarm.transfer.sources import ContentUnavailable
-from outerloop.swarm.validation import MAX_NUMBER, MalformedMessage, whole
+from outerloop.swarm.validation import MAX_NUMBER, MalformedMessage, checked_int
 from outerloop.types import Contribution, Round
 
 logger = logging.getLogger(__name__)
@@ -214,6 +214,6 @@ class FinalGather:
 
 def _number_of(request: Request) -> int:
     try:
-        return whole(request.get("number"), "number", most=MAX_NUMBER)
+        return checked_int(request.get("number"), "number", maximum=MAX_NUMBER)
     except MalformedMessage as bad:
         raise Unreadable(str(bad)) from bad

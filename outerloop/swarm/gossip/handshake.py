@@ -26,7 +26,7 @@ from outerloop.swarm.gossip.pair import Pair
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
 from outerloop.swarm.p2p.transport import Request
 from outerloop.swarm.timeouts import BUSY_S
-from outerloop.swarm.validation import MAX_AMOUNT, MAX_NUMBER, MalformedMessage, digest, whole
+from outerloop.swarm.validation import MAX_AMOUNT, MAX_NUMBER, MalformedMessage, checked_int, digest
 from outerloop.types import Round
 
 TOKEN_BYTES = 8
@@ -50,9 +50,9 @@ class Offer:
     def from_map(cls, fields: Request) -> Offer:
         """Parse an offer from a message. Raises Unreadable if it is malformed."""
         try:
-            number = whole(fields.get("number"), "number", most=MAX_NUMBER)
-            fragment = whole(fields.get("fragment"), "fragment", most=MAX_NUMBER)
-            length = whole(fields.get("length"), "length", most=MAX_AMOUNT)
+            number = checked_int(fields.get("number"), "number", maximum=MAX_NUMBER)
+            fragment = checked_int(fields.get("fragment"), "fragment", maximum=MAX_NUMBER)
+            length = checked_int(fields.get("length"), "length", maximum=MAX_AMOUNT)
             return cls(Round(number, fragment), digest(fields.get("sha"), "sha"), length)
         except MalformedMessage as bad:
             raise Unreadable(str(bad)) from bad

@@ -14,7 +14,7 @@ from typing import Any
 from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.membership.formation import Formation
 from outerloop.swarm.p2p.framing import Unreadable
-from outerloop.swarm.validation import MAX_AMOUNT, MalformedMessage, digest, items, peer_id, signature, whole
+from outerloop.swarm.validation import MAX_AMOUNT, MalformedMessage, checked_int, digest, items, peer_id, signature
 
 PURPOSE = "share"
 
@@ -40,7 +40,7 @@ class SignedShare:
             return cls(
                 peer_id(owner, "a share's owner"),
                 digest(sha, "a share's sha256"),
-                whole(length, "a share's length", most=MAX_AMOUNT),
+                checked_int(length, "a share's length", maximum=MAX_AMOUNT),
                 signature(signed, "a share's signature"),
             )
         except (MalformedMessage, ValueError) as bad:

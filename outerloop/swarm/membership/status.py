@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from outerloop.swarm.validation import MAX_AMOUNT, MAX_NUMBER, MAX_PEERS, MalformedMessage, fields, quote, whole
+from outerloop.swarm.validation import MAX_AMOUNT, MAX_NUMBER, MAX_PEERS, MalformedMessage, checked_int, fields, quote
 
 COMMIT = re.compile(r"[0-9a-f]{0,64}")
 
@@ -38,12 +38,12 @@ class Status:
         if type(found["commit"]) is not str or not COMMIT.fullmatch(found["commit"]):
             raise MalformedMessage(f"a commit must be a hash in hex; received {quote(found['commit'])}")
         return Status(
-            round=whole(found["round"], "the round", most=MAX_NUMBER),
-            peers=whole(found["peers"], "the peers of a round", most=MAX_PEERS),
+            round=checked_int(found["round"], "the round", maximum=MAX_NUMBER),
+            peers=checked_int(found["peers"], "the peers of a round", maximum=MAX_PEERS),
             loss=_number(found["loss"], "the loss"),
             tokens_per_s=_number(found["tokens_per_s"], "tokens/s"),
-            bytes_sent=whole(found["bytes_sent"], "bytes sent", most=MAX_AMOUNT),
-            bytes_received=whole(found["bytes_received"], "bytes received", most=MAX_AMOUNT),
+            bytes_sent=checked_int(found["bytes_sent"], "bytes sent", maximum=MAX_AMOUNT),
+            bytes_received=checked_int(found["bytes_received"], "bytes received", maximum=MAX_AMOUNT),
             commit=found["commit"],
         )
 

@@ -25,7 +25,7 @@ from outerloop.swarm.timeouts import CHUNK_S, DONATE_S, PULL_S, limit
 from outerloop.swarm.transfer.bulk import Bulk
 from outerloop.swarm.transfer.download_slots import TRANSFERS_AT_ONCE
 from outerloop.swarm.transfer.sources import ContentUnavailable
-from outerloop.swarm.validation import MalformedMessage, digest, whole
+from outerloop.swarm.validation import MalformedMessage, checked_int, digest
 
 logger = logging.getLogger(__name__)
 Progress = Callable[[int, int], None]
@@ -87,7 +87,7 @@ class Download:
                 await stream.send_object({"number": number})
                 told = await stream.receive_object(patience_s=DONATE_S)
             sha, length, signature = told["manifest"]
-            named = digest(sha, "a manifest"), whole(length, "its bytes", most=at_most)
+            named = digest(sha, "a manifest"), checked_int(length, "its bytes", maximum=at_most)
             return (named, donor) if self._signed(donor, number, named, signature) else None
         except (BrokenStream, Unreachable, TimeoutError, MalformedMessage, KeyError, TypeError, ValueError) as error:
             logger.warning("%s offers no state as of commit %d: %r", donor, number, error)

@@ -13,7 +13,16 @@ from dataclasses import dataclass
 
 import msgpack
 
-from outerloop.swarm.validation import MAX_AMOUNT, MAX_NUMBER, MalformedMessage, digest, fields, quote, unpacked, whole
+from outerloop.swarm.validation import (
+    MAX_AMOUNT,
+    MAX_NUMBER,
+    MalformedMessage,
+    checked_int,
+    digest,
+    fields,
+    quote,
+    unpacked,
+)
 
 CHUNK_BYTES = 8 << 20  # 4 MiB needs twice as many streams, which takes a fifth longer on loopback
 CONTEXT = "manifest"
@@ -60,7 +69,7 @@ class Manifest:
         if not isinstance(value, list) or len(value) != len(FIELDS):
             raise MalformedMessage(f"a manifest is [{', '.join(FIELDS)}]; came {quote(value)}")
         found = fields(dict(zip(FIELDS, value, strict=True)), "a manifest", FIELDS)
-        size_bytes = whole(found["size_bytes"], "a state's size in bytes", most=MAX_AMOUNT)
+        size_bytes = checked_int(found["size_bytes"], "a state's size in bytes", maximum=MAX_AMOUNT)
         names = found["chunks"]
         if type(names) is not bytes or len(names) != 32 * -(-size_bytes // CHUNK_BYTES):
             raise MalformedMessage(
@@ -69,8 +78,8 @@ class Manifest:
         chunks = tuple(names[start : start + 32] for start in range(0, len(names), 32))
         if size_bytes % CHUNK_BYTES and chunks[-1] in chunks[:-1]:
             raise MalformedMessage("a manifest's last chunk is shorter, but has the sha256 of another chunk")
-        number, head = whole(found["number"], "a manifest's commit", most=MAX_NUMBER), digest(found["head"], "its head")
-        return Manifest(number, head, size_bytes, chunks)
+        number = checked_int(found["number"], "a manifest's commit", maximum=MAX_NUMBER)
+        return Manifest(number, digest(found["head"], "its head"), size_bytes, chunks)
 
 
 def cut(content: bytes | memoryview) -> list[memoryview]:

@@ -93,12 +93,12 @@ def test_the_largest_message_fits() -> None:
 
 def bent(message: Message, *path: Any, value: Any) -> dict[str, Any]:
     """A message's map with one value replaced."""
-    whole = msgpack.unpackb(packed(message))
-    inner = whole
+    checked_int = msgpack.unpackb(packed(message))
+    inner = checked_int
     for step in path[:-1]:
         inner = inner[step]
     inner[path[-1]] = value
-    return whole
+    return checked_int
 
 
 PROPOSE, PROMISE, DECIDED = MESSAGES[3], MESSAGES[2], MESSAGES[5]
