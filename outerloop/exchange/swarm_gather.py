@@ -171,7 +171,7 @@ class SwarmGather(SwarmExchange):
                 self._rounds,
                 run=run,
                 own=self.peer,
-                sitting=lambda: self._members.sitting,
+                session=lambda: self._members.session,
                 allowed=lambda peer_id: peer_id in self._names(),
                 disk=Folder(Path(identity_path).with_suffix(".state"), synced=False).cleared(),
                 pace=pace,
@@ -215,7 +215,7 @@ class SwarmGather(SwarmExchange):
         patience_s = max(self._join_timeout_s, MEET_S)
         choosing = self._opening.common_checkpoint(
             own,
-            sitting=self._members.sitting,
+            session=self._members.session,
             members=self._members.names.values(),
             patience_s=patience_s,
             tell=self._tell,
@@ -316,8 +316,8 @@ class SwarmGather(SwarmExchange):
     async def _begin(self, place: int) -> None:
         members = self._members
         if not members.came_late:
-            await self._rounds.begin(run=members.sitting, roster=members.names.values(), number=place)
-        elif self._remembers(members.sitting) and (memory := self._rounds.memory_file.read(run=members.sitting)):
+            await self._rounds.begin(run=members.session, roster=members.names.values(), number=place)
+        elif self._remembers(members.session) and (memory := self._rounds.memory_file.read(run=members.session)):
             self._rounds.go_on(memory)
 
     def recovery(self, at_most: int) -> tuple[Round, bytes]:
@@ -325,7 +325,7 @@ class SwarmGather(SwarmExchange):
         self._tell("out of step with the other peers: taking over the state of the run")
         work = self._handover.take_over(
             lambda: self._names().values(),
-            sitting=self._members.sitting,
+            session=self._members.session,
             at_most=at_most,
             progress=progress_to(self._tell),
         )
@@ -352,9 +352,9 @@ class SwarmGather(SwarmExchange):
             await self._rounds.offer(place, blob)
         return [Contribution(name, round, content) for name, content in await self._rounds.outcome(place)]
 
-    def _remembers(self, sitting: str) -> bool:
+    def _remembers(self, session: str) -> bool:
         try:
-            return self._rounds.memory_file.read(run=sitting) is not None
+            return self._rounds.memory_file.read(run=session) is not None
         except MalformedMessage:
             return False
 

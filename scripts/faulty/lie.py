@@ -111,7 +111,7 @@ def with_roster(post: Any, message: Any) -> Any:
 
 
 def sign(post: Any, statement: Any) -> bytes:
-    """This peer's signature over a statement of its own in this sitting."""
+    """This peer's signature over a statement of its own in this session."""
     return machine_of(post).notary.sign(statement)
 
 

@@ -29,7 +29,7 @@ def folder(run_dir: Path, worker: int) -> Folder:
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     """Of two workers that have expelled one peer; the place is that of swarm_gather.py."""
-    one = Expulsion(NAME, EVIDENCE.sitting, EVIDENCE.number, EVIDENCE.why, 1_700_000_000.0, EVIDENCE)
+    one = Expulsion(NAME, EVIDENCE.session, EVIDENCE.number, EVIDENCE.why, 1_700_000_000.0, EVIDENCE)
     for worker in range(2):
         asyncio.run(write_register(folder(tmp_path, worker), ExpulsionRegister().with_one(one)))
     return tmp_path

@@ -52,12 +52,12 @@ def test_a_folder_of_something_else_is_refused_untouched(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_where_and_how_it_is_shown_may_differ_between_sittings(tmp_path):
+def test_where_and_how_it_is_shown_may_differ_between_sessions(tmp_path):
     run_directory.open_run(load.load([f"run_dir={tmp_path}/a"])).close()
     other = ["log=wandb", "threads=1", "log_every=1", "exchange.initial_peers=[x]"]
     run = run_directory.open_run(load.load([f"run_dir={tmp_path}/a", *other]))
     assert run.resume_step is None and not run.finished
-    assert OmegaConf.load(tmp_path / "a/config.yaml").exchange.initial_peers == ["x"], "workers read this sitting's"
+    assert OmegaConf.load(tmp_path / "a/config.yaml").exchange.initial_peers == ["x"], "workers read this session's"
 
 
 def test_rows_after_the_checkpoint_and_a_torn_last_line_are_dropped(tmp_path):

@@ -165,7 +165,7 @@ def test_a_died_run_is_listed_with_its_reason_and_in_no_mean(tmp_path):
     assert stopped.why.startswith("stopped after round 1")
 
 
-def test_an_error_before_a_resumed_sitting_is_not_the_reason(tmp_path):
+def test_an_error_before_a_resumed_session_is_not_the_reason(tmp_path):
     error = {"event": "error", "worker": 1, "step": 0, "text": "OSError: disk full", "wall_s": 1.0}
     run = runs.read(make_run(tmp_path / "run", [5, 9], finished=False, rows=[error, *rows_of([5, 9])]))
     assert run.why.startswith("stopped after round 1")

@@ -29,7 +29,7 @@ from outerloop.swarm.p2p.daemon import MESSAGE_BYTES
 from outerloop.swarm.p2p.node import Node
 from outerloop.swarm.state_transfer.manifest import Manifest
 
-SITTING = "run/x"
+SESSION = "run/x"
 
 
 @pytest.fixture
@@ -37,9 +37,9 @@ def liar():
     """A liar's Post in round 4 of three peers, as far as lies look at it."""
     signatures = Signatures(Ed25519PrivateKey.generate())
     own = f"002-{signatures.peer_id}"
-    head = genesis(SITTING, ["000-a", "001-b", own], first=4)
-    memory = SimpleNamespace(peer=own, run=SITTING, roster=head.roster, head=head)
-    notary = KeySigner(signatures, sitting=SITTING, own=own)
+    head = genesis(SESSION, ["000-a", "001-b", own], first=4)
+    memory = SimpleNamespace(peer=own, run=SESSION, roster=head.roster, head=head)
+    notary = KeySigner(signatures, session=SESSION, own=own)
     rounds = SimpleNamespace(_machine=SimpleNamespace(memory=memory, number=4, notary=notary))
 
     class Rounds:
@@ -53,7 +53,7 @@ def liar():
 
 
 def signed(liar, signature, number, view, digest):
-    return liar.notary.right(liar.own, accept(number, liar.head.digest, view, digest), signature)
+    return liar.notary.verify(liar.own, accept(number, liar.head.digest, view, digest), signature)
 
 
 def test_a_liar_that_is_not_lying_sends_honest_messages(liar):

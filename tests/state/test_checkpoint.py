@@ -145,7 +145,7 @@ def test_nothing_in_a_file_is_executed(tmp_path):
 
 
 def test_an_old_generation_is_removed_before_it_is_written_again(tmp_path):
-    """Damaged or half done generations of an earlier sitting must neither count later nor push out good ones."""
+    """Damaged or half done generations of an earlier session must neither count later nor push out good ones."""
     for step in (3, 6):
         put(tmp_path, step)
     put(tmp_path, 9, sealed=False)

@@ -39,7 +39,7 @@ class Signatures:
         key: key of this peer's identity.
         public_of: peer id -> public key, or raises MalformedMessage. None: the public key is read from the peer id.
 
-    `witness`: called with each signature that `right` finds valid.
+    `witness`: called with each signature that `verify` finds valid.
     """
 
     def __init__(self, key: Ed25519PrivateKey, *, public_of: Callable[[str], Ed25519PublicKey] | None = None) -> None:
@@ -60,7 +60,7 @@ class Signatures:
         """Return the 64-byte signature. It is deterministic."""
         return self._key.sign(_message(context, run, fields))
 
-    def right(self, signature: object, context: str, run: str | bytes, *fields: Field, by: str) -> bool:
+    def verify(self, signature: object, context: str, run: str | bytes, *fields: Field, by: str) -> bool:
         """Return whether the peer `by` has signed this. Malformed signatures and ids give False, never an error."""
         if type(signature) is not bytes or len(signature) != SIGNATURE_BYTES:
             return False

@@ -27,8 +27,8 @@ class EquivocationWatch:
     Keeps one statement per peer, kind, round, view and head, for the rounds close to the current one.
     """
 
-    def __init__(self, sitting: str) -> None:
-        self._sitting = sitting
+    def __init__(self, session: str) -> None:
+        self._session = session
         self._number = 0
         self._said: dict[int, dict[tuple[str, str], dict[Place, Signed]]] = defaultdict(lambda: defaultdict(dict))
 
@@ -46,7 +46,7 @@ class EquivocationWatch:
         signed, of_round = Signed(statement, signature), self._said[number]
         for other in self._comparable(of_round, peer, context):
             if contradiction(statement, other.statement):
-                return Evidence.of(self._sitting, peer, signed, other)
+                return Evidence.of(self._session, peer, signed, other)
         kept = of_round[peer, context]
         kept.setdefault(place_of(statement), signed)
         if len(kept) > VIEWS_KEPT:
@@ -55,7 +55,7 @@ class EquivocationWatch:
 
     def heard(self, context: str, run: str | bytes, fields: tuple[Field, ...], signature: bytes) -> Evidence | None:
         """Do the same for any verified signature (signatures.py). Most are not about the consensus and are ignored."""
-        if run != self._sitting or context not in KINDS:
+        if run != self._session or context not in KINDS:
             return None
         peer, number = (1, 0) if context == PAYLOAD else (0, 1)
         statement = cast(Statement, (context, fields[number], *fields[2:]))

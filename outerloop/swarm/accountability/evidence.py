@@ -40,7 +40,7 @@ from outerloop.swarm.validation import (
 )
 
 ACCEPT, PROMISE, PAYLOAD = "accept", "promise", "payload"
-MAX_SITTING = 512
+MAX_SESSION = 512
 """Longest session name in characters: a run's name and 17 more."""
 MAX_BYTES = 4096
 """Size of one piece of evidence in msgpack, with every field as long as it may be."""
@@ -66,19 +66,19 @@ class Signed:
 
 @dataclass(frozen=True)
 class Evidence:
-    """A pair of contradicting statements. `peer`: name of the accused, which signed both in the session `sitting`.
+    """A pair of contradicting statements. `peer`: name of the accused, which signed both in the session `session`.
 
     `of` puts the two statements in order.
     """
 
-    sitting: str
+    session: str
     peer: str
     first: Signed
     second: Signed
 
     @staticmethod
-    def of(sitting: str, peer: str, one: Signed, other: Signed) -> Evidence:
-        return Evidence(sitting, peer, *sorted((one, other), key=_order))
+    def of(session: str, peer: str, one: Signed, other: Signed) -> Evidence:
+        return Evidence(session, peer, *sorted((one, other), key=_order))
 
     @property
     def number(self) -> int:
@@ -92,7 +92,7 @@ class Evidence:
 
     def to_map(self) -> dict[str, Any]:
         return {
-            "sitting": self.sitting,
+            "sitting": self.session,
             "peer": self.peer,
             "first": self.first.to_list(),
             "second": self.second.to_list(),
@@ -102,11 +102,11 @@ class Evidence:
     def from_map(value: Any) -> Evidence:
         """Parse evidence. Raises MalformedMessage if it is not well-formed. `guilty` checks the signatures."""
         found = fields(value, "evidence", ("sitting", "peer", "first", "second"))
-        sitting = found["sitting"]
-        if type(sitting) is not str or not 0 < len(sitting) <= MAX_SITTING or not sitting.isprintable():
-            raise MalformedMessage(f"a sitting has 1 to {MAX_SITTING} printable characters; came {quote(sitting)}")
+        session = found["sitting"]
+        if type(session) is not str or not 0 < len(session) <= MAX_SESSION or not session.isprintable():
+            raise MalformedMessage(f"a session has 1 to {MAX_SESSION} printable characters; came {quote(session)}")
         first, second = Signed.from_list(found["first"]), Signed.from_list(found["second"])
-        evidence = Evidence(sitting, peer_id(found["peer"], "the accused"), first, second)
+        evidence = Evidence(session, peer_id(found["peer"], "the accused"), first, second)
         if _order(first) > _order(second) or not evidence.why:
             raise MalformedMessage(f"evidence is two contradicting statements in order; came {quote(value)}")
         return evidence
@@ -152,7 +152,7 @@ def _two_payloads(one: Any, other: Any) -> str:
 def _is_signed(evidence: Evidence, signed: Signed, signatures: Signatures) -> bool:
     context, number, *said = signed.statement
     order = (number, evidence.peer, *said) if context == PAYLOAD else (evidence.peer, number, *said)
-    return signatures.right(signed.signature, str(context), evidence.sitting, *order, by=id_of(evidence.peer))
+    return signatures.verify(signed.signature, str(context), evidence.session, *order, by=id_of(evidence.peer))
 
 
 def _order(signed: Signed) -> tuple[str, bytes, bytes]:

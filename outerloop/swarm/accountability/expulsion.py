@@ -1,7 +1,7 @@
 """The register of peers expelled from a run: stored next to the identity, enforced by the allow-list.
 
     expelled   peers with their offence, its round, the time when this peer found it, and the evidence
-    lifted     [peer, sitting, round] of offences that an operator forgave: evidence against this peer up to ROUNDS_KEPT
+    lifted     [peer, session, round] of offences that an operator forgave: evidence against this peer up to ROUNDS_KEPT
                rounds after that one is ignored, since other peers may hold further evidence of the same offence
 
 A peer stays expelled until an operator lifts it, also when the run is resumed in another session. Evidence about a
@@ -54,7 +54,7 @@ class Expulsion:
     """The entry of one expelled peer. `found_s`: seconds since 1970 by this machine's clock."""
 
     peer: str
-    sitting: str
+    session: str
     number: int
     why: str
     found_s: float
@@ -66,17 +66,17 @@ class Expulsion:
         return f"{self.peer} {self.why}; expelled {when}"
 
     def to_list(self) -> list[Any]:
-        return [self.peer, self.sitting, self.number, self.why, self.found_s, self.evidence.to_map()]
+        return [self.peer, self.session, self.number, self.why, self.found_s, self.evidence.to_map()]
 
     @staticmethod
     def from_list(value: Any) -> Expulsion:
         """Parse what `to_list` returned. Raises MalformedMessage if it is invalid."""
         if type(value) is not list or list(map(type, value[:5])) != [str, str, int, str, float] or len(value) != 6:
-            raise MalformedMessage(f"an expulsion is [peer, sitting, round, why, when, evidence]; came {quote(value)}")
-        peer, sitting, number, why, found_s, evidence = value
+            raise MalformedMessage(f"an expulsion is [peer, session, round, why, when, evidence]; came {quote(value)}")
+        peer, session, number, why, found_s, evidence = value
         if not why.isprintable() or len(why) > MAX_WHY:
             raise MalformedMessage(f"an offence has at most {MAX_WHY} printable characters; came {quote(why)}")
-        return Expulsion(peer_id(peer, "the expelled peer"), sitting, number, why, found_s, Evidence.from_map(evidence))
+        return Expulsion(peer_id(peer, "the expelled peer"), session, number, why, found_s, Evidence.from_map(evidence))
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,12 @@ class ExpulsionRegister:
         """Return the register with the expulsion of this peer lifted. The peer must be expelled."""
         one = self.expelled[peer_id]
         others = {other: entry for other, entry in self.expelled.items() if other != peer_id}
-        return ExpulsionRegister(others, (*self.lifted, (peer_id, one.sitting, one.number)))
+        return ExpulsionRegister(others, (*self.lifted, (peer_id, one.session, one.number)))
 
-    def forgives(self, peer: str, sitting: str, number: int) -> bool:
+    def forgives(self, peer: str, session: str, number: int) -> bool:
         """Return whether an operator has forgiven this peer's (its name) offences in this session and round."""
         return any(
-            (who, where) == (id_of(peer), sitting) and number <= upto + ROUNDS_KEPT for who, where, upto in self.lifted
+            (who, where) == (id_of(peer), session) and number <= upto + ROUNDS_KEPT for who, where, upto in self.lifted
         )
 
     def to_bytes(self) -> bytes:
@@ -160,11 +160,11 @@ class ExpelledPeers:
 
     def wants(self, evidence: Evidence) -> bool:
         """Return whether the evidence is worth checking: it is new, near, not forgiven, and there is room for it."""
-        peer, sitting, number = evidence.peer, evidence.sitting, evidence.number
+        peer, session, number = evidence.peer, evidence.session, evidence.number
         memory = self._memory()
-        if memory is None or (sitting == memory.run and number > memory.number + ROUNDS_KEPT):
+        if memory is None or (session == memory.run and number > memory.number + ROUNDS_KEPT):
             return False
-        if id_of(peer) in self.register.expelled or self.register.forgives(peer, sitting, number):
+        if id_of(peer) in self.register.expelled or self.register.forgives(peer, session, number):
             return False
         return len(self.register.expelled) < MAX_OUTSIDERS or _has_seat(memory, id_of(peer))
 
@@ -177,7 +177,7 @@ class ExpelledPeers:
 
     async def _expel(self, evidence: Evidence) -> None:
         peer, why, known = evidence.peer, evidence.why, self.register.expelled
-        one = Expulsion(peer, evidence.sitting, evidence.number, why, self._now_s(), evidence)
+        one = Expulsion(peer, evidence.session, evidence.number, why, self._now_s(), evidence)
         self.register = self.register.with_one(one)
         self._trust.allow.expel(id_of(peer))
         for forgotten in known.keys() - self.register.expelled.keys():
@@ -194,5 +194,5 @@ def _has_seat(memory: HardState, peer_id: str) -> bool:
 
 def _lift(value: Any) -> Lift:
     if type(value) is not list or list(map(type, value)) != [str, str, int]:
-        raise MalformedMessage(f"a lifted expulsion is [peer id, sitting, round]; came {quote(value)}")
+        raise MalformedMessage(f"a lifted expulsion is [peer id, session, round]; came {quote(value)}")
     return value[0], value[1], checked_int(value[2], "its round", maximum=MAX_NUMBER)

@@ -23,12 +23,12 @@ from outerloop.swarm.accountability.evidence import ACCEPT, PROMISE
 from outerloop.swarm.consensus.hard_state import HardState
 
 
-def forgotten(memory: HardState, context: str, sitting: str | bytes, said: Sequence[Field]) -> str:
+def forgotten(memory: HardState, context: str, session: str | bytes, said: Sequence[Field]) -> str:
     """Return a description of a vote of this peer that is missing from its memory; empty if there is no such vote.
 
-    `context`, `sitting` and `said` are the arguments of Signatures.witness.
+    `context`, `session` and `said` are the arguments of Signatures.witness.
     """
-    if sitting != memory.run or context not in (ACCEPT, PROMISE) or said[0] != memory.peer or memory.left:
+    if session != memory.run or context not in (ACCEPT, PROMISE) or said[0] != memory.peer or memory.left:
         return ""
     number, head, view = cast(tuple[int, bytes, int], said[1:4])
     if number > memory.number:

@@ -263,7 +263,7 @@ class CommitChain(PaxosInstance):
         taken = {id_of(peer) for peer in self.gathering.asked.union(self.memory.roster)}
         if id_of(sender) in taken or not self._allowed(sender) or len(self.gathering.asks) == MAX_PEERS:
             return
-        if not self.notary.right(sender, statements.ask(asking.number, asking.head), asking.signature):
+        if not self.notary.verify(sender, statements.ask(asking.number, asking.head), asking.signature):
             self._refuse(sender, f"asks to be counted in round {asking.number} without a valid signature")
             return
         self.gathering = replace(self.gathering, asks=self.gathering.asks | {(sender, asking.signature)})

@@ -37,8 +37,8 @@ def flaw(head: Commit, proposal: Accepted, notary: AcceptSigner) -> str:
     if not proposal.links or proposal.links[0].view != commit.view:
         return f"does not show that commit {commit.number} was proposed in view {commit.view}"
     for link in proposal.links:
-        first = leader(notary.sitting, head, link.view)
-        if not notary.right(first, accept(commit.number, commit.parent, link.view, commit.digest), link.signature):
+        first = leader(notary.session, head, link.view)
+        if not notary.verify(first, accept(commit.number, commit.parent, link.view, commit.digest), link.signature):
             return f"does not show that {first}, which leads view {link.view}, proposed commit {commit.number}"
         if link.view and (reason := _unjustified(head, commit, link, before, notary)):
             return f"commit {commit.number} may not be proposed in view {link.view}: {reason}"
@@ -52,9 +52,9 @@ def _unjustified(head: Commit, commit: Commit, link: ChainLink, before: ChainLin
         one.peer
         for one in link.pledges
         if one.peer in roster
-        and notary.right(one.peer, promise(commit.number, commit.parent, link.view, one.accepted), one.signature)
+        and notary.verify(one.peer, promise(commit.number, commit.parent, link.view, one.accepted), one.signature)
     }
-    pledges = credible(notary.sitting, head, link.pledges)
+    pledges = credible(notary.session, head, link.pledges)
     if len(promised) < len(link.pledges) or len(pledges) < majority(roster):
         return f"{len(promised)} of its {len(link.pledges)} promises are signed by peers of the roster of {len(roster)}"
     view, commits = binding(pledges)
@@ -65,13 +65,13 @@ def _unjustified(head: Commit, commit: Commit, link: ChainLink, before: ChainLin
     return ""
 
 
-def credible(sitting: str, head: Commit, pledges: tuple[Pledge, ...]) -> tuple[Pledge, ...]:
+def credible(session: str, head: Commit, pledges: tuple[Pledge, ...]) -> tuple[Pledge, ...]:
     """Return the promises, without that of the leader of the latest view reported if two commits are reported there."""
     told = {one.accepted for one in pledges if one.accepted}
     latest = max((view for view, _ in told), default=0)
     if sum(view == latest for view, _ in told) < 2:
         return pledges
-    return tuple(one for one in pledges if one.peer != leader(sitting, head, latest))
+    return tuple(one for one in pledges if one.peer != leader(session, head, latest))
 
 
 def binding(pledges: Collection[Pledge]) -> tuple[int, set[bytes]]:

@@ -111,7 +111,7 @@ class PaxosInstance(Pacemaker):
             self._refuse(sender, f"promises view {promise.view} to a peer that does not lead it")
             return
         said = statements.promise(self.number, self.memory.head.digest, promise.view, promise.vote)
-        if not self.notary.right(sender, said, promise.signature):
+        if not self.notary.verify(sender, said, promise.signature):
             self._refuse(sender, f"promises view {promise.view} without a valid signature")
             return
         if promise.accepted and (reason := self._against(promise.accepted)):
@@ -152,7 +152,7 @@ class PaxosInstance(Pacemaker):
     def _take_accept(self, sender: str, accept: Accept) -> None:
         """Count an accept of this peer's proposal. Check others too: two different accepts of one view are evidence."""
         said = statements.accept(self.number, accept.head, accept.view, accept.digest)
-        if not self.notary.right(sender, said, accept.signature):
+        if not self.notary.verify(sender, said, accept.signature):
             self._refuse(sender, f"accepts in view {accept.view} without a valid signature")
             return
         is_own = self.proposed is not None and accept.digest == self.proposed.commit.digest

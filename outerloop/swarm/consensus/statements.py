@@ -21,16 +21,16 @@ Statement = tuple[str | int | bytes, ...]
 
 
 class AcceptSigner(Protocol):
-    """The signing interface of the agreement, which has no access to keys. `sitting`: the run of this agreement."""
+    """The signing interface of the agreement, which has no access to keys. `session`: the run of this agreement."""
 
     @property
-    def sitting(self) -> str: ...
+    def session(self) -> str: ...
 
     def sign(self, statement: Statement) -> bytes:
         """Return this peer's signature of 64 bytes, the same for the same statement."""
         ...
 
-    def right(self, peer: str, statement: Statement, signature: bytes) -> bool:
+    def verify(self, peer: str, statement: Statement, signature: bytes) -> bool:
         """Return whether the peer of this name has signed the statement."""
         ...
 

@@ -68,7 +68,7 @@ def doubt(head: Commit, decided: CommitCertificate, notary: AcceptSigner) -> str
     roster = head.roster
     signed = {peer: signature for peer, signature in decided.accepts if peer in roster}
     said = accept(decided.commit.number, decided.commit.parent, decided.view, decided.commit.digest)
-    acceptors = {id_of(peer) for peer, signature in signed.items() if notary.right(peer, said, signature)}
+    acceptors = {id_of(peer) for peer, signature in signed.items() if notary.verify(peer, said, signature)}
     if len(acceptors) < majority(roster):
         return f"commit {decided.commit.number} has accepts of {len(acceptors)} of {len(roster)} peers, no majority"
     return flaw(head, Accepted(decided.commit, decided.links), notary) if decided.view else ""
@@ -82,7 +82,7 @@ def _wrong_asks(memory: HardState, commit: Commit, present: set[str], notary: Ac
     if learners != {peer for peer, _ in commit.asks}:
         unasked = ", ".join(sorted(learners.symmetric_difference(peer for peer, _ in commit.asks)))
         return f"commit {commit.number} counts others than those that ask to be: {unasked}"
-    if forged := next((peer for peer, signature in commit.asks if not notary.right(peer, said, signature)), ""):
+    if forged := next((peer for peer, signature in commit.asks if not notary.verify(peer, said, signature)), ""):
         return f"commit {commit.number} counts {forged}, which has not asked to be"
     return ""
 

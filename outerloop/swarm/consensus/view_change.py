@@ -83,7 +83,7 @@ class Pacemaker:
         later = [one for one in wishes if one.peer in self.memory.roster and one.view > known.get(one.peer, -1)]
         for one in later:
             said = statements.wish(self.number, self.memory.head.digest, one.view)
-            if not self.notary.right(one.peer, said, one.signature):
+            if not self.notary.verify(one.peer, said, one.signature):
                 self._refuse(sender, f"shows a wish of {one.peer} for view {one.view} that is not signed by it")
                 return
         self.gathering = self.gathering.with_wishes(later)

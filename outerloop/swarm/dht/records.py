@@ -108,7 +108,7 @@ class SignedRecords(RecordValidatorBase):
 
     def _is_signed(self, record: DHTRecord, owner: str) -> bool:
         value, signature = record.value[:-SIGNATURE_BYTES], record.value[-SIGNATURE_BYTES:]
-        return self.trust.signatures.right(signature, CONTEXT, record.key, *_fields(record, value), by=owner)
+        return self.trust.signatures.verify(signature, CONTEXT, record.key, *_fields(record, value), by=owner)
 
     def _remember(self, digest: bytes, signed: bool) -> None:
         self._checked[digest] = signed

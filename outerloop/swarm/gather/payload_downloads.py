@@ -49,7 +49,7 @@ class PayloadDownloads:
     """The running payload downloads of one peer.
 
     Args:
-        sitting: returns the id of the session for which owners must have signed their payloads.
+        session: returns the id of the session for which owners must have signed their payloads.
         max_bytes: largest payload allowed, with its signature.
         held: called with round and participant when a payload has been stored.
     """
@@ -60,14 +60,14 @@ class PayloadDownloads:
         store: RoundStore,
         trust: AccessControl,
         *,
-        sitting: Callable[[], str],
+        session: Callable[[], str],
         max_bytes: int,
         held: Callable[[int, Participant], None],
     ) -> None:
         self._bulk = bulk
         self._store = store
         self._trust = trust
-        self._sitting = sitting
+        self._session = session
         self._max_bytes = max_bytes
         self._held = held
         self._refused: set[Key] = set()  # rejected; each was downloaded, or too large to be requested
@@ -139,8 +139,8 @@ class PayloadDownloads:
         content, reason = b"", f"a payload of {one.size_bytes} bytes, up to {self._max_bytes} are allowed"
         if one.size_bytes <= self._max_bytes:
             content = await self._get(one, holders)
-            signatures, sitting = self._trust.signatures, self._sitting()
-            reason = await doubt(content, signatures, sitting=sitting, number=number, peer=one.peer, state=one.state)
+            signatures, session = self._trust.signatures, self._session()
+            reason = await doubt(content, signatures, session=session, number=number, peer=one.peer, state=one.state)
         if reason:
             self._refused.add((number, one))
             self.refuse(one.peer, reason)

@@ -103,7 +103,9 @@ def ahead(number: int, logs: Logs, notary: AcceptSigner, *, voters: Voters) -> s
             if most(found, voters):
                 return set(found)
             peer, signature, one = shown[voter]
-            if notary.right(peer, accept(one.commit.number, one.commit.parent, one.view, one.commit.digest), signature):
+            if notary.verify(
+                peer, accept(one.commit.number, one.commit.parent, one.view, one.commit.digest), signature
+            ):
                 found |= {voter}
     return set(found)
 

@@ -108,7 +108,7 @@ class GatherRunner:
             self.bulk,
             self._store,
             self._trust,
-            sitting=lambda: self._agreement.memory.run,
+            session=lambda: self._agreement.memory.run,
             max_bytes=self._most_bytes,
             held=self._holds,
         )
@@ -197,7 +197,7 @@ class GatherRunner:
         rules = self._rules
         self._machine = CommitChain(
             memory,
-            notary=KeySigner(self._trust.signatures, sitting=memory.run, own=self._own),
+            notary=KeySigner(self._trust.signatures, session=memory.run, own=self._own),
             closing=rules.closing,
             absent_rounds=rules.absent_rounds,
             allowed=lambda name: id_of(name) in self._trust.allow,
@@ -254,11 +254,11 @@ class GatherRunner:
         Does nothing if the round is over, or if this peer has signed a payload for it before, e.g. before a restart.
         """
         if not self._has_sealed(number) and number >= self._agreement.number:
-            sitting, state = self._agreement.memory.run, await self.roots.named_in(number)
+            session, state = self._agreement.memory.run, await self.roots.named_in(number)
 
             def seal() -> tuple[bytes, Participant]:
                 signatures, peer = self._trust.signatures, self._own
-                content = sealed(blob, signatures, sitting=sitting, number=number, peer=peer, state=state)
+                content = sealed(blob, signatures, session=session, number=number, peer=peer, state=state)
                 return content, Participant.of(peer, content, state=state)
 
             content, one = await beside(len(blob), seal)
@@ -379,13 +379,13 @@ class GatherRunner:
 
     # peers that sign contradictory statements
 
-    def _compare(self, context: str, sitting: str | bytes, fields: tuple[Field, ...], signature: bytes) -> None:
+    def _compare(self, context: str, session: str | bytes, fields: tuple[Field, ...], signature: bytes) -> None:
         """Accuse the peer that has signed this statement if it has signed a contradictory one before.
 
         Raises UserError if the signer is this peer and its memory does not hold the statement (rollback.py).
         """
-        self._stop_if_forgotten(forgotten(self._agreement.memory, context, sitting, fields))
-        if evidence := self._watch.heard(context, sitting, fields, signature):
+        self._stop_if_forgotten(forgotten(self._agreement.memory, context, session, fields))
+        if evidence := self._watch.heard(context, session, fields, signature):
             self._spawn(self._accusations.accuse(evidence))
 
     def _stop_if_forgotten(self, vote: str) -> None:

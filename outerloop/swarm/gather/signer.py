@@ -1,6 +1,6 @@
 """Signatures of statements (statements.py), by the key of the signer's peer id.
 
-    signature over (context, sitting, name of the signer, fields of the statement ...)
+    signature over (context, session, name of the signer, fields of the statement ...)
 
 The name is signed, so that one signature counts for one member of the roster. An accept also contains its view, so that
 accepts of one commit in two views do not add up to a majority.
@@ -16,21 +16,21 @@ from outerloop.swarm.validation import id_of
 
 
 class KeySigner:
-    """Signs and verifies statements for the agreement. `sitting`: session id; `own`: name that this peer signs with."""
+    """Signs and verifies statements for the agreement. `session`: session id; `own`: name that this peer signs with."""
 
-    def __init__(self, signatures: Signatures, *, sitting: str, own: str) -> None:
+    def __init__(self, signatures: Signatures, *, session: str, own: str) -> None:
         self._signatures = signatures
-        self._sitting = sitting
+        self._session = session
         self._own = own
 
     @property
-    def sitting(self) -> str:
-        return self._sitting
+    def session(self) -> str:
+        return self._session
 
     def sign(self, statement: Statement) -> bytes:
         context, *said = statement
-        return self._signatures.sign(cast(str, context), self._sitting, self._own, *said)
+        return self._signatures.sign(cast(str, context), self._session, self._own, *said)
 
-    def right(self, peer: str, statement: Statement, signature: bytes) -> bool:
+    def verify(self, peer: str, statement: Statement, signature: bytes) -> bool:
         context, *said = statement
-        return self._signatures.right(signature, cast(str, context), self._sitting, peer, *said, by=id_of(peer))
+        return self._signatures.verify(signature, cast(str, context), self._session, peer, *said, by=id_of(peer))

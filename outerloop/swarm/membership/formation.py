@@ -40,7 +40,7 @@ from outerloop.swarm.membership.member_list import (
     objection,
     receive_pages,
     send_pages,
-    sitting_of,
+    session_of,
 )
 from outerloop.swarm.membership.mismatched_peers import MismatchedPeers
 from outerloop.swarm.membership.roster import Record, Roster, id_of
@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 class Formation:
     """This peer's part in forming the run, and the members that it knows.
 
-    `names`: peer id -> name of every member, sorted by name. `sitting`: name of the session. `came_late`: whether the
+    `names`: peer id -> name of every member, sorted by name. `session`: name of the session. `came_late`: whether the
     session had already started without this peer. All three are final once `form` has returned. `remembers` returns
     whether this peer was in a session before; None: nothing is remembered, as in gossip.
     """
@@ -104,8 +104,8 @@ class Formation:
         return self._late.names | self.names
 
     @property
-    def sitting(self) -> str:
-        return sitting_of(self._run, self._members)
+    def session(self) -> str:
+        return session_of(self._run, self._members)
 
     async def serve(self) -> None:
         """Answer any peer that may take part with the members that this peer sees; the roster is public already."""
@@ -209,7 +209,7 @@ class Formation:
             self._formed = True
 
     def _remembers_that(self, members: Members) -> bool:
-        return self._remembers is not None and self._remembers(sitting_of(self._run, members))
+        return self._remembers is not None and self._remembers(session_of(self._run, members))
 
     def _is_backed(self, formed: Members, is_member: bool) -> bool:
         """Return whether enough peers report that this list has formed, or this peer remembers its session."""

@@ -56,11 +56,11 @@ class IncarnationStatements:
     def is_of(self, peer: str, one: Incarnation) -> bool:
         """Return whether the peer with this id has signed this incarnation."""
         said, signature = one.packed[:-SIGNATURE_BYTES], one.packed[-SIGNATURE_BYTES:]
-        return self._signatures.right(signature, INCARNATION, self._run, said, by=peer)
+        return self._signatures.verify(signature, INCARNATION, self._run, said, by=peer)
 
     def objects(self, peer: str, elder: Incarnation, younger: Incarnation, objection: object) -> bool:
         """Return whether `objection` is the elder's valid objection to the younger process of this peer."""
         nonces = elder.nonce + younger.nonce
         if type(objection) is not bytes or not objection.startswith(nonces):
             return False
-        return self._signatures.right(objection[len(nonces) :], OBJECTION, self._run, nonces, by=peer)
+        return self._signatures.verify(objection[len(nonces) :], OBJECTION, self._run, nonces, by=peer)

@@ -29,7 +29,7 @@ PAGE_NAMES = 192
 MAX_PAGES = math.ceil(MAX_PEERS / PAGE_NAMES)
 
 
-def sitting_of(run: str, members: Members) -> str:
+def session_of(run: str, members: Members) -> str:
     """Return the unique name of the session of this run with these members."""
     alike = [[name, joined + 0.0] for name, joined in members]  # -0.0 equals 0.0 but would hash differently
     return f"{run}/{hashlib.sha256(msgpack.packb([run, alike])).hexdigest()}"

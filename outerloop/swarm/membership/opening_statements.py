@@ -46,7 +46,7 @@ class OpeningStatements:
         self,
         own: Held | str,
         *,
-        sitting: str,
+        session: str,
         members: Collection[str],
         patience_s: float,
         tell: Callable[[str], None],
@@ -56,7 +56,7 @@ class OpeningStatements:
         `tell` is called with one line for each member that does not hold it. Raises UserError if there is no such
         generation, or if this peer does not hold it, after waiting until the others have read what this peer holds.
         """
-        stated = await self.state(told(own), sitting=sitting, members=members, patience_s=patience_s)
+        stated = await self.state(told(own), session=session, members=members, patience_s=patience_s)
         held = {peer: one for peer, content in stated.items() if (one := parsed(content)) is not None}
         try:
             chosen = common(held, members=len(members))
@@ -70,7 +70,7 @@ class OpeningStatements:
         return chosen
 
     async def state(
-        self, statement: bytes, *, sitting: str, members: Collection[str], patience_s: float
+        self, statement: bytes, *, session: str, members: Collection[str], patience_s: float
     ) -> dict[str, bytes]:
         """Return the statements that count, by member name, this peer's own included if it counts.
 
@@ -79,18 +79,18 @@ class OpeningStatements:
         assert len(statement) <= MOST_BYTES
         if len(members) == 1:
             return {self._own: statement}
-        signature = self._trust.signatures.sign(OPENING, sitting, self._own, statement)
+        signature = self._trust.signatures.sign(OPENING, session, self._own, statement)
         met = await self._meetings.meet(0, msgpack.packb([statement, signature]), members, patience_s=patience_s)
-        right = {peer: said for peer, shown in met.items() if self._is_said(said := _read(shown), peer, sitting)}
+        right = {peer: said for peer, shown in met.items() if self._is_said(said := _read(shown), peer, session)}
         shown = await self._meetings.meet(1, msgpack.packb(right), right, patience_s=patience_s + MEET_S)
-        return self._counted(shown, members, sitting)
+        return self._counted(shown, members, session)
 
-    def _counted(self, shown: Mapping[str, bytes], members: Collection[str], sitting: str) -> dict[str, bytes]:
+    def _counted(self, shown: Mapping[str, bytes], members: Collection[str], session: str) -> dict[str, bytes]:
         right: dict[str, set[Said]] = defaultdict(set)
         for teller, content in shown.items():
             for peer, said in _read_map(content).items():
                 known = said in right[peer]
-                if peer in members and peer != teller and (known or self._is_said(said, peer, sitting)):
+                if peer in members and peer != teller and (known or self._is_said(said, peer, session)):
                     right[peer].add(said)
         statements = {peer: {statement for statement, _ in said} for peer, said in right.items() if said}
         for peer in [peer for peer, different in statements.items() if len(different) > 1]:
@@ -98,10 +98,10 @@ class OpeningStatements:
             del statements[peer]
         return {peer: statement for peer, (statement,) in sorted(statements.items())}
 
-    def _is_said(self, said: Said, peer: str, sitting: str) -> bool:
+    def _is_said(self, said: Said, peer: str, session: str) -> bool:
         statement, signature = said
-        return len(statement) <= MOST_BYTES and self._trust.signatures.right(
-            signature, OPENING, sitting, peer, statement, by=id_of(peer)
+        return len(statement) <= MOST_BYTES and self._trust.signatures.verify(
+            signature, OPENING, session, peer, statement, by=id_of(peer)
         )
 
 

@@ -41,7 +41,7 @@ def next_common(number: int) -> int:
 class Donor:
     """The serving side of state transfer. `wants` may be called from the trainer's thread, all else from the network's.
 
-    `sitting`: returns the session that manifests are signed for.
+    `session`: returns the session that manifests are signed for.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class Donor:
         transport: Transport,
         *,
         run: str,
-        sitting: Callable[[], str],
+        session: Callable[[], str],
         allowed: Callable[[str], bool],
         pace: RateLimiter | None = None,
     ) -> None:
         self._transport = transport
         self._allowed = allowed
         self._protocol = protocol_of(run)
-        self._sitting = sitting
+        self._session = session
         self._held = _Held(asked=self._hold_on)
         self.bulk = Bulk(transport, self._held, run=content_of(run), allowed=allowed, pace=pace)
         self._demands: dict[str, int] = {}
@@ -121,7 +121,7 @@ class Donor:
 
     def _signature(self, number: int) -> bytes:
         """Sign the held manifest's sha256 and size as the state as of this commit."""
-        return self._transport.trust.signatures.sign(CONTEXT, self._sitting(), number, *self._held.named)
+        return self._transport.trust.signatures.sign(CONTEXT, self._session(), number, *self._held.named)
 
     def _hold_on(self) -> None:
         if self._drop is not None:

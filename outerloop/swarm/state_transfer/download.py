@@ -34,12 +34,12 @@ Named = tuple[bytes, int]
 
 
 class Download:
-    """The downloading side. `disk` holds nothing but chunks. `sitting`: returns the session that donors sign for."""
+    """The downloading side. `disk` holds nothing but chunks. `session`: returns the session that donors sign for."""
 
-    def __init__(self, transport: Transport, *, run: str, sitting: Callable[[], str], disk: Disk) -> None:
+    def __init__(self, transport: Transport, *, run: str, session: Callable[[], str], disk: Disk) -> None:
         self._transport = transport
         self._protocol = protocol_of(run)
-        self._sitting = sitting
+        self._session = session
         self._disk = disk
         self.bulk = Bulk(
             transport,
@@ -96,7 +96,7 @@ class Download:
     def _signed(self, donor: str, number: int, named: Named, signature: object) -> bool:
         """Return whether the donor signed what it names; refuse and log it otherwise."""
         trust = self._transport.trust
-        right = trust.signatures.right(signature, CONTEXT, self._sitting(), number, *named, by=donor)
+        right = trust.signatures.verify(signature, CONTEXT, self._session(), number, *named, by=donor)
         if not right:
             trust.refusals.note("manifests", donor, f"a state as of commit {number} without its valid signature")
         return right

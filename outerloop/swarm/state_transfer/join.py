@@ -41,7 +41,7 @@ START = MAX_NUMBER
 
 
 class StateTransfer:
-    """Both sides of state transfer. `own`: this peer's name; `sitting`: returns the session that donors sign for;
+    """Both sides of state transfer. `own`: this peer's name; `session`: returns the session that donors sign for;
     `disk`: holds nothing but chunks; `pace`: rate limit of uploads.
 
     `given` and `taken` transfer the bytes and count them.
@@ -54,7 +54,7 @@ class StateTransfer:
         *,
         run: str,
         own: str,
-        sitting: Callable[[], str],
+        session: Callable[[], str],
         allowed: Callable[[str], bool],
         disk: Disk,
         pace: RateLimiter | None = None,
@@ -62,8 +62,8 @@ class StateTransfer:
         self._trust = transport.trust
         self._rounds = rounds
         self._own = own
-        self._donor = Donor(transport, run=run, sitting=sitting, allowed=allowed, pace=pace)
-        self._download = Download(transport, run=run, sitting=sitting, disk=disk)
+        self._donor = Donor(transport, run=run, session=session, allowed=allowed, pace=pace)
+        self._download = Download(transport, run=run, session=session, disk=disk)
         self.given, self.taken = self._donor.bulk, self._download.bulk
         self._heard_s, self._moved = time.monotonic(), 0
         self._turns = count()
@@ -122,21 +122,21 @@ class StateTransfer:
         self._heard_s = time.monotonic()
 
     async def take_over(
-        self, peers: Callable[[], Iterable[str]], *, sitting: str, at_most: int, progress: Progress
+        self, peers: Callable[[], Iterable[str]], *, session: str, at_most: int, progress: Progress
     ) -> tuple[int, bytes]:
         """Return the number of the commit to resume after, and the state of at most `at_most` bytes as of it.
 
         `peers` returns the names of the peers that may know the run; it is called before each attempt, since more may
         have become known. Retries until it succeeds: the caller limits the time.
         """
-        notary = KeySigner(self._trust.signatures, sitting=sitting, own=self._own)
+        notary = KeySigner(self._trust.signatures, session=session, own=self._own)
         number = None
         while True:
             head = await self._newest(peers, notary)
             if number is None or number <= head.number:
                 number = head.number + 1 if number is None else next_common(head.number + 1)
             donors = [peer for peer in head.roster if peer != self._own]
-            root = asyncio.create_task(self._certified(number, head, donors, notary, sitting))
+            root = asyncio.create_task(self._certified(number, head, donors, notary, session))
             getting = asyncio.create_task(
                 self._download.get(
                     number, list(map(id_of, donors)), progress, at_most=at_most, certified=partial(asyncio.shield, root)
@@ -196,7 +196,7 @@ class StateTransfer:
         return logs
 
     async def _certified(
-        self, number: int, head: Commit, donors: Sequence[str], notary: KeySigner, sitting: str
+        self, number: int, head: Commit, donors: Sequence[str], notary: KeySigner, session: str
     ) -> bytes:
         """Follow the chain from `head`. Return the sha256 of the manifest of the run's state as of commit `number`.
 
@@ -205,7 +205,7 @@ class StateTransfer:
         decided = await self._decided(head, donors, notary)
         while decided.commit.number < number:
             decided = await self._decided(decided.commit, donors, notary)
-        await self._rounds.go_on_from(decided, run=sitting)
+        await self._rounds.go_on_from(decided, run=session)
         certified = asyncio.create_task(self._rounds.roots.certified(number))
         try:
             await self._follow(number, donors, certified)

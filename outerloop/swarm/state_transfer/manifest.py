@@ -3,7 +3,7 @@
     sha256 of the manifest's bytes -> the sha256 of every chunk, and the commit that the state is as of
 
 Peers that hold equal states have equal manifests, so the manifest's sha256 names the state and all of these peers are
-sources of it. Each donor signs (sitting, commit, sha256, bytes), so it can be proven that the donor named this state.
+sources of it. Each donor signs (session, commit, sha256, bytes), so it can be proven that the donor named this state.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class ContentAssembler:
     def complete(self) -> bool:
         return len(self) == self.length
 
-    def right(self) -> bool:
+    def matches_hash(self) -> bool:
         """Return whether the received bytes have the expected sha256."""
         self._hash()
         return self._seen.digest() == self.sha

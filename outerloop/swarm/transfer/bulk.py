@@ -156,7 +156,7 @@ class Bulk:
             await self._open(get, holder)
         if not get.partial.complete():
             return False
-        if get.partial.right():
+        if get.partial.matches_hash():
             get.holders.gave_all(holder)
             return True
         if liar := get.partial.reject():

@@ -1,6 +1,6 @@
 """A payload with its owner's signature in front, so that a peer that relays it cannot present it as anything else.
 
-    signature (64 bytes) | payload          over (purpose, sitting, round, the owner's name, sha256 of the payload)
+    signature (64 bytes) | payload          over (purpose, session, round, the owner's name, sha256 of the payload)
                                             and the state that the owner names, if it names one
 
 A commit names the sha256 of both together. A peer reports that it holds a payload only after it has checked the
@@ -33,29 +33,29 @@ def sealed(
     payload: bytes,
     signatures: Signatures,
     *,
-    sitting: str,
+    session: str,
     number: int,
     peer: str,
     state: State | None = None,
 ) -> bytes:
     """Return signature and payload. `peer`: the name of this peer, the owner; `state`: the state it names, if any."""
     seen = hashlib.sha256(payload).digest()
-    return signatures.sign(PURPOSE, sitting, number, peer, seen, *(state or ())) + payload
+    return signatures.sign(PURPOSE, session, number, peer, seen, *(state or ())) + payload
 
 
 async def doubt(
     content: bytes,
     signatures: Signatures,
     *,
-    sitting: str,
+    session: str,
     number: int,
     peer: str,
     state: State | None = None,
 ) -> str:
     """Return why this is not what `peer` signed for this round and state; an empty string if it is."""
     seen = await beside(len(content), lambda: _seen(content))
-    said = PURPOSE, sitting, number, peer, seen, *(state or ())
-    if signatures.right(content[:SEAL_BYTES], *said, by=id_of(peer)):
+    said = PURPOSE, session, number, peer, seen, *(state or ())
+    if signatures.verify(content[:SEAL_BYTES], *said, by=id_of(peer)):
         return ""
     return f"its payload of round {number} is not signed by it for this round"
 

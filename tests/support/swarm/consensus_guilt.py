@@ -66,4 +66,4 @@ def _of_links(commit: Commit, links: tuple[ChainLink, ...], peers: list[str]) ->
 
 
 def _right(peers: list[str], said: Statement, signature: bytes) -> Iterator[tuple[str, Statement]]:
-    yield from ((peer, said) for peer in peers if NOTARY.right(peer, said, signature))
+    yield from ((peer, said) for peer in peers if NOTARY.verify(peer, said, signature))

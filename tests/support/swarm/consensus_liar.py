@@ -31,7 +31,7 @@ from outerloop.swarm.gather.proof import ahead, most, newest, voters_of
 from outerloop.swarm.validation import MAX_VIEW, id_of
 from tests.support.swarm.consensus_guilt import convicted
 from tests.support.swarm.consensus_world import World, payload
-from tests.support.swarm.toy_signatures import SITTING, accept_of, toy_signature
+from tests.support.swarm.toy_signatures import SESSION, accept_of, toy_signature
 
 
 class Witness:
@@ -95,7 +95,7 @@ class Witness:
             commit, roster = decided.commit, before.commit.roster
             if peer not in roster or peer in {one.peer for one in commit.participants}:
                 return False
-            if leader(SITTING, before.commit, commit.view) not in self.liars:
+            if leader(SESSION, before.commit, commit.view) not in self.liars:
                 return True
         return bool(memory.log[0].accepts)
 
@@ -307,7 +307,7 @@ class Liar:
             roster = self.rng.choice([roster | forged, set(self.some(roster)) | {self.name}, forged])
         counted_asks = tuple(sorted({ask for ask in asks if ask[0] in counted}))
         names = tuple(sorted(roster))
-        demoted = next_demoted(SITTING, memory.head, view, names)
+        demoted = next_demoted(SESSION, memory.head, view, names)
         if forge and self.rng.random() < 0.2:
             demoted = tuple(self.some(memory.roster))
         return Commit(number, head, view, participants, names, counted_asks, demoted)
@@ -315,8 +315,8 @@ class Liar:
     def counting(self, memory: HardState, view: int, participants: tuple[Participant, ...]) -> Commit:
         """With the roster that follows."""
         history, absent_rounds = [one.commit for one in memory.log], self.world.absent_rounds
-        roster = next_roster(history, participants, run=SITTING, view=view, absent_rounds=absent_rounds)
-        demoted = next_demoted(SITTING, memory.head, view, roster)
+        roster = next_roster(history, participants, run=SESSION, view=view, absent_rounds=absent_rounds)
+        demoted = next_demoted(SESSION, memory.head, view, roster)
         return Commit(memory.number, memory.head.digest, view, participants, roster, (), demoted)
 
     def decide(self, memory: HardState) -> None:

@@ -31,7 +31,7 @@ class Liar:
         self.held: dict[bytes, bytes] = {}
         self.bulk = Bulk(self.link, self.held, run=RUN, allowed=lambda peer: True)
         self.asked: dict[int, int] = {}
-        self.keys = KeySigner(self.link.trust.signatures, sitting=RUN, own=name)
+        self.keys = KeySigner(self.link.trust.signatures, session=RUN, own=name)
 
     async def serve(self, says: Said) -> None:
         async def tell(remote: str, request: Any, stream: Stream) -> None:
@@ -57,7 +57,7 @@ class Liar:
     def seal(self, payload: bytes, number: int, *, name: str = "", by: MemoryTransport | None = None) -> bytes:
         """A payload of a round under a name, its own unless told otherwise, signed by itself or another."""
         signatures = (by or self.link).trust.signatures
-        return sealed(payload, signatures, sitting=RUN, number=number, peer=name or self.name)
+        return sealed(payload, signatures, session=RUN, number=number, peer=name or self.name)
 
     def ask(self, memory: HardState) -> JoinRequest:
         """To be counted in the round that is at hand in this memory."""

@@ -23,7 +23,7 @@ ALPHA, BETA = 0.5, 0.7
 class Names(dict[str, str]):
     """A membership that is known from the start."""
 
-    sitting = "r"
+    session = "r"
 
     @property
     def names(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ from outerloop.swarm.gather.signer import KeySigner
 from outerloop.swarm.validation import id_of
 from tests.support.swarm.memory_keys import key_of, public_of
 
-SITTING = "r/0123456789abcdef"
+SESSION = "r/0123456789abcdef"
 HEAD = hashlib.sha256(b"head").digest()
 
 
@@ -25,29 +25,29 @@ def signatures_of(name: str) -> Signatures:
     return Signatures(key_of(id_of(name)), public_of=public_of)
 
 
-def sign(name: str, statement: Statement, *, sitting: str = SITTING) -> Signed:
+def sign(name: str, statement: Statement, *, session: str = SESSION) -> Signed:
     """As signer.py and signed_payload.py do."""
     if statement[0] != PAYLOAD:
-        return Signed(statement, KeySigner(signatures_of(name), sitting=sitting, own=name).sign(statement))
+        return Signed(statement, KeySigner(signatures_of(name), session=session, own=name).sign(statement))
     context, number, *said = statement
-    return Signed(statement, signatures_of(name).sign(str(context), sitting, number, name, *said))
+    return Signed(statement, signatures_of(name).sign(str(context), session, number, name, *said))
 
 
-def two_accepts(name: str, *, number: int = 3, view: int = 0, sitting: str = SITTING) -> Evidence:
+def two_accepts(name: str, *, number: int = 3, view: int = 0, session: str = SESSION) -> Evidence:
     """What a peer leaves that accepts X and Y in one view."""
-    pair = [sign(name, accept(number, HEAD, view, commit(letter)), sitting=sitting) for letter in "XY"]
-    return Evidence.of(sitting, name, *pair)
+    pair = [sign(name, accept(number, HEAD, view, commit(letter)), session=session) for letter in "XY"]
+    return Evidence.of(session, name, *pair)
 
 
 @dataclass
 class Honest:
-    """A peer that votes by the rules of paxos.py in one sitting. `disk` is saved before anything is said.
+    """A peer that votes by the rules of paxos.py in one session. `disk` is saved before anything is said.
 
     `said` is all that it ever signs: of its present life and of those before a crash.
     """
 
     name: str
-    sitting: str = SITTING
+    session: str = SESSION
     number: int = 0
     promised: int = 0
     accepted: tuple[int, bytes] | None = None
@@ -90,4 +90,4 @@ class Honest:
         self.head = hashlib.sha256(self.head).digest()
 
     def _say(self, statement: Statement) -> None:
-        self.said.append(sign(self.name, statement, sitting=self.sitting))
+        self.said.append(sign(self.name, statement, session=self.session))

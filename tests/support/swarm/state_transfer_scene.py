@@ -27,7 +27,7 @@ FAR = 1000
 def handover_of(node: Node, *, allow: Iterable[str] = ()) -> StateTransfer:
     link = MemoryTransport(node.network, node.id, allow=allow)
     return StateTransfer(
-        link, node.rounds, run=RUN, own=node.name, sitting=lambda: RUN, allowed=lambda peer: True, disk=MemoryDisk()
+        link, node.rounds, run=RUN, own=node.name, session=lambda: RUN, allowed=lambda peer: True, disk=MemoryDisk()
     )
 
 
@@ -70,13 +70,13 @@ async def newcomer(swarm: Swarm, names: Iterable[str], *, allow: Iterable[str] =
 
 def taking(at: StateTransfer, names: Iterable[str]) -> asyncio.Task[tuple[int, bytes]]:
     """`names` may change meanwhile."""
-    work = at.take_over(lambda: list(names), sitting=RUN, at_most=1 << 20, progress=lambda here, size: None)
+    work = at.take_over(lambda: list(names), session=RUN, at_most=1 << 20, progress=lambda here, size: None)
     return asyncio.create_task(work)
 
 
 async def lead_astray(liar: Liar) -> None:
     """Tell a history of its own, which ends after FAR, to whoever asks, and give its weights as the state there."""
-    keys = KeySigner(liar.link.trust.signatures, sitting=RUN, own=liar.name)
+    keys = KeySigner(liar.link.trust.signatures, session=RUN, own=liar.name)
 
     def signed(commit: Commit) -> CommitCertificate:
         return CommitCertificate(
@@ -95,7 +95,7 @@ async def lead_astray(liar: Liar) -> None:
         await stream.ended()
 
     await liar.link.serve(f"outerloop/1/{RUN}/commits", allowed=lambda peer: True, handler=tell)
-    donor = Donor(liar.link, run=RUN, sitting=lambda: RUN, allowed=lambda peer: True)
+    donor = Donor(liar.link, run=RUN, session=lambda: RUN, allowed=lambda peer: True)
     await donor.serve()
     content = b"weights of the liar"
     donor.hold(content, Manifest.of(content, number=FAR + 1, head=chain[1].commit.digest))

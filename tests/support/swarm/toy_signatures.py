@@ -11,13 +11,13 @@ from outerloop.swarm.consensus.leadership import turns
 from outerloop.swarm.consensus.messages import Accepted, ChainLink, CommitCertificate, Pledge
 from outerloop.swarm.consensus.statements import Statement, accept, promise
 
-SITTING = "r"
+SESSION = "r"
 
 
 class ToyNotary:
     """Signs as one peer, and sees when another one's name or something else than was signed is shown."""
 
-    sitting = SITTING
+    session = SESSION
 
     def __init__(self, peer: str) -> None:
         self._peer = peer
@@ -25,7 +25,7 @@ class ToyNotary:
     def sign(self, statement: Statement) -> bytes:
         return toy_signature(self._peer, statement)
 
-    def right(self, peer: str, statement: Statement, signature: bytes) -> bool:
+    def verify(self, peer: str, statement: Statement, signature: bytes) -> bool:
         return signature == toy_signature(peer, statement)
 
 
@@ -53,7 +53,7 @@ def proposal(
     for at in sorted({commit.view, commit.view if view is None else view}):
         pledges = tuple(pledge_of(peer, commit, at, told) for peer in sorted(by)) if at else ()
         links.append(
-            ChainLink(at, pledges, accept_of(turns(SITTING, commit.number, roster)[at % len(roster)], commit, at))
+            ChainLink(at, pledges, accept_of(turns(SESSION, commit.number, roster)[at % len(roster)], commit, at))
         )
         told = at, commit.digest
     return Accepted(commit, tuple(links))

@@ -29,9 +29,9 @@ def test_only_signed_content_verifies() -> None:
     one, other = own(), Signatures(Ed25519PrivateKey.from_private_bytes(b"\1" * 32))
     signature = one.sign(*SAID)
     assert len(signature) == SIGNATURE_BYTES and one.sign(*SAID) == signature
-    assert other.right(signature, *SAID, by=one.peer_id), "anybody can check"
-    assert not one.right(signature, *SAID, by=other.peer_id), "a foreign key"
-    assert not one.right(other.sign(*SAID), *SAID, by=one.peer_id)
+    assert other.verify(signature, *SAID, by=one.peer_id), "anybody can check"
+    assert not one.verify(signature, *SAID, by=other.peer_id), "a foreign key"
+    assert not one.verify(other.sign(*SAID), *SAID, by=one.peer_id)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_only_signed_content_verifies() -> None:
     ],
 )
 def test_shown_as_something_else_it_is_wrong(said: tuple) -> None:
-    assert not own().right(own().sign(*SAID), *said, by=own().peer_id)
+    assert not own().verify(own().sign(*SAID), *said, by=own().peer_id)
 
 
 def test_every_flipped_bit_makes_it_wrong() -> None:
@@ -56,7 +56,7 @@ def test_every_flipped_bit_makes_it_wrong() -> None:
     for bit in range(8 * SIGNATURE_BYTES):
         flipped = bytearray(signature)
         flipped[bit // 8] ^= 1 << bit % 8
-        assert not own().right(bytes(flipped), *SAID, by=own().peer_id)
+        assert not own().verify(bytes(flipped), *SAID, by=own().peer_id)
 
 
 @settings(max_examples=50, deadline=None)
@@ -64,8 +64,8 @@ def test_every_flipped_bit_makes_it_wrong() -> None:
     st.binary() | st.text() | st.none() | st.integers(), st.text() | st.just("1" * 52) | st.just("12D3KooW" + "z" * 44)
 )
 def test_whatever_strangers_send_is_an_answer(signature: object, by: str) -> None:
-    assert not own().right(signature, *SAID, by=by)
-    assert not own().right(own().sign(*SAID), *SAID, by=by)
+    assert not own().verify(signature, *SAID, by=by)
+    assert not own().verify(own().sign(*SAID), *SAID, by=by)
 
 
 def test_a_peer_id_holds_its_key() -> None:
@@ -83,11 +83,11 @@ def test_the_identity_file_is_the_key(tmp_path: Path) -> None:
         Signatures.of(path)
 
 
-def test_a_statement_counts_for_its_name_kind_round_view_content_and_sitting_alone() -> None:
+def test_a_statement_counts_for_its_name_kind_round_view_content_and_session_alone() -> None:
     name, digest = f"000-{own().peer_id}", bytes(32)
-    keys = KeySigner(own(), sitting="run/1", own=name)
+    keys = KeySigner(own(), session="run/1", own=name)
     signature = keys.sign(accept(3, digest, 1, digest))
-    assert keys.right(name, accept(3, digest, 1, digest), signature)
+    assert keys.verify(name, accept(3, digest, 1, digest), signature)
     for other in (
         accept(4, digest, 1, digest),
         accept(3, digest, 2, digest),
@@ -95,13 +95,13 @@ def test_a_statement_counts_for_its_name_kind_round_view_content_and_sitting_alo
         accept(3, b"\1" * 32, 1, digest),
         wish(3, digest, 1),
     ):
-        assert not keys.right(name, other, signature)
-    assert not keys.right(f"001-{own().peer_id}", accept(3, digest, 1, digest), signature), "one key, another name"
-    assert not KeySigner(own(), sitting="run/2", own=name).right(name, accept(3, digest, 1, digest), signature)
-    stranger = KeySigner(Signatures(Ed25519PrivateKey.from_private_bytes(b"\1" * 32)), sitting="run/1", own=name)
-    assert not keys.right(name, accept(3, digest, 1, digest), stranger.sign(accept(3, digest, 1, digest)))
+        assert not keys.verify(name, other, signature)
+    assert not keys.verify(f"001-{own().peer_id}", accept(3, digest, 1, digest), signature), "one key, another name"
+    assert not KeySigner(own(), session="run/2", own=name).verify(name, accept(3, digest, 1, digest), signature)
+    stranger = KeySigner(Signatures(Ed25519PrivateKey.from_private_bytes(b"\1" * 32)), session="run/1", own=name)
+    assert not keys.verify(name, accept(3, digest, 1, digest), stranger.sign(accept(3, digest, 1, digest)))
     kinds = [promise(3, digest, 1, None), promise(3, digest, 1, (0, digest)), wish(3, digest, 1), ask(3, digest)]
     signed = [keys.sign(kind) for kind in kinds]
-    assert [[keys.right(name, kind, one) for kind in kinds] for one in signed] == [
+    assert [[keys.verify(name, kind, one) for kind in kinds] for one in signed] == [
         [kind == other for kind in kinds] for other in kinds
     ]

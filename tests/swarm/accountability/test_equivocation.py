@@ -61,7 +61,7 @@ def test_with_quorum_all_the_run_goes_on_without_who_was_expelled() -> None:
         swarm, _ = await swarm_with_liar(lambda liar, swarm: lambda number: None, quorum="all")
         await asyncio.sleep(100)
         assert [swarm[letter].done for letter in HONEST] == [0, 0, 0], "all are waited for"
-        await swarm["a"].rounds._accusations.accuse(two_accepts("003-d", sitting=RUN))
+        await swarm["a"].rounds._accusations.accuse(two_accepts("003-d", session=RUN))
         await swarm.until(HONEST, 4, limit_s=100)
         assert swarm["a"].who(3) == HONEST
 
@@ -131,7 +131,7 @@ def test_the_expelled_stay_out_after_a_restart_and_who_was_away_hears_of_it() ->
         swarm, _ = await swarm_with_liar(lambda liar, swarm: lambda number: None)
         await swarm.until(HONEST, 5)
         await swarm["c"].kill()
-        await swarm["a"].rounds._accusations.accuse(two_accepts("003-d", sitting=RUN))
+        await swarm["a"].rounds._accusations.accuse(two_accepts("003-d", session=RUN))
         await asyncio.sleep(5)
         await swarm["a"].kill()
         await swarm["a"].restart()

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outerloop.swarm.accountability.equivocation import VIEWS_KEPT, EquivocationWatch
-from outerloop.swarm.accountability.evidence import MAX_BYTES, MAX_SITTING, PAYLOAD, Evidence, Signed, guilty
+from outerloop.swarm.accountability.evidence import MAX_BYTES, MAX_SESSION, PAYLOAD, Evidence, Signed, guilty
 from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT
 from outerloop.swarm.consensus.statements import Statement, accept, ask, promise, wish
 from outerloop.swarm.transfer.signed_payload import sealed
 from outerloop.swarm.validation import MAX_NUMBER, MAX_VIEW, MalformedMessage
-from tests.support.swarm.signed_statements import HEAD, SITTING, Honest, commit, sign, signatures_of, two_accepts
+from tests.support.swarm.signed_statements import HEAD, SESSION, Honest, commit, sign, signatures_of, two_accepts
 
 X, Y = commit("X"), commit("Y")
 NAME = "000-a"
@@ -26,7 +26,7 @@ ANYBODY = signatures_of("z")
 
 
 def evidence_of(one: Statement, other: Statement, *, name: str = NAME) -> Evidence:
-    return Evidence.of(SITTING, name, sign(name, one), sign(name, other))
+    return Evidence.of(SESSION, name, sign(name, one), sign(name, other))
 
 
 LIES = [
@@ -74,11 +74,11 @@ def test_the_seal_of_a_payload_is_the_statement_that_counts() -> None:
     """That is: the fields and their order are those of signed_payload.py, without which two payloads would prove
     nothing.
     """
-    contents = [sealed(blob, signatures_of(NAME), sitting=SITTING, number=3, peer=NAME) for blob in (b"one", b"two")]
+    contents = [sealed(blob, signatures_of(NAME), session=SESSION, number=3, peer=NAME) for blob in (b"one", b"two")]
     pair = [
         Signed((PAYLOAD, 3, commit(text)), content[:64]) for text, content in zip(("one", "two"), contents, strict=True)
     ]
-    assert guilty(Evidence.of(SITTING, NAME, *pair), ANYBODY) == NAME
+    assert guilty(Evidence.of(SESSION, NAME, *pair), ANYBODY) == NAME
 
 
 # nobody is framed
@@ -87,11 +87,11 @@ def test_the_seal_of_a_payload_is_the_statement_that_counts() -> None:
 @pytest.mark.parametrize(("one", "other", "why"), LIES)
 def test_a_signature_of_another_kind_proves_nothing(one: Statement, other: Statement, why: str) -> None:
     evidence = evidence_of(one, other)
-    elsewhere = sign(NAME, evidence.second.statement, sitting="r/another")
+    elsewhere = sign(NAME, evidence.second.statement, session="r/another")
     by_another = sign("001-b", evidence.second.statement)
     as_another = sign("001-a", evidence.second.statement)
     for wrong in (
-        replace(evidence, sitting="r/another"),
+        replace(evidence, session="r/another"),
         replace(evidence, peer="001-b"),
         replace(evidence, peer="001-a"),
         replace(evidence, second=elsewhere),
@@ -116,8 +116,8 @@ EVENTS = st.lists(
 )
 
 
-def lived(name: str, sitting: str, events: list[tuple[Any, ...]]) -> Honest:
-    peer = Honest(name, sitting)
+def lived(name: str, session: str, events: list[tuple[Any, ...]]) -> Honest:
+    peer = Honest(name, session)
     for what, *of in events:
         getattr(peer, what)(*of)
     return peer
@@ -128,8 +128,8 @@ def lived(name: str, sitting: str, events: list[tuple[Any, ...]]) -> Honest:
 def test_an_honest_peer_never_contradicts_itself_across_crashes(
     events: list[tuple[Any, ...]],
 ) -> None:
-    peer, watch = lived(NAME, SITTING, events), EquivocationWatch(SITTING)
-    assert not any(Evidence.of(SITTING, NAME, *pair).why for pair in combinations(peer.said, 2))
+    peer, watch = lived(NAME, SESSION, events), EquivocationWatch(SESSION)
+    assert not any(Evidence.of(SESSION, NAME, *pair).why for pair in combinations(peer.said, 2))
     assert not any(watch.saw(NAME, one.statement, one.signature) for one in peer.said)
 
 
@@ -145,16 +145,16 @@ def contrary(statement: Statement) -> Statement:
 @settings(max_examples=100, deadline=None)
 @given(st.data(), EVENTS, EVENTS)
 def test_nobody_can_frame_an_honest_peer(data: st.DataObject, events: list[Any], others: list[Any]) -> None:
-    """An attacker has all that the peer signed in two sittings, and its own key; it writes and mixes what it likes."""
-    honest = [*lived(NAME, SITTING, events).said, *lived(NAME, "r/another", others).said]
+    """An attacker has all that the peer signed in two sessions, and its own key; it writes and mixes what it likes."""
+    honest = [*lived(NAME, SESSION, events).said, *lived(NAME, "r/another", others).said]
     truth = data.draw(st.sampled_from(honest or [sign(NAME, accept(0, HEAD, 0, X))]))
     forged = contrary(truth.statement)
-    own = [sign("001-b", forged), sign("001-b", forged, sitting="r/another"), truth]
+    own = [sign("001-b", forged), sign("001-b", forged, session="r/another"), truth]
     signature = bytearray(data.draw(st.sampled_from(honest + own)).signature)
     for bit in data.draw(st.lists(st.integers(0, 511), max_size=2)):
         signature[bit // 8] ^= 1 << bit % 8
-    for sitting, name in product([SITTING, "r/another"], [NAME, "001-a"]):
-        evidence = Evidence.of(sitting, name, truth, Signed(forged, bytes(signature)))
+    for session, name in product([SESSION, "r/another"], [NAME, "001-a"]):
+        evidence = Evidence.of(session, name, truth, Signed(forged, bytes(signature)))
         assert evidence.why and not guilty(evidence, ANYBODY)
 
 
@@ -165,7 +165,7 @@ def test_nobody_can_frame_an_honest_peer(data: st.DataObject, events: list[Any],
     ("path", "value"),
     [
         (("sitting",), ""),
-        (("sitting",), "s" * (MAX_SITTING + 1)),
+        (("sitting",), "s" * (MAX_SESSION + 1)),
         (("sitting",), "two\nlines"),
         (("peer",), "p" * 129),
         (("peer",), "two\nlines"),
@@ -216,7 +216,7 @@ ANYTHING = st.recursive(
 @settings(max_examples=100, deadline=None)
 @given(ANYTHING, st.sampled_from(["sitting", "peer", "first", "second", "more"]))
 def test_whatever_comes_is_refused_in_one_way_or_proves_nothing(value: Any, key: str) -> None:
-    """Another sitting or peer may be well formed; then the signatures are not of it."""
+    """Another session or peer may be well formed; then the signatures are not of it."""
     for wrong in (
         value,
         {**two_accepts(NAME).to_map(), key: value},
@@ -237,7 +237,7 @@ def test_two_statements_have_one_form() -> None:
 
 def test_the_largest_evidence_fits() -> None:
     one, other = (Signed((PAYLOAD, MAX_NUMBER, digest, MAX_NUMBER, X), bytes(64)) for digest in (X, Y))
-    largest = Evidence.of("\U0001f310" * MAX_SITTING, "p" * 128, one, other)
+    largest = Evidence.of("\U0001f310" * MAX_SESSION, "p" * 128, one, other)
     assert Evidence.from_map(largest.to_map()) == largest
     assert MAX_BYTES / 2 < len(msgpack.packb(largest.to_map())) <= MAX_BYTES
 
@@ -247,7 +247,7 @@ def test_the_largest_evidence_fits() -> None:
 
 def test_a_contradiction_is_seen_in_either_order_and_among_others_statements() -> None:
     for one, other, why in [*LIES, *((other, one, why) for one, other, why in LIES)]:
-        watch = EquivocationWatch(SITTING)
+        watch = EquivocationWatch(SESSION)
         for statement in (wish(3, HEAD, 1), ask(3, HEAD), accept(4, HEAD, 1, Y), one):
             assert watch.saw(NAME, *_of(NAME, statement)) is None
         assert watch.saw("001-b", *_of("001-b", other)) is None, "another peer"
@@ -260,7 +260,7 @@ def _of(name: str, statement: Statement) -> tuple[Statement, bytes]:
 
 
 def test_only_rounds_close_to_the_one_at_hand_are_remembered() -> None:
-    watch = EquivocationWatch(SITTING)
+    watch = EquivocationWatch(SESSION)
     watch.begin(100)
     for number in (0, 100 - ROUNDS_KEPT - 1, 100 + ROUNDS_KEPT + 1, MAX_NUMBER):
         watch.saw(NAME, accept(number, HEAD, 0, X), bytes(64))
@@ -274,7 +274,7 @@ def test_only_rounds_close_to_the_one_at_hand_are_remembered() -> None:
 
 
 def test_views_without_end_are_not_remembered() -> None:
-    watch = EquivocationWatch(SITTING)
+    watch = EquivocationWatch(SESSION)
     for view in range(10 * VIEWS_KEPT):
         watch.saw(NAME, accept(0, HEAD, view, X), bytes(64))
         watch.saw(NAME, promise(0, HEAD, view + 1, (view, X)), bytes(64))

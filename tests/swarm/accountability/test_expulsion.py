@@ -30,7 +30,7 @@ from outerloop.types import UserError
 from tests.support.swarm.gather_scene import MemoryDisk
 from tests.support.swarm.memory_keys import trust_of
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
-from tests.support.swarm.signed_statements import SITTING, two_accepts
+from tests.support.swarm.signed_statements import SESSION, two_accepts
 from tests.support.swarm.virtual_clock import run
 
 RUN = "r"
@@ -44,7 +44,7 @@ def expelled_of(
     disk: MemoryDisk, trust: AccessControl | None = None, *, number: int = 20, roster: Iterable[str] = ROSTER
 ) -> ExpelledPeers:
     """Of a peer that is at this round, which this roster decides."""
-    memory = HardState.first(run=SITTING, peer="000-a", roster=roster, number=number)
+    memory = HardState.first(run=SESSION, peer="000-a", roster=roster, number=number)
     return ExpelledPeers(disk, trust or trust_of("a"), memory=lambda: memory)
 
 
@@ -71,7 +71,7 @@ def test_evidence_that_proves_nothing_expels_nobody() -> None:
     async def scene() -> None:
         trust, true = trust_of("a"), two_accepts(LIAR)
         expelled = expelled_of(MemoryDisk(), trust)
-        for wrong in (replace(true, peer="001-b"), replace(true, sitting="r/x"), replace(true, second=true.first)):
+        for wrong in (replace(true, peer="001-b"), replace(true, session="r/x"), replace(true, second=true.first)):
             assert not await expelled.convict(wrong)
         assert not expelled.register.expelled and "b" in trust.allow
 
@@ -88,7 +88,7 @@ def test_lifted_evidence_does_not_convict_again_but_new_evidence_does() -> None:
         assert "d" in trust.allow and not expelled.evidence
         for number in (2, 10, 10 + ROUNDS_KEPT):
             assert not await expelled.convict(two_accepts(LIAR, number=number))
-        assert expelled.wants(two_accepts(LIAR, sitting="r/another"))
+        assert expelled.wants(two_accepts(LIAR, session="r/another"))
         assert await expelled.convict(two_accepts(LIAR, number=11 + ROUNDS_KEPT))
 
     run(scene())
@@ -118,7 +118,7 @@ def register_of(count: int) -> ExpulsionRegister:
     """So many keys that cost nothing, and have accused themselves."""
     names = [f"000-{number}" for number in range(count)]
     return ExpulsionRegister(
-        {id_of(name): Expulsion(name, SITTING, 3, "lied", 1.0, two_accepts(name)) for name in names}
+        {id_of(name): Expulsion(name, SESSION, 3, "lied", 1.0, two_accepts(name)) for name in names}
     )
 
 
@@ -256,11 +256,11 @@ def test_a_false_accuser_is_noted_and_checked_once() -> None:
     async def scene() -> None:
         made = await members("abcd")
         checks, signatures = [], made["a"].link.trust.signatures
-        right = signatures.right
-        signatures.right = lambda *of, **by: (checks.append(of), right(*of, **by))[1]  # type: ignore[method-assign]
+        right = signatures.verify
+        signatures.verify = lambda *of, **by: (checks.append(of), right(*of, **by))[1]  # type: ignore[method-assign]
         framed = replace(two_accepts(LIAR), peer="001-b")
         for number in range(50):
-            await made["d"].tell("a", replace(framed, sitting=f"r/{number}").to_map())
+            await made["d"].tell("a", replace(framed, session=f"r/{number}").to_map())
             await asyncio.sleep(1)
         assert made["a"].has_expelled == set() and 1 <= len(checks) <= 2
         assert made["a"].link.trust.refusals.of_kind["ballots"] == 1

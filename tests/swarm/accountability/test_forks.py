@@ -24,17 +24,17 @@ from outerloop.swarm.gather.signer import KeySigner
 from outerloop.swarm.membership.mailbox import Mailbox
 from tests.support.swarm.fork_scene import Equivocator, decided_by, two_commits, until_it_leads
 from tests.support.swarm.gather_scene import RUN, Swarm
-from tests.support.swarm.signed_statements import SITTING, sign, signatures_of
+from tests.support.swarm.signed_statements import SESSION, sign, signatures_of
 from tests.support.swarm.virtual_clock import run
 
 ROSTER = ("000-a", "001-b", "002-c", "003-d", "004-e")
-GENESIS = genesis(SITTING, ROSTER)
+GENESIS = genesis(SESSION, ROSTER)
 ANYBODY = signatures_of("z")
 
 
 def commit(letter: str, *, after: Commit = GENESIS, view: int = 0) -> Commit:
     payload = Participant.of("000-a", letter.encode())
-    demoted = next_demoted(SITTING, after, view, ROSTER)
+    demoted = next_demoted(SESSION, after, view, ROSTER)
     return Commit(after.number + 1, after.digest, view, (payload,), ROSTER, (), demoted)
 
 
@@ -58,16 +58,16 @@ def _links(of: Commit, view: int, promised: dict[str, tuple[int, bytes] | None])
 
 def _led(of: Commit, view: int) -> bytes:
     """The accept of the leader."""
-    first = turns(SITTING, of.number, ROSTER)[view % len(ROSTER)]
+    first = turns(SESSION, of.number, ROSTER)[view % len(ROSTER)]
     return sign(first, accept(of.number, of.parent, view, of.digest)).signature
 
 
 def liars(one: CommitCertificate, other: CommitCertificate) -> set[str]:
     """Whom somebody finds who looks at both, its witness and all."""
-    signatures, watch, found = signatures_of("z"), EquivocationWatch(SITTING), []
+    signatures, watch, found = signatures_of("z"), EquivocationWatch(SESSION), []
     signatures.witness = lambda *said: found.append(watch.heard(*said))
     for decided in (one, other):
-        doubt(GENESIS, decided, KeySigner(signatures, sitting=SITTING, own="z"))
+        doubt(GENESIS, decided, KeySigner(signatures, session=SESSION, own="z"))
     evidence = [one for one in found if one]
     assert all(guilty(one, ANYBODY) == one.peer for one in evidence)
     return {one.peer for one in evidence}

@@ -82,7 +82,7 @@ SAID: dict[str, tuple[str, str, tuple[Any, ...], bool]] = {
     "a promise of a later round": ("promise", RUN, ("b", 9, b"h", 1, -1, b""), True),
     "after another head": ("accept", RUN, ("b", 0, b"h", 5, b"x"), False),
     "another peer's": ("accept", RUN, ("a", 5, HEAD, 2, b"x"), False),
-    "another sitting's": ("accept", "s", ("b", 5, HEAD, 2, b"x"), False),
+    "another session's": ("accept", "s", ("b", 5, HEAD, 2, b"x"), False),
     "no vote": ("view", RUN, ("b", 5, HEAD, 9), False),
     "a payload": ("payload", RUN, (5, "b", b"x"), False),
 }
@@ -90,13 +90,13 @@ SAID: dict[str, tuple[str, str, tuple[Any, ...], bool]] = {
 
 @pytest.mark.parametrize("said", SAID.values(), ids=SAID)
 def test_votes_that_memory_does_not_hold_are_found(said: tuple[str, str, tuple[Any, ...], bool]) -> None:
-    context, sitting, fields, is_forgotten = said
-    assert bool(forgotten(memory(), context, sitting, fields)) == is_forgotten
+    context, session, fields, is_forgotten = said
+    assert bool(forgotten(memory(), context, session, fields)) == is_forgotten
 
 
 def test_votes_on_a_chain_that_was_left_are_forgotten_on_purpose() -> None:
     """After a restart as well: what was left is part of the memory on disk."""
     left = replace(memory(), left=frozenset({(1, b"h" * 32)}))
     restarted = HardState.from_bytes(left.to_bytes(), run=RUN, peer="b")
-    for context, sitting, fields, _ in SAID.values():
-        assert forgotten(restarted, context, sitting, fields) == ""
+    for context, session, fields, _ in SAID.values():
+        assert forgotten(restarted, context, session, fields) == ""

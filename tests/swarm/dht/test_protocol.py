@@ -262,9 +262,9 @@ def count_checks(node: Any) -> list[str]:
         sign = signatures.sign
         peer_id = signatures.peer_id
 
-        def right(self, *args: Any, by: str) -> bool:
+        def verify(self, *args: Any, by: str) -> bool:
             checked.append(by)
-            return signatures.right(*args, by=by)
+            return signatures.verify(*args, by=by)
 
     object.__setattr__(node.records.trust, "signatures", Counted())
     return checked

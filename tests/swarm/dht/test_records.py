@@ -131,7 +131,7 @@ def test_one_forged_record_ends_an_answer_and_other_wrong_ones_hide_nothing(monk
     forged = [replace(right[0], value=bytes(50) + bytes([n]) * 64) for n in range(100)]
     checked: list[Any] = []
     own = trust(3)
-    node, check = SignedRecords(own), own.signatures.right
+    node, check = SignedRecords(own), own.signatures.verify
     monkeypatch.setattr(own.signatures, "right", lambda *of, **by: bool(checked.append(of)) or check(*of, **by))
     for _ in range(2):
         assert list(node.right_of([right[0], *wrong, right[1], *forged, record({}, of=B)], by="liar")) == list(right)

@@ -15,7 +15,7 @@ from outerloop.swarm.gather.catch_up import CatchUpTask
 from outerloop.swarm.gather.log_rpc import LogRpc
 from outerloop.swarm.timeouts import ASK_S, HEDGE_S, HISTORY_S, RETRY_S
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
-from tests.support.swarm.toy_signatures import SITTING, ToyNotary, decided_by
+from tests.support.swarm.toy_signatures import SESSION, ToyNotary, decided_by
 from tests.support.swarm.virtual_clock import now_s, run
 
 OWN = "000-a"
@@ -37,9 +37,9 @@ class Scene(LogRpc):
 
     def __init__(self, letters: str = "abcde") -> None:
         link = MemoryTransport(MemoryNetwork(), "a")
-        super().__init__(link, run=SITTING, allowed=bool, since=lambda after: ())
+        super().__init__(link, run=SESSION, allowed=bool, since=lambda after: ())
         self.roster = [f"{index:03d}-{letter}" for index, letter in enumerate(letters)]
-        self.memory = HardState.first(run=SITTING, peer=OWN, roster=self.roster)
+        self.memory = HardState.first(run=SESSION, peer=OWN, roster=self.roster)
         self.chain = chain(self.memory.head, self.roster, 40)
         self.memory = self.memory.learned(self.chain[0])
         self.others = {name: Other() for name in self.roster[1:]}
@@ -179,7 +179,7 @@ def test_a_chain_that_has_parted_is_compared_though_it_is_longer() -> None:
     """Its next commit does not follow the head here: that may be a lie, or the fork that one made."""
 
     async def work(it: Scene) -> None:
-        other = chain(genesis(SITTING, it.roster), it.roster, 4, view=1)
+        other = chain(genesis(SESSION, it.roster), it.roster, 4, view=1)
         it.chain[: len(other)] = other
         it.others["003-d"].upto = 3
         for _ in range(20):

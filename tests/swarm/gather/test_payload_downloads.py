@@ -38,7 +38,7 @@ class Peer:
             cast(Bulk, self.bulk),
             RoundStore(Folder(folder)),
             trust_of("honest"),
-            sitting=lambda: "r",
+            session=lambda: "r",
             max_bytes=1000,
             held=lambda number, one: None,
         )

@@ -28,7 +28,7 @@ class Offered:
 
     def sign(self, payload: bytes, *, number: int = 1, name: str = NAME) -> Participant:
         signatures = trust_of("liar").signatures
-        content = sealed(payload, signatures, sitting="r", number=number, peer=name)
+        content = sealed(payload, signatures, session="r", number=number, peer=name)
         one = Participant.of(name, content)
         self.held[one.digest] = content
         return one
@@ -49,7 +49,7 @@ class Peer:
             cast(Bulk, self.offered),
             self.store,
             self.trust,
-            sitting=lambda: "r",
+            session=lambda: "r",
             max_bytes=1000,
             held=lambda number, one: self.held.append(one),
         )

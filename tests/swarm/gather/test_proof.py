@@ -24,7 +24,7 @@ from tests.support.swarm.gather_liar import Liar, swarm_with_liar
 from tests.support.swarm.gather_scene import RUN, Swarm
 from tests.support.swarm.memory_network import MemoryTransport
 from tests.support.swarm.state_transfer_scene import FAR, donate, handover_of, lead_astray, newcomer, taking
-from tests.support.swarm.toy_signatures import SITTING, ToyNotary, accept_of, decided_by
+from tests.support.swarm.toy_signatures import SESSION, ToyNotary, accept_of, decided_by
 from tests.support.swarm.virtual_clock import run
 
 NOTARY = ToyNotary("newcomer")
@@ -226,9 +226,9 @@ class Counting(ToyNotary):
 
     looked_at = 0
 
-    def right(self, *said: Any) -> bool:
+    def verify(self, *said: Any) -> bool:
         self.looked_at += 1
-        return super().right(*said)
+        return super().verify(*said)
 
 
 def test_signatures_that_a_liar_makes_up_cost_one_check_a_voter() -> None:
@@ -249,7 +249,7 @@ def test_where_most_say_that_they_are_past_it_no_signature_is_looked_at() -> Non
 
 def test_one_of_many_forged_join_requests_is_checked() -> None:
     learners = sorted(f"{index:03d}-x{index}" for index in range(MAX_PEERS - 1))
-    memory = HardState.first(run=SITTING, peer="000-a", roster=["000-a"])
+    memory = HardState.first(run=SESSION, peer="000-a", roster=["000-a"])
     participants = tuple(Participant.of(peer, b"p") for peer in sorted(["000-a", *learners]))
     asks = tuple((peer, bytes(64)) for peer in learners)
     commit, notary = Commit(0, memory.head.digest, 0, participants, ("000-a",), asks), Counting("000-a")

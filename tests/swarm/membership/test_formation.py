@@ -13,7 +13,7 @@ import pytest
 
 from outerloop.swarm.membership.formation import Formation
 from outerloop.swarm.membership.late_joiners import GONE_LOOKS, LateJoiners
-from outerloop.swarm.membership.member_list import Members, objection, receive_pages, sitting_of
+from outerloop.swarm.membership.member_list import Members, objection, receive_pages, session_of
 from outerloop.swarm.membership.mismatched_peers import MismatchedPeers
 from outerloop.swarm.membership.roster import Record, Roster
 from outerloop.swarm.membership.run_settings import RunSettings
@@ -46,7 +46,7 @@ class Machines:
         mismatched = MismatchedPeers(link, run="r", own=own, settings=RunSettings(), joined=[], tell=lambda text: None)
         roster = cast(Roster, View(self, letter))
         made = Formation(
-            link, roster, run="r", peers=peers, own=own, mismatched=mismatched, remembers=lambda sitting: False
+            link, roster, run="r", peers=peers, own=own, mismatched=mismatched, remembers=lambda session: False
         )
         await made.serve()
         return made
@@ -101,7 +101,7 @@ def test_a_thousand_members_and_more_latecomers_can_be_read() -> None:
             a._welcome(name.partition("-")[2], name)
         newcomer = await machines.start("000-n", joined=9.0, peers=2)
         await newcomer.form(timeout_s=30)
-        assert newcomer.came_late and newcomer.sitting == sitting_of("r", members)
+        assert newcomer.came_late and newcomer.session == session_of("r", members)
         late = set(newcomer.known) - set(newcomer.names)
         assert len(late) == len(a.known) - len(a.names) == MAX_PEERS
         assert machines.links["a"].trust.refusals.of_kind["outsiders"] >= 1200 - MAX_PEERS
@@ -228,12 +228,12 @@ def test_a_list_of_members_of_the_run_is_taken() -> None:
     )
 
 
-def test_the_sitting_is_named_by_all_of_the_hash() -> None:
+def test_the_session_is_named_by_all_of_the_hash() -> None:
     packed = b"\x92\xa1r\x92\x92\xa5000-a\xcb\x3f\xf0" + bytes(6) + b"\x92\xa5001-b\xcb\x40" + bytes(7)
     assert packed == msgpack.packb(["r", TRUE])
-    assert sitting_of("r", TRUE) == f"r/{hashlib.sha256(packed).hexdigest()}"
-    assert sitting_of("r", [["000-a", -0.0]]) == sitting_of("r", [["000-a", 0.0]])
-    assert sitting_of("s", TRUE).partition("/")[2] != sitting_of("r", TRUE).partition("/")[2]
+    assert session_of("r", TRUE) == f"r/{hashlib.sha256(packed).hexdigest()}"
+    assert session_of("r", [["000-a", -0.0]]) == session_of("r", [["000-a", 0.0]])
+    assert session_of("s", TRUE).partition("/")[2] != session_of("r", TRUE).partition("/")[2]
 
 
 # who is in
@@ -264,7 +264,7 @@ def test_one_machine_too_many_does_not_part_a_member_from_those_who_have_formed(
         s = await machines.start("002-s", joined=0.5, peers=2)
         await asyncio.gather(b.form(timeout_s=30), s.form(timeout_s=30))
         assert list(a.names) == list(b.names) == list(s.names) == ["a", "b"]
-        assert a.sitting == b.sitting == s.sitting
+        assert a.session == b.session == s.session
         assert (b.came_late, s.came_late) == (False, True)
 
     run(scene())
@@ -285,7 +285,7 @@ def test_a_member_that_dies_while_others_form_keeps_nobody_out(seen: str) -> Non
         if seen == "its record is gone":
             del machines.records["b"]
         await c.form(timeout_s=30)
-        assert c.sitting == a.sitting == b.sitting and not c.came_late and list(c.names) == ["a", "b", "c"]
+        assert c.session == a.session == b.session and not c.came_late and list(c.names) == ["a", "b", "c"]
 
     run(scene())
 
@@ -324,7 +324,7 @@ def test_one_of_four_that_lies_stops_no_start(lie: Any, allow: str) -> None:
 
         await MemoryTransport(machines.network, "d").serve("outerloop/1/r/members", allowed=bool, handler=answer)
         await asyncio.gather(*(one.form(timeout_s=60) for one in trio))
-        assert len({one.sitting for one in trio}) == 1 and not any(one.came_late for one in trio)
+        assert len({one.session for one in trio}) == 1 and not any(one.came_late for one in trio)
         assert list(trio[0].names) == ["a", "b", "c", "d"] and FORM_GRACE_S < now_s() < 3 * FORM_GRACE_S
 
     run(scene())
@@ -343,7 +343,7 @@ def test_one_liar_that_is_there_first_does_not_take_the_others_of_its_list_in() 
             forming.append(asyncio.create_task(trio[-1].form(timeout_s=60)))
             await asyncio.sleep(3)
         await asyncio.gather(*forming)
-        assert len({one.sitting for one in trio}) == 1 and not any(one.came_late for one in trio)
+        assert len({one.session for one in trio}) == 1 and not any(one.came_late for one in trio)
         assert list(trio[0].names) == ["a", "b", "c", "d"]
 
     run(scene())

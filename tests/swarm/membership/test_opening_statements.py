@@ -17,7 +17,7 @@ from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
 from tests.support.swarm.virtual_clock import now_s, run
 
 NAMES = ["000-a", "001-b", "002-c", "003-d"]
-SITTING = "r/1"
+SESSION = "r/1"
 OLD, BOTH = told({50: "x"}), told({50: "x", 100: "y"})
 Show = Callable[[str, int], Any]
 
@@ -46,7 +46,7 @@ async def stated(statements: dict[str, bytes], *, lie: Show | None = None) -> di
         await MemoryTransport(network, "d").serve("outerloop/1/r/opening/meeting", allowed=bool, handler=answer)
     counted = await asyncio.gather(
         *(
-            one.state(statements[name], sitting=SITTING, members=NAMES, patience_s=MEET_S)
+            one.state(statements[name], session=SESSION, members=NAMES, patience_s=MEET_S)
             for name, one in honest.items()
         )
     )
@@ -55,10 +55,10 @@ async def stated(statements: dict[str, bytes], *, lie: Show | None = None) -> di
     return dict(zip(honest, counted, strict=True))
 
 
-def signed(statement: bytes, *, sitting: str = SITTING, name: str = NAMES[3]) -> tuple[bytes, bytes]:
+def signed(statement: bytes, *, session: str = SESSION, name: str = NAMES[3]) -> tuple[bytes, bytes]:
     """A statement of d."""
     link = MemoryTransport(MemoryNetwork(), "d")
-    return statement, link.trust.signatures.sign(OPENING, sitting, name, statement)
+    return statement, link.trust.signatures.sign(OPENING, session, name, statement)
 
 
 def test_all_count_what_each_has_stated() -> None:
@@ -73,7 +73,7 @@ def test_all_count_what_each_has_stated() -> None:
 def test_a_lone_peer_counts_itself_and_absent_peers_do_not_count() -> None:
     async def scene() -> None:
         alone = opening(MemoryNetwork(), NAMES[0])
-        assert await alone.state(b"x", sitting=SITTING, members=NAMES[:1], patience_s=1) == {NAMES[0]: b"x"}
+        assert await alone.state(b"x", session=SESSION, members=NAMES[:1], patience_s=1) == {NAMES[0]: b"x"}
         assert (
             list((await stated({name: OLD for name in NAMES[:3]})).values()) == [{name: OLD for name in NAMES[:3]}] * 3
         )
@@ -87,7 +87,7 @@ def test_one_that_comes_later_counts_what_the_others_have_counted() -> None:
         made = {name: opening(network, name) for name in NAMES}
         for one in made.values():
             await one.serve()
-        state = {"sitting": SITTING, "members": NAMES, "patience_s": 5.0}
+        state = {"session": SESSION, "members": NAMES, "patience_s": 5.0}
         first = await asyncio.gather(*(made[name].state(OLD, **state) for name in NAMES[:3]))
         late = await made[NAMES[3]].state(BOTH, **state)
         assert first[0] == first[1] == first[2] == late and NAMES[3] not in late
@@ -123,8 +123,8 @@ def shows_too_much(remote: str, number: int) -> bytes:
     return msgpack.packb(said if number == 0 else {NAMES[3]: said})
 
 
-def of_another_sitting(remote: str, number: int) -> bytes:
-    said = signed(OLD, sitting="r/2")
+def of_another_session(remote: str, number: int) -> bytes:
+    said = signed(OLD, session="r/2")
     return msgpack.packb(said if number == 0 else {NAMES[3]: said})
 
 
@@ -132,7 +132,7 @@ def never_comes(remote: str, number: int) -> None:
     return None
 
 
-LIES = [shows_two, shows_one_to_a_alone, shows_late, shows_what_others_did_not_say, shows_too_much, of_another_sitting,
+LIES = [shows_two, shows_one_to_a_alone, shows_late, shows_what_others_did_not_say, shows_too_much, of_another_session,
         never_comes]  # fmt: skip
 
 
@@ -168,7 +168,7 @@ def test_two_that_hold_nothing_in_common_are_both_told_what_each_holds_and_leave
             await one.serve()
             with pytest.raises(UserError) as error:
                 await one.common_checkpoint(
-                    held[name], sitting=SITTING, members=NAMES[:2], patience_s=MEET_S, tell=ends.append
+                    held[name], session=SESSION, members=NAMES[:2], patience_s=MEET_S, tell=ends.append
                 )
             ends.append(str(error.value))
             network.kill(name[4:])

@@ -19,7 +19,7 @@ from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
 from tests.support.swarm.virtual_clock import now_s, run
 
 HEAD = b"h" * 32
-SITTING = "r/1"
+SESSION = "r/1"
 SIZES = [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES + 5]
 MOST = 1 << 26
 
@@ -31,7 +31,7 @@ def state(size, seed=0):
 async def donors(network, names):
     made = {
         name: Donor(
-            MemoryTransport(network, name), run="r", sitting=lambda: SITTING, allowed=lambda peer: peer != "stranger"
+            MemoryTransport(network, name), run="r", session=lambda: SESSION, allowed=lambda peer: peer != "stranger"
         )
         for name in names
     }
@@ -49,7 +49,7 @@ class Joiner(Download):
 
 def joiner(network, disk=None, *, name="j"):
     disk = MemoryDisk() if disk is None else disk
-    return Joiner(MemoryTransport(network, name), run="r", sitting=lambda: SITTING, disk=disk)
+    return Joiner(MemoryTransport(network, name), run="r", session=lambda: SESSION, disk=disk)
 
 
 async def land(donor, number, content, *, after_s=0.0):
@@ -329,13 +329,13 @@ def test_a_liar_that_makes_each_donor_copy_at_another_commit_cannot_keep_a_newco
     run(scene())
 
 
-def test_a_manifest_is_signed_for_the_sitting():
+def test_a_manifest_is_signed_for_the_session():
     async def scene():
         network = MemoryNetwork()
         made = await donors(network, "a")
         made["a"].hold(b"state", Manifest.of(b"state", number=3, head=HEAD))
         link = MemoryTransport(network, "j")
-        at = Download(link, run="r", sitting=lambda: "r/2", disk=MemoryDisk())
+        at = Download(link, run="r", session=lambda: "r/2", disk=MemoryDisk())
         with pytest.raises(ContentUnavailable):
             await at.get(3, ["a"], ignore, at_most=MOST)
         assert link.trust.refusals.of_kind["manifests"] == 1

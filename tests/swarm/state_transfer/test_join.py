@@ -21,7 +21,7 @@ from outerloop.swarm.gather.log_rpc import LogRpc
 from outerloop.swarm.gather.proof import newest, objections
 from outerloop.swarm.gather.signer import KeySigner
 from outerloop.swarm.membership.formation import Formation
-from outerloop.swarm.membership.member_list import Members, sitting_of
+from outerloop.swarm.membership.member_list import Members, session_of
 from outerloop.swarm.membership.mismatched_peers import MismatchedPeers
 from outerloop.swarm.membership.roster import Record, Roster
 from outerloop.swarm.membership.run_settings import RunSettings
@@ -130,7 +130,7 @@ def test_no_minority_leads_off_the_history(honest: int, seed: int) -> None:
 
 async def lie_about_commits(liar: Liar, *, after_head: bool) -> None:
     """Far ahead in a history of its own; or, `after_head`, the next commit, which nobody else has accepted."""
-    keys = KeySigner(liar.link.trust.signatures, sitting=RUN, own=liar.name)
+    keys = KeySigner(liar.link.trust.signatures, session=RUN, own=liar.name)
 
     def signed(commit: Commit) -> CommitCertificate:
         return CommitCertificate(
@@ -294,10 +294,10 @@ def test_a_peer_outside_the_allow_list_is_not_asked() -> None:
         await node.appear()
         own = MemoryTransport(network, "e", allow=["a", "e"])
         at = StateTransfer(
-            own, node.rounds, run=RUN, own="004-e", sitting=lambda: RUN, allowed=lambda peer: True, disk=MemoryDisk()
+            own, node.rounds, run=RUN, own="004-e", session=lambda: RUN, allowed=lambda peer: True, disk=MemoryDisk()
         )
         work = asyncio.create_task(
-            at.take_over(lambda: ["000-a", "001-b"], sitting=RUN, at_most=1, progress=lambda here, size: None)
+            at.take_over(lambda: ["000-a", "001-b"], session=RUN, at_most=1, progress=lambda here, size: None)
         )
         await asyncio.sleep(5)
         work.cancel()
@@ -371,7 +371,7 @@ def test_a_newcomer_goes_by_the_members_that_most_tell(order: str) -> None:
         membership, link, serve = told_members(lists)
         await serve()
         await membership.form(timeout_s=30)
-        assert membership.came_late and membership.sitting == sitting_of("r", TRUE)
+        assert membership.came_late and membership.session == session_of("r", TRUE)
         assert {who for _, who in link.trust.refusals.logged} == {"003-d"}
 
     run(scene())

@@ -207,10 +207,10 @@ def test_the_seal_covers_the_state_and_a_calm_payload_has_no_byte_of_it() -> Non
     signatures = trust_of("a").signatures
 
     def doubt(content: bytes, state: Any) -> str:
-        return run(signed_payload.doubt(content, signatures, sitting=RUN, number=5, peer="000-a", state=state))
+        return run(signed_payload.doubt(content, signatures, session=RUN, number=5, peer="000-a", state=state))
 
     for state in (None, (4, RIGHT)):
-        content = signed_payload.sealed(b"payload", signatures, sitting=RUN, number=5, peer="000-a", state=state)
+        content = signed_payload.sealed(b"payload", signatures, session=RUN, number=5, peer="000-a", state=state)
         assert len(content) == signed_payload.SEAL_BYTES + 7
         wrong = [None, (4, RIGHT), (4, WRONG), (5, RIGHT)]
         assert doubt(content, state) == "" and all(doubt(content, one) for one in wrong if one != state)
