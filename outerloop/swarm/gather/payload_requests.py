@@ -100,7 +100,7 @@ class PayloadRequests:
         if (number, one) in self._store:
             self.penalties.good(one.peer, number)
             return True
-        lied = self._bulk.reputation.lied(id_of(one.peer), one.digest)
+        lied = self._bulk.reputation.sent_wrong_bytes(id_of(one.peer), one.digest)
         if lied:
             self._pulls.refuse(one.peer, f"round {number}: its payload does not have the sha256 that it stated")
         if lied or self._pulls.refused(number, one):

@@ -27,12 +27,12 @@ class _Part:
 
 
 class ContentAssembler:
-    """A partial content: writes received bytes to `room` and remembers which source sent which bytes."""
+    """A partial content: writes received bytes to `buffer` and remembers which source sent which bytes."""
 
-    def __init__(self, sha: bytes, length: int, room: ReceiveBuffer) -> None:
+    def __init__(self, sha: bytes, length: int, buffer: ReceiveBuffer) -> None:
         self.sha = sha
         self.length = length
-        self._room = room
+        self._buffer = buffer
         self._seen = hashlib.sha256()
         self._unhashed: list[bytes] = []
         self._parts: list[_Part] = []
@@ -40,21 +40,21 @@ class ContentAssembler:
         self._suspects: list[tuple[_Part, bytes]] = []  # with the sha256 of the discarded bytes
 
     def __len__(self) -> int:
-        return self._room.tell()
+        return self._buffer.tell()
 
     def __str__(self) -> str:
         return f"{self.sha.hex()[:16]} ({len(self)} of {self.length} bytes received)"
 
-    def turn_to(self, holder: str) -> None:
+    def attribute_to(self, holder: str) -> None:
         """Attribute the next bytes to this source. May discard bytes of other sources (see the module)."""
-        if self._unmixed and self._givers() - {holder}:
+        if self._unmixed and self._contributors() - {holder}:
             self._clear()
         if not self._parts or self._parts[-1].holder != holder:
             self._parts.append(_Part(holder, len(self), len(self)))
 
     async def add(self, piece: bytes) -> None:
         """Append received bytes. Calls must not overlap."""
-        self._room.write(piece)
+        self._buffer.write(piece)
         self._parts[-1].end = len(self)
         self._unhashed.append(piece)
         if sum(map(len, self._unhashed)) >= BLOCK_BYTES:
@@ -70,31 +70,31 @@ class ContentAssembler:
 
     def reject(self) -> str | None:
         """Discard wrong bytes. Return the source that sent them, or None if there were several."""
-        givers = self._givers() or {self._parts[-1].holder}
-        if len(givers) > 1:
+        contributors = self._contributors() or {self._parts[-1].holder}
+        if len(contributors) > 1:
             self._suspects = [(part, _sha(self._between(part))) for part in self._parts if part.end > part.start]
             self._unmixed = True
         self._clear()
-        return givers.pop() if len(givers) == 1 else None
+        return contributors.pop() if len(contributors) == 1 else None
 
-    def liars(self) -> set[str]:
+    def bad_sources(self) -> set[str]:
         """Return the sources whose discarded bytes were wrong. The content must be complete and right."""
         return {part.holder for part, given in self._suspects if _sha(self._between(part)) != given}
 
     def _hash(self) -> None:
-        """Hash the pieces received since the last call. A view of `room` would keep it from growing."""
+        """Hash the pieces received since the last call. A view of `buffer` would keep it from growing."""
         for piece in self._unhashed:
             self._seen.update(piece)
         self._unhashed.clear()
 
-    def _givers(self) -> set[str]:
+    def _contributors(self) -> set[str]:
         return {part.holder for part in self._parts if part.end > part.start}
 
     def _between(self, part: _Part) -> memoryview:
-        return self._room.getbuffer()[part.start : part.end]
+        return self._buffer.getbuffer()[part.start : part.end]
 
     def _clear(self) -> None:
-        self._room.clear()
+        self._buffer.clear()
         self._seen, self._unhashed, self._parts = hashlib.sha256(), [], []
 
 

@@ -22,7 +22,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from outerloop.swarm.p2p.framing import PIECE_BYTES, BrokenStream, Stream
-from outerloop.swarm.p2p.transport import Transport, Unreachable
+from outerloop.swarm.p2p.rpc import RpcService
+from outerloop.swarm.p2p.transport import Request, Transport, Unreachable
 from outerloop.swarm.timeouts import limit
 from outerloop.swarm.transfer.assembler import ContentAssembler
 from outerloop.swarm.transfer.busy_timer import BusyTimer
@@ -60,7 +61,7 @@ class _Get:
     heard_s: float = 0.0
 
 
-class Bulk:
+class Bulk(RpcService):
     """Client and server of bulk transfers: downloads from other peers, uploads from `store`, at most 8 each at once.
 
     pace     rate limit of all uploads together, which other senders may share; None: no limit. Below 140 kB/s fewer
@@ -71,6 +72,8 @@ class Bulk:
     sent wrong bytes.
     """
 
+    service = "bulk"
+
     def __init__(
         self,
         transport: Transport,
@@ -79,30 +82,24 @@ class Bulk:
         run: str,
         allowed: Callable[[str], bool],
         pace: RateLimiter | None = None,
-        of_one: int = 1,
+        max_per_source: int = 1,
     ) -> None:
-        self._transport = transport
-        self._protocol = f"outerloop/1/{run}/bulk"
-        self._allowed = allowed
+        super().__init__(transport, run=run, allowed=allowed)
         self._busy = BusyTimer()
-        self.gifts = Uploads(store, pace or RateLimiter(None), self._busy)
+        self.uploads = Uploads(store, pace or RateLimiter(None), self._busy)
         self.reputation = SourceReputation()
-        self.slots = DownloadSlots(self.reputation, of_one=of_one)
+        self.slots = DownloadSlots(self.reputation, max_per_source=max_per_source)
         self.bytes_received = 0
 
     @property
     def bytes_sent(self) -> int:
         """Bytes of content uploaded so far."""
-        return self.gifts.bytes_sent
+        return self.uploads.bytes_sent
 
     @property
     def moving_s(self) -> float:
         """Seconds so far in which at least one transfer was running. May be read from any thread."""
         return self._busy.total_s()
-
-    async def serve(self) -> None:
-        """Start to serve uploads to allowed peers."""
-        await self._transport.serve(self._protocol, allowed=self._allowed, handler=self.gifts.give)
 
     async def get(
         self,
@@ -121,18 +118,21 @@ class Bulk:
         more than `at_most` bytes, if no peer has the content, or if no piece arrived for `timeout_s`, not counting the
         time spent waiting for a slot.
         """
-        room = GrowingBuffer()
-        get = self._begin(ContentAssembler(sha, length, room), holders, progress, timeout_s)
+        buffer = GrowingBuffer()
+        get = self._begin(ContentAssembler(sha, length, buffer), holders, progress, timeout_s)
         if not 0 <= length <= at_most:
             raise ContentUnavailable(f"{get.partial}: 0 to {at_most} bytes are allowed")
         await self._finish(get)
-        return room.getvalue()
+        return buffer.getvalue()
 
     async def fill(self, place: memoryview, sha: bytes, holders: Sequence[str], *, timeout_s: float) -> None:
         """Download like `get`, but write to `place`, which has the content's length. Raises ContentUnavailable."""
         await self._finish(
             self._begin(ContentAssembler(sha, len(place), FixedBuffer(place)), holders, _ignore, timeout_s)
         )
+
+    async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
+        await self.uploads.answer(remote, request, stream)
 
     def _begin(
         self, partial: ContentAssembler, holders: Sequence[str], progress: Callable[[int, int], None], silent_s: float
@@ -147,7 +147,7 @@ class Bulk:
                     await get.holders.pause()
         except TimeoutError as error:
             raise ContentUnavailable(f"{get.partial}, no more after {get.silent_s:g} s: {get.holders}") from error
-        for holder in get.partial.liars():
+        for holder in get.partial.bad_sources():
             self.reputation.blame(holder, get.partial.sha)
 
     async def _ask_one(self, get: _Get) -> bool:
@@ -157,11 +157,11 @@ class Bulk:
         if not get.partial.complete():
             return False
         if get.partial.matches_hash():
-            get.holders.gave_all(holder)
+            get.holders.delivered(holder)
             return True
-        if liar := get.partial.reject():
-            self.reputation.blame(liar, get.partial.sha)
-            get.holders.leave_out(liar, "gave wrong bytes")
+        if bad_source := get.partial.reject():
+            self.reputation.blame(bad_source, get.partial.sha)
+            get.holders.leave_out(bad_source, "gave wrong bytes")
         else:
             logger.warning("%s from several sources is wrong: retrying from one source", get.partial.sha.hex()[:16])
         return False
@@ -178,20 +178,20 @@ class Bulk:
 
     async def _open(self, get: _Get, holder: str) -> None:
         """Run one stream. If it breaks, the bytes received are kept."""
-        get.partial.turn_to(holder)
+        get.partial.attribute_to(holder)
         before = len(get.partial)
         get.began_s = get.heard_s = _now_s()
         try:
             with self._busy.during():
                 await self._fetch(get, holder)
         except SlotTurnOver:
-            get.holders.turn_over(holder, brought=len(get.partial) - before, after_s=_now_s() - get.began_s)
+            get.holders.turn_over(holder, received_bytes=len(get.partial) - before, after_s=_now_s() - get.began_s)
         except (BrokenStream, Unreachable) as error:
-            get.holders.failed(holder, error, brought=len(get.partial) - before, silent_s=_now_s() - get.heard_s)
+            get.holders.failed(holder, error, received_bytes=len(get.partial) - before, silent_s=_now_s() - get.heard_s)
             logger.debug("%s: %s failed (%s), resuming from there", get.partial, holder, error)
 
     async def _fetch(self, get: _Get, holder: str) -> None:
-        async with self._transport.open_stream(holder, self._protocol) as stream:
+        async with self._stream_to(holder) as stream:
             await stream.send_object({"sha": get.partial.sha, "offset": len(get.partial)})
             while (answer := await stream.receive_object()).get("wait"):
                 self._look_at_turn(get, holder)

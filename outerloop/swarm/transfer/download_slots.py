@@ -1,4 +1,4 @@
-"""Limit concurrent downloads: TRANSFERS_AT_ONCE in total and `of_one` from each source; the others wait for a slot.
+"""Limit concurrent downloads: TRANSFERS_AT_ONCE in total, `max_per_source` from each source; the others wait.
 
 Sources that have wasted time (sources.SourceReputation) get at most SLOW_AT_ONCE of the slots, so that downloads from
 other sources never wait for these alone. A slow source without a record gives up its slot after its turn (bulk.py).
@@ -22,9 +22,9 @@ SLOW_AT_ONCE = TRANSFERS_AT_ONCE // 2
 class DownloadSlots:
     """The slots of the running downloads, counted by source."""
 
-    def __init__(self, reputation: SourceReputation, *, of_one: int) -> None:
+    def __init__(self, reputation: SourceReputation, *, max_per_source: int) -> None:
         self._reputation = reputation
-        self._of_one = of_one
+        self._max_per_source = max_per_source
         self._taken: Counter[str] = Counter()
         self._waiting: dict[asyncio.Event, Sources] = {}
 
@@ -72,7 +72,7 @@ class DownloadSlots:
 
     def _free(self, holder: str) -> bool:
         """Return whether a download from this source may start."""
-        if self._taken[holder] >= self._of_one or self.taken >= TRANSFERS_AT_ONCE:
+        if self._taken[holder] >= self._max_per_source or self.taken >= TRANSFERS_AT_ONCE:
             return False
-        slow = [one for one in self._taken.elements() if self._reputation.wasted_s[one]]
+        slow = [source for source in self._taken.elements() if self._reputation.wasted_s[source]]
         return not self._reputation.wasted_s[holder] or len(slow) < SLOW_AT_ONCE

@@ -9,7 +9,7 @@ from outerloop.swarm.p2p.framing import PIECE_BYTES
 from outerloop.swarm.timeouts import STALL_S
 from outerloop.types import UserError
 
-LEAST_BYTES_PER_S = 2 * PIECE_BYTES / STALL_S
+MIN_BYTES_PER_S = 2 * PIECE_BYTES / STALL_S
 """The rate that delivers a piece in half of the time after which other peers give up."""
 
 
@@ -39,8 +39,8 @@ def pace_of(max_mbit: float | None) -> RateLimiter:
     if max_mbit is None:
         return RateLimiter(None)
     number = isinstance(max_mbit, int | float) and math.isfinite(max_mbit)
-    if not number or max_mbit * 1e6 / 8 < LEAST_BYTES_PER_S:
-        least = f"{LEAST_BYTES_PER_S * 8e-6:.2f}"
+    if not number or max_mbit * 1e6 / 8 < MIN_BYTES_PER_S:
+        least = f"{MIN_BYTES_PER_S * 8e-6:.2f}"
         raise UserError(
             f"exchange.max_mbit={max_mbit} is too low an upload limit, other peers would consider this peer frozen:"
             f" set exchange.max_mbit={least} or more, or null for no limit"

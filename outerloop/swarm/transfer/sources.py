@@ -38,17 +38,17 @@ class SourceReputation:
     def __init__(self) -> None:
         self.wrong: Counter[str] = Counter()
         self.wasted_s: defaultdict[str, float] = defaultdict(float)
-        self._lies: set[tuple[str, bytes]] = set()  # few: each one cost the download of a whole content
+        self._wrong_from: set[tuple[str, bytes]] = set()  # few: each one cost the download of a whole content
 
     def blame(self, holder: str, sha: bytes) -> None:
         """Record that a source sent wrong bytes for the content with this sha256: it is not asked for it again."""
-        if not self.lied(holder, sha):
-            self._lies.add((holder, sha))
+        if not self.sent_wrong_bytes(holder, sha):
+            self._wrong_from.add((holder, sha))
             self.wrong[holder] += 1
             logger.warning("%s gave wrong bytes for %s; it will not be asked for them again", holder, sha.hex()[:16])
 
-    def lied(self, holder: str, sha: bytes) -> bool:
-        return (holder, sha) in self._lies
+    def sent_wrong_bytes(self, holder: str, sha: bytes) -> bool:
+        return (holder, sha) in self._wrong_from
 
 
 @dataclass
@@ -69,12 +69,12 @@ class Sources:
         self._sha = sha
         self._names = names
         self._tries: dict[str, _Tries] = {}
-        self._out: dict[str, str] = {}
-        self._meet()
+        self._left_out: dict[str, str] = {}
+        self._add_new()
 
     def __str__(self) -> str:
         errors = {name: tries.last_error for name, tries in self._tries.items() if tries.last_error}
-        return "; ".join(f"{name} {why}" for name, why in (errors | self._out).items()) or "no holder"
+        return "; ".join(f"{name} {why}" for name, why in (errors | self._left_out).items()) or "no holder"
 
     def next(self, free: Callable[[str], bool]) -> str | None:
         """Return the free source to ask next; None: wait for one. Raises ContentUnavailable if no source is left."""
@@ -84,7 +84,7 @@ class Sources:
 
     def alternatives(self) -> bool:
         """Return whether more than one source is left."""
-        return len(self._tries) - len(self._out) > 1
+        return len(self._tries) - len(self._left_out) > 1
 
     async def pause(self) -> None:
         """Wait for the back-off of the next source: failed attempts are repeated with growing pauses."""
@@ -94,13 +94,13 @@ class Sources:
 
     def leave_out(self, name: str, why: str) -> None:
         """Do not ask this source for this content again."""
-        self._out[name] = why
+        self._left_out[name] = why
 
-    def failed(self, name: str, error: Exception, *, brought: int, silent_s: float) -> None:
-        """Record a broken stream, the number of bytes it `brought` and the time without bytes before it broke."""
+    def failed(self, name: str, error: Exception, *, received_bytes: int, silent_s: float) -> None:
+        """Record a broken stream, the number of bytes received and the time without bytes before it broke."""
         tries = self._tries[name]
         tries.last_error = str(error)
-        tries.fruitless = 0 if brought >= PIECE_BYTES else tries.fruitless + 1
+        tries.fruitless = 0 if received_bytes >= PIECE_BYTES else tries.fruitless + 1
         pause_s = min(RETRY_S[0] * 2 ** min(tries.fruitless - 1, 10), RETRY_S[1]) if tries.fruitless else 0.0
         tries.ready_at_s = asyncio.get_running_loop().time() + pause_s
         self._reputation.wasted_s[name] += silent_s + pause_s
@@ -110,14 +110,14 @@ class Sources:
         """Return the length of this source's next turn, which applies while others wait."""
         return max(TRANSFER_S, self._tries[name].used_s)
 
-    def turn_over(self, name: str, *, brought: int, after_s: float) -> None:
+    def turn_over(self, name: str, *, received_bytes: int, after_s: float) -> None:
         """Record a turn that ended before the content was complete."""
         tries = self._tries[name]
-        tries.last_error = f"gave {brought} bytes in {after_s:.0f} s"
+        tries.last_error = f"gave {received_bytes} bytes in {after_s:.0f} s"
         tries.used_s += after_s
-        self._reputation.wasted_s[name] += max(0.0, after_s - brought / SLOW_LINK_BYTES_PER_S)
+        self._reputation.wasted_s[name] += max(0.0, after_s - received_bytes / SLOW_LINK_BYTES_PER_S)
 
-    def gave_all(self, name: str) -> None:
+    def delivered(self, name: str) -> None:
         self._reputation.wasted_s[name] = 0.0
 
     def _left(self) -> list[str]:
@@ -125,8 +125,8 @@ class Sources:
 
         Raises ContentUnavailable if all are left out.
         """
-        self._meet()
-        left = [name for name in self._tries if name not in self._out]
+        self._add_new()
+        left = [name for name in self._tries if name not in self._left_out]
         if not left:
             raise ContentUnavailable(f"{self._sha.hex()[:16]}: {self}")
         least = min(self._reputation.wrong[name] for name in left)
@@ -136,12 +136,12 @@ class Sources:
         """Return the wasted time plus the turns for this content, so that a different source is asked next."""
         return self._reputation.wasted_s[name] + self._tries[name].used_s
 
-    def _meet(self) -> None:
+    def _add_new(self) -> None:
         """Add the sources that were named since the last call."""
         for name in self._names:
             if name not in self._tries:
                 self._tries[name] = _Tries()
-                if self._reputation.lied(name, self._sha):
+                if self._reputation.sent_wrong_bytes(name, self._sha):
                     self.leave_out(name, "gave wrong bytes")
 
     def _note_dial(self, name: str, tries: _Tries, error: Exception) -> None:

@@ -16,7 +16,7 @@ from outerloop.swarm.storage import Buffer
 from outerloop.swarm.timeouts import BUSY_S
 from outerloop.swarm.transfer.busy_timer import BusyTimer
 from outerloop.swarm.transfer.download_slots import TRANSFERS_AT_ONCE
-from outerloop.swarm.transfer.rate_limiter import LEAST_BYTES_PER_S, RateLimiter
+from outerloop.swarm.transfer.rate_limiter import MIN_BYTES_PER_S, RateLimiter
 
 SHA_BYTES = 32
 
@@ -35,11 +35,11 @@ class Uploads:
     def __init__(self, source: ContentSource, pace: RateLimiter, busy: BusyTimer) -> None:
         self.source = source
         self.bytes_sent = 0
-        self.turns = asyncio.Semaphore(_gifts_at_once(pace))
+        self.turns = asyncio.Semaphore(_uploads_at_once(pace))
         self._pace = pace
         self._busy = busy
 
-    async def give(self, remote: str, request: Request, stream: Stream) -> None:
+    async def answer(self, remote: str, request: Request, stream: Stream) -> None:
         """Answer one request."""
         sha, offset = _wanted(request)
         content = self.source.get(sha)
@@ -49,9 +49,9 @@ class Uploads:
             return
         async with self._turn(stream):
             with self._busy.during():
-                await self._give_now(memoryview(content)[offset:], stream, length=len(content))
+                await self._upload(memoryview(content)[offset:], stream, length=len(content))
 
-    async def _give_now(self, content: memoryview, stream: Stream, *, length: int) -> None:
+    async def _upload(self, content: memoryview, stream: Stream, *, length: int) -> None:
         await stream.send_object({"length": length})
         await self._send(content, stream)
         await stream.ended()
@@ -84,8 +84,8 @@ def _wanted(request: Request) -> tuple[bytes, int]:
     return sha, offset
 
 
-def _gifts_at_once(pace: RateLimiter) -> int:
+def _uploads_at_once(pace: RateLimiter) -> int:
     """Return how many uploads can run at once so that each still sends a piece in half of STALL_S; at least 1."""
     if pace.bytes_per_s is None:
         return TRANSFERS_AT_ONCE
-    return max(1, min(TRANSFERS_AT_ONCE, int(pace.bytes_per_s / LEAST_BYTES_PER_S)))
+    return max(1, min(TRANSFERS_AT_ONCE, int(pace.bytes_per_s / MIN_BYTES_PER_S)))

@@ -31,7 +31,7 @@ async def swarm_with_withholder(
 
     async def give(remote: str, request: Any, stream: Stream) -> None:
         if request["sha"] in liar.held:
-            await liar.bulk.gifts.give(remote, request, stream)
+            await liar.bulk.uploads.answer(remote, request, stream)
             return
         while waits:
             await stream.send_object({"wait": True})

@@ -29,7 +29,7 @@ OVERHEAD = 200  # bytes of an answer that are not content, at most
 
 async def free_turns(giver: Node) -> int:
     """Return how many uploads could begin now."""
-    turns, count = giver.bulk.gifts.turns, 0
+    turns, count = giver.bulk.uploads.turns, 0
     while not turns.locked():
         await turns.acquire()
         count += 1
@@ -356,7 +356,7 @@ def test_no_more_than_eight_transfers_at_once_each_way_and_one_from_each_holder(
         assert [await free_turns(giver) for giver in givers[:8]] == [7] * 8
         gets += [asyncio.create_task(other.get(contents[0], ["b"])) for other in givers[9:19]]
         await asyncio.sleep(0.4)
-        assert network.opened == 18 and givers[0].bulk.gifts.turns.locked()
+        assert network.opened == 18 and givers[0].bulk.uploads.turns.locked()
         await asyncio.gather(*gets)
         await asyncio.sleep(0.4)
         assert await free_turns(givers[0]) == 8 and a.bulk.slots.taken == 0
@@ -376,7 +376,7 @@ def test_slots_come_back_from_askers_that_leave_or_freeze() -> None:
             if name > "v":
                 asyncio.get_running_loop().call_later(15, getting.cancel)
         await asyncio.sleep(10)
-        assert giver.bulk.gifts.turns.locked()
+        assert giver.bulk.uploads.turns.locked()
         for name in "vuts":
             network.freeze(name)
         await asyncio.sleep(100)
@@ -469,7 +469,7 @@ def test_hashing_in_a_thread_does_not_block_a_growing_buffer() -> None:
 
     async def arrive() -> bool:
         partial = ContentAssembler(sha_of(content), len(content), room)
-        partial.turn_to("b")
+        partial.attribute_to("b")
         for start in range(0, len(content), 100_000):
             await partial.add(content[start : start + 100_000])
         return partial.matches_hash()
