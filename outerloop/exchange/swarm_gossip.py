@@ -82,7 +82,7 @@ class SwarmGossip(StaticMembership, SwarmExchange):
     ) -> None:
         if pairing not in ("random", "scheduled"):
             raise UserError(f"exchange.pairing={pairing!r} is not one of random, scheduled")
-        self._patience = PairingTimeout(patience, least_s=least_patience_s, most_s=most_patience_s)
+        self._patience = PairingTimeout(patience, min_s=least_patience_s, max_s=most_patience_s)
         pace = pace_of(max_mbit)
         presence = PeerSession(
             run=run,
@@ -109,8 +109,8 @@ class SwarmGossip(StaticMembership, SwarmExchange):
             bulk = Bulk(self._node, store, run=run, allowed=self._members.__contains__, pace=pace)
             shared = self._node, self._members, store, bulk
             self._gossip = GossipRunner(*shared, run=run, deadline_s=deadline_s, max_blob_bytes=max_blob_bytes)
-            self._assembly = FinalGather(*shared, run=run, wait_s=meeting_s, max_blob_bytes=max_blob_bytes)
-            parts += [bulk, self._gossip, self._assembly]
+            self._final_gather = FinalGather(*shared, run=run, wait_s=meeting_s, max_blob_bytes=max_blob_bytes)
+            parts += [bulk, self._gossip, self._final_gather]
             self._carriers = (bulk,)
 
     @property
@@ -155,7 +155,7 @@ class SwarmGossip(StaticMembership, SwarmExchange):
 
     def start(self, blob: bytes, round: Round) -> _Pending:
         self._check_size(blob)
-        own_s = self._patience.after(self._clock.inner_s())
+        own_s = self._patience.timeout_s(self._clock.inner_s())
         patience_s = own_s if self._scheduled_wait_s is None else self._scheduled_wait_s
         pending = _Pending(
             self._under_way(self._gossip.run_round(round, blob, timeout_s=patience_s)), self._clock, round
@@ -167,13 +167,13 @@ class SwarmGossip(StaticMembership, SwarmExchange):
         """Return the shares of all members that arrived in time, fetched by this peer, including its own share."""
         self._tell(f"final gather: waiting up to {self._meeting_s:g} s for the other peers")
         try:
-            return self._node.call(self._assembly.meet(number, blob), timeout_s=timeout_s + WAITS * self._meeting_s)
+            return self._node.call(self._final_gather.run(number, blob), timeout_s=timeout_s + WAITS * self._meeting_s)
         except TimeoutError as error:
             raise RoundFailed(f"final gather {number} did not finish in time") from error
 
     def linger(self) -> None:
         """Wait until the peers that are present have all shares."""
-        self._node.call(self._assembly.linger(), timeout_s=self._meeting_s + 2 * LINGER_S)
+        self._node.call(self._final_gather.linger(), timeout_s=self._meeting_s + 2 * LINGER_S)
 
     async def _strike(self, round: Round, reasons: Refusals) -> None:
         for peer, reason in reasons.items():

@@ -20,7 +20,7 @@ from collections import Counter
 
 from outerloop.swarm.consensus.messages import JoinRequest, Message
 
-MOST_ROUNDS = 64
+MAX_ROUNDS = 64
 
 
 class ReadmissionBackoff:
@@ -35,7 +35,7 @@ class ReadmissionBackoff:
         """Note that the payload that a peer offered for a round was rejected."""
         if self._first(peer, number):
             self._strikes[peer] += 1
-            self._until[peer] = number + min(2 ** self._strikes[peer], MOST_ROUNDS)
+            self._until[peer] = number + min(2 ** self._strikes[peer], MAX_ROUNDS)
 
     def good(self, peer: str, number: int) -> None:
         """Note that the payload that a peer offered for a round is stored."""
@@ -45,7 +45,7 @@ class ReadmissionBackoff:
     def unusable(self, peer: str, number: int) -> None:
         """Note that a stored payload does not count: it cannot be decoded, or its norm is out of bounds."""
         self._strikes[peer] += 2
-        self._until[peer] = max(self._until.get(peer, 0), number + min(2 ** self._strikes[peer], MOST_ROUNDS))
+        self._until[peer] = max(self._until.get(peer, 0), number + min(2 ** self._strikes[peer], MAX_ROUNDS))
 
     def silence(self, peer: str, message: Message, number: int) -> bool:
         """Return whether to ignore this message: a request to join in the current round, `number`, during back-off.

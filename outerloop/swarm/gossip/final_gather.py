@@ -31,6 +31,7 @@ from outerloop.swarm.gossip.share_collection import ShareCollection, members_in
 from outerloop.swarm.gossip.signed_shares import SignedShare, is_signed, signed
 from outerloop.swarm.membership.formation import Formation
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
+from outerloop.swarm.p2p.rpc import RpcService
 from outerloop.swarm.p2p.transport import PeerUnreachable, Request, Transport, Unreachable, persist
 from outerloop.swarm.timeouts import PROBE_S, STALL_S, VIEW_S, limit
 from outerloop.swarm.transfer.bulk import Bulk
@@ -49,12 +50,14 @@ WAITS = 3
 """A final gather takes up to WAITS * `wait_s`: to state shares, to fetch them, and to ask others for missing ones."""
 
 
-class FinalGather:
+class FinalGather(RpcService):
     """One peer's part in the final gathers of a run, which have rising numbers.
 
     wait_s           how long each phase waits for the other members (see above)
     max_blob_bytes   largest share that is accepted from another member
     """
+
+    service = "assembly"
 
     def __init__(
         self,
@@ -67,35 +70,32 @@ class FinalGather:
         wait_s: float,
         max_blob_bytes: int,
     ) -> None:
-        self._transport = transport
+        super().__init__(transport, run=run, allowed=membership.__contains__)
         self._members = membership
         self._store = store
         self._bulk = bulk
-        self._protocol = f"outerloop/1/{run}/assembly"
         self._wait_s = wait_s
-        self._most_bytes = max_blob_bytes
+        self._max_bytes = max_blob_bytes
         self._collections: dict[int, ShareCollection] = {}  # by number, once this peer has started that gather
         self._fetches: set[asyncio.Task[None]] = set()
 
-    async def serve(self) -> None:
-        """Start to answer requests of members."""
-        await self._transport.serve(self._protocol, allowed=self._members.__contains__, handler=self._answer)
-
-    async def meet(self, number: int, blob: bytes) -> list[Contribution]:
+    async def run(self, number: int, blob: bytes) -> list[Contribution]:
         """Return the shares of all members that could be fetched, this peer's included, in the order of names."""
         names, own = self._members.names, self._transport.peer_id
         others = [peer for peer in names if peer != own and peer in self._transport.trust.allow]
         share = await self._sign(number, blob)
-        here = ShareCollection(share, blob, others, doubt=partial(self._doubt, number), refuse=self._refuse)
-        self._collections[number] = here
-        watching = [asyncio.create_task(self._watch(number, here, peer)) for peer in others]
+        collection = ShareCollection(
+            share, blob, others, share_error=partial(self._share_error, number), reject=self._reject
+        )
+        self._collections[number] = collection
+        watching = [asyncio.create_task(self._watch(number, collection, peer)) for peer in others]
         try:
-            await self._collect(here)
+            await self._collect(collection)
         finally:
-            blobs = here.close()
+            blobs = collection.close()
             for task in (*watching, *self._fetches):
                 task.cancel()
-        await asyncio.gather(*(self._say_done(number, peer) for peer in here.others - here.gone))
+        await asyncio.gather(*(self._say_done(number, peer) for peer in collection.others - collection.unreachable))
         return [Contribution(names[peer], Round(number), blobs[peer]) for peer in names if peer in blobs]
 
     async def linger(self) -> None:
@@ -107,92 +107,89 @@ class FinalGather:
 
     def _still_asking(self) -> bool:
         now_s = asyncio.get_running_loop().time()
-        return any(now_s - asked_s < STALL_S for one in self._collections.values() for asked_s in one.asked_s.values())
+        return any(
+            now_s - asked_s < STALL_S for each in self._collections.values() for asked_s in each.asked_s.values()
+        )
 
-    async def _collect(self, here: ShareCollection) -> None:
-        await self._within(self._wait_s, here, lambda: here.answered)
-        await self._within(self._wait_s, here, lambda: here.idle)
-        here.settle()
-        self._fetch_wanted(here)
+    async def _collect(self, collection: ShareCollection) -> None:
+        await self._within(self._wait_s, collection, lambda: collection.answered)
+        await self._within(self._wait_s, collection, lambda: collection.idle)
+        collection.settle()
+        self._fetch_wanted(collection)
         compare_s = min(COMPARE_S, self._wait_s)
-        await self._within(compare_s, here, lambda: here.ended)
-        await self._within(self._wait_s - compare_s, here, lambda: here.ended or not here.missing)
-        if missing := here.missing:
-            known = ", ".join(self._members.names[peer] for peer in missing)
-            logger.warning("final gather without the shares of %s: gone, too late, or could not be fetched", known)
+        await self._within(compare_s, collection, lambda: collection.ended)
+        await self._within(self._wait_s - compare_s, collection, lambda: collection.ended or not collection.missing)
+        if missing := collection.missing:
+            names = ", ".join(self._members.names[peer] for peer in missing)
+            logger.warning("final gather without the shares of %s: gone, too late, or could not be fetched", names)
 
-    async def _within(self, most_s: float, here: ShareCollection, condition: Callable[[], bool]) -> None:
-        """Wait until a condition holds, for `most_s` at most."""
+    async def _within(self, timeout_s: float, collection: ShareCollection, condition: Callable[[], bool]) -> None:
+        """Wait until a condition holds, for `timeout_s` at most."""
         with suppress(TimeoutError):
-            async with limit(most_s):
-                await here.until(condition)
+            async with limit(timeout_s):
+                await collection.until(condition)
 
-    async def _watch(self, number: int, here: ShareCollection, peer: str) -> None:
+    async def _watch(self, number: int, collection: ShareCollection, peer: str) -> None:
         """Poll a member for what it holds, even if it seems to be gone; poll at once when this peer settles."""
         pause_s = PROBE_S
         while True:
-            settled = here.settled.is_set()
+            settled = collection.settled.is_set()
             try:
                 async with limit(STALL_S):
-                    await persist(lambda: self._ask(number, here, peer), peer=self._members.names[peer])
+                    await persist(lambda: self._ask(number, collection, peer), peer=self._members.names[peer])
             except (PeerUnreachable, TimeoutError):
-                here.lose(peer)
+                collection.mark_unreachable(peer)
             if settled:
                 await asyncio.sleep(pause_s)
             else:
                 with suppress(TimeoutError):
                     async with limit(pause_s):
-                        await here.settled.wait()
-            pause_s = min(1.5 * pause_s, SLOWEST_PROBE_S) if here.settled.is_set() == settled else PROBE_S
+                        await collection.settled.wait()
+            pause_s = min(1.5 * pause_s, SLOWEST_PROBE_S) if collection.settled.is_set() == settled else PROBE_S
 
-    async def _ask(self, number: int, here: ShareCollection, peer: str) -> None:
-        asked = here.to_ask(peer)
-        request = {"number": number, **here.to_map([]), "missing": asked}
-        if told := await self._exchange(peer, request):
-            here.hear(peer, told, compared=request["settled"])
-            self._fetch_wanted(here)
+    async def _ask(self, number: int, collection: ShareCollection, peer: str) -> None:
+        asked = collection.members_to_ask(peer)
+        request = {"number": number, **collection.to_map([]), "missing": asked}
+        if report := await self._call(peer, request, within_s=VIEW_S):
+            collection.apply_report(peer, report, compared=request["settled"])
+            self._fetch_wanted(collection)
 
     async def _say_done(self, number: int, peer: str) -> None:
         with suppress(BrokenStream, Unreachable, TimeoutError):
-            await self._exchange(peer, {"number": number, "done": True})
-
-    async def _exchange(self, peer: str, request: Request) -> Request:
-        async with limit(VIEW_S), self._transport.open_stream(peer, self._protocol) as stream:
-            await stream.send_object(request)
-            return await stream.receive_object()
+            await self._call(peer, {"number": number, "done": True}, within_s=VIEW_S)
 
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
         """Report to a member what this peer holds. Keep nothing of a gather that this peer has not started."""
-        here, told = self._collections.get(_number_of(request)), {}
-        if here is not None and request.get("done") is True:
-            here.left_by(remote)
-        elif here is not None:
+        collection, report = self._collections.get(_number_of(request)), {}
+        if collection is not None and request.get("done") is True:
+            collection.left_by(remote)
+        elif collection is not None:
             asked = members_in(request.get("missing", []))
-            here.asked_by(remote, asyncio.get_running_loop().time())
-            if remote in here.others and "share" in request:
-                here.hear(remote, request)
-                self._fetch_wanted(here)
-            told = here.to_map(asked)
-        await stream.send_object(told)
+            collection.asked_by(remote, asyncio.get_running_loop().time())
+            if remote in collection.others and "share" in request:
+                collection.apply_report(remote, request)
+                self._fetch_wanted(collection)
+            report = collection.to_map(asked)
+        await stream.send_object(report)
         await stream.ended()
 
-    def _fetch_wanted(self, here: ShareCollection) -> None:
-        for share, holders in here.start():
-            task = asyncio.create_task(self._fetch(here, share, holders))
+    def _fetch_wanted(self, collection: ShareCollection) -> None:
+        for share, holders in collection.start():
+            task = asyncio.create_task(self._fetch(collection, share, holders))
             self._fetches.add(task)
             task.add_done_callback(self._fetches.discard)
 
-    async def _fetch(self, here: ShareCollection, share: SignedShare, holders: list[str]) -> None:
+    async def _fetch(self, collection: ShareCollection, share: SignedShare, holders: list[str]) -> None:
         """Fetch one share from the peers that claim to hold it, for as long as the gather may take."""
-        blob, most_s = None, WAITS * self._wait_s
+        blob, timeout_s = None, WAITS * self._wait_s
         try:
-            blob = await self._bulk.get(share.sha, share.length, holders, at_most=self._most_bytes, timeout_s=most_s)
+            blob = await self._bulk.get(share.sha, share.length, holders, at_most=self._max_bytes, timeout_s=timeout_s)
             await beside(len(blob), partial(self._store.put, blob))
         except ContentUnavailable as error:
             logger.info("the share of %s could not be fetched: %s", self._members.names[share.owner], error)
         finally:
-            here.fetched(share.owner, blob)
-            self._fetch_wanted(here)
+            collection.fetched(share.owner, blob)
+            self._fetch_wanted(collection)
 
     async def _sign(self, number: int, blob: bytes) -> SignedShare:
         """Sign this peer's share and store its blob, so that others can fetch it."""
@@ -200,15 +197,15 @@ class FinalGather:
         own, signatures = self._transport.peer_id, self._transport.trust.signatures
         return signed(own, number, sha, len(blob), members=self._members, signatures=signatures)
 
-    def _doubt(self, number: int, share: SignedShare) -> str:
+    def _share_error(self, number: int, share: SignedShare) -> str:
         """Return in one line why this share cannot be its owner's; empty if it can."""
-        if share.length > self._most_bytes:
-            return f"a share of {share.length} bytes, up to {self._most_bytes} are allowed"
+        if share.length > self._max_bytes:
+            return f"a share of {share.length} bytes, up to {self._max_bytes} are allowed"
         if not is_signed(share, number, members=self._members, signatures=self._transport.trust.signatures):
             return f"its share of {self._members.names[share.owner]} is not signed by that peer for gather {number}"
         return ""
 
-    def _refuse(self, peer: str, why: str) -> None:
+    def _reject(self, peer: str, why: str) -> None:
         self._transport.trust.refusals.note("payloads", self._members.names[peer], why)
 
 

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from outerloop.swarm.gather.readmission import MOST_ROUNDS
+from outerloop.swarm.gather.readmission import MAX_ROUNDS
 from outerloop.swarm.gossip.pair import Pair, PairState
 from outerloop.swarm.gossip.partner_policy import Partners
 from outerloop.types import Round
@@ -136,7 +136,7 @@ class Pairing:
         Adds two strikes, because the pair that was applied has just removed one.
         """
         self._strikes[peer] += 2
-        self._excluded_until[peer] = self._rounds + min(2 ** self._strikes[peer], MOST_ROUNDS)
+        self._excluded_until[peer] = self._rounds + min(2 ** self._strikes[peer], MAX_ROUNDS)
 
     def leave(self) -> None:
         """Leave the pool. Does nothing if this peer is not in it."""

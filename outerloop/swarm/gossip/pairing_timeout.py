@@ -1,6 +1,6 @@
 """Timeout of a ready peer that waits for a partner: a fraction of its inner time, so that idle time stays bounded.
 
-    patience = fraction · median of the last inner times,  at least `least_s`, at most `most_s`
+    patience = fraction · median of the last inner times,  at least `min_s`, at most `max_s`
 
 The median is used because an evaluation or a checkpoint occasionally makes one inner time much longer.
 """
@@ -22,18 +22,18 @@ class PairingTimeout:
         UserError: if the fraction is negative, or the limits are out of order.
     """
 
-    def __init__(self, fraction: float, *, least_s: float, most_s: float) -> None:
+    def __init__(self, fraction: float, *, min_s: float, max_s: float) -> None:
         if fraction < 0:
             raise UserError(f"exchange.patience={fraction} must be 0 or more: set exchange.patience=0.25")
-        if not 0 < least_s <= most_s:
+        if not 0 < min_s <= max_s:
             raise UserError(
-                f"exchange.least_patience_s={least_s} must be above 0 and at most most_patience_s={most_s}:"
-                f" set exchange.least_patience_s={most_s}"
+                f"exchange.least_patience_s={min_s} must be above 0 and at most most_patience_s={max_s}:"
+                f" set exchange.least_patience_s={max_s}"
             )
-        self._fraction, self._least_s, self._most_s = fraction, least_s, most_s
+        self._fraction, self._min_s, self._max_s = fraction, min_s, max_s
         self._inner_s: deque[float] = deque(maxlen=INNER_TIMES)
 
-    def after(self, inner_s: float) -> float:
+    def timeout_s(self, inner_s: float) -> float:
         """Return how long to wait for a partner after inner steps that took `inner_s`."""
         self._inner_s.append(inner_s)
-        return min(max(self._fraction * median(self._inner_s), self._least_s), self._most_s)
+        return min(max(self._fraction * median(self._inner_s), self._min_s), self._max_s)

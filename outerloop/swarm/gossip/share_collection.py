@@ -24,13 +24,13 @@ NAMED = 256
 class ShareCollection:
     """The shares that one peer holds or knows of in one final gather. Peers are named by their ids.
 
-    own      this peer's share; `blob` is its content
-    others   the members other than this peer
-    doubt    returns in one line why a share cannot be its owner's; empty if it can
-    refuse   called with a peer and the reason why its claim is rejected
+    own           this peer's share; `blob` is its content
+    others        the members other than this peer
+    share_error   returns in one line why a share cannot be its owner's; empty if it can
+    reject        called with a peer and the reason why its claim is rejected
 
-    `gone`: members that no longer answer. `settled`: set when this peer no longer waits for owners. `asked_s`: members
-    that are still fetching from this peer -> time of their last request.
+    `unreachable`: members that no longer answer. `settled`: set when this peer no longer waits for owners. `asked_s`:
+    members that are still fetching from this peer -> time of their last request.
     """
 
     def __init__(
@@ -39,28 +39,28 @@ class ShareCollection:
         blob: bytes,
         others: Iterable[str],
         *,
-        doubt: Callable[[SignedShare], str],
-        refuse: Callable[[str, str], None],
+        share_error: Callable[[SignedShare], str],
+        reject: Callable[[str, str], None],
     ) -> None:
         self.own, self.others = own, frozenset(others)
-        self.gone: set[str] = set()
+        self.unreachable: set[str] = set()
         self.asked_s: dict[str, float] = {}
         self.settled = asyncio.Event()
-        self._doubt, self._refuse = doubt, refuse
+        self._share_error, self._reject = share_error, reject
         self._stated = {own.owner: own}
         self._contradicting: dict[str, SignedShare] = {}
         self._holders: defaultdict[str, list[str]] = defaultdict(list)
         self._blobs = {own.owner: blob}
         self._held = {own.owner}
-        self._came: set[str] = set()  # members that have stated their own share, valid or not
-        self._false: set[tuple[str, str]] = set()  # (peer, owner): the peer made a false claim about the owner's share
+        self._have_stated: set[str] = set()  # members that have stated their own share, valid or not
+        self._false_claims: set[tuple[str, str]] = set()  # (peer that made the claim, owner of the share)
         self._compared: set[str] = set()  # members that, after both settled, have reported all they hold
-        self._left: set[str] = set()  # members that need nothing more from this peer
+        self._done: set[str] = set()  # members that need nothing more from this peer
         self._fetching: set[str] = set()
         self._tried: set[str] = set()
         self._windows = 0
         self._closed = False
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     @property
     def missing(self) -> list[str]:
@@ -70,29 +70,29 @@ class ShareCollection:
     @property
     def answered(self) -> bool:
         """Return whether every other member has stated its share or is gone."""
-        return self.others <= self._came | self.gone
+        return self.others <= self._have_stated | self.unreachable
 
     @property
     def idle(self) -> bool:
         """Return whether no fetch is under way that may still succeed and count."""
         counting = self._fetching - self._contradicting.keys()
-        return all(self.gone.issuperset(self._holders[owner]) for owner in counting)
+        return all(self.unreachable.issuperset(self._holders[owner]) for owner in counting)
 
     @property
     def ended(self) -> bool:
         """Return whether no more shares can arrive: all remaining members have settled and reported what they hold."""
-        return self.idle and self.others <= self._compared | self.gone | self._contradicting.keys()
+        return self.idle and self.others <= self._compared | self.unreachable | self._contradicting.keys()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition on this collection holds."""
         while not condition():
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
 
     def settle(self) -> None:
         """Stop waiting for owners to state their shares."""
         self.settled.set()
-        self._news.set()
+        self._changed.set()
 
     def close(self) -> dict[str, bytes]:
         """Stop fetching. Return the blobs by owner and drop them from this collection."""
@@ -100,22 +100,22 @@ class ShareCollection:
         self._blobs = {}
         return blobs
 
-    def lose(self, peer: str) -> None:
+    def mark_unreachable(self, peer: str) -> None:
         """Record that a member no longer answers."""
-        self.gone.add(peer)
-        self._news.set()
+        self.unreachable.add(peer)
+        self._changed.set()
 
     def asked_by(self, peer: str, now_s: float) -> None:
         """Record that a peer is still fetching, unless it has reported {done}: requests may arrive out of order."""
-        if peer not in self._left:
+        if peer not in self._done:
             self.asked_s[peer] = now_s
 
     def left_by(self, peer: str) -> None:
         """Record that a peer is done."""
-        self._left.add(peer)
+        self._done.add(peer)
         self.asked_s.pop(peer, None)
 
-    def to_ask(self, peer: str) -> list[str]:
+    def members_to_ask(self, peer: str) -> list[str]:
         """Return the members to ask a peer about, NAMED at most, a different window each time: those that are missing.
 
         Once this peer has settled, ask about all members, to compare: a member that one of the two peers leaves out is
@@ -129,25 +129,26 @@ class ShareCollection:
 
     def to_map(self, asked: Iterable[str]) -> Request:
         """Return this peer's report: its share, whether it has settled, contradicting shares, those held of `asked`."""
-        lies = [share for owner, second in self._contradicting.items() for share in (self._stated[owner], second)]
-        held = [self._stated[owner] for owner in asked if owner in self._held and owner not in self._contradicting]
-        told = [share.to_list() for share in (lies + held)[:NAMED] if share.owner != self.own.owner]
-        return {"share": self.own.to_list(), "settled": self.settled.is_set(), "held": told}
+        second = self._contradicting
+        contradicting = [share for owner in second for share in (self._stated[owner], second[owner])]
+        held = [self._stated[owner] for owner in asked if owner in self._held and owner not in second]
+        shares = [share.to_list() for share in (contradicting + held)[:NAMED] if share.owner != self.own.owner]
+        return {"share": self.own.to_list(), "settled": self.settled.is_set(), "held": shares}
 
-    def hear(self, peer: str, told: Request, *, compared: bool = False) -> None:
+    def apply_report(self, peer: str, report: Request, *, compared: bool = False) -> None:
         """Apply a member's report. `compared`: it was asked about all. Raises Unreadable, unchanged, if malformed."""
-        own = SignedShare.from_list(told["share"]) if "share" in told else None
-        held = [SignedShare.from_list(one) for one in _listed(told.get("held", []))]
+        own = SignedShare.from_list(report["share"]) if "share" in report else None
+        held = [SignedShare.from_list(share) for share in _listed(report.get("held", []))]
         if own is not None and own.owner != peer:
             raise Unreadable("a member may state only its own share")
-        self.gone.discard(peer)
+        self.unreachable.discard(peer)
         if own is not None:
-            self._came.add(peer)
+            self._have_stated.add(peer)
         for share in held if own is None else [own, *held]:
             self._learn(share, peer)
-        if compared and told.get("settled") is True:
+        if compared and report.get("settled") is True:
             self._compared.add(peer)
-        self._news.set()
+        self._changed.set()
 
     def start(self) -> list[tuple[SignedShare, list[str]]]:
         """Return the shares to fetch now, each with its sources, a list that may grow. They count as being fetched.
@@ -157,7 +158,9 @@ class ShareCollection:
         """
         out = self._held | self._contradicting.keys() | self._fetching | self._tried
         open_to_all = self.settled.is_set()
-        wanted = [x for x in self._stated if x not in out and (open_to_all or x in self._holders[x])]
+        wanted = [
+            owner for owner in self._stated if owner not in out and (open_to_all or owner in self._holders[owner])
+        ]
         wanted = [] if self._closed else wanted
         self._fetching |= set(wanted)
         return [(self._stated[owner], self._holders[owner]) for owner in wanted]
@@ -169,17 +172,17 @@ class ShareCollection:
         if blob is not None and not self._closed and owner not in self._contradicting:
             self._held.add(owner)
             self._blobs[owner] = blob
-        self._news.set()
+        self._changed.set()
 
     def _learn(self, share: SignedShare, holder: str) -> None:
         owner = share.owner
-        if owner not in self.others or owner in self._contradicting or (holder, owner) in self._false:
+        if owner not in self.others or owner in self._contradicting or (holder, owner) in self._false_claims:
             return
         known = self._stated.get(owner)
         if known is None or known.differs(share):
-            if why := self._doubt(share):
-                self._false.add((holder, owner))
-                self._refuse(holder, why)
+            if why := self._share_error(share):
+                self._false_claims.add((holder, owner))
+                self._reject(holder, why)
                 return
             if known is not None:
                 self._leave_out(share)
@@ -193,12 +196,12 @@ class ShareCollection:
         self._contradicting[second.owner] = second
         self._blobs.pop(second.owner, None)
         self._held.discard(second.owner)
-        self._refuse(second.owner, "it signed two different shares for one final gather: neither counts")
+        self._reject(second.owner, "it signed two different shares for one final gather: neither counts")
 
 
 def members_in(value: Any) -> list[str]:
     """Return the peer ids that a request asks about. Raises Unreadable if malformed."""
-    if not isinstance(value, list) or len(value) > NAMED or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list) or len(value) > NAMED or not all(isinstance(peer, str) for peer in value):
         raise Unreadable(f"a request must name a list of at most {NAMED} members")
     return value
 

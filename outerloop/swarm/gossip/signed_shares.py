@@ -55,11 +55,11 @@ def signed(
     own: str, number: int, sha: bytes, length: int, *, members: Formation, signatures: Signatures
 ) -> SignedShare:
     """Sign and return the share of this peer (`own`: its id) in a final gather."""
-    said = PURPOSE, members.session, number, members.names[own], sha, length
-    return SignedShare(own, sha, length, signatures.sign(*said))
+    statement = PURPOSE, members.session, number, members.names[own], sha, length
+    return SignedShare(own, sha, length, signatures.sign(*statement))
 
 
 def is_signed(share: SignedShare, number: int, *, members: Formation, signatures: Signatures) -> bool:
     """Return whether the owner, a member, signed this share for this final gather."""
-    said = PURPOSE, members.session, number, members.names[share.owner], share.sha, share.length
-    return signatures.verify(share.signature, *said, by=share.owner)
+    statement = PURPOSE, members.session, number, members.names[share.owner], share.sha, share.length
+    return signatures.verify(share.signature, *statement, by=share.owner)

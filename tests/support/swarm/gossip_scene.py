@@ -47,7 +47,7 @@ class Member:
             link, self.members, self.store, self.bulk,
             run="r", deadline_s=deadline_s, max_blob_bytes=1 << 20, draw=random.Random(index),
         )  # fmt: skip
-        self.patience = PairingTimeout(0.25, least_s=0.01, most_s=1000)
+        self.patience = PairingTimeout(0.25, min_s=0.01, max_s=1000)
         self.draw = random.Random(f"work {index}")
         self.rounds = 0
         self.partners: list[str] = []
@@ -79,7 +79,7 @@ class Member:
             self.land(await self.round(struct.pack("8d", *theta), now_s() - began_s))
 
     async def round(self, blob: bytes, inner_s: float = 1.0) -> list[Contribution]:
-        landed = await self.gossip.run_round(Round(self.rounds), blob, timeout_s=self.patience.after(inner_s))
+        landed = await self.gossip.run_round(Round(self.rounds), blob, timeout_s=self.patience.timeout_s(inner_s))
         self.rounds += 1
         self.partners += [one.peer for one in landed if one.peer != self.name]
         return landed

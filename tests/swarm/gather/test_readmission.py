@@ -6,7 +6,7 @@ import asyncio
 from itertools import pairwise
 
 from outerloop.swarm.consensus.messages import JoinRequest, ViewChange
-from outerloop.swarm.gather.readmission import MOST_ROUNDS, ReadmissionBackoff
+from outerloop.swarm.gather.readmission import MAX_ROUNDS, ReadmissionBackoff
 from tests.support.swarm.gather_liar import Liar, Said, swarm_with_liar
 from tests.support.swarm.gather_scene import Swarm
 from tests.support.swarm.virtual_clock import run
@@ -28,7 +28,7 @@ def test_each_refusal_doubles_the_wait_up_to_a_bound() -> None:
         penalties.refused("d", number)
         seen.append(waits(penalties, number))
         number += seen[-1]
-    assert seen == [2, 4, 8, 16, 32, MOST_ROUNDS, MOST_ROUNDS, MOST_ROUNDS, MOST_ROUNDS]
+    assert seen == [2, 4, 8, 16, 32, MAX_ROUNDS, MAX_ROUNDS, MAX_ROUNDS, MAX_ROUNDS]
     assert waits(penalties, number, peer="a") == 0
 
 

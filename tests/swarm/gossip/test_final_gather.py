@@ -30,7 +30,7 @@ class Member:
 
     async def meet(self, after_s: float = 0.0) -> list[Contribution]:
         await asyncio.sleep(after_s)
-        met = await self.assembly.meet(1, self.blob)
+        met = await self.assembly.run(1, self.blob)
         await self.assembly.linger()
         return met
 
@@ -98,7 +98,7 @@ def test_a_peer_that_comes_too_late_gets_the_shares_of_the_others() -> None:
     async def scene() -> None:
         members = await gather(MemoryNetwork(delay_s=(0.01, 0.1)), 3, wait_s=50.0)
         met = await asyncio.gather(
-            members[0].meet(), members[1].meet(), members[2].assembly.meet(1, b""), return_exceptions=True
+            members[0].meet(), members[1].meet(), members[2].assembly.run(1, b""), return_exceptions=True
         )
         assert [len(cast(list[Contribution], one)) for one in met] == [3, 3, 3]
 
@@ -106,7 +106,7 @@ def test_a_peer_that_comes_too_late_gets_the_shares_of_the_others() -> None:
 
     async def late() -> None:
         members = await gather(MemoryNetwork(delay_s=(0.01, 0.1)), 3, wait_s=50.0)
-        early = [asyncio.create_task(one.assembly.meet(1, one.blob)) for one in members[:2]]
+        early = [asyncio.create_task(one.assembly.run(1, one.blob)) for one in members[:2]]
         assert [who(met) for met in await asyncio.gather(*early)] == [[0, 1]] * 2 and now_s() < 120
         assert who(await members[2].meet()) == [0, 1, 2], "its own weights count for itself"
 

@@ -161,7 +161,7 @@ def test_one_that_never_settles_costs_one_wait_and_only_where_a_share_is_missing
         if dead:
             network.kill("p2")
         there = [0, 1] if dead else [0, 1, 2]
-        met = await asyncio.gather(*(members[index].assembly.meet(1, members[index].blob) for index in there))
+        met = await asyncio.gather(*(members[index].assembly.run(1, members[index].blob) for index in there))
         assert list(map(who, met)) == [[*there, 3]] * len(there)
         assert least_s <= now_s() < most_s
 
@@ -226,7 +226,7 @@ def test_a_peer_that_asks_forever_delays_the_others_by_one_wait_at_most() -> Non
     async def scene() -> None:
         one, other = await gather(MemoryNetwork(), 2, wait_s=50.0)
         await lie(other, nobody)
-        assert who(await one.assembly.meet(1, one.blob)) == [0, 1]
+        assert who(await one.assembly.run(1, one.blob)) == [0, 1]
 
         async def ask_for_ever() -> None:
             while True:
@@ -275,7 +275,7 @@ def test_liars_that_state_their_shares_late_and_send_nothing_end_no_meeting() ->
         members = await gather(MemoryNetwork(delay_s=(0.01, 0.1)), 7, wait_s=60.0)
         for liar, after_s in zip(members[4:], (55.0, 110.0, 165.0), strict=True):
             await state_late(liar, after_s)
-        met = await asyncio.gather(*(one.assembly.meet(1, one.blob) for one in members[:4]))
+        met = await asyncio.gather(*(one.assembly.run(1, one.blob) for one in members[:4]))
         assert list(map(who, met)) == [[0, 1, 2, 3]] * 4
         assert now_s() < WAITS * 60 + 10
 
@@ -295,7 +295,7 @@ def test_an_owner_that_signs_different_shares_for_different_members_is_left_out_
             await stream.ended()
 
         await liar.link.serve(PROTOCOL, allowed=lambda peer: True, handler=answer)
-        met = await asyncio.gather(*(one.assembly.meet(1, one.blob) for one in honest))
+        met = await asyncio.gather(*(one.assembly.run(1, one.blob) for one in honest))
         assert list(map(who, met)) == [[0, 1, 2, 3]] * 4 and now_s() < 20
         for one in honest:
             assert ("payloads", "004-p4") in one.link.trust.refusals.logged
@@ -323,7 +323,7 @@ def test_an_owner_that_cannot_be_reached_for_a_while_is_asked_again() -> None:
 def test_a_request_that_comes_after_its_sender_was_done_keeps_nobody() -> None:
     async def scene() -> None:
         one, other = await gather(MemoryNetwork(), 2, wait_s=50.0)
-        await asyncio.gather(*(member.assembly.meet(1, member.blob) for member in (one, other)))
+        await asyncio.gather(*(member.assembly.run(1, member.blob) for member in (one, other)))
         async with other.link.open_stream("p0", PROTOCOL) as stream:
             await stream.send_object({"number": 1, "missing": []})
             assert await stream.receive_object()
@@ -338,10 +338,10 @@ def test_all_members_are_asked_after_in_turn() -> None:
     async def scene() -> None:
         others = [f"p{index:04d}" for index in range(3 * NAMED - 5)]
         here = ShareCollection(
-            SignedShare("own", bytes(32), 0, bytes(64)), b"", others, doubt=lambda share: "", refuse=print
+            SignedShare("own", bytes(32), 0, bytes(64)), b"", others, share_error=lambda share: "", reject=print
         )
         for _ in range(2):
-            windows = [here.to_ask("p0000") for _ in range(5)]
+            windows = [here.members_to_ask("p0000") for _ in range(5)]
             assert {peer for window in windows for peer in window} == set(others)
             assert all(len(set(window)) == NAMED for window in windows)
             here.settle()
@@ -358,7 +358,7 @@ def test_as_many_liars_as_there_are_slots_keep_no_share_away_by_giving_slowly() 
             await give_nothing(liar)
         for liar in members[4:]:
             await lie(liar, nobody)
-        met = await asyncio.gather(*(one.assembly.meet(1, one.blob) for one in members[:4]))
+        met = await asyncio.gather(*(one.assembly.run(1, one.blob) for one in members[:4]))
         assert list(map(who, met)) == [[0, 1, 2, 3]] * 4
         assert now_s() < WAITS * 100 + 10
 

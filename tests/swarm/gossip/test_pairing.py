@@ -175,11 +175,11 @@ def test_dealt_partners_are_mutual_and_meet_in_the_same_round_only() -> None:
 
 
 def test_patience_is_a_part_of_the_usual_inner_time() -> None:
-    patience = PairingTimeout(0.25, least_s=1.0, most_s=50.0)
-    assert [patience.after(inner_s) for inner_s in (40.0, 40.0, 900.0, 40.0)] == [10.0] * 4
-    assert PairingTimeout(0.25, least_s=1.0, most_s=50.0).after(0.1) == 1.0
-    assert PairingTimeout(0.25, least_s=1.0, most_s=50.0).after(1e6) == 50.0
-    for bad in ({"fraction": -1.0, "least_s": 1.0, "most_s": 2.0}, {"fraction": 0.1, "least_s": 3.0, "most_s": 2.0}):
+    patience = PairingTimeout(0.25, min_s=1.0, max_s=50.0)
+    assert [patience.timeout_s(inner_s) for inner_s in (40.0, 40.0, 900.0, 40.0)] == [10.0] * 4
+    assert PairingTimeout(0.25, min_s=1.0, max_s=50.0).timeout_s(0.1) == 1.0
+    assert PairingTimeout(0.25, min_s=1.0, max_s=50.0).timeout_s(1e6) == 50.0
+    for bad in ({"fraction": -1.0, "min_s": 1.0, "max_s": 2.0}, {"fraction": 0.1, "min_s": 3.0, "max_s": 2.0}):
         with pytest.raises(UserError, match=r"set exchange\."):
             PairingTimeout(**bad)
 
