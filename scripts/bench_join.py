@@ -37,7 +37,7 @@ from result_rows import show
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.swarm.p2p.framing import END_MARK, PIECE_BYTES, Stream
 from outerloop.swarm.p2p.transport import Request
-from outerloop.swarm.state_transfer.manifest import Manifest, most_bytes
+from outerloop.swarm.state_transfer.manifest import Manifest, max_bytes
 from outerloop.types import Round, StateTransferRequired
 
 WAIT_S = 600.0
@@ -101,7 +101,7 @@ def join(args: argparse.Namespace, folder: Path, first: list[str], messages: Que
     except StateTransferRequired as others:
         began, done = time.monotonic(), threading.Event()
         moving: list[float] = []
-        manifest = most_bytes(int(args.megabytes * 1e6))
+        manifest = max_bytes(int(args.megabytes * 1e6))
         threading.Thread(target=report_bytes, args=(peer, messages, manifest, done, moving), daemon=True).start()
         landed, content = others.state(1 << 32)
         done.set()

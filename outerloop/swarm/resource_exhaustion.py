@@ -26,7 +26,7 @@ REMEDIES = {
     errno.EDQUOT: "free some space, or have the quota raised",
 }
 QUIET_S = 30.0
-MOST_FILES = 65_536
+MAX_FILES = 65_536
 """Open files that a process requests: enough for the streams that 1,024 members may hold open here (admission.py)."""
 
 
@@ -72,9 +72,9 @@ EXHAUSTION = ResourceExhaustion()
 
 
 def raise_file_limit() -> None:
-    """Let this process open as many files as the hard limit allows, up to MOST_FILES."""
+    """Let this process open as many files as the hard limit allows, up to MAX_FILES."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 

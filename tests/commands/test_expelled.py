@@ -31,7 +31,7 @@ def run_dir(tmp_path: Path) -> Path:
     """Of two workers that have expelled one peer; the place is that of swarm_gather.py."""
     one = Expulsion(NAME, EVIDENCE.session, EVIDENCE.number, EVIDENCE.why, 1_700_000_000.0, EVIDENCE)
     for worker in range(2):
-        asyncio.run(write_register(folder(tmp_path, worker), ExpulsionRegister().with_one(one)))
+        asyncio.run(write_register(folder(tmp_path, worker), ExpulsionRegister().with_expulsion(one)))
     return tmp_path
 
 

@@ -16,7 +16,7 @@ from outerloop.swarm.p2p.framing import BrokenStream
 from outerloop.swarm.p2p.network_thread import NetworkThread
 from outerloop.swarm.p2p.node import Node
 from outerloop.swarm.p2p.transport import Unreachable
-from outerloop.swarm.resource_exhaustion import MOST_FILES, REMEDIES, ResourceExhaustion, raise_file_limit
+from outerloop.swarm.resource_exhaustion import MAX_FILES, REMEDIES, ResourceExhaustion, raise_file_limit
 from outerloop.swarm.storage import Folder
 from outerloop.swarm.timeouts import EXHAUSTED_S, OPEN_S
 from tests.support.swarm.gather_scene import MemoryDisk, Swarm
@@ -218,9 +218,9 @@ def test_connections_that_cannot_be_accepted_are_one_line_of_the_log(
     ("soft", "hard", "becomes"),
     [
         (1024, 4096, 4096),
-        (1024, 1 << 20, MOST_FILES),
-        (1024, resource.RLIM_INFINITY, MOST_FILES),
-        (MOST_FILES + 1, 1 << 20, None),
+        (1024, 1 << 20, MAX_FILES),
+        (1024, resource.RLIM_INFINITY, MAX_FILES),
+        (MAX_FILES + 1, 1 << 20, None),
         (resource.RLIM_INFINITY, resource.RLIM_INFINITY, None),
         (4096, 4096, None),
     ],

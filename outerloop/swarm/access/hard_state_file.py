@@ -68,11 +68,13 @@ class HardStateFile:
 
     def _refuse_another_name(self, run: str) -> None:
         """Check that this peer has not voted in the run under another worker index. Raises UserError if it has."""
-        there = _whole(self._disk)
-        if there is not None and there.run == run and there.peer != self._own and id_of(there.peer) == id_of(self._own):
+        stored = _readable(self._disk)
+        if stored is None or stored.run != run:
+            return
+        if stored.peer != self._own and id_of(stored.peer) == id_of(self._own):
             raise UserError(
-                f"this peer has voted in the run as {there.peer}, but is {self._own} now: start it as worker "
-                f"{int(there.peer.partition('-')[0])} of its machine again"
+                f"this peer has voted in the run as {stored.peer}, but is {self._own} now: start it as worker "
+                f"{int(stored.peer.partition('-')[0])} of its machine again"
             )
 
 
@@ -99,8 +101,8 @@ def fit_to_vote(path: Path, disk: Callable[[Path], Disk], *, listed: bool, tell:
         tell(f"{path} is from an earlier version and is kept in use; whether it has lost its votes is unknown")
     if not identity.voted:
         return path
-    there = disk(folder_of(path))
-    if generation_of(there) >= identity.voted:
+    folder = disk(folder_of(path))
+    if generation_of(folder) >= identity.voted:
         return path
     peer_id = Signatures(identity.key).peer_id
     lost = (
@@ -112,28 +114,28 @@ def fit_to_vote(path: Path, disk: Callable[[Path], Disk], *, listed: bool, tell:
             f"{lost}. Run rm {path}, then outerloop doctor --run-dir to see the new id, and replace the old id with it"
             " in exchange.allow of every peer"
         )
-    aside = set_aside(path, peer_id=peer_id)
+    kept_at = set_aside(path, peer_id=peer_id)
     for name in (NAME, GENERATION):
-        there.remove(name)
-    tell(f"{lost}; it joins as a new peer with a new key, and the old key is kept in {aside}")
+        folder.remove(name)
+    tell(f"{lost}; it joins as a new peer with a new key, and the old key is kept in {kept_at}")
     return ensure_identity(path)
 
 
 def generation_of(disk: Disk) -> int:
     """Return the count of the process that last synced the hard state on this disk; 0 if it cannot be read."""
-    if _whole(disk) is None or GENERATION not in disk.names():
+    if _readable(disk) is None or GENERATION not in disk.names():
         return 0
-    told = bytes(disk.read(GENERATION))
-    return int(told) if told.isdigit() else 0
+    value = bytes(disk.read(GENERATION))
+    return int(value) if value.isdigit() else 0
 
 
-def _whole(disk: Disk) -> HardState | None:
+def _readable(disk: Disk) -> HardState | None:
     """Return the hard state on this disk, of any run and peer, or None if it cannot be read."""
     if NAME not in disk.names():
         return None
     content = bytes(disk.read(NAME))
     try:
-        told = msgpack.unpackb(content)
-        return HardState.from_bytes(content, run=told["run"], peer=told["peer"])
+        value = msgpack.unpackb(content)
+        return HardState.from_bytes(content, run=value["run"], peer=value["peer"])
     except (MalformedMessage, ValueError, TypeError, KeyError):
         return None

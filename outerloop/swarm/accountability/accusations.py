@@ -52,13 +52,13 @@ class Accusations:
         self._run, self._on_own, self._on_other = run, on_own, on_other
         self._random = random.Random(transport.peer_id)
         self._false: set[str] = set()  # ids of peers that sent evidence that proves nothing
-        self._telling: set[asyncio.Task[None]] = set()
+        self._sending: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
         """Answer requests of any peer: evidence proves itself, and `outerloop status` reads it (commands/status.py)."""
         await self._transport.serve(protocol(self._run), allowed=anybody, handler=self._answer)
 
-    async def accuse(self, evidence: Evidence, *, told_by: str = "") -> bool:
+    async def accuse(self, evidence: Evidence, *, received_from: str = "") -> bool:
         """Expel the accused and notify the other peers, if the evidence is new and valid. Return whether it is."""
         if id_of(evidence.peer) == self._transport.peer_id:
             return self._confess(evidence)
@@ -66,10 +66,10 @@ class Accusations:
             return False
         self._on_other()
         for peer in self._others():
-            if peer != told_by:
-                task = asyncio.create_task(self._tell(peer, evidence))
-                self._telling.add(task)
-                task.add_done_callback(self._telling.discard)
+            if peer != received_from:
+                task = asyncio.create_task(self._send(peer, evidence))
+                self._sending.add(task)
+                task.add_done_callback(self._sending.discard)
         return True
 
     async def ask_around(self) -> None:
@@ -89,11 +89,11 @@ class Accusations:
     async def _ask(self, peer: str) -> None:
         try:
             for evidence in await ask(self._transport, self._run, peer):
-                await self._hear(peer, evidence)
+                await self._receive_evidence(peer, evidence)
         except (BrokenStream, Unreachable, TimeoutError) as error:
             logger.debug("%s does not report which peers it has expelled: %s", peer, error)
 
-    async def _tell(self, peer: str, evidence: Evidence) -> None:
+    async def _send(self, peer: str, evidence: Evidence) -> None:
         try:
             async with limit(SEND_S), self._transport.open_stream(peer, protocol(self._run)) as stream:
                 await stream.send_object({"evidence": True})
@@ -105,7 +105,7 @@ class Accusations:
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
         if request.get("evidence") is True:
             if remote in self._names():
-                await self._hear(remote, await _receive(stream))
+                await self._receive_evidence(remote, await _receive(stream))
             return
         known = self._expelled.evidence
         await stream.send_object({"count": len(known)})
@@ -113,11 +113,11 @@ class Accusations:
             await stream.send(msgpack.packb(evidence.to_map()))
         await stream.ended()
 
-    async def _hear(self, remote: str, evidence: Evidence) -> None:
+    async def _receive_evidence(self, remote: str, evidence: Evidence) -> None:
         accused = id_of(evidence.peer)
         if remote in self._false or accused not in self._names() or not self._expelled.wants(evidence):
             return
-        if not await self.accuse(evidence, told_by=remote) and self._expelled.wants(evidence):
+        if not await self.accuse(evidence, received_from=remote) and self._expelled.wants(evidence):
             self._false.add(remote)
             why = f"accuses {evidence.peer} with evidence that proves nothing"
             self._transport.trust.refusals.note("ballots", self._names().get(remote, remote), why)

@@ -30,20 +30,20 @@ class EquivocationWatch:
     def __init__(self, session: str) -> None:
         self._session = session
         self._number = 0
-        self._said: dict[int, dict[tuple[str, str], dict[Place, Signed]]] = defaultdict(lambda: defaultdict(dict))
+        self._statements: dict[int, dict[tuple[str, str], dict[Place, Signed]]] = defaultdict(lambda: defaultdict(dict))
 
     def begin(self, number: int) -> None:
         """Set the current round, and forget the statements about rounds that are far from it."""
         self._number = number
-        for old in [known for known in self._said if not self._is_close(known)]:
-            del self._said[old]
+        for old in [known for known in self._statements if not self._is_close(known)]:
+            del self._statements[old]
 
     def saw(self, peer: str, statement: Statement, signature: bytes) -> Evidence | None:
         """Record a statement that a peer (its name) has signed. Return evidence if it contradicts an earlier one."""
         context, number = str(statement[0]), int(statement[1])
         if context not in KINDS or not self._is_close(number):
             return None
-        signed, of_round = Signed(statement, signature), self._said[number]
+        signed, of_round = Signed(statement, signature), self._statements[number]
         for other in self._comparable(of_round, peer, context):
             if contradiction(statement, other.statement):
                 return Evidence.of(self._session, peer, signed, other)

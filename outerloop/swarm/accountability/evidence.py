@@ -77,8 +77,8 @@ class Evidence:
     second: Signed
 
     @staticmethod
-    def of(session: str, peer: str, one: Signed, other: Signed) -> Evidence:
-        return Evidence(session, peer, *sorted((one, other), key=_order))
+    def of(session: str, peer: str, first: Signed, second: Signed) -> Evidence:
+        return Evidence(session, peer, *sorted((first, second), key=_order))
 
     @property
     def number(self) -> int:
@@ -114,44 +114,46 @@ class Evidence:
 
 def guilty(evidence: Evidence, signatures: Signatures) -> str:
     """Return the name of the peer that the evidence convicts; empty if it proves nothing."""
-    proven = evidence.why and all(_is_signed(evidence, one, signatures) for one in (evidence.first, evidence.second))
+    proven = evidence.why and all(
+        _is_signed(evidence, signed, signatures) for signed in (evidence.first, evidence.second)
+    )
     return evidence.peer if proven else ""
 
 
-def contradiction(one: Statement, other: Statement) -> str:
+def contradiction(statement: Statement, other: Statement) -> str:
     """Return the offence of a peer that signed both statements; empty if an honest peer may sign both."""
-    one, other = sorted((one, other), key=lambda statement: str(statement[0]))
-    if (one[0], other[0]) == (ACCEPT, ACCEPT):
-        return _two_accepts(one, other)
-    if (one[0], other[0]) == (ACCEPT, PROMISE):
-        return _left_out(one, other)
-    return _two_payloads(one, other) if (one[0], other[0]) == (PAYLOAD, PAYLOAD) else ""
+    first, second = sorted((statement, other), key=lambda statement: str(statement[0]))
+    if (first[0], second[0]) == (ACCEPT, ACCEPT):
+        return _two_accepts(first, second)
+    if (first[0], second[0]) == (ACCEPT, PROMISE):
+        return _left_out(first, second)
+    return _two_payloads(first, second) if (first[0], second[0]) == (PAYLOAD, PAYLOAD) else ""
 
 
-def _two_accepts(one: Any, other: Any) -> str:
-    (_, number, *where, accepted), (_, other_number, *other_where, also) = one, other
+def _two_accepts(first: Any, second: Any) -> str:
+    (_, number, *where, accepted), (_, other_number, *other_where, also) = first, second
     if (number, where) != (other_number, other_where) or accepted == also:
         return ""
     return f"accepted two commits in round {number}, view {where[-1]}"
 
 
 def _left_out(accept: Any, promise: Any) -> str:
-    (_, number, head, view, accepted), (_, other_number, other_head, later, told_view, told) = accept, promise
+    (_, number, head, view, accepted), (_, other_number, other_head, later, reported_view, reported) = accept, promise
     if (number, head) != (other_number, other_head) or later <= view:
         return ""
-    if told_view > view or (told_view, told) == (view, accepted):
+    if reported_view > view or (reported_view, reported) == (view, accepted):
         return ""
     return f"promised view {later} of round {number} and left out the commit that it had accepted in view {view}"
 
 
-def _two_payloads(one: Any, other: Any) -> str:
-    (_, number, *sealed), (_, other_number, *also) = one, other
-    return f"signed two payloads for round {number}" if number == other_number and sealed != also else ""
+def _two_payloads(first: Any, second: Any) -> str:
+    (_, number, *payload), (_, other_number, *other) = first, second
+    return f"signed two payloads for round {number}" if number == other_number and payload != other else ""
 
 
 def _is_signed(evidence: Evidence, signed: Signed, signatures: Signatures) -> bool:
-    context, number, *said = signed.statement
-    order = (number, evidence.peer, *said) if context == PAYLOAD else (evidence.peer, number, *said)
+    context, number, *rest = signed.statement
+    order = (number, evidence.peer, *rest) if context == PAYLOAD else (evidence.peer, number, *rest)
     return signatures.verify(signed.signature, str(context), evidence.session, *order, by=id_of(evidence.peer))
 
 
@@ -164,28 +166,28 @@ def _statement(value: Any) -> Statement:
     """Parse a statement. Raises MalformedMessage if no peer of any version of the consensus signs its like."""
     if type(value) is not list or len(value) < 3:
         raise MalformedMessage(f"a statement is a list that begins with its context; came {quote(value)}")
-    context, number, *said = value
+    context, number, *rest = value
     checked_int(number, "a statement's round", maximum=MAX_NUMBER)
-    if context == ACCEPT and len(said) == 3:
-        digest(said[0], "an accept's head")
-        _view(said[1])
-        digest(said[2], "an accepted commit")
-    elif context == PROMISE and len(said) == 4:
-        _promise(*said)
-    elif context == PAYLOAD and len(said) in (1, 3):
-        digest(said[0], "a payload")
-        _state(*said[1:])
+    if context == ACCEPT and len(rest) == 3:
+        digest(rest[0], "an accept's head")
+        _view(rest[1])
+        digest(rest[2], "an accepted commit")
+    elif context == PROMISE and len(rest) == 4:
+        _promise(*rest)
+    elif context == PAYLOAD and len(rest) in (1, 3):
+        digest(rest[0], "a payload")
+        _state(*rest[1:])
     else:
         raise MalformedMessage(f"a statement is an accept, a promise or a payload; came {quote(value)}")
-    return (context, number, *said)
+    return (context, number, *rest)
 
 
-def _promise(head: Any, view: Any, told_view: Any, told: Any) -> None:
+def _promise(head: Any, view: Any, reported_view: Any, reported: Any) -> None:
     digest(head, "a promise's head")
     _view(view)
-    if (told_view, told) != (-1, b"") or type(told_view) is not int:
-        _view(told_view)
-        digest(told, "the commit that a promise reports")
+    if (reported_view, reported) != (-1, b"") or type(reported_view) is not int:
+        _view(reported_view)
+        digest(reported, "the commit that a promise reports")
 
 
 def _state(number: Any = 0, root: Any = bytes(32)) -> None:

@@ -86,15 +86,15 @@ class ExpulsionRegister:
     expelled: Mapping[str, Expulsion] = field(default_factory=dict)
     lifted: tuple[Lift, ...] = ()
 
-    def with_one(self, one: Expulsion) -> ExpulsionRegister:
+    def with_expulsion(self, expulsion: Expulsion) -> ExpulsionRegister:
         last = list(self.expelled.items())[1 - MAX_EXPELLED :]
-        return replace(self, expelled={**dict(last), id_of(one.peer): one})
+        return replace(self, expelled={**dict(last), id_of(expulsion.peer): expulsion})
 
     def without(self, peer_id: str) -> ExpulsionRegister:
         """Return the register with the expulsion of this peer lifted. The peer must be expelled."""
-        one = self.expelled[peer_id]
+        expulsion = self.expelled[peer_id]
         others = {other: entry for other, entry in self.expelled.items() if other != peer_id}
-        return ExpulsionRegister(others, (*self.lifted, (peer_id, one.session, one.number)))
+        return ExpulsionRegister(others, (*self.lifted, (peer_id, expulsion.session, expulsion.number)))
 
     def forgives(self, peer: str, session: str, number: int) -> bool:
         """Return whether an operator has forgiven this peer's (its name) offences in this session and round."""
@@ -103,7 +103,7 @@ class ExpulsionRegister:
         )
 
     def to_bytes(self) -> bytes:
-        rows = [one.to_list() for one in self.expelled.values()]
+        rows = [expulsion.to_list() for expulsion in self.expelled.values()]
         return msgpack.packb({"version": VERSION, "expelled": rows, "lifted": self.lifted})
 
     @staticmethod
@@ -114,7 +114,7 @@ class ExpulsionRegister:
         checked_int(found["version"], "its version", minimum=VERSION, maximum=VERSION)
         entries = [Expulsion.from_list(row) for row in items(found["expelled"], "expelled peers")]
         lifted = tuple(_lift(row) for row in items(found["lifted"], "lifted expulsions"))
-        return ExpulsionRegister({id_of(one.peer): one for one in entries}, lifted)
+        return ExpulsionRegister({id_of(expulsion.peer): expulsion for expulsion in entries}, lifted)
 
 
 def read_register(disk: Disk) -> ExpulsionRegister:
@@ -156,7 +156,7 @@ class ExpelledPeers:
     @property
     def evidence(self) -> list[Evidence]:
         """The evidence against all expelled peers."""
-        return [one.evidence for one in self.register.expelled.values()]
+        return [expulsion.evidence for expulsion in self.register.expelled.values()]
 
     def wants(self, evidence: Evidence) -> bool:
         """Return whether the evidence is worth checking: it is new, near, not forgiven, and there is room for it."""
@@ -177,8 +177,8 @@ class ExpelledPeers:
 
     async def _expel(self, evidence: Evidence) -> None:
         peer, why, known = evidence.peer, evidence.why, self.register.expelled
-        one = Expulsion(peer, evidence.session, evidence.number, why, self._now_s(), evidence)
-        self.register = self.register.with_one(one)
+        expulsion = Expulsion(peer, evidence.session, evidence.number, why, self._now_s(), evidence)
+        self.register = self.register.with_expulsion(expulsion)
         self._trust.allow.expel(id_of(peer))
         for forgotten in known.keys() - self.register.expelled.keys():
             self._trust.allow.readmit(forgotten)
@@ -189,7 +189,7 @@ class ExpelledPeers:
 
 def _has_seat(memory: HardState, peer_id: str) -> bool:
     """Return whether a peer is in one of the last rosters."""
-    return any(peer_id == id_of(peer) for one in memory.log for peer in one.commit.roster)
+    return any(peer_id == id_of(peer) for decided in memory.log for peer in decided.commit.roster)
 
 
 def _lift(value: Any) -> Lift:

@@ -23,14 +23,14 @@ from outerloop.swarm.accountability.evidence import ACCEPT, PROMISE
 from outerloop.swarm.consensus.hard_state import HardState
 
 
-def forgotten(memory: HardState, context: str, session: str | bytes, said: Sequence[Field]) -> str:
+def forgotten(memory: HardState, context: str, session: str | bytes, fields: Sequence[Field]) -> str:
     """Return a description of a vote of this peer that is missing from its memory; empty if there is no such vote.
 
-    `context`, `session` and `said` are the arguments of Signatures.witness.
+    `context`, `session` and `fields` are the arguments of Signatures.witness.
     """
-    if session != memory.run or context not in (ACCEPT, PROMISE) or said[0] != memory.peer or memory.left:
+    if session != memory.run or context not in (ACCEPT, PROMISE) or fields[0] != memory.peer or memory.left:
         return ""
-    number, head, view = cast(tuple[int, bytes, int], said[1:4])
+    number, head, view = cast(tuple[int, bytes, int], fields[1:4])
     if number > memory.number:
         is_held = False
     else:

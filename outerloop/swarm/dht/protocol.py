@@ -32,7 +32,7 @@ from hivemind.utils.timed_storage import ValueWithExpiration, get_dht_time
 from outerloop.swarm.access.rate_limits import Budget, Rate
 from outerloop.swarm.access.signatures import is_peer_id
 from outerloop.swarm.dht.records import SignedRecords
-from outerloop.swarm.dht.storage import MOST_BYTES, BoundedDhtStorage, size_of
+from outerloop.swarm.dht.storage import MAX_KEY_BYTES, BoundedDhtStorage, size_of
 from outerloop.swarm.dht.values import items_of
 
 logger = logging.getLogger(__name__)
@@ -45,9 +45,9 @@ limit."""
 REQUESTS_OF_STRANGERS = Rate(burst=1024, per_s=256)
 """Requests of all non-members together: enough for some hundred peers that form an open run at once. A request takes
 0.1 ms, refused or not, so 3 % of a core."""
-BYTES = Rate(burst=8 * MOST_BYTES, per_s=2 * MOST_BYTES)
+BYTES = Rate(burst=8 * MAX_KEY_BYTES, per_s=2 * MAX_KEY_BYTES)
 """Bytes to and from one remote peer: two rosters of the largest size a second; a peer reads one a second at most."""
-BYTES_OF_STRANGERS = Rate(burst=32 * MOST_BYTES, per_s=8 * MOST_BYTES)
+BYTES_OF_STRANGERS = Rate(burst=32 * MAX_KEY_BYTES, per_s=8 * MAX_KEY_BYTES)
 """Bytes to and from all non-members together: a hundred peers that each read a roster of 100 records of 1 KiB once a
 second; 84 Mbit/s, 3 % of a core."""
 
@@ -209,7 +209,7 @@ class GuardedProtocol(DHTProtocol):
         return self.storage.store_subkey(DHTID.from_bytes(key), self.serializer.loads(subkey), value, expires)
 
     def _result(self, key: DHTID, remote: str) -> dht_pb2.FindResult:
-        """Return the held records of a key, MOST_BYTES at most. Raises RequestRefused if the byte limit is exceeded."""
+        """Return the held records of a key, MAX_KEY_BYTES at most. Raises RequestRefused over the byte limit."""
         held = self.storage.get(key)
         if held is None or not held.value:
             return dht_pb2.FindResult(type=dht_pb2.NOT_FOUND)
@@ -223,7 +223,7 @@ class GuardedProtocol(DHTProtocol):
             return None
         packed, value, latest = self.serializer.dumps, DictionaryDHTValue(), 0.0
         told = [DHTRecord(key.to_bytes(), packed(owner), *rest) for owner, *rest in items_of(result.value)]
-        for record in self.records.right_of(told, by=peer.to_base58()):
+        for record in self.records.valid_records(told, by=peer.to_base58()):
             if value.store(self.serializer.loads(record.subkey), record.value, record.expiration_time):
                 latest = max(latest, record.expiration_time)
         return ValueWithExpiration(value, latest) if value else None

@@ -63,16 +63,16 @@ class SignedRecords(RecordValidatorBase):
     def accepts(self, record: DHTRecord, *, by: str = "") -> bool:
         """Return whether a record is valid; log the refusal if not. `by`: the peer that sent it; empty: its owner."""
         owner = _owner(record.subkey)
-        teller = by or owner or "unknown peer"
+        sender = by or owner or "unknown peer"
         reason = self._at_first_sight(record, owner)
-        if not reason and (lacking := self._unchecked(record, teller)):
-            teller, reason = lacking, f"more than {self._budget.per_s(lacking):.0f} signatures a second to be checked"
+        if not reason and (lacking := self._unchecked(record, sender)):
+            sender, reason = lacking, f"more than {self._budget.per_s(lacking):.0f} signatures a second to be checked"
         reason = reason or self._on_inspection(record, owner)
         if reason:
-            self.trust.refusals.note("records", teller, reason)
+            self.trust.refusals.note("records", sender, reason)
         return not reason
 
-    def right_of(self, records: Iterable[DHTRecord], *, by: str) -> Iterator[DHTRecord]:
+    def valid_records(self, records: Iterable[DHTRecord], *, by: str) -> Iterator[DHTRecord]:
         """Yield the valid records among those that a peer sent, up to the first forged one: honest peers hold none."""
         for record in records:
             if self.accepts(record, by=by):
@@ -93,9 +93,9 @@ class SignedRecords(RecordValidatorBase):
             return f"a record that expires in {life_s:.0f} s, at most {ROSTER_EXPIRY_S:.0f} are allowed"
         return ""
 
-    def _unchecked(self, record: DHTRecord, teller: str) -> str:
+    def _unchecked(self, record: DHTRecord, sender: str) -> str:
         """Return whose budget is too small for a signature check; empty if it suffices, or the check was done."""
-        return "" if _digest(record, record.value) in self._checked else self._budget.spend(teller)
+        return "" if _digest(record, record.value) in self._checked else self._budget.spend(sender)
 
     def _on_inspection(self, record: DHTRecord, owner: str) -> str:
         """Return why a record is refused by its signature or content; empty if it is not."""

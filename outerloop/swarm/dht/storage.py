@@ -18,12 +18,12 @@ from typing import Any
 from hivemind.dht.routing import DHTID, Subkey
 from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
 
-MOST_BYTES = 5 << 18
+MAX_KEY_BYTES = 5 << 18
 """Size limit of one key: records of 1 KiB from 1024 peers, with their overhead."""
 BESIDE_BYTES = 128  # overhead of a record in a message: its owner, expiration time and length
-MOST_KEYS = 16
+MAX_KEYS = 16
 """Limit of keys on one node: one key for each run that shares the DHT; 20 MiB in all."""
-MOST_KEYS_OF_ONE = 4
+MAX_KEYS_PER_PEER = 4
 """Limit of keys with records of one peer: the runs that it takes part in at the same time."""
 
 
@@ -58,11 +58,11 @@ class BoundedDhtStorage(DHTLocalStorage):
         """Return whether a record may be stored under a key; drop a key without members for a member's new one."""
         if subkey in self._owners(key):
             return True
-        if sum(subkey in self._owners(other) for other in list(self.data)) >= MOST_KEYS_OF_ONE:
+        if sum(subkey in self._owners(other) for other in list(self.data)) >= MAX_KEYS_PER_PEER:
             return False
-        if key in self or len(self) < MOST_KEYS:
+        if key in self or len(self) < MAX_KEYS:
             return True
-        strangers = [one for one in self.data if not any(map(self._member, self._owners(one).data))]
+        strangers = [key for key in self.data if not any(map(self._member, self._owners(key).data))]
         if not strangers or not self._member(subkey):
             return False
         del self[strangers[-1]]
@@ -74,7 +74,7 @@ class BoundedDhtStorage(DHTLocalStorage):
         return held.value if held is not None and isinstance(held.value, DictionaryDHTValue) else DictionaryDHTValue()
 
     def _make_room(self, records: DictionaryDHTValue) -> None:
-        over = size_of(records) - MOST_BYTES
+        over = size_of(records) - MAX_KEY_BYTES
         for owner in sorted(reversed(records.data), key=self._member) if over > 0 else ():
             if over > 0:
                 over -= _size(records.data[owner].value)

@@ -13,7 +13,7 @@ import msgpack
 from outerloop.swarm.validation import MAX_PEERS
 
 DICTIONARY = 0x50  # hivemind's number for it
-MOST_ITEMS = 2 * MAX_PEERS  # records of non-members in addition to those of a run
+MAX_ITEMS = 2 * MAX_PEERS  # records of non-members in addition to those of a run
 Item = tuple[str, bytes, float]
 """(owner, content with its signature, expiration time)."""
 
@@ -24,7 +24,7 @@ def items_of(packed: bytes) -> list[Item]:
         outer = msgpack.unpackb(packed, max_array_len=0, max_map_len=0)
         if not isinstance(outer, msgpack.ExtType) or outer.code != DICTIONARY:
             return []
-        _, _, items = msgpack.unpackb(outer.data, max_array_len=MOST_ITEMS, max_map_len=0)
+        _, _, items = msgpack.unpackb(outer.data, max_array_len=MAX_ITEMS, max_map_len=0)
     except (ValueError, TypeError):  # what msgpack raises for other bytes
         return []
     if not isinstance(items, list):

@@ -12,10 +12,10 @@ from collections import Counter, deque
 from typing import Generic, TypeVar
 
 E = TypeVar("E")
-MOST_WAITING = 32
+MAX_WAITING = 32
 """Most messages queued per sender: many times a log of 8 commits and an honest peer's messages in several views."""
-MOST_BYTES = 64 << 20
-"""Most bytes queued for all senders: MOST_WAITING of the longest messages, or 64 KiB from each of 1,024 senders."""
+MAX_BYTES = 64 << 20
+"""Most bytes queued for all senders: MAX_WAITING of the longest messages, or 64 KiB from each of 1,024 senders."""
 
 
 class EventQueue(Generic[E]):
@@ -39,13 +39,13 @@ class EventQueue(Generic[E]):
         newest messages of the senders with the most bytes until the rest fits.
         """
         waiting = self._of_senders.setdefault(sender, deque())
-        if len(waiting) >= MOST_WAITING:
+        if len(waiting) >= MAX_WAITING:
             return [sender]
         waiting.append((event, size))
         self._bytes[sender] += size
         self._news.set()
         dropped = []
-        while self._bytes.total() > MOST_BYTES:
+        while self._bytes.total() > MAX_BYTES:
             [(fullest, _)] = self._bytes.most_common(1)
             self._take(fullest, newest=True)
             dropped.append(fullest)

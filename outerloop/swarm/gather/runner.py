@@ -44,7 +44,7 @@ from outerloop.swarm.consensus.messages import CommitCertificate, Message
 from outerloop.swarm.gather.ballot_rpc import BallotRpc
 from outerloop.swarm.gather.catch_up import CatchUpTask
 from outerloop.swarm.gather.committed_rounds import CommittedRounds
-from outerloop.swarm.gather.event_queue import MOST_WAITING, EventQueue
+from outerloop.swarm.gather.event_queue import MAX_WAITING, EventQueue
 from outerloop.swarm.gather.log_rpc import LogRpc
 from outerloop.swarm.gather.payload_downloads import PayloadDownloads
 from outerloop.swarm.gather.payload_requests import PayloadRequests
@@ -305,7 +305,7 @@ class GatherRunner:
             self._trust.refusals.note(
                 "ballots",
                 full,
-                f"{MOST_WAITING} of its messages are queued already, or the whole queue is full: one is dropped",
+                f"{MAX_WAITING} of its messages are queued already, or the whole queue is full: one is dropped",
             )
 
     async def _live(self) -> None:

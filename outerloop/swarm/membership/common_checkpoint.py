@@ -26,17 +26,17 @@ Held = Mapping[int, str]
 Generation = tuple[int, str]
 """Inner step and hash of the slow weights."""
 ANY = "any"
-MOST_HELD = 8
+MAX_HELD = 8
 MAX_STEP = 1 << 40
 HASH_LETTERS = 16
 
 
-def told(held: Held | str) -> bytes:
+def pack_held(held: Held | str) -> bytes:
     """Return `held` packed as this peer's statement to the others."""
     return msgpack.packb([[step, shown] for step, shown in sorted(held.items())] if isinstance(held, Mapping) else held)
 
 
-def parsed(content: bytes) -> Held | str | None:
+def unpack_held(content: bytes) -> Held | str | None:
     """Return the content of another peer's statement; None if it is malformed."""
     try:
         value = msgpack.unpackb(content)
@@ -44,9 +44,9 @@ def parsed(content: bytes) -> Held | str | None:
         return None
     if value == ANY:
         return ANY
-    if not isinstance(value, list) or len(value) > MOST_HELD:
+    if not isinstance(value, list) or len(value) > MAX_HELD:
         return None
-    entries: list[Any] = [one for one in value if isinstance(one, list) and list(map(type, one)) == [int, str]]
+    entries: list[Any] = [entry for entry in value if isinstance(entry, list) and list(map(type, entry)) == [int, str]]
     fit = [0 <= step <= MAX_STEP and len(shown) <= HASH_LETTERS and shown.isprintable() for step, shown in entries]
     return {step: shown for step, shown in entries} if len(entries) == len(value) and all(fit) else None
 
@@ -57,13 +57,13 @@ def common(held: Mapping[str, Held | str], *, members: int) -> Generation | None
     `held`: the statements of the members that have sent one, by name. `members`: the number of members. Raises
     UserError, naming what each peer holds, if there is no such majority.
     """
-    maps = {peer: one for peer, one in held.items() if isinstance(one, Mapping)}
+    maps = {peer: generations for peer, generations in held.items() if isinstance(generations, Mapping)}
     anything = len(held) - len(maps)
-    counts = {entry: anything + sum(entry in one.items() for one in maps.values()) for entry in _entries(maps)}
+    counts = {entry: anything + sum(entry in own.items() for own in maps.values()) for entry in _entries(maps)}
     best = max(counts, key=lambda entry: (counts[entry], entry), default=None)
     if best and 2 * counts[best] > members:
         return best
-    if 2 * (anything + sum(not one for one in maps.values())) > members:
+    if 2 * (anything + sum(not generations for generations in maps.values())) > members:
         return None
     raise UserError(_nothing_common(maps, best, len(held), members))
 
@@ -85,9 +85,10 @@ def objection(own: Held | str, chosen: Generation | None) -> str:
 
 def without(held: Mapping[str, Held | str], chosen: Generation | None) -> list[str]:
     """Return one line for each of these peers that does not hold the chosen generation."""
-    lacking = [(peer, one) for peer, one in sorted(held.items()) if isinstance(one, Mapping) and objection(one, chosen)]
+    maps = {peer: generations for peer, generations in held.items() if isinstance(generations, Mapping)}
     begins = f"the run resumes from step {chosen[0]}" if chosen else "the run starts from scratch"
-    return [f"{begins} without {peer}, which holds {shown(one)}" for peer, one in lacking if isinstance(one, Mapping)]
+    lacking = [(peer, own) for peer, own in sorted(maps.items()) if objection(own, chosen)]
+    return [f"{begins} without {peer}, which holds {shown(own)}" for peer, own in lacking]
 
 
 def shown(held: Held) -> str:
@@ -96,14 +97,16 @@ def shown(held: Held) -> str:
 
 
 def _entries(maps: Mapping[str, Held]) -> set[Generation]:
-    return {entry for one in maps.values() for entry in one.items()}
+    return {entry for generations in maps.values() for entry in generations.items()}
 
 
-def _nothing_common(maps: Mapping[str, Held], best: Generation | None, told: int, members: int) -> str:
-    each = "; ".join(f"{peer} holds {shown(one)}" for peer, one in sorted(maps.items()))
+def _nothing_common(maps: Mapping[str, Held], best: Generation | None, stated: int, members: int) -> str:
+    each = "; ".join(f"{peer} holds {shown(generations)}" for peer, generations in sorted(maps.items()))
     if best is None:
-        return f"only {told} of {members} peers have stated which checkpoints they hold, too few to start: restart all"
-    who = sorted(peer for peer, one in maps.items() if best in one.items())
+        return (
+            f"only {stated} of {members} peers have stated which checkpoints they hold, too few to start: restart all"
+        )
+    who = sorted(peer for peer, generations in maps.items() if best in generations.items())
     return (
         f"no checkpoint is held by more than half of the {members} peers: {each}. Step {best[0]} is held by"
         f" {', '.join(who)}: there set exchange.reform=true exchange.peers={len(who)}, and start the others once these"

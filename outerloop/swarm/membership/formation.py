@@ -85,9 +85,9 @@ class Formation:
         self._records: list[Record] = []
         self._members: Members = [[own.name, own.joined]]
         self._formed_lists: dict[str, Members] = {}  # lists of the peers that have formed, by peer name
-        self._late_told: dict[str, dict[str, str]] = {}  # late joiners (peer id -> name) that each of them reports
+        self._late_reported: dict[str, dict[str, str]] = {}  # late joiners (peer id -> name) that each of them reports
         self._formed = False
-        self._late = LateJoiners(self._there)
+        self._late = LateJoiners(self._present)
         self.came_late = False
         self._majority: tuple[Members, float] = [], math.inf  # list that more than half report, since when
 
@@ -109,7 +109,7 @@ class Formation:
 
     async def serve(self) -> None:
         """Answer any peer that may take part with the members that this peer sees; the roster is public already."""
-        await self._transport.serve(self._protocol, allowed=anybody, handler=self._tell)
+        await self._transport.serve(self._protocol, allowed=anybody, handler=self._answer)
 
     async def form(self, *, timeout_s: float) -> None:
         """Wait until `peers` members see the same list.
@@ -126,7 +126,7 @@ class Formation:
         except TimeoutError as error:
             raise UserError(self._what_is_missing(timeout_s)) from error
 
-    async def _tell(self, remote: str, request: Request, stream: Stream) -> None:
+    async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
         name = request.get("name")
         if is_name(name) and id_of(name) == remote:
             self._welcome(remote, name)
@@ -144,7 +144,7 @@ class Formation:
         if not self._late.add(name):
             self._transport.trust.refusals.note("outsiders", peer_id, f"there are {MAX_PEERS} late joiners already")
 
-    async def _there(self) -> Iterable[str]:
+    async def _present(self) -> Iterable[str]:
         return [record.peer_id for record in await self._roster.read()]
 
     async def _agreed(self) -> bool:
@@ -155,16 +155,16 @@ class Formation:
         first = sorted(self._records, key=lambda record: (record.joined, record.peer_id))[: self._peers]
         self._members = sorted([record.name, record.joined] for record in first)
         self._silent = {name for name, _ in self._members} - {self._own.name}
-        self._turned_away_by, self._formed_lists, self._late_told = set(), {}, {}
+        self._turned_away_by, self._formed_lists, self._late_reported = set(), {}, {}
         others = [record for record in self._records if record.name != self._own.name]
-        await asyncio.gather(*map(self._hear, others))
+        await asyncio.gather(*map(self._ask, others))
         if self._turned_away_by and len(self._turned_away_by) == len(others):
             raise UserError(self._outside())
-        self._late.add_told(self._late_told.values())
-        self._conclude(self._most_told())
+        self._late.add_reported(self._late_reported.values())
+        self._conclude(self._majority_list())
         return self._formed
 
-    async def _hear(self, other: Record) -> None:
+    async def _ask(self, other: Record) -> None:
         """Ask a peer for its list. Give up after VIEW_S: it may be slow, starting, or dead but not yet expired."""
         try:
             async with limit(VIEW_S), self._transport.open_stream(other.peer_id, self._protocol) as stream:
@@ -180,24 +180,25 @@ class Formation:
         if answer.get("formed"):
             self._take_list(other.name, answer)
 
-    def _take_list(self, teller: str, answer: Request) -> None:
+    def _take_list(self, reporter: str, answer: Request) -> None:
         """Keep the lists of a peer that has formed, if they are valid."""
         allow = self._transport.trust.allow
         if why := objection(answer["members"], allow):
-            self._transport.trust.refusals.note("requests", teller, f"{self._protocol}: {why}")
+            self._transport.trust.refusals.note("requests", reporter, f"{self._protocol}: {why}")
             return
-        self._formed_lists[teller] = answer["members"]
-        self._late_told[teller] = names_in(answer["late"], allow)
+        self._formed_lists[reporter] = answer["members"]
+        self._late_reported[reporter] = names_in(answer["late"], allow)
 
-    def _most_told(self) -> Members:
+    def _majority_list(self) -> Members:
         """Return the list that more than half of the formed peers report, else []; log those that report another."""
         lists = self._formed_lists
-        most = [one for one in lists.values() if 2 * sum(one == other for other in lists.values()) > len(lists)]
-        for name in [name for name, one in lists.items() if most and one != most[0]]:
+        reports = list(lists.values())
+        majority = next((members for members in reports if 2 * reports.count(members) > len(reports)), [])
+        for name in [name for name, members in lists.items() if majority and members != majority]:
             self._transport.trust.refusals.note(
                 "ballots", name, "reports a different member list than most peers that have formed"
             )
-        return most[0] if most else []
+        return majority
 
     def _conclude(self, formed: Members) -> None:
         """Set whether the swarm has formed. `formed`: the list that most formed peers report; empty: no such list."""
@@ -213,13 +214,13 @@ class Formation:
 
     def _is_backed(self, formed: Members, is_member: bool) -> bool:
         """Return whether enough peers report that this list has formed, or this peer remembers its session."""
-        tellers = {id_of(name) for name, one in self._formed_lists.items() if one == formed}
+        reporters = {id_of(name) for name, members in self._formed_lists.items() if members == formed}
         if is_member:
             voters = {id_of(name) for name, _ in formed}
-            tellers.add(self._own.peer_id)
+            reporters.add(self._own.peer_id)
         else:
             voters = self._voters()
-        return 2 * len(tellers & voters) > len(voters) or self._remembers_that(formed)
+        return 2 * len(reporters & voters) > len(voters) or self._remembers_that(formed)
 
     def _voters(self) -> set[str]:
         """Return the ids of the peers whose reports of a formed list count for a peer that is not in that list."""
@@ -251,22 +252,22 @@ class Formation:
 
     def _missing(self, waited_s: float) -> str:
         if self._formed_lists:
-            tellers = _list([record for record in self._records if record.name in self._formed_lists])
-            if not self._most_told():
-                return f"run {self._run} has started, but these peers do not agree on its members: {tellers}"
-            return f"run {self._run} has started according to {tellers}; more than half of the peers must report it"
-        there = (
+            reporters = _list([record for record in self._records if record.name in self._formed_lists])
+            if not self._majority_list():
+                return f"run {self._run} has started, but these peers do not agree on its members: {reporters}"
+            return f"run {self._run} has started according to {reporters}; more than half of the peers must report it"
+        present = (
             f"after {waited_s:.0f} s {len(self._records)} of {self._peers} peers are present ({_list(self._records)})"
         )
         if len(self._records) < self._peers:
             missing, join = self._peers - len(self._records), f"exchange.initial_peers=[{self._own.addresses[0]}]"
-            return f"{there}, {missing} missing; start them with {join}, or set exchange.peers={len(self._records)}"
+            return f"{present}, {missing} missing; start them with {join}, or set exchange.peers={len(self._records)}"
         if len(self._records) > self._peers:
-            return f"{there}, too many; a run keeps its number of peers. Set exchange.peers={len(self._records)}"
+            return f"{present}, too many; a run keeps its number of peers. Set exchange.peers={len(self._records)}"
         if self._turned_away_by:
             return self._outside()
         others = ", ".join(sorted(self._silent))
-        return f"{there}, but these do not answer, or see other members: {others}; can they be reached from here?"
+        return f"{present}, but these do not answer, or see other members: {others}; can they be reached from here?"
 
     def _outside(self) -> str:
         return (

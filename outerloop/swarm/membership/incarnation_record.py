@@ -45,18 +45,18 @@ class IncarnationStatements:
 
     def incarnation(self, life: Life) -> Incarnation:
         """Return the signed incarnation of this process."""
-        said = life.count.to_bytes(COUNT_BYTES, "big") + life.nonce
-        return Incarnation(life.count, life.nonce, said + self._signatures.sign(INCARNATION, self._run, said))
+        statement = life.count.to_bytes(COUNT_BYTES, "big") + life.nonce
+        return Incarnation(life.count, life.nonce, statement + self._signatures.sign(INCARNATION, self._run, statement))
 
     def objection(self, own: Incarnation, younger: Incarnation) -> bytes:
         """Return the signed objection of this process to a younger one of its peer."""
         nonces = own.nonce + younger.nonce
         return nonces + self._signatures.sign(OBJECTION, self._run, nonces)
 
-    def is_of(self, peer: str, one: Incarnation) -> bool:
+    def is_of(self, peer: str, incarnation: Incarnation) -> bool:
         """Return whether the peer with this id has signed this incarnation."""
-        said, signature = one.packed[:-SIGNATURE_BYTES], one.packed[-SIGNATURE_BYTES:]
-        return self._signatures.verify(signature, INCARNATION, self._run, said, by=peer)
+        statement, signature = incarnation.packed[:-SIGNATURE_BYTES], incarnation.packed[-SIGNATURE_BYTES:]
+        return self._signatures.verify(signature, INCARNATION, self._run, statement, by=peer)
 
     def objects(self, peer: str, elder: Incarnation, younger: Incarnation, objection: object) -> bool:
         """Return whether `objection` is the elder's valid objection to the younger process of this peer."""

@@ -44,11 +44,11 @@ from outerloop.types import UserError
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-MOST_PEERS = 4096
+MAX_KNOWN = 4096
 """Peers whose process is remembered, four times as many as may be members. The longest silent one is dropped first."""
-MOST_REFUSED = 4
+MAX_REFUSED = 4
 """Refused processes remembered for each peer; the elder is asked again about a forgotten one."""
-MOST_INTRODUCED = 64
+MAX_INTRODUCED = 64
 """Peers that this process introduces itself to at once: in an open run one machine can have many identities."""
 
 
@@ -56,12 +56,12 @@ MOST_INTRODUCED = 64
 class _Known:
     """The accepted process of one peer, and the objection to each refused one by nonce, empty if there is none."""
 
-    one: Incarnation
+    accepted: Incarnation
     refused: OrderedDict[bytes, bytes] = field(default_factory=OrderedDict)
 
     def refuse(self, other: Incarnation, objection: bytes = b"") -> None:
         self.refused[other.nonce] = objection or self.refused.get(other.nonce, b"")
-        while len(self.refused) > MOST_REFUSED:
+        while len(self.refused) > MAX_REFUSED:
             self.refused.popitem(last=False)
 
 
@@ -80,11 +80,11 @@ class Incarnations:
         self._protocol = f"outerloop/1/{run}/incarnation"
         self._tell = tell
         self.life = life
-        self._me = self._statements.incarnation(life)
-        self.own = self._me.packed
+        self._own_incarnation = self._statements.incarnation(life)
+        self.own = self._own_incarnation.packed
         self.stopped: UserError | None = None
-        self._told, self._noticed = asyncio.Event(), asyncio.Event()
-        self._taken = False  # another peer has accepted this process as this peer
+        self._stop_called, self._noticed = asyncio.Event(), asyncio.Event()
+        self._was_accepted = False  # another peer has accepted this process as this peer
         self._seen: set[bytes] = set()
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._asking: dict[str, asyncio.Lock] = {}
@@ -95,23 +95,23 @@ class Incarnations:
 
     async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of `work`. Raises UserError as soon as this process must stop."""
-        working, told = asyncio.ensure_future(work), asyncio.ensure_future(self._told.wait())
+        working, stop = asyncio.ensure_future(work), asyncio.ensure_future(self._stop_called.wait())
         try:
-            await asyncio.wait((working, told), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((working, stop), return_when=asyncio.FIRST_COMPLETED)
             if self.stopped is not None:
                 raise self.stopped
             return working.result()
         finally:
             working.cancel()
-            told.cancel()
+            stop.cancel()
 
     # messages that this process sends
 
     async def introduce(self, peers: Iterable[str]) -> None:
-        """Introduce this process to these peers, given by id; to the first MOST_INTRODUCED of them at most."""
-        others = [peer for peer in peers if peer != self._transport.peer_id][:MOST_INTRODUCED]
-        taken = await asyncio.gather(*map(self._introduce, others))
-        self._taken |= any(taken) and self.stopped is None
+        """Introduce this process to these peers, given by id; to the first MAX_INTRODUCED of them at most."""
+        others = [peer for peer in peers if peer != self._transport.peer_id][:MAX_INTRODUCED]
+        accepted = await asyncio.gather(*map(self._introduce, others))
+        self._was_accepted |= any(accepted) and self.stopped is None
 
     async def keep_introducing(self, peers: Callable[[], Iterable[str]]) -> None:
         """Introduce this process to one peer after the other until it stops; to all when a younger one is noticed."""
@@ -138,9 +138,9 @@ class Incarnations:
 
     def seen(self, packed: object) -> None:
         """Warn the user if another process wrote this peer's roster record, unless it is an earlier process."""
-        one = Incarnation.read(packed)
-        if one is not None and one.count >= self.life.count and self._is_twin(one):
-            self._tell_of(one)
+        incarnation = Incarnation.read(packed)
+        if incarnation is not None and incarnation.count >= self.life.count and self._is_twin(incarnation):
+            self._warn_of(incarnation)
 
     async def _introduce(self, peer: str) -> bool:
         """Introduce this process to a peer. Return whether the peer accepts it."""
@@ -159,9 +159,9 @@ class Incarnations:
         known = Incarnation.read(answer.get("known"))
         if known is None or not self._is_twin(known):
             return
-        if self._statements.objects(self._transport.peer_id, known, self._me, answer.get("objection")):
+        if self._statements.objects(self._transport.peer_id, known, self._own_incarnation, answer.get("objection")):
             self._stop("it started earlier and is still running")
-        elif known.count > self.life.count and self._taken:
+        elif known.count > self.life.count and self._was_accepted:
             await stream.send_object({"objection": self._objection(known)})
             await stream.ended()
         elif known.count > self.life.count:
@@ -169,14 +169,14 @@ class Incarnations:
         elif known.count == self.life.count:
             self._stop("it was started from the same file")
 
-    def _is_twin(self, one: Incarnation) -> bool:
-        return one.nonce != self.life.nonce and self._statements.is_of(self._transport.peer_id, one)
+    def _is_twin(self, incarnation: Incarnation) -> bool:
+        return incarnation.nonce != self.life.nonce and self._statements.is_of(self._transport.peer_id, incarnation)
 
     def _objection(self, younger: Incarnation) -> bytes:
-        self._tell_of(younger)
-        return self._statements.objection(self._me, younger)
+        self._warn_of(younger)
+        return self._statements.objection(self._own_incarnation, younger)
 
-    def _tell_of(self, twin: Incarnation) -> None:
+    def _warn_of(self, twin: Incarnation) -> None:
         if twin.nonce not in self._seen:
             self._seen.add(twin.nonce)
             self._noticed.set()
@@ -197,38 +197,38 @@ class Incarnations:
             f"another machine runs with the identity of {self._transport.peer_id}, and {why}: this process stops."
             f" Delete the copied key: on the machine with the copy run rm {self.life.path}, and it gets its own key"
         )
-        self._told.set()
+        self._stop_called.set()
 
     # messages from other peers
 
-    async def accepts(self, remote: str, told: object, stream: Stream) -> bool:
+    async def accepts(self, remote: str, packed: object, stream: Stream) -> bool:
         """Return whether the process that opened this stream is accepted as its peer; if not, send it the reason.
 
-        `told`: the incarnation that it sent; None, if it sent none, is accepted. Raises Unreadable if it is malformed,
-        or not signed by the peer.
+        `packed`: the incarnation that it sent; None, if it sent none, is accepted. Raises Unreadable if it is
+        malformed, or not signed by the peer.
         """
-        if told is None:
+        if packed is None:
             return True
-        one = Incarnation.read(told)
-        if one is None or not self._statements.is_of(remote, one):
+        incarnation = Incarnation.read(packed)
+        if incarnation is None or not self._statements.is_of(remote, incarnation):
             raise Unreadable("an incarnation that this peer did not sign")
         async with self._asking.setdefault(remote, asyncio.Lock()):
-            known = await self._look_up(remote, one)
-        return known.one.nonce == one.nonce or await self._gives_way(remote, known, one, stream)
+            known = await self._look_up(remote, incarnation)
+        return known.accepted.nonce == incarnation.nonce or await self._gives_way(remote, known, incarnation, stream)
 
-    async def _look_up(self, remote: str, one: Incarnation) -> _Known:
+    async def _look_up(self, remote: str, incarnation: Incarnation) -> _Known:
         """Return what is known of a peer, updated with this process of it."""
-        known = self._known.setdefault(remote, _Known(one))
+        known = self._known.setdefault(remote, _Known(incarnation))
         self._known.move_to_end(remote)
-        while len(self._known) > MOST_PEERS:
+        while len(self._known) > MAX_KNOWN:
             self._asking.pop(self._known.popitem(last=False)[0], None)
-        if known.one.nonce != one.nonce:
-            restarted = one.count > known.one.count and one.nonce not in known.refused
-            objection = await self._ask(remote, known.one, one) if restarted else b""
+        if known.accepted.nonce != incarnation.nonce:
+            restarted = incarnation.count > known.accepted.count and incarnation.nonce not in known.refused
+            objection = await self._ask(remote, known.accepted, incarnation) if restarted else b""
             if restarted and not objection:
-                known.one = one
+                known.accepted = incarnation
             else:
-                known.refuse(one, objection)
+                known.refuse(incarnation, objection)
         return known
 
     async def _ask(self, remote: str, elder: Incarnation, other: Incarnation) -> bytes:
@@ -245,19 +245,19 @@ class Incarnations:
             return b""
         return objection
 
-    async def _gives_way(self, remote: str, known: _Known, one: Incarnation, stream: Stream) -> bool:
+    async def _gives_way(self, remote: str, known: _Known, incarnation: Incarnation, stream: Stream) -> bool:
         """Notify a process that another one is accepted for its peer. Return whether it objects and replaces it."""
         self._transport.trust.refusals.note("outsiders", remote, "another machine also uses the identity of this peer")
-        younger = known.one
-        await stream.send_object({"known": younger.packed, "objection": known.refused.get(one.nonce, b"")})
+        younger = known.accepted
+        await stream.send_object({"known": younger.packed, "objection": known.refused.get(incarnation.nonce, b"")})
         try:
             objection = (await stream.receive_object(patience_s=VIEW_S)).get("objection")
         except BrokenStream:
             return False
-        if not isinstance(objection, bytes) or not self._statements.objects(remote, one, younger, objection):
+        if not isinstance(objection, bytes) or not self._statements.objects(remote, incarnation, younger, objection):
             return False
-        known.one = one
-        known.refused.pop(one.nonce, None)
+        known.accepted = incarnation
+        known.refused.pop(incarnation.nonce, None)
         known.refuse(younger, objection)
         return True
 

@@ -24,12 +24,12 @@ some records."""
 class LateJoiners:
     """The late joiners that this peer knows. `names`: peer id -> name.
 
-    `there`: reads the ids of all peers that have a roster record, this peer's own included.
+    `present`: reads the ids of all peers that have a roster record, this peer's own included.
     """
 
-    def __init__(self, there: Callable[[], Awaitable[Iterable[str]]]) -> None:
+    def __init__(self, present: Callable[[], Awaitable[Iterable[str]]]) -> None:
         self.names: dict[str, str] = {}
-        self._there = there
+        self._present = present
         self._missed: Counter[str] = Counter()
         self._look_at_s = -math.inf
 
@@ -41,10 +41,10 @@ class LateJoiners:
         self._missed.pop(peer_id, None)
         return self.names.get(peer_id) == name
 
-    def add_told(self, told: Iterable[Mapping[str, str]]) -> None:
-        """Add each name that more than half of the lists hold. `told`: peer id -> name, from each formed peer."""
-        lists = list(told)
-        counts = Counter(name for one in lists for name in one.values())
+    def add_reported(self, reported: Iterable[Mapping[str, str]]) -> None:
+        """Add each name that more than half of the lists hold. `reported`: peer id -> name, from each formed peer."""
+        lists = list(reported)
+        counts = Counter(name for names in lists for name in names.values())
         for name in [name for name, count in counts.items() if 2 * count > len(lists)]:
             self.add(name)
 
@@ -54,10 +54,10 @@ class LateJoiners:
         if not self.names or now_s < self._look_at_s:
             return
         self._look_at_s = now_s + ROSTER_EXPIRY_S
-        there = set(await self._there())
-        if len(there) < 2:
+        present = set(await self._present())
+        if len(present) < 2:
             return  # only this peer itself: the roster could not be read
         for peer_id in list(self.names):
-            self._missed[peer_id] = 0 if peer_id in there else self._missed[peer_id] + 1
+            self._missed[peer_id] = 0 if peer_id in present else self._missed[peer_id] + 1
             if self._missed[peer_id] >= GONE_LOOKS:
                 del self.names[peer_id], self._missed[peer_id]

@@ -70,8 +70,8 @@ class ListedRoster:
         """Hold this as this peer's own record, and send it to the peers that may hold an earlier one."""
         self.show(value, expires=expires)
         if self.is_listed:
-            told = {"record": _packed(self._held[self._transport.peer_id])}
-            asking = [asyncio.create_task(self._ask(peer, told)) for peer in self._others() if peer in self._held]
+            request = {"record": _packed(self._held[self._transport.peer_id])}
+            asking = [asyncio.create_task(self._ask(peer, request)) for peer in self._others() if peer in self._held]
             _, late = await asyncio.wait(asking, timeout=LISTED_S) if asking else ((), ())
             for task in late:
                 task.cancel()
@@ -81,7 +81,7 @@ class ListedRoster:
         self._read_s = asyncio.get_running_loop().time()
         for peer in self._others():
             if peer not in self._asking:
-                self._asking[peer] = asyncio.create_task(self._hear(peer))
+                self._asking[peer] = asyncio.create_task(self._refresh(peer))
         if self._asking:
             await asyncio.wait(list(self._asking.values()), timeout=LISTED_S)
         return [self._unpacked(record) for record in self._current()]
@@ -95,12 +95,12 @@ class ListedRoster:
             async with limit(2 * VIEW_S), self._transport.open_stream(peer, self._protocol) as stream:
                 await stream.send_object({"after": after})
                 answer = await stream.receive_object()
-            page = self._right(answer.get("records"), by=peer)
+            page = self._valid(answer.get("records"), by=peer)
             found |= page
             more = bool(answer.get("more")) and max(page, default="") > after
         return [self._unpacked(record) for record in found.values()]
 
-    async def _hear(self, peer: str) -> None:
+    async def _refresh(self, peer: str) -> None:
         try:
             await self._ask(peer, {})
         finally:
@@ -123,7 +123,8 @@ class ListedRoster:
         elif "after" in request:
             await stream.send_object(await self._page(request["after"]))
         else:
-            await stream.send_object({"records": [_packed(one) for one in self._current() if self._is_own(one)]})
+            own = [record for record in self._current() if self._is_own(record)]
+            await stream.send_object({"records": list(map(_packed, own))})
         await stream.ended()
 
     async def _page(self, after: Any) -> dict[str, Any]:
@@ -143,21 +144,22 @@ class ListedRoster:
 
     def _hold(self, peer: str, entries: Any) -> None:
         """Hold a listed peer's own record from the entries that it sent, if valid and newer than the one held."""
-        record = self._right(entries, by=peer).get(peer) if self.is_listed else None
+        record = self._valid(entries, by=peer).get(peer) if self.is_listed else None
         held = self._held.get(peer)
         if record is not None and (held is None or record.expiration_time > held.expiration_time):
             self._held[peer] = record
 
-    def _right(self, entries: Any, *, by: str) -> dict[str, DHTRecord]:
+    def _valid(self, entries: Any, *, by: str) -> dict[str, DHTRecord]:
         """Return the valid records among the entries that a peer sent, by owner."""
         well_formed = [entry for entry in entries if is_item(entry)] if isinstance(entries, list) else []
         records = [self._record(*entry) for entry in well_formed[:MAX_PEERS]]
-        return {_owner(record): record for record in self._records.right_of(records, by=by)}
+        return {_owner(record): record for record in self._records.valid_records(records, by=by)}
 
     def _current(self) -> list[DHTRecord]:
         """Drop expired and no longer allowed records. Return the others, sorted by owner."""
         allow, now = self._transport.trust.allow, time.time()
-        self._held = {owner: one for owner, one in self._held.items() if owner in allow and one.expiration_time > now}
+        held = self._held.items()
+        self._held = {owner: record for owner, record in held if owner in allow and record.expiration_time > now}
         return [self._held[owner] for owner in sorted(self._held)]
 
     def _others(self) -> list[str]:

@@ -13,33 +13,33 @@ class Mailbox(Generic[T]):
 
     def __init__(self, *, keep: int) -> None:
         self._keep = keep
-        self._said: dict[int, T] = {}
+        self._values: dict[int, T] = {}
         self._over = -1  # no value will be posted for numbers up to this one
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def post(self, number: int, value: T) -> None:
         """Post the value of a number; no value will be posted any more for earlier numbers."""
-        self._said[number] = value
-        for old in sorted(self._said)[: -self._keep]:
-            del self._said[old]
+        self._values[number] = value
+        for old in sorted(self._values)[: -self._keep]:
+            del self._values[old]
         self.over(number - 1)
 
     def over(self, number: int) -> None:
         """Declare that no value will be posted any more for this number and earlier ones."""
         self._over = max(self._over, number)
-        self._news.set()
-        self._news = asyncio.Event()
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def get(self, number: int) -> T | None:
-        return self._said.get(number)
+        return self._values.get(number)
 
     def take_back(self, number: int) -> None:
         """Remove the values of this number and later ones, so that they can be posted again."""
-        self._said = {known: value for known, value in self._said.items() if known < number}
+        self._values = {known: value for known, value in self._values.items() if known < number}
         self._over = min(self._over, number - 1)
 
     async def read(self, number: int) -> T | None:
         """Wait for a value and return it; None if it will never be posted. The caller sets the time limit."""
         while (value := self.get(number)) is None and number > self._over:
-            await self._news.wait()
+            await self._changed.wait()
         return value

@@ -58,11 +58,11 @@ def objection(members: Any, allow: AllowList) -> str:
     """Return why this is not a valid list of the members of a run; empty if it is."""
     if not isinstance(members, list) or not 1 <= len(members) <= MAX_PEERS:
         return f"members must be a list of 1 to {MAX_PEERS}; received {quote(members)}"
-    for one in members:
-        if not isinstance(one, list) or list(map(type, one)) != [str, float]:
-            return f"a member must have a name and a time of joining; received {quote(one)}"
-        if not NAME.fullmatch(one[0]) or not math.isfinite(one[1]):
-            return f"invalid name or time of joining: {quote(one[0])}, {one[1]}"
+    for member in members:
+        if not isinstance(member, list) or list(map(type, member)) != [str, float]:
+            return f"a member must have a name and a time of joining; received {quote(member)}"
+        if not NAME.fullmatch(member[0]) or not math.isfinite(member[1]):
+            return f"invalid name or time of joining: {quote(member[0])}, {member[1]}"
     names = [name for name, _ in members]
     if any(left >= right for left, right in pairwise(names)) or len(set(map(id_of, names))) < len(names):
         return "members must be sorted by name, each peer id once"
@@ -72,7 +72,7 @@ def objection(members: Any, allow: AllowList) -> str:
 
 def names_in(late: Any, allow: AllowList) -> dict[str, str]:
     """Return peer id -> name of the reported late joiners that may take part; one name for each id."""
-    names = [one for one in late if is_name(one)][:MAX_PEERS] if isinstance(late, list) else []
+    names = [name for name in late if is_name(name)][:MAX_PEERS] if isinstance(late, list) else []
     return {id_of(name): name for name in names if id_of(name) in allow}
 
 
@@ -81,6 +81,6 @@ def is_name(value: object) -> TypeGuard[str]:
 
 
 def _joined(lists: Sequence[Any], key: str) -> list[Any]:
-    if not all(isinstance(one, list) for one in lists):
+    if not all(isinstance(page, list) for page in lists):
         raise Unreadable(f"{key} must be a list")
-    return [entry for one in lists for entry in one]
+    return [entry for page in lists for entry in page]

@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from outerloop.swarm.membership.roster import Record
-from outerloop.swarm.membership.run_settings import HASH_BYTES, RunSettings, difference, told
+from outerloop.swarm.membership.run_settings import HASH_BYTES, RunSettings, checked_setting, difference
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
 from outerloop.swarm.p2p.transport import Request, Transport, Unreachable, anybody
 from outerloop.swarm.timeouts import VIEW_S, limit
 
 SHOWN = 4
 """Differing settings that are named for one peer; the others are only counted."""
-MOST_NAMED = 16
+MAX_NAMED = 16
 """Peers that are asked and named at most, because one machine can make many identities."""
 FINGERPRINT_LETTERS = 16
 """Characters of a fingerprint shown in a message."""
@@ -35,7 +35,7 @@ class MismatchedPeer(NamedTuple):
 
     differs: str
     typed: str
-    told: bool
+    reported: bool
 
 
 class MismatchedPeers:
@@ -56,7 +56,7 @@ class MismatchedPeers:
         self._own, self._settings, self._tell = own, settings, tell
         self._joined = frozenset(joined)
         self._named: dict[str, MismatchedPeer] = {}
-        self._there: list[Record] = []
+        self._mismatched: list[Record] = []
 
     async def serve(self) -> None:
         """Answer any peer that may take part with single settings."""
@@ -65,29 +65,28 @@ class MismatchedPeers:
     async def leave_out(self, records: Iterable[Record]) -> list[Record]:
         """Return the records with this peer's settings; report each of the other peers once."""
         alike = [record for record in records if record.fingerprint == self._own.fingerprint]
-        self._there = [record for record in records if record.fingerprint != self._own.fingerprint]
-        new = [one for one in self._there if one.name not in self._named][: MOST_NAMED - len(self._named)]
-        for one, found in zip(new, await asyncio.gather(*map(self._differences, new)), strict=True):
-            self._named[one.name] = found
+        self._mismatched = [record for record in records if record.fingerprint != self._own.fingerprint]
+        new = [record for record in self._mismatched if record.name not in self._named][: MAX_NAMED - len(self._named)]
+        for record, found in zip(new, await asyncio.gather(*map(self._differences, new)), strict=True):
+            self._named[record.name] = found
             self._tell(f"left out for different settings: {found.differs}")
         return alike
 
     def odd(self, alike: Sequence[Record]) -> str:
         """Return why this peer's own settings are the wrong ones, and what to set; empty if they are not."""
-        found = [
-            self._named[one.name] for one in self._there if one.peer_id in self._joined and one.name in self._named
-        ]
-        met = [one for one in found if one.told]
-        if not met or any(one.peer_id in self._joined for one in alike):
+        joined = [record.name for record in self._mismatched if record.peer_id in self._joined]
+        found = [self._named[name] for name in joined if name in self._named]
+        met = [peer for peer in found if peer.reported]
+        if not met or any(record.peer_id in self._joined for record in alike):
             return ""
-        machines = Counter(one.fingerprint for one in self._there if _first_worker(one))
+        machines = Counter(record.fingerprint for record in self._mismatched if _first_worker(record))
         if max(machines.values(), default=1) < max(1, sum(map(_first_worker, alike))):
             return ""
         return f"{met[0].differs}: {_advice(met[0])}"
 
     def line(self) -> str:
         """Return which peers are left out at present, and what to set to match them; empty if there are none."""
-        named = [one.name for one in self._there if one.name in self._named]
+        named = [record.name for record in self._mismatched if record.name in self._named]
         if not named:
             return ""
         first, others = self._named[named[0]], f"; also {', '.join(named[1:])}" if named[1:] else ""
@@ -99,22 +98,22 @@ class MismatchedPeers:
         asked = hashes[:SHOWN]
         theirs = await asyncio.gather(*(self._ask(other, hashed) for hashed in asked))
         if not asked:
-            shown = [one.fingerprint[:FINGERPRINT_LETTERS] for one in (other, self._own)]
-            return MismatchedPeer(f"{other.name} (fingerprint {shown[0]}, here {shown[1]})", "", told=False)
+            shown = [record.fingerprint[:FINGERPRINT_LETTERS] for record in (other, self._own)]
+            return MismatchedPeer(f"{other.name} (fingerprint {shown[0]}, here {shown[1]})", "", reported=False)
         pairs = [
-            difference(self._settings.tell(hashed), value, other.name)
+            difference(self._settings.answer(hashed), value, other.name)
             for hashed, value in zip(asked, theirs, strict=True)
         ]
         more = f" and {len(hashes) - SHOWN} more" if len(hashes) > SHOWN else ""
         differs, typed = ", ".join(said for said, _ in pairs) + more, " ".join(typed for _, typed in pairs if typed)
-        return MismatchedPeer(differs, typed, told=any(value is not None for value in theirs))
+        return MismatchedPeer(differs, typed, reported=any(value is not None for value in theirs))
 
     async def _ask(self, other: Record, hashed: bytes) -> dict[str, str] | None:
         """Ask a peer for one of its settings and return the answer; None if there is no valid one."""
         try:
             async with limit(VIEW_S), self._transport.open_stream(other.peer_id, self._protocol) as stream:
                 await stream.send_object({"key": hashed})
-                return told(await stream.receive_object(), hashed)
+                return checked_setting(await stream.receive_object(), hashed)
         except (BrokenStream, TimeoutError, Unreachable, ValueError):
             return None
 
@@ -122,7 +121,7 @@ class MismatchedPeers:
         hashed = request.get("key")
         if not isinstance(hashed, bytes) or len(hashed) != HASH_BYTES:
             raise Unreadable("a request without the hash of a setting's key")
-        await stream.send_object(self._settings.tell(hashed))
+        await stream.send_object(self._settings.answer(hashed))
         await stream.ended()
 
 

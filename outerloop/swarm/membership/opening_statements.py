@@ -16,7 +16,15 @@ from collections.abc import Callable, Collection, Mapping
 
 import msgpack
 
-from outerloop.swarm.membership.common_checkpoint import Generation, Held, common, objection, parsed, told, without
+from outerloop.swarm.membership.common_checkpoint import (
+    Generation,
+    Held,
+    common,
+    objection,
+    pack_held,
+    unpack_held,
+    without,
+)
 from outerloop.swarm.membership.rendezvous import Rendezvous
 from outerloop.swarm.p2p.transport import Transport
 from outerloop.swarm.timeouts import MEET_S
@@ -24,10 +32,10 @@ from outerloop.swarm.validation import MAX_PEERS, SIGNATURE_BYTES, id_of
 from outerloop.types import UserError
 
 OPENING = "opening"
-MOST_BYTES = 512
+MAX_STATEMENT_BYTES = 512
 """Size limit of one statement."""
 NAME_BYTES = 128
-Said = tuple[bytes, bytes]
+SignedStatement = tuple[bytes, bytes]
 """A statement and its owner's signature."""
 
 
@@ -35,8 +43,8 @@ class OpeningStatements:
     """One peer's part in the exchange of statements. `own` is its name."""
 
     def __init__(self, transport: Transport, *, run: str, own: str, allowed: Callable[[str], bool]) -> None:
-        most = MAX_PEERS * (NAME_BYTES + MOST_BYTES + SIGNATURE_BYTES)
-        self._meetings = Rendezvous(transport, run=f"{run}/{OPENING}", own=own, allowed=allowed, max_bytes=most)
+        max_bytes = MAX_PEERS * (NAME_BYTES + MAX_STATEMENT_BYTES + SIGNATURE_BYTES)
+        self._meetings = Rendezvous(transport, run=f"{run}/{OPENING}", own=own, allowed=allowed, max_bytes=max_bytes)
         self._trust, self._own = transport.trust, own
 
     async def serve(self) -> None:
@@ -56,8 +64,9 @@ class OpeningStatements:
         `tell` is called with one line for each member that does not hold it. Raises UserError if there is no such
         generation, or if this peer does not hold it, after waiting until the others have read what this peer holds.
         """
-        stated = await self.state(told(own), session=session, members=members, patience_s=patience_s)
-        held = {peer: one for peer, content in stated.items() if (one := parsed(content)) is not None}
+        statements = await self.state(pack_held(own), session=session, members=members, patience_s=patience_s)
+        stated = {peer: unpack_held(content) for peer, content in statements.items()}
+        held = {peer: generations for peer, generations in stated.items() if generations is not None}
         try:
             chosen = common(held, members=len(members))
             if why := objection(own, chosen):
@@ -76,53 +85,53 @@ class OpeningStatements:
 
         `patience_s`: how long a live member may take to reach the first meeting before it is left out.
         """
-        assert len(statement) <= MOST_BYTES
+        assert len(statement) <= MAX_STATEMENT_BYTES
         if len(members) == 1:
             return {self._own: statement}
         signature = self._trust.signatures.sign(OPENING, session, self._own, statement)
         met = await self._meetings.meet(0, msgpack.packb([statement, signature]), members, patience_s=patience_s)
-        right = {peer: said for peer, shown in met.items() if self._is_said(said := _read(shown), peer, session)}
-        shown = await self._meetings.meet(1, msgpack.packb(right), right, patience_s=patience_s + MEET_S)
+        valid = {peer: signed for peer, shown in met.items() if self._is_valid(signed := _read(shown), peer, session)}
+        shown = await self._meetings.meet(1, msgpack.packb(valid), valid, patience_s=patience_s + MEET_S)
         return self._counted(shown, members, session)
 
     def _counted(self, shown: Mapping[str, bytes], members: Collection[str], session: str) -> dict[str, bytes]:
-        right: dict[str, set[Said]] = defaultdict(set)
-        for teller, content in shown.items():
-            for peer, said in _read_map(content).items():
-                known = said in right[peer]
-                if peer in members and peer != teller and (known or self._is_said(said, peer, session)):
-                    right[peer].add(said)
-        statements = {peer: {statement for statement, _ in said} for peer, said in right.items() if said}
+        valid: dict[str, set[SignedStatement]] = defaultdict(set)
+        for reporter, content in shown.items():
+            for peer, signed in _read_map(content).items():
+                known = signed in valid[peer]
+                if peer in members and peer != reporter and (known or self._is_valid(signed, peer, session)):
+                    valid[peer].add(signed)
+        statements = {peer: {statement for statement, _ in signed} for peer, signed in valid.items() if signed}
         for peer in [peer for peer, different in statements.items() if len(different) > 1]:
             self._trust.refusals.note("ballots", peer, "states different things to different members at the start")
             del statements[peer]
         return {peer: statement for peer, (statement,) in sorted(statements.items())}
 
-    def _is_said(self, said: Said, peer: str, session: str) -> bool:
-        statement, signature = said
-        return len(statement) <= MOST_BYTES and self._trust.signatures.verify(
+    def _is_valid(self, signed: SignedStatement, peer: str, session: str) -> bool:
+        statement, signature = signed
+        return len(statement) <= MAX_STATEMENT_BYTES and self._trust.signatures.verify(
             signature, OPENING, session, peer, statement, by=id_of(peer)
         )
 
 
-def _read(shown: bytes) -> Said:
+def _read(shown: bytes) -> SignedStatement:
     """Return a peer's own statement and signature; both empty if the content is malformed."""
     try:
-        return _said(msgpack.unpackb(shown))
+        return _signed(msgpack.unpackb(shown))
     except ValueError:  # the class of all errors that unpackb raises for malformed bytes
         return b"", b""
 
 
-def _read_map(shown: bytes) -> dict[str, Said]:
+def _read_map(shown: bytes) -> dict[str, SignedStatement]:
     """Return the statements that a peer reports to have received, by owner."""
     try:
         value = msgpack.unpackb(shown)
     except ValueError:
         return {}
-    return {str(peer): _said(said) for peer, said in value.items()} if isinstance(value, dict) else {}
+    return {str(peer): _signed(signed) for peer, signed in value.items()} if isinstance(value, dict) else {}
 
 
-def _said(value: object) -> Said:
+def _signed(value: object) -> SignedStatement:
     if isinstance(value, list) and list(map(type, value)) == [bytes, bytes]:
         return value[0], value[1]
     return b"", b""

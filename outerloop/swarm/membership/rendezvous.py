@@ -51,7 +51,7 @@ class Rendezvous:
         self._last, self._not_seen = number, set(map(id_of, others))
         self._shown.post(number, content)
         seen = await asyncio.gather(*(self._look_at(peer, number, patience_s) for peer in others))
-        met = {peer: one for peer, one in zip(others, seen, strict=True) if one is not None}
+        met = {peer: shown for peer, shown in zip(others, seen, strict=True) if shown is not None}
         return dict(sorted((met | {self._own: content}).items()))
 
     async def linger(self) -> None:

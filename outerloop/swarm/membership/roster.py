@@ -84,7 +84,7 @@ class Roster:
         self._run = run
         self._twin = twin
         self._own = replace(own, addresses=_shown(own.addresses))
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._refreshing: asyncio.Task[None] | None = None
 
     async def publish(self) -> None:
@@ -101,7 +101,7 @@ class Roster:
     async def show(self, status: Status) -> None:
         """Put a status into this peer's record; the record is written soon."""
         self._own = replace(self._own, status=status)
-        self._news.set()
+        self._changed.set()
 
     async def read(self) -> list[Record]:
         """Return the records of all peers present, this peer's own included."""
@@ -120,13 +120,13 @@ class Roster:
             await asyncio.sleep(ROSTER_LEAST_S)
             try:
                 async with limit(ROSTER_REFRESH_S - ROSTER_LEAST_S):
-                    await self._news.wait()
+                    await self._changed.wait()
             except TimeoutError:
                 pass
-            self._news.clear()
+            self._changed.clear()
             await self._store(asdict(self._own))
 
-    async def _tell(self, value: dict[str, Any], expires: float) -> None:
+    async def _publish_listed(self, value: dict[str, Any], expires: float) -> None:
         if self._directory is not None and value == WITHDRAWN:
             await self._directory.withdraw(value, expires=expires)
         elif self._directory is not None:
@@ -136,7 +136,7 @@ class Roster:
         expires = time.time() + ROSTER_EXPIRY_S
         try:
             async with limit(limit_s):
-                await self._tell(value, expires)
+                await self._publish_listed(value, expires)
                 stored = await self._dht.store(
                     roster_key(self._run), value, expiration_time=expires, subkey=self._own.peer_id
                 )
@@ -159,8 +159,8 @@ async def read_roster(dht: DHTNode, run: str) -> list[tuple[Record, float]]:
 
 def parsed(found: Iterable[tuple[Any, Any, float]]) -> list[tuple[Record, float]]:
     """Return the valid records among these, each with its age in seconds; skip withdrawn and malformed ones."""
-    told, now = [(_parse(peer_id, value), expires) for peer_id, value, expires in found], time.time()
-    return [(record, max(0.0, now + ROSTER_EXPIRY_S - expires)) for record, expires in told if record is not None]
+    records, now = [(_parse(peer_id, value), expires) for peer_id, value, expires in found], time.time()
+    return [(record, max(0.0, now + ROSTER_EXPIRY_S - expires)) for record, expires in records if record is not None]
 
 
 def _parse(peer_id: Any, value: Any) -> Record | None:
@@ -177,8 +177,8 @@ def _parse(peer_id: Any, value: Any) -> Record | None:
     if not (well_formed and typed):
         return None
     settings = record.settings if well_formed_settings(record.settings) else b""
-    told = record.incarnation
-    incarnation = told if isinstance(told, bytes) and len(told) == PACKED_BYTES else b""
+    incarnation = record.incarnation
+    incarnation = incarnation if isinstance(incarnation, bytes) and len(incarnation) == PACKED_BYTES else b""
     shown, status = _shown(record.addresses), _status(record.status)
     return replace(record, addresses=shown, status=status, settings=settings, incarnation=incarnation)
 

@@ -52,7 +52,7 @@ class RunSettings:
             known.setdefault((last, ours[hashed], theirs.get(hashed)), hashed)
         return [*known.values(), *sorted(differ - self._keys.keys())]
 
-    def tell(self, hashed: bytes) -> dict[str, str]:
+    def answer(self, hashed: bytes) -> dict[str, str]:
         """Return the setting with this hash of its key, as it is sent to another peer; empty if there is none."""
         key = self._keys.get(hashed)
         return {} if key is None else {"key": key[:MAX_TEXT], "value": self._values[key][:MAX_TEXT]}
@@ -78,7 +78,7 @@ def well_formed(packed: Any) -> bool:
     return isinstance(packed, bytes) and len(packed) % ENTRY_BYTES == 0 and len(packed) <= MAX_SETTINGS * ENTRY_BYTES
 
 
-def told(value: Any, hashed: bytes) -> dict[str, str]:
+def checked_setting(value: Any, hashed: bytes) -> dict[str, str]:
     """Check and return a peer's answer about a setting. Raises ValueError if it is not what was asked for."""
     if not isinstance(value, dict) or (value and set(value) != {"key", "value"}):
         raise ValueError("a setting must be sent as its key and its value")
@@ -92,7 +92,7 @@ def told(value: Any, hashed: bytes) -> dict[str, str]:
 def difference(ours: Mapping[str, str], theirs: Mapping[str, str] | None, peer: str) -> tuple[str, str]:
     """Return (what differs, what to set here); the latter is empty if users do not set it or the value is unknown."""
     key = (ours or theirs or {}).get("key", "a setting")
-    here = ours["value"] if ours else "not set"
-    there = "another value" if theirs is None else theirs["value"] if theirs else "not set"
-    typed = f"{key}={there}" if theirs and not key.endswith(NOT_TYPED) else ""
-    return f"{key} is {here} here and {there} at {peer}", typed
+    own_value = ours["value"] if ours else "not set"
+    other_value = "another value" if theirs is None else theirs["value"] if theirs else "not set"
+    typed = f"{key}={other_value}" if theirs and not key.endswith(NOT_TYPED) else ""
+    return f"{key} is {own_value} here and {other_value} at {peer}", typed

@@ -63,12 +63,12 @@ class Donor:
         self._landed = -1
         self._copied = -COPY_EVERY  # the last commit that was copied
         self._hashing = -1  # a commit whose copied state is not held yet
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._drop: asyncio.TimerHandle | None = None
 
     async def serve(self) -> None:
         await self.bulk.serve()
-        await self._transport.serve(self._protocol, allowed=self._allowed, handler=self._tell)
+        await self._transport.serve(self._protocol, allowed=self._allowed, handler=self._answer)
 
     def wants(self, number: int) -> bool:
         """Return whether a peer has demanded the state as of this commit."""
@@ -80,21 +80,21 @@ class Donor:
         if copied:
             self._copied = self._hashing = number
         self._demands = {peer: wanted for peer, wanted in self._demands.items() if wanted > number}
-        self._tell_waiting()
+        self._wake_waiting()
 
     def hold(self, content: bytes, manifest: Manifest) -> None:
         """Serve this state until no peer has requested it for STATE_KEPT_S."""
         self._held.put(content, manifest)
         self._hashing = -1
         self._hold_on()
-        self._tell_waiting()
+        self._wake_waiting()
 
     def release(self, number: int) -> None:
         """Stop serving the state as of this commit, if it is the one that is held."""
         if self._held.number == number:
             self._held.clear()
 
-    async def _tell(self, remote: str, request: Request, stream: Stream) -> None:
+    async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
         number = request.get("number")
         if type(number) is not int or number < 0:
             raise Unreadable("the request lacks the number of a commit")
@@ -102,7 +102,7 @@ class Donor:
             async with limit(POLL_S):
                 while self._held.number != number and (number > self._landed or number == self._hashing):
                     self._demand(remote, number)
-                    await self._news.wait()
+                    await self._changed.wait()
         except TimeoutError:
             pass
         held = self._held.number == number
@@ -128,9 +128,9 @@ class Donor:
             self._drop.cancel()
         self._drop = asyncio.get_running_loop().call_later(STATE_KEPT_S, self._held.clear)
 
-    def _tell_waiting(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
+    def _wake_waiting(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
 
 class _Held:
@@ -146,9 +146,9 @@ class _Held:
         self._parts: dict[bytes, Buffer] = {}
 
     def put(self, content: bytes, manifest: Manifest) -> None:
-        told = manifest.to_bytes()
-        self.number, self.named = manifest.number, (manifest.sha, len(told))
-        self._parts = {**dict(zip(manifest.chunks, cut(content), strict=True)), self.named[0]: told}
+        packed = manifest.to_bytes()
+        self.number, self.named = manifest.number, (manifest.sha, len(packed))
+        self._parts = {**dict(zip(manifest.chunks, cut(content), strict=True)), self.named[0]: packed}
 
     def clear(self) -> None:
         """Drop the state. Uploads that have started still finish."""

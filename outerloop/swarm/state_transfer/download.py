@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from outerloop.swarm.p2p.framing import BrokenStream
 from outerloop.swarm.p2p.transport import Transport, Unreachable
 from outerloop.swarm.state_transfer.donor import content_of, protocol_of
-from outerloop.swarm.state_transfer.manifest import CONTEXT, Manifest, cut, most_bytes
+from outerloop.swarm.state_transfer.manifest import CONTEXT, Manifest, cut, max_bytes
 from outerloop.swarm.storage import Buffer, Disk
 from outerloop.swarm.timeouts import CHUNK_S, DONATE_S, PULL_S, limit
 from outerloop.swarm.transfer.bulk import Bulk
@@ -64,18 +64,18 @@ class Download:
         manifest; the caller compares it with the result. If `certified` is None, more than half of the donors must name
         the same state. Raises ContentUnavailable, MalformedMessage.
         """
-        answers = await asyncio.gather(*(self._ask(donor, number, most_bytes(at_most)) for donor in donors))
+        answers = await asyncio.gather(*(self._ask(donor, number, max_bytes(at_most)) for donor in donors))
         offers = _offers(answers)
         named = _named_by_most(offers, len(donors))
         if named is None and certified is not None and offers:
             sha = await certified()
-            named = next((one for one in offers if one[0] == sha), None)
+            named = next((manifest for manifest in offers if manifest[0] == sha), None)
         if named is None:
             count = max(map(len, offers.values()), default=0)
             raise ContentUnavailable(f"{count} of {len(donors)} peers offer the same state, more than half are needed")
         (sha, length), holders = named, offers[named]
-        told = await self.bulk.get(sha, length, holders, at_most=most_bytes(at_most), timeout_s=PULL_S)
-        manifest = Manifest.from_bytes(told)
+        packed = await self.bulk.get(sha, length, holders, at_most=max_bytes(at_most), timeout_s=PULL_S)
+        manifest = Manifest.from_bytes(packed)
         if manifest.number != number or manifest.size_bytes > at_most:
             raise ContentUnavailable(f"donors name a state of {manifest.size_bytes} bytes, commit {manifest.number}")
         return manifest, await self._chunks(manifest, holders, progress)
@@ -85,8 +85,8 @@ class Download:
         try:
             async with limit(DONATE_S), self._transport.open_stream(donor, self._protocol) as stream:
                 await stream.send_object({"number": number})
-                told = await stream.receive_object(patience_s=DONATE_S)
-            sha, length, signature = told["manifest"]
+                answer = await stream.receive_object(patience_s=DONATE_S)
+            sha, length, signature = answer["manifest"]
             named = digest(sha, "a manifest"), checked_int(length, "its bytes", maximum=at_most)
             return (named, donor) if self._signed(donor, number, named, signature) else None
         except (BrokenStream, Unreachable, TimeoutError, MalformedMessage, KeyError, TypeError, ValueError) as error:
@@ -96,29 +96,29 @@ class Download:
     def _signed(self, donor: str, number: int, named: Named, signature: object) -> bool:
         """Return whether the donor signed what it names; refuse and log it otherwise."""
         trust = self._transport.trust
-        right = trust.signatures.verify(signature, CONTEXT, self._session(), number, *named, by=donor)
-        if not right:
+        valid = trust.signatures.verify(signature, CONTEXT, self._session(), number, *named, by=donor)
+        if not valid:
             trust.refusals.note("manifests", donor, f"a state as of commit {number} without its valid signature")
-        return right
+        return valid
 
     async def _chunks(self, manifest: Manifest, holders: list[str], progress: Progress) -> bytes:
         """Return the whole state. Equal chunks (a state may have many zeros) are downloaded once."""
-        kept, turns, here = self._keep_only(manifest), asyncio.Semaphore(TRANSFERS_AT_ONCE), 0
+        kept, turns, received = self._keep_only(manifest), asyncio.Semaphore(TRANSFERS_AT_ONCE), 0
         content = io.BytesIO(bytes(manifest.size_bytes))  # takes up memory as it fills; getvalue() makes no copy
         chunks = cut(content.getbuffer())
 
-        async def one(sha: bytes, places: list[int]) -> None:
-            nonlocal here
+        async def download(sha: bytes, places: list[int]) -> None:
+            nonlocal received
             chunk, first = chunks[places[0]], places[0] % len(holders)  # each chunk starts with a different source
             async with turns:  # no more run than there are slots, so none loses its turn to a waiting one
                 if sha.hex() not in kept or not self._read(sha, chunk):
                     await self._fetch(sha, chunk, holders[first:] + holders[:first])
             for place in places[1:]:
                 chunks[place][:] = chunk
-            here += len(chunk) * len(places)
-            progress(here, manifest.size_bytes)
+            received += len(chunk) * len(places)
+            progress(received, manifest.size_bytes)
 
-        tasks = [asyncio.create_task(one(sha, places)) for sha, places in manifest.places().items()]
+        tasks = [asyncio.create_task(download(sha, places)) for sha, places in manifest.places().items()]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -133,9 +133,9 @@ class Download:
     def _read(self, sha: bytes, chunk: memoryview) -> bool:
         """Copy a chunk from disk into `chunk`. Return whether it was there undamaged."""
         found = bytes(self._disk.read(sha.hex()))
-        if right := len(found) == len(chunk) and hashlib.sha256(found).digest() == sha:
+        if valid := len(found) == len(chunk) and hashlib.sha256(found).digest() == sha:
             chunk[:] = found
-        return right
+        return valid
 
     async def _fetch(self, sha: bytes, chunk: memoryview, holders: list[str]) -> None:
         await self.bulk.fill(chunk, sha, holders, timeout_s=CHUNK_S)
@@ -143,11 +143,11 @@ class Download:
 
     def _keep_only(self, manifest: Manifest) -> set[str]:
         """Return the names of this state's chunks on disk; delete chunks of an earlier, incomplete download."""
-        here = set(self._disk.names())
+        held = set(self._disk.names())
         needed = {sha.hex() for sha in manifest.chunks}
-        for name in here - needed:
+        for name in held - needed:
             self._disk.remove(name)
-        return here & needed
+        return held & needed
 
 
 class _Nothing:

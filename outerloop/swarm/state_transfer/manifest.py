@@ -44,7 +44,7 @@ class Manifest:
 
     @staticmethod
     def of(content: bytes, *, number: int, head: bytes) -> Manifest:
-        chunks = (hashlib.sha256(one).digest() for one in cut(content))
+        chunks = (hashlib.sha256(chunk).digest() for chunk in cut(content))
         return Manifest(number, head, len(content), tuple(chunks))
 
     @property
@@ -88,6 +88,6 @@ def cut(content: bytes | memoryview) -> list[memoryview]:
     return [view[start : start + CHUNK_BYTES] for start in range(0, len(content), CHUNK_BYTES)]
 
 
-def most_bytes(size_bytes: int) -> int:
+def max_bytes(size_bytes: int) -> int:
     """Return the largest size in bytes of the manifest of a state of at most `size_bytes`."""
     return 128 + 32 * -(-size_bytes // CHUNK_BYTES)

@@ -64,9 +64,10 @@ class _Get:
 class Bulk(RpcService):
     """Client and server of bulk transfers: downloads from other peers, uploads from `store`, at most 8 each at once.
 
-    pace     rate limit of all uploads together, which other senders may share; None: no limit. Below 140 kB/s fewer
-             uploads run at once, so that a piece still arrives in half of the time after which other peers give up
-    of_one   largest number of concurrent downloads from one source
+    pace             rate limit of all uploads together, which other senders may share; None: no limit. Below 140 kB/s
+                     fewer uploads run at once, so that a piece still arrives in half of the time after which other
+                     peers give up
+    max_per_source   largest number of concurrent downloads from one source
 
     `bytes_sent` and `bytes_received` count the bytes of every copy of a content. `reputation` records the peers that
     sent wrong bytes.

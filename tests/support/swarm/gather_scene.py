@@ -15,7 +15,7 @@ from tests.support.swarm.virtual_clock import now_s
 
 RUN = "r"
 INNER_S = 10.0
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 
 
 class MemoryDisk(dict[str, bytes]):
@@ -76,7 +76,7 @@ class Node:
             names=lambda: self.names,
             disk=self.disk,
             rules=self.rules,
-            max_blob_bytes=16 * MOST_BYTES if self.oversized else MOST_BYTES,
+            max_blob_bytes=16 * MAX_BYTES if self.oversized else MAX_BYTES,
         )
         if self.corrupt:
             self.rounds.bulk.uploads.source = Corrupt(self.rounds._store)
@@ -103,7 +103,7 @@ class Node:
 
     def payload(self, number: int) -> bytes:
         content = f"{self.name} {number} {self.life}".encode()
-        return content * (1000 if not self.oversized else MOST_BYTES // 5)
+        return content * (1000 if not self.oversized else MAX_BYTES // 5)
 
     async def land(self, number: int) -> int:
         self.landed[number] = await self.rounds.outcome(number)

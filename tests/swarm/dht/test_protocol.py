@@ -26,7 +26,7 @@ from outerloop.swarm.access.access_control import AllowList
 from outerloop.swarm.access.signatures import PEER_ID_PREFIX
 from outerloop.swarm.dht import protocol, records
 from outerloop.swarm.dht.protocol import REQUESTS, node_id_of
-from outerloop.swarm.dht.storage import MOST_BYTES, MOST_KEYS_OF_ONE
+from outerloop.swarm.dht.storage import MAX_KEY_BYTES, MAX_KEYS_PER_PEER
 from outerloop.swarm.dht.values import items_of
 from tests.support.swarm.dht_scene import KEY, Wire, id_of, peer, signed, store_of, trust
 
@@ -186,7 +186,7 @@ def test_an_answer_is_no_larger_than_one_roster_however_much_is_stored() -> None
         for number in range(200):
             node.storage.store_subkey(KEY, f"{number}", bytes(8000), time.time() + 60)
         [result] = (await wire.call(B, id_of(A), "rpc_find", find(KEY.to_bytes()))).results
-        assert MOST_BYTES // 2 < len(result.value) <= MOST_BYTES
+        assert MAX_KEY_BYTES // 2 < len(result.value) <= MAX_KEY_BYTES
 
     asyncio.run(act())
 
@@ -335,7 +335,7 @@ def test_one_identity_does_not_keep_any_number_of_keys() -> None:
         for record in many:
             for to in (A, 3):
                 await wire.call(B, id_of(to), "rpc_store", store_of(record))
-        assert len(plain.storage.data) == len(many) and len(node.storage.data) == MOST_KEYS_OF_ONE
+        assert len(plain.storage.data) == len(many) and len(node.storage.data) == MAX_KEYS_PER_PEER
 
     asyncio.run(act())
 

@@ -132,9 +132,11 @@ def test_one_forged_record_ends_an_answer_and_other_wrong_ones_hide_nothing(monk
     checked: list[Any] = []
     own = trust(3)
     node, check = SignedRecords(own), own.signatures.verify
-    monkeypatch.setattr(own.signatures, "right", lambda *of, **by: bool(checked.append(of)) or check(*of, **by))
+    monkeypatch.setattr(own.signatures, "verify", lambda *of, **by: bool(checked.append(of)) or check(*of, **by))
     for _ in range(2):
-        assert list(node.right_of([right[0], *wrong, right[1], *forged, record({}, of=B)], by="liar")) == list(right)
+        assert list(node.valid_records([right[0], *wrong, right[1], *forged, record({}, of=B)], by="liar")) == list(
+            right
+        )
     assert len(checked) == 4, "two right ones, one unreadable, and one forged"
 
 

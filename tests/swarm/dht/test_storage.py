@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outerloop.swarm.dht.records import MAX_RECORD_BYTES
-from outerloop.swarm.dht.storage import MOST_BYTES, MOST_KEYS, MOST_KEYS_OF_ONE, BoundedDhtStorage
+from outerloop.swarm.dht.storage import MAX_KEY_BYTES, MAX_KEYS, MAX_KEYS_PER_PEER, BoundedDhtStorage
 from tests.support.swarm.loopback import Make
 
 KEY = DHTID.generate(source="outerloop/r/roster")
@@ -79,22 +79,22 @@ def test_never_more_than_fits_and_members_before_strangers(stores: list[tuple[st
             assert stored
             last[owner] = size
         held = at.get(KEY)
-        assert held is None or sum(len(one.value) for one in held.value.data.values()) <= MOST_BYTES
+        assert held is None or sum(len(one.value) for one in held.value.data.values()) <= MAX_KEY_BYTES
     if stores and last:
         assert {owner: len(at.get(KEY).value.get(owner).value) for owner in last} == last
 
 
 def test_keys_are_few_of_one_peer_and_of_all_and_a_member_always_finds_a_place() -> None:
     at = shelf()
-    keys = [DHTID.generate(source=str(number)) for number in range(2 * MOST_KEYS)]
-    assert [put(at, "greedy", key=key, size=1) for key in keys] == [True] * MOST_KEYS_OF_ONE + [False] * (
-        len(keys) - MOST_KEYS_OF_ONE
+    keys = [DHTID.generate(source=str(number)) for number in range(2 * MAX_KEYS)]
+    assert [put(at, "greedy", key=key, size=1) for key in keys] == [True] * MAX_KEYS_PER_PEER + [False] * (
+        len(keys) - MAX_KEYS_PER_PEER
     )
     assert put(at, "a", key=keys[0], size=1), "a member is at the oldest"
     stored = [put(at, f"stranger {number}", key=key, size=1) for number, key in enumerate(keys)]
-    assert sum(stored) == len(at) == MOST_KEYS and not stored[-1]
-    assert put(at, "b", key=keys[-1], size=1) and len(at) == MOST_KEYS
-    assert set(at.data) == {*keys[: MOST_KEYS - 1], keys[-1]}, "the newest of the strangers' went"
+    assert sum(stored) == len(at) == MAX_KEYS and not stored[-1]
+    assert put(at, "b", key=keys[-1], size=1) and len(at) == MAX_KEYS
+    assert set(at.data) == {*keys[: MAX_KEYS - 1], keys[-1]}, "the newest of the strangers' went"
 
 
 def test_the_same_again_leaves_no_trace() -> None:

@@ -17,7 +17,7 @@ from hivemind.proto import dht_pb2
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.swarm.access.identity import ensure_identity
 from outerloop.swarm.access.signatures import Signatures
-from outerloop.swarm.dht.storage import MOST_BYTES
+from outerloop.swarm.dht.storage import MAX_KEY_BYTES
 from outerloop.swarm.p2p.network_thread import NetworkThread
 from outerloop.types import Round
 from tests.support.swarm.dht_scene import KEY
@@ -110,4 +110,4 @@ def test_a_run_forms_and_lands_rounds_beside_a_stranger_at_the_key_of_its_roster
     assert [peer.counters()["refused_requests"] for peer in pair] == [float(not listed), 0.0], (
         "members are within bounds"
     )
-    assert len(largest_answer(*pair)) > MOST_BYTES * 0.9, "p2pd lets the largest answer through"
+    assert len(largest_answer(*pair)) > MAX_KEY_BYTES * 0.9, "p2pd lets the largest answer through"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outerloop.swarm.consensus.messages import MAX_MESSAGE_BYTES
-from outerloop.swarm.gather.event_queue import MOST_BYTES, MOST_WAITING, EventQueue
+from outerloop.swarm.gather.event_queue import MAX_BYTES, MAX_WAITING, EventQueue
 from tests.support.swarm.gather_liar import swarm_with_liar
 from tests.support.swarm.virtual_clock import run
 
@@ -35,7 +35,7 @@ def test_senders_take_turns_and_own_events_go_first() -> None:
 def test_a_flood_is_dropped_and_others_wait_for_one_message_of_it() -> None:
     queue: EventQueue[str] = EventQueue()
     kept = [queue.put_from("liar", "l") for _ in range(10_000)]
-    assert kept == [[]] * MOST_WAITING + [["liar"]] * (10_000 - MOST_WAITING)
+    assert kept == [[]] * MAX_WAITING + [["liar"]] * (10_000 - MAX_WAITING)
     assert not queue.put_from("a", "a") and taken(queue, 2) == ["l", "a"]
 
 
@@ -43,14 +43,14 @@ def test_however_many_senders_there_are_what_waits_is_bounded_and_the_fullest_lo
     """A thousand identities that each send the longest message as often as they may, and an honest peer."""
     queue: EventQueue[int] = EventQueue()
     dropped: list[str] = []
-    for _ in range(MOST_WAITING):
+    for _ in range(MAX_WAITING):
         for number in range(200):
             dropped += queue.put_from(f"liar {number}", MAX_MESSAGE_BYTES, MAX_MESSAGE_BYTES)
         dropped += queue.put_from("honest", 1000, 1000)
-    assert "honest" not in dropped and len(dropped) > 200 * MOST_WAITING - MOST_BYTES // MAX_MESSAGE_BYTES - 1
-    waits = taken(queue, 201 * MOST_WAITING - len(dropped))
-    assert waits.count(1000) == MOST_WAITING and MOST_BYTES - 2 * MAX_MESSAGE_BYTES < sum(waits) <= MOST_BYTES
-    assert not queue._of_senders and not queue._bytes and not queue.put_from("liar 0", 1, MOST_BYTES)
+    assert "honest" not in dropped and len(dropped) > 200 * MAX_WAITING - MAX_BYTES // MAX_MESSAGE_BYTES - 1
+    waits = taken(queue, 201 * MAX_WAITING - len(dropped))
+    assert waits.count(1000) == MAX_WAITING and MAX_BYTES - 2 * MAX_MESSAGE_BYTES < sum(waits) <= MAX_BYTES
+    assert not queue._of_senders and not queue._bytes and not queue.put_from("liar 0", 1, MAX_BYTES)
 
 
 def test_a_waiting_reader_gets_the_next_event() -> None:
@@ -66,7 +66,7 @@ def test_a_waiting_reader_gets_the_next_event() -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@given(senders=st.lists(st.integers(0, 3), max_size=3 * MOST_WAITING))
+@given(senders=st.lists(st.integers(0, 3), max_size=3 * MAX_WAITING))
 def test_messages_of_a_sender_keep_their_order_and_none_waits_longer_than_a_turn(senders: list[int]) -> None:
     queue: EventQueue[tuple[str, int]] = EventQueue()
     put = [(f"{sender}", number) for number, sender in enumerate(senders)]
@@ -93,8 +93,8 @@ def test_a_member_that_floods_a_peer_is_refused_by_name_and_the_rounds_go_on() -
         for _ in range(1000):
             rounds._receive(liar.name, old)
         waiting = rounds._events._of_senders[liar.name]
-        assert len(waiting) == MOST_WAITING
-        assert rounds._trust.refusals.of_kind["ballots"] == 1000 - MOST_WAITING
+        assert len(waiting) == MAX_WAITING
+        assert rounds._trust.refusals.of_kind["ballots"] == 1000 - MAX_WAITING
         await swarm.until("abc", 2)
         swarm.agree()
 

@@ -14,7 +14,7 @@ from outerloop.swarm.consensus.hard_state import HardState
 from outerloop.swarm.p2p.framing import PIECE_BYTES, Stream
 from outerloop.swarm.timeouts import STALL_S
 from tests.support.swarm.gather_liar import Liar
-from tests.support.swarm.gather_scene import INNER_S, MOST_BYTES, RUN, Swarm
+from tests.support.swarm.gather_scene import INNER_S, MAX_BYTES, RUN, Swarm
 from tests.support.swarm.virtual_clock import now_s, run
 
 HONEST = "abcdefgh"
@@ -36,7 +36,7 @@ async def swarm_with_withholder(
         while waits:
             await stream.send_object({"wait": True})
             await asyncio.sleep(STALL_S - 1)
-        await stream.send_object({"length": MOST_BYTES})
+        await stream.send_object({"length": MAX_BYTES})
         while True:
             await stream.write(bytes(PIECE_BYTES))
             await asyncio.sleep(STALL_S - 1)
@@ -68,7 +68,7 @@ def test_a_leader_that_proposes_what_nobody_has_delays_a_round_by_views_alone(wa
     async def scene() -> None:
         swarm, liar = await swarm_with_withholder(truth, waits=waits)
         memory, began_s = await until_it_leads(swarm, liar), now_s()
-        made_up = tuple(Participant(name, random.randbytes(32), MOST_BYTES) for name in memory.roster)
+        made_up = tuple(Participant(name, random.randbytes(32), MAX_BYTES) for name in memory.roster)
         proposal = liar.propose(Commit(memory.number, memory.head.digest, 0, made_up, memory.roster))
         for letter in HONEST:
             await liar.say(letter, proposal)
@@ -89,7 +89,7 @@ def test_a_payload_that_never_comes_makes_nobody_patient_with_a_silent_leader(wa
 
     def says(liar: Liar, swarm: Swarm, number: int) -> list[Any]:
         leads = swarm["a"].rounds._agreement.memory.leader(0) == liar.name
-        return [random.randbytes(32), MOST_BYTES] if leads and number > 0 else truth(liar, swarm, number)
+        return [random.randbytes(32), MAX_BYTES] if leads and number > 0 else truth(liar, swarm, number)
 
     async def scene() -> None:
         speeds = dict.fromkeys(HONEST, training_s)

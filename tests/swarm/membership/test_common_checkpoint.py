@@ -14,8 +14,16 @@ from outerloop.config import load, run_directory
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.sinks.jsonl import Jsonl
 from outerloop.state import checkpoint
-from outerloop.swarm.membership.common_checkpoint import ANY, MOST_HELD, common, objection, parsed, told, without
-from outerloop.swarm.membership.opening_statements import MOST_BYTES
+from outerloop.swarm.membership.common_checkpoint import (
+    ANY,
+    MAX_HELD,
+    common,
+    objection,
+    pack_held,
+    unpack_held,
+    without,
+)
+from outerloop.swarm.membership.opening_statements import MAX_STATEMENT_BYTES
 from outerloop.types import Round, UserError
 from tests.launcher.test_swarm_runs import invitation, rounds_done, start
 from tests.support.swarm.loopback import Make, eventually, together
@@ -66,12 +74,16 @@ def test_none_in_common_names_who_holds_what_and_what_to_type() -> None:
 
 @pytest.mark.parametrize(
     "value", [None, "all", {}, 5, [[1]], [["1", "x"]], [[1, b"x"]], [[-1, "x"]], [[True, "x"]], [[1, "x" * 17]],
-              [[1, "\x1b"]], [[n, "x"] for n in range(MOST_HELD + 1)]]
+              [[1, "\x1b"]], [[n, "x"] for n in range(MAX_HELD + 1)]]
 )  # fmt: skip
 def test_a_malformed_list_of_checkpoints_is_ignored(value: Any) -> None:
-    assert parsed(msgpack.packb(value)) is None and parsed(b"\xc1") is None
-    assert parsed(told({3: "x", 1: ""})) == {3: "x", 1: ""} and parsed(told(ANY)) == ANY and parsed(told({})) == {}
-    assert len(told({(1 << 40) - step: "x" * 16 for step in range(MOST_HELD)})) <= MOST_BYTES
+    assert unpack_held(msgpack.packb(value)) is None and unpack_held(b"\xc1") is None
+    assert (
+        unpack_held(pack_held({3: "x", 1: ""})) == {3: "x", 1: ""}
+        and unpack_held(pack_held(ANY)) == ANY
+        and unpack_held(pack_held({})) == {}
+    )
+    assert len(pack_held({(1 << 40) - step: "x" * 16 for step in range(MAX_HELD)})) <= MAX_STATEMENT_BYTES
 
 
 def test_two_of_three_go_on_with_what_they_hold_and_the_third_is_told_so(make: Make) -> None:

@@ -20,7 +20,7 @@ from outerloop.swarm.consensus.commit import genesis
 from outerloop.swarm.consensus.messages import CommitCertificate
 from outerloop.swarm.gather.ballot_rpc import BallotRpc
 from outerloop.swarm.membership.incarnation_record import Incarnation, IncarnationStatements
-from outerloop.swarm.membership.incarnations import MOST_INTRODUCED, MOST_PEERS, MOST_REFUSED, Incarnations
+from outerloop.swarm.membership.incarnations import MAX_INTRODUCED, MAX_KNOWN, MAX_REFUSED, Incarnations
 from outerloop.swarm.p2p.framing import BrokenStream
 from outerloop.swarm.timeouts import ROSTER_REFRESH_S, VIEW_S
 from outerloop.types import UserError
@@ -392,16 +392,16 @@ def test_memory_for_other_processes_is_bounded(tmp_path: Path) -> None:
         own = a.own
         template = Incarnation.read(own.own)
         assert template
-        for number in range(MOST_PEERS + 10):
+        for number in range(MAX_KNOWN + 10):
             await own._look_up(f"peer {number}", template)
-        assert len(own._known) == MOST_PEERS and "peer 9" not in own._known
-        for number in range(2 * MOST_REFUSED):
+        assert len(own._known) == MAX_KNOWN and "peer 9" not in own._known
+        for number in range(2 * MAX_REFUSED):
             await own._look_up("peer 99", Incarnation(template.count, bytes([number]) * 16, template.packed))
-        assert len(own._known["peer 99"].refused) == MOST_REFUSED
+        assert len(own._known["peer 99"].refused) == MAX_REFUSED
         asked: list[str] = []
         own._introduce = lambda peer: note(asked, peer)  # type: ignore[method-assign]
-        await own.introduce([f"peer {number}" for number in range(2 * MOST_INTRODUCED)])
-        assert len(asked) == MOST_INTRODUCED
+        await own.introduce([f"peer {number}" for number in range(2 * MAX_INTRODUCED)])
+        assert len(asked) == MAX_INTRODUCED
 
     async def note(asked: list[str], peer: str) -> bool:
         asked.append(peer)

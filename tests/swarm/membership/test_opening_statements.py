@@ -9,8 +9,8 @@ from typing import Any
 import msgpack
 import pytest
 
-from outerloop.swarm.membership.common_checkpoint import common, parsed, told
-from outerloop.swarm.membership.opening_statements import MOST_BYTES, OPENING, OpeningStatements
+from outerloop.swarm.membership.common_checkpoint import common, pack_held, unpack_held
+from outerloop.swarm.membership.opening_statements import MAX_STATEMENT_BYTES, OPENING, OpeningStatements
 from outerloop.swarm.timeouts import MEET_S
 from outerloop.types import UserError
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
@@ -18,7 +18,7 @@ from tests.support.swarm.virtual_clock import now_s, run
 
 NAMES = ["000-a", "001-b", "002-c", "003-d"]
 SESSION = "r/1"
-OLD, BOTH = told({50: "x"}), told({50: "x", 100: "y"})
+OLD, BOTH = pack_held({50: "x"}), pack_held({50: "x", 100: "y"})
 Show = Callable[[str, int], Any]
 
 
@@ -119,7 +119,7 @@ def shows_what_others_did_not_say(remote: str, number: int) -> bytes:
 
 
 def shows_too_much(remote: str, number: int) -> bytes:
-    said = signed(bytes(MOST_BYTES + 1))
+    said = signed(bytes(MAX_STATEMENT_BYTES + 1))
     return msgpack.packb(said if number == 0 else {NAMES[3]: said})
 
 
@@ -142,7 +142,7 @@ def test_whatever_one_of_four_tells_to_whom_all_others_count_the_same_and_go_on_
         honest = dict.fromkeys(NAMES[:3], BOTH)
         counted = list((await stated(honest, lie=lie)).values())
         assert counted[0] == counted[1] == counted[2] and counted[0].items() >= honest.items()
-        held = [{peer: parsed(one) for peer, one in each.items()} for each in counted]
+        held = [{peer: unpack_held(one) for peer, one in each.items()} for each in counted]
         assert [common(one, members=4) for one in held] == [(100, "y")] * 3  # type: ignore[arg-type]
         assert (NAMES[3] in counted[0]) == (lie is shows_one_to_a_alone)
 

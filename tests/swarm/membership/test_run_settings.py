@@ -10,15 +10,15 @@ import pytest
 from outerloop.config import build, load
 from outerloop.swarm.dht.records import MAX_RECORD_BYTES
 from outerloop.swarm.membership.formation import Formation
-from outerloop.swarm.membership.mismatched_peers import MOST_NAMED, MismatchedPeers
+from outerloop.swarm.membership.mismatched_peers import MAX_NAMED, MismatchedPeers
 from outerloop.swarm.membership.roster import Record, Roster
 from outerloop.swarm.membership.run_settings import (
     ENTRY_BYTES,
     MAX_SETTINGS,
     MAX_TEXT,
     RunSettings,
+    checked_setting,
     short_hash,
-    told,
     well_formed,
 )
 from outerloop.types import UserError
@@ -33,7 +33,7 @@ def settings(**changes: str) -> RunSettings:
 
 
 def names(ours: RunSettings, theirs: RunSettings) -> list[str]:
-    return [(ours.tell(one) or theirs.tell(one))["key"] for one in ours.differing(theirs.packed)]
+    return [(ours.answer(one) or theirs.answer(one))["key"] for one in ours.differing(theirs.packed)]
 
 
 def test_differing_settings_are_found_from_hashes_in_order_of_importance() -> None:
@@ -73,9 +73,9 @@ def test_a_malformed_list_of_hashes_is_ignored(packed: Any) -> None:
     ],
 )
 def test_answers_of_strangers_are_checked(value: Any) -> None:
-    assert told({"key": "inner.lr", "value": "1"}, short_hash("inner.lr"))
+    assert checked_setting({"key": "inner.lr", "value": "1"}, short_hash("inner.lr"))
     with pytest.raises(ValueError, match="setting"):
-        told(value, short_hash("inner.lr"))
+        checked_setting(value, short_hash("inner.lr"))
 
 
 class World:
@@ -140,7 +140,7 @@ def test_a_stranger_does_not_end_the_first_peer_and_the_others_form_without_it()
 def test_many_strangers_do_not_either_and_not_all_are_asked() -> None:
     crowd = [(letter, ODD, "", 0) for letter in "klmnopqrstuvwxyzABCDEFGH"]
     ends, said = formed(("a", settings(), "", 0), ("b", settings(), "a", 0), *crowd, size=2)
-    assert ends["a"] == ends["b"] == "ab" and len(said["a"]) <= MOST_NAMED
+    assert ends["a"] == ends["b"] == "ab" and len(said["a"]) <= MAX_NAMED
 
 
 def test_nobody_with_the_same_settings_is_waited_for_until_the_time_is_over() -> None:
