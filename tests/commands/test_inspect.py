@@ -21,33 +21,12 @@ from outerloop.inner.worker_checkpoint import keep_payload
 from outerloop.schedule.streaming import Streaming
 from tests.inner.test_worker import report, worker_of
 from tests.support import forged_payloads, payload_checks, toy
+from tests.support.inspect_command import inspect, payload
 
 LLAMA = {
     "vocab_size": 32, "hidden_size": 8, "intermediate_size": 16, "layers": 3, "heads": 2, "kv_heads": 1,
     "max_seq_len": 16, "rope_theta": 1e4, "norm_eps": 1e-5, "attention": "sdpa",
 }  # fmt: skip
-
-
-def parts_of(shape):
-    """What some codec makes of a tensor."""
-    code = torch.zeros(-(-shape.numel() // 2), dtype=torch.uint8)
-    return {"code": code, "scale": torch.ones(3, 2, dtype=torch.bfloat16)}
-
-
-def payload(folder: Path, schema, *, fragment=0) -> Path:
-    """A payload of these names and shapes, in a file."""
-    header = wire.Header(4, fragment, 1234, wire.schema_hash(schema), 2**64 - 1, "peer-π")
-    file = folder / "00000004-0.outl"
-    file.write_bytes(wire.pack(header, {name: parts_of(shape) for name, shape in schema.items()}))
-    return file
-
-
-def inspect(monkeypatch, capsys, *arguments):
-    """Exit code, output, and what went to standard error."""
-    monkeypatch.setattr("sys.argv", ["outerloop", "inspect", *map(str, arguments)])
-    code = main.main()
-    said = capsys.readouterr()
-    return code, said.out, said.err
 
 
 @pytest.fixture

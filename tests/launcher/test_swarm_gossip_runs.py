@@ -10,8 +10,8 @@ import pytest
 
 from outerloop.config import build, load
 from outerloop.types import UserError
-from tests.launcher.test_swarm_runs import family, gone, invitation, rounds_done, rows, start
 from tests.support.run_output import summary_of
+from tests.support.train_processes import family, gone, invitation, rounds_done, rows, start
 
 GOSSIP = ["recipe=noloco", "exchange=swarm_gossip", "threads=1"]
 

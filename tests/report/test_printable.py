@@ -17,7 +17,7 @@ from outerloop.report.table import Table
 from outerloop.sinks.console import Terminal
 from outerloop.swarm.access.rejection_log import RejectionLog
 from outerloop.types import UserError, printable
-from tests.commands.test_inspect import inspect, payload
+from tests.support.inspect_command import inspect, payload
 
 HOSTILE = "w\x1b[2J\x07\r\n\u202e\x9b\ud800"
 SHOWN = r"w\x1b[2J\x07\r\n\u202e\x9b\ud800"

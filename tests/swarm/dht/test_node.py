@@ -6,6 +6,7 @@ import asyncio
 import gc
 import itertools
 import time
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -184,9 +185,12 @@ def test_errors_in_the_search_of_a_new_node_are_retrieved() -> None:
         async def fails() -> None:
             raise RuntimeError("p2pd has gone")
 
-        await asyncio.wait([protocol.spawn(fails())])
+        task = protocol.spawn(fails())
+        await asyncio.wait([task])
         await asyncio.sleep(0)
+        kept = weakref.ref(task)
+        del task
         gc.collect()
-        assert not unread and not protocol._tasks
+        assert not unread and kept() is None
 
     run(scene())

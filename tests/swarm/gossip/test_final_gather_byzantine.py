@@ -12,9 +12,9 @@ from outerloop.swarm.gossip.final_gather import WAITS
 from outerloop.swarm.gossip.share_collection import NAMED, ShareCollection
 from outerloop.swarm.gossip.signed_shares import SignedShare, signed
 from outerloop.swarm.p2p.framing import Stream
+from tests.support.swarm.final_gather_scene import SIZE, Member, gather, who
 from tests.support.swarm.memory_network import MemoryNetwork
 from tests.support.swarm.virtual_clock import now_s, run
-from tests.swarm.gossip.test_final_gather import SIZE, Member, gather, who
 
 Tells = Callable[[Member], Awaitable[dict[str, Any]]]
 PROTOCOL = "outerloop/1/r/assembly"

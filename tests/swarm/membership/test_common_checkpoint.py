@@ -25,8 +25,8 @@ from outerloop.swarm.membership.common_checkpoint import (
 )
 from outerloop.swarm.membership.opening_statements import MAX_STATEMENT_BYTES
 from outerloop.types import Round, UserError
-from tests.launcher.test_swarm_runs import invitation, rounds_done, start
 from tests.support.swarm.loopback import Make, eventually, together
+from tests.support.train_processes import invitation, rounds_done, start
 
 
 def chosen(*held: Any) -> tuple[int, str] | None:
