@@ -7,7 +7,7 @@ import torch
 
 from outerloop.aggregate.mean import Mean
 from outerloop.aggregate.median_clip import MedianClip
-from outerloop.aggregate.norm_screen import GROWTH, LONGEST, MOST_SAMPLES, REMEMBERED, Measured, NormScreen
+from outerloop.aggregate.norm_screen import GROWTH, LONGEST, MAX_SAMPLES, REMEMBERED, Measured, NormScreen
 from outerloop.aggregate.screen import screen_of
 from outerloop.exchange.inprocess import InProcess
 from outerloop.methods.average import Average
@@ -63,7 +63,7 @@ def test_of_two_peers_the_outlier_of_the_first_round_is_refused_whatever_its_siz
 
 def test_more_samples_than_anybody_sees_are_refused_and_many_weigh_four_times_the_median():
     screen = NormScreen(on=True)
-    said = screen.refusals(of(1, 1, 1, samples=[64, 2**63, MOST_SAMPLES]))
+    said = screen.refusals(of(1, 1, 1, samples=[64, 2**63, MAX_SAMPLES]))
     assert list(said) == [1] and str(2**63) in said[1]
     assert screen.weights(of(1, 1, 1, samples=[64, 100, 10**6])) == [64, 100, 400]
     assert screen.weights(of(1, 1, samples=[1, 10**6])) == [1, 4]
