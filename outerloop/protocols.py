@@ -52,7 +52,7 @@ class Compressor(Protocol):
 class Transforming(Protocol):
     """A compressor whose parts are coefficients of an orthonormal transform.
 
-    Peers are aggregated in the coefficient domain.
+    Contributions are aggregated as coefficients.
 
     decode(parts, shape, context) = inverse(coefficients(parts, shape, context))
     """

@@ -16,7 +16,7 @@ Before the first partner there is no h: a replica that started from equal weight
 adds at most 4 r to h, so h can follow replicas that really drift apart, growing by a factor of four in a few rounds.
 The limit 8 D ends this growth, since partners do not influence D: whichever partners this peer meets, and however
 often, a round moves it by at most a fixed multiple of its longest round. If the partner is refused, the round
-becomes a solo step. As long as nothing has moved and no partner has been met, r is 0 and nothing pulls.
+becomes a solo step. Until this peer has moved or accepted a partner, r is 0 and partners have no effect.
 
 At the end of the run whole replicas are averaged (replica_average.py) by the same rules, with
 r² = Σ min(max(h, D), 8 D)² over fragments: nothing that a peer sends at the end changes r.
@@ -32,12 +32,12 @@ from outerloop.aggregate.median_clip import factors_of
 from outerloop.aggregate.norm_screen import LONGEST, Measured, NormScreen, median
 
 GROWTH = 4.0
-"""Times r. A partner's distance is about √2 times that of equal work, and more if machines differ in speed: a peer that
-takes five rounds in the time of one is five rounds away when they meet."""
+"""Multiple of r. A partner's distance is about √2 times that of equal work, and more if machines differ in speed: a
+peer that takes five rounds in the time of one is five rounds away when they meet."""
 REFUSED = 32.0
-"""Times r. No machine is that much faster than its partners; weights of another scale are hundreds of times as far."""
+"""Multiple of r. No machine is that much faster than its partners; weights of another scale are hundreds of r away."""
 DRIFT = 8.0
-"""Times D: so a partner's clipped distance, 4 r, is at most 32 times this peer's own longest round."""
+"""Multiple of D: a partner's clipped distance, 4 r, is at most 32 times this peer's own longest round."""
 Who = TypeVar("Who")
 
 
@@ -120,7 +120,7 @@ def too_far(distances: Mapping[Who, float], usual: float) -> dict[Who, str]:
     """Return the partners that are too far away, with the reason. `usual`: the expected distance r."""
     bound = REFUSED * usual if usual else LONGEST
     return {
-        who: f"its weights are {d:.3g} away from those here, more than {REFUSED:.0f} times the usual {usual:.3g}"
+        who: f"its weights are {d:.3g} away from this peer's, more than {REFUSED:.0f} times the usual {usual:.3g}"
         for who, d in distances.items()
         if not d <= min(LONGEST, bound)
     }

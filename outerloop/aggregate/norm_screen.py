@@ -31,18 +31,18 @@ from typing import Any
 from outerloop.aggregate.median_clip import factors_of
 
 GROWTH = 4.0
-"""Times h: under a linear warm-up of the learning rate the norm of the second round is 3 times that of the first."""
+"""Multiple of h: with a linear learning-rate warm-up the norm of the second round is 3 times that of the first."""
 REFUSED = 5.0
-"""Times r. Norms of workers with equal work are within about 5 % of each other, and grow more slowly than the number of
-inner steps. Where rounds take equal time, only a worker about 8 times as fast as the others exceeds this."""
+"""Multiple of r. Norms of workers with equal work are within about 5 % of each other, and grow more slowly than the
+number of inner steps. If rounds take equal time, only a worker about 8 times as fast as the others exceeds it."""
 SAMPLES = 4
-"""Times the median of a round: more samples give no more weight."""
+"""Multiple of a round's median samples: more samples give no additional weight."""
 REMEMBERED = 4
 """Number of rounds of a fragment whose norms are kept."""
 LONGEST = 2.0**60
-"""Longer than any honest contribution. The squares of 1,000 such norms still sum to a finite float32."""
+"""Norm that no honest contribution reaches. The squares of 1,000 such norms still sum to a finite float32."""
 MAX_SAMPLES = 1 << 40
-"""No peer processes more samples between two rounds."""
+"""Number of samples that no honest peer processes between two rounds."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ class NormScreen:
     def learn(self, round: Measured) -> None:
         """Remember the median norm of a round that has landed.
 
-        If the norms of a pair differ by more than a factor of REFUSED, neither is remembered: one of them is wrong. Nor
-        is the rest of a round in which a contribution was refused before any norm was known.
+        Remember nothing if the norms of a pair differ by more than a factor of REFUSED, because one of them is wrong,
+        or if a contribution of the round was refused before its norm was known.
         """
         norms = [norm for norm in round.norms if norm]
         apart = bool(norms) and max(norms) > REFUSED * min(norms)

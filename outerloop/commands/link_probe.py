@@ -22,7 +22,7 @@ def probed(addresses: Sequence[str]) -> Links:
         found = [asked(own, address) for address in addresses]
     ups, downs = [one.up for one in found if one.up], [one.down for one in found if one.down]
     if not ups or not downs:
-        raise UserError("--probe: no peer granted a transfer, others just probed them: try again in a minute")
+        raise UserError("--probe: no peer granted a transfer, they were probed too often: try again in a minute")
     return Links(min(ups), min(downs), max(one.round_trip_s for one in found) / 2)
 
 

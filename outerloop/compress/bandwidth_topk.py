@@ -26,7 +26,7 @@ from outerloop.protocols import Compressor
 from outerloop.types import CodecContext, Parts, RoundCost, UserError
 
 MARGIN = 0.8
-"""Fraction of b that the next higher k must not exceed, so that noise of a fifth does not make k oscillate."""
+"""Fraction of b that the next higher k must not exceed, so that k does not oscillate with 20 % noise."""
 
 
 class Chosen(Ladder):

@@ -60,7 +60,7 @@ def from_recipe(
         UserError: if an option is invalid, peers do not join, or peers resume with different weights.
     """
     settings = load.load([f"recipe={recipe}", *options])
-    plain = getattr(model, "_orig_mod", model)  # torch.compile wraps it: other peers use the names inside
+    plain = getattr(model, "_orig_mod", model)  # torch.compile prefixes the names of parameters
     refuse_for_many(settings, processes_of(plain))
     build.limit_payloads(settings, plain)
     if gathered:

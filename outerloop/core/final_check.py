@@ -1,6 +1,6 @@
 """End a run whose replicas must be equal: the hash of the slow weights that most peers show is the hash of the run.
 
-    all meet:      each peer shows the hash of its slow weights, or nothing readable
+    all report     each peer sends the hash of its slow weights, or nothing readable
     most equal     if most peers that show a hash show the same one, they hand in their model, and log which peers show
                    another hash or none
     the minority   ends with a separate message and hands in nothing, if more than half of all peers of the last rounds

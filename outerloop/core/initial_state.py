@@ -118,7 +118,7 @@ def begin_alike(outer: OuterLoop, standings: Mapping[str, Standing | None], tell
     if content:
         outer.island.compute(outer.shared_state.restore, content)
     if alike and f"{outer.slow_hash:016x}" != wanted:
-        raise UserError(f"the received weights are not those that {holders[0]} announced: start all peers again")
+        raise UserError(f"the received weights are not those that {holders[0]} announced: restart all peers")
     return bool(content)
 
 

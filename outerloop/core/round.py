@@ -109,9 +109,8 @@ class PendingLaunch:
 
 @dataclass(frozen=True)
 class ReceivedRound:
-    """The contributions that were received in a round; when waiting began and ended; for how long of that bytes moved.
-
-    Times are in seconds.
+    """The contributions that were received in a round; when waiting began and ended; how long of that payloads were in
+    transfer. Times are in seconds.
     """
 
     received: list[Contribution] = field(repr=False)

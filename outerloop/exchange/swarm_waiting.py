@@ -59,7 +59,7 @@ class PatientPending(SwarmPending):
 
 
 def progress_to(tell: Tell) -> Callable[[int, int], None]:
-    """Return a progress callback (bytes received, size) that reports a line now and then."""
+    """Return a progress callback (bytes received, size) that reports a line at intervals."""
     told_s = time.monotonic()
 
     def progress(here: int, size: int) -> None:

@@ -110,7 +110,8 @@ def with_failures(
 
 
 def settles_s(fleet: Fleet, method: Method) -> float:
-    """Return the seconds from a majority of the payloads to the last one at the leader, all peers ready at once.
+    """Return the seconds between a majority of the payloads and the last one at the leader, with all peers ready at
+    once.
 
     The grace period must be longer. Transfers queue, so with the default the gather could close before the last
     payload arrives.

@@ -175,7 +175,7 @@ def refuse_overlap(places: Iterable[Place]) -> None:
     ordered = sorted(places, key=lambda place: (place.relative_path, place.offset))
     for one, after in itertools.pairwise(ordered):
         if one.relative_path == after.relative_path and one.offset + one.length > after.offset:
-            raise ValueError(f"{one.relative_path!r} holds two things from byte {after.offset} on")
+            raise ValueError(f"{one.relative_path!r} holds two overlapping entries from byte {after.offset} on")
 
 
 def checked_place(told: Any, sizes: Sizes, *, least: int) -> Place:

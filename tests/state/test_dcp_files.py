@@ -227,10 +227,10 @@ HARMS = {
         lambda index: halves(index, ([0, 0], [3, 3]), ([0, 2], [3, 1]), length=48), "chunks of model.w overlap"
     ),
     "one place twice": (
-        lambda index: halves(index, ([0, 0], [3, 2]), ([0, 2], [3, 2]), length=0), "holds two things from byte"
+        lambda index: halves(index, ([0, 0], [3, 2]), ([0, 2], [3, 2]), length=0), "holds two overlapping entries"
     ),
     "places that overlap": (
-        lambda index: halves(index, ([0, 0], [3, 2]), ([0, 2], [3, 2]), length=47), "holds two things from byte"
+        lambda index: halves(index, ([0, 0], [3, 2]), ([0, 2], [3, 2]), length=47), "holds two overlapping entries"
     ),
     "a value in a tensor": (
         lambda index: index["entries"]["lr"].update(start=chunk(index)["start"] + 1, bytes=1), "two things from byte"

@@ -122,7 +122,7 @@ def speed(found: Measured) -> str:
     """Format the round trip and the rates. The rates are lower bounds: 1 MB is too short to reach full speed."""
     said = f"round trip {1000 * found.round_trip_s:.1f} ms"
     if found.up is None or found.down is None:
-        return f"{said}; bandwidth not measured, others have just probed it: try again in a minute"
+        return f"{said}; bandwidth not measured, because other machines have just probed it: try again in a minute"
     return f"{said}, at least {rate(found.up)} to it and {rate(found.down)} from it (1 MB each)"
 
 
@@ -148,7 +148,7 @@ def nat(seen: str, local: str, announce: Sequence[str], port: str) -> Finding:
         return Finding("nat", None, "the peer did not report the address at which it sees this machine")
     if outside == local:
         return Finding("nat", True, f"none on the way to the peer: it sees {outside}, an address of this machine")
-    said = f"the peer sees {outside}, this machine sends from {local}: a router translates addresses"
+    said = f"the peer sees {outside}, this machine sends from {local}: it is behind NAT"
     if any(ip_of(address) == outside for address in announce):
         return Finding("nat", True, f"{said}, and {outside} is announced; whether the port is forwarded was not tested")
     todo = f"forward TCP port {port} and set exchange.announce=[/ip4/{outside}/tcp/{port}] exchange.port={port}"

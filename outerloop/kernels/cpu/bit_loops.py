@@ -23,7 +23,7 @@ ROOM = 56
 
 @intrinsic
 def trailing_zeros(typing, word):
-    """Return the number of zeros below the lowest one of a uint64; 64 if it has no one."""
+    """Return the number of zeros below the lowest set bit of a uint64; 64 if no bit is set."""
 
     def generate(context, builder, signature, args):
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))

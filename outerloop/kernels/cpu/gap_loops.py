@@ -46,7 +46,7 @@ def write_code(byte, i, end, word, fill, gap, b):
 
 @compiled
 def split(word, b):
-    """Return the first gap of a word, the length of its code (over 64 if there is no one), and the rest of the word."""
+    """Return the first gap of a word, the length of its code (over 64 if no bit is set), and the rest of the word."""
     zeros = trailing_zeros(word)
     rest = (word >> np.uint64(zeros & 63)) >> ONE
     return (zeros << b) + np.int64(low_bits(rest, b)), zeros + 1 + b, rest >> np.uint64(b)
@@ -54,7 +54,7 @@ def split(word, b):
 
 @compiled
 def read_code(byte, at, stop_at, b):
-    """Read a code of any length. Return its end, past `stop_at` if there is no one before it, and its gap."""
+    """Read a code of any length. Return its end, past `stop_at` if no bit is set before that, and its gap."""
     zeros, run = 0, trailing_zeros(peek(byte, at))
     while run >= ROOM and at <= stop_at:
         at, zeros = at + ROOM, zeros + ROOM

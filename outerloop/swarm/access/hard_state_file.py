@@ -107,7 +107,7 @@ def fit_to_vote(path: Path, disk: Callable[[Path], Disk], *, listed: bool, tell:
     peer_id = Signatures(identity.key).peer_id
     lost = (
         f"the peer {peer_id} has voted, but the record of its votes is missing, damaged or older"
-        f" than its identity ({folder_of(path)}): it might vote twice, so this identity is no longer used"
+        f" than its identity ({folder_of(path)}): it might vote twice, so this identity must not be used again"
     )
     if listed:
         raise UserError(

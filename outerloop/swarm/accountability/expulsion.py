@@ -41,10 +41,13 @@ logger = logging.getLogger(__name__)
 NAME = "expelled"
 VERSION = 1
 MAX_EXPELLED = 1024
-"""As many as the largest roster; 4 MB on disk and in an answer to a poll. One more replaces the oldest entry."""
+"""Maximum number of entries, that of the largest roster: 4 MB on disk and in an answer to a poll. A further entry
+replaces the oldest one.
+"""
 MAX_OUTSIDERS = 64
-"""When this many peers are expelled, only peers in one of the last rosters are added: in an open run a new key costs
-nothing, and each one that lies costs this peer a write and a message to all peers."""
+"""From this number of expelled peers on, only peers of the last rosters are added: in an open run a new key costs
+nothing, and each lying key costs this peer a write and a message to all peers.
+"""
 MAX_WHY = 256
 Lift = tuple[str, str, int]
 
@@ -72,10 +75,10 @@ class Expulsion:
     def from_list(value: Any) -> Expulsion:
         """Parse what `to_list` returned. Raises MalformedMessage if it is invalid."""
         if type(value) is not list or list(map(type, value[:5])) != [str, str, int, str, float] or len(value) != 6:
-            raise MalformedMessage(f"an expulsion is [peer, session, round, why, when, evidence]; came {quote(value)}")
+            raise MalformedMessage(f"an expulsion is [peer, session, round, why, when, evidence]; got {quote(value)}")
         peer, session, number, why, found_s, evidence = value
         if not why.isprintable() or len(why) > MAX_WHY:
-            raise MalformedMessage(f"an offence has at most {MAX_WHY} printable characters; came {quote(why)}")
+            raise MalformedMessage(f"an offence has at most {MAX_WHY} printable characters; got {quote(why)}")
         return Expulsion(peer_id(peer, "the expelled peer"), session, number, why, found_s, Evidence.from_map(evidence))
 
 
@@ -194,5 +197,5 @@ def _has_seat(memory: HardState, peer_id: str) -> bool:
 
 def _lift(value: Any) -> Lift:
     if type(value) is not list or list(map(type, value)) != [str, str, int]:
-        raise MalformedMessage(f"a lifted expulsion is [peer id, session, round]; came {quote(value)}")
+        raise MalformedMessage(f"a lifted expulsion is [peer id, session, round]; got {quote(value)}")
     return value[0], value[1], checked_int(value[2], "its round", maximum=MAX_NUMBER)

@@ -23,10 +23,10 @@ def _as_follower(agreement: CommitChain) -> str:
     memory, leader = agreement.memory, agreement.memory.leader(agreement.view)
     if proposal := agreement.gathering.proposal:
         missing = set(proposal.commit.participants) - agreement.payloads
-        return f"{leader} proposes; payloads of {names(one.peer for one in missing)} are not here yet"
+        return f"{leader} proposes; payloads of {names(one.peer for one in missing)} have not arrived yet"
     if memory.accepted and memory.accepted.view == memory.promised:
         return f"accepted; {leader} needs a majority of {len(memory.roster)} peers"
-    return f"{leader} is to propose"
+    return f"{leader} has to propose"
 
 
 def _as_leader(agreement: CommitChain) -> str:
@@ -34,17 +34,17 @@ def _as_leader(agreement: CommitChain) -> str:
     needed, others = majority(memory.roster), set(memory.roster) - {memory.peer}
     if agreement.proposed:
         silent = others - gathering.acceptors
-        return f"{1 + len(gathering.accepts)} of {needed} accepts are here; none of {names(silent)}"
+        return f"{1 + len(gathering.accepts)} of {needed} accepts have arrived, none from {names(silent)}"
     silent = others.difference(gathering.promises_of(memory.promised))
     if memory.promised > 0 and len(memory.roster) - len(silent) < needed:
-        return f"{len(memory.roster) - len(silent)} of {needed} promises are here; none of {names(silent)}"
+        return f"{len(memory.roster) - len(silent)} of {needed} promises have arrived, none from {names(silent)}"
     if gathering.wanted:
-        return f"proposed before; payloads of {names(one.peer for one in gathering.wanted)} are not here yet"
+        return f"proposed before; payloads of {names(one.peer for one in gathering.wanted)} have not arrived yet"
     here, awaited = {one.peer for one in candidates(memory, agreement.countable)}, agreement.awaited
     enough = agreement.closing.needed(
         len(memory.roster), awaited=len(awaited), grace=gathering.grace, deadline=gathering.deadline
     )
-    return f"{len(here)} of {enough} payloads are here; none of {names(awaited - here)}"
+    return f"{len(here)} of {enough} payloads have arrived, none from {names(awaited - here)}"
 
 
 def names(peers: Iterable[str]) -> str:

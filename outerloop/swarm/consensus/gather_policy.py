@@ -1,16 +1,16 @@
-"""The rule by which the leader of a round closes the gather. Peers whose payloads are in take part in this round; the
-others continue with the next one.
+"""The rule by which the leader of a round closes the gather. Peers whose payloads have arrived take part in this round;
+the others continue with the next one.
 
-    all in         closes at once when the payloads of all roster peers that may take part are in
-    grace over     closes when the share of the roster that `quorum` names is in:
+    all arrived    closes at once when the payloads of all roster peers that may take part have arrived
+    grace over     closes when the payloads of the fraction of the roster that `quorum` names have arrived:
                        "majority"   more than half of it
                        "min_peers"  only min_fraction of it and min_peers
                        "all"        all of it: a peer that is gone stops the run, an expelled one does not
-    deadline over  closes when min_peers are in; with "all", as before
+    deadline over  closes when min_peers payloads have arrived; with "all", as before
 
-At the end of the grace, min_peers and min_fraction of the roster must be in whatever the quorum. Grace and deadline
-are events from the leader's own clock. Below min_peers the gather never closes. All of this is about payloads: the
-commit itself is always decided by a majority of the roster.
+At the end of the grace period, the payloads of min_peers and of min_fraction of the roster are needed with any quorum.
+Grace and deadline are events from the leader's own clock. Below min_peers the gather never closes. All of this is about
+payloads: the commit itself is always decided by a majority of the roster.
 """
 
 from __future__ import annotations

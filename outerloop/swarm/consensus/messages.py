@@ -9,7 +9,8 @@ head.
     decided   a majority of the roster has accepted it: these peers, with their signatures
     ask       from a peer outside the roster: I hold the head; count my payload and admit me
 
-The sender is proven by the stream of the message, not by a field. What others are shown is signed (statements.py).
+The stream authenticates the sender, so messages have no field for it. Content that is shown to third peers is signed
+(statements.py).
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Pledge(NamedTuple):
         """Parse and check a value that a peer sent. Raises MalformedMessage."""
         peer, accepted, signed = _row(value, 3, "a pledge is [peer, what it accepted, signature]")
         if accepted is not None:
-            view, of = _row(accepted, 2, "what a pledge says was accepted is [view, digest]")
+            view, of = _row(accepted, 2, "a pledge reports an accept as [view, digest]")
             accepted = _view(view), digest(of, "a pledged commit")
         return Pledge(peer_id(peer, "a pledge's peer"), accepted, signature(signed, "a pledge's signature"))
 
@@ -300,9 +301,7 @@ def _links(value: Any, first_view: int, *, minimum: int = 0) -> tuple[ChainLink,
     links = tuple(ChainLink.from_list(row) for row in items(value, "links", minimum=minimum))
     views = [link.view for link in links]
     if views != sorted(set(views)) or views[:1] not in ([], [first_view]):
-        raise MalformedMessage(
-            f"links come in the order of views, from view {first_view} on; came views {quote(views)}"
-        )
+        raise MalformedMessage(f"links come in the order of views, from view {first_view} on; got views {quote(views)}")
     return links
 
 

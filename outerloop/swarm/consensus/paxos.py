@@ -175,7 +175,7 @@ class PaxosInstance(Pacemaker):
     def _take_proposal(self, sender: str, proposal: Accepted) -> None:
         """Check and keep a proposal of the current view, or enter the later view that its promises prove.
 
-        A leader that proposes what no peer may accept has used up its view: this peer wishes for the next one at once.
+        If the leader proposes a commit that no peer may accept, this peer wishes for the next view at once.
         """
         pledges, first = proposal.links[-1].pledges, len(proposal.links) == 1
         if reason := self._not_its_turn(sender, proposal):
@@ -240,7 +240,7 @@ class PaxosInstance(Pacemaker):
     def _reluctance(self, commit: Commit, pledges: tuple[Pledge, ...], *, first: bool) -> str:
         """Return why this peer does not vote for a commit that others may vote for, or an empty string.
 
-        It does vote if so many peers report an accept of the commit that one of them is honest.
+        It votes nevertheless if enough peers report an accept of the commit that at least one of them is honest.
         """
         tellers = [one for one in pledges if one.accepted and one.accepted[1] == commit.digest]
         if len(tellers) > most_faulty(self.memory.roster):

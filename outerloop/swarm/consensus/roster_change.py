@@ -1,7 +1,8 @@
 """The roster of the next round: it is proposed with the commit and fixed when the commit is decided.
 
     leaves    a peer that was in the rosters of the last commits up to this one, `absent_rounds` at least, but absent
-              from all of them. Their leaders are so many that one is honest if fewer than half of the roster lie
+              from all of them. Those commits had enough leaders that one of them is honest if fewer than half of the
+              roster lie
     learns    a peer that sent a signed request after the head of this round: it is asked for payloads, and those that
               have arrived are counted, but it has no vote and does not lead (proposer.py, chain.py)
     enters    a learner whose payload this commit counts, as long as the roster peers that take part in this commit
@@ -9,12 +10,11 @@
 
 With honest peers safety does not need these rules: a round is decided by whatever roster the previous commit names.
 Progress needs them, because a dead peer that stays counts against the majority. They also stop liars from naming a
-roster of their choice. So every acceptor recomputes the roster (validity.py). Only absence is left to the leaders: an
-honest leader leaves out only peers whose payloads are late, and a leader with a short log lets all stay. A log holds
-ROUNDS_KEPT commits, so in rosters of more than 2 ROUNDS_KEPT peers that many leaders are enough: there, ROUNDS_KEPT
-liars that lead one after the other can drop honest peers. A roster peer that takes part never leaves, so no
-roster is smaller than min_peers. Learners are those of Raft (Ongaro, "Consensus: Bridging Theory and Practice", 2014,
-section 4.2.1).
+roster of their choice. So every acceptor recomputes the roster (validity.py). Only absence is decided by the leaders:
+an honest leader leaves out only peers whose payloads are late, and a leader with a short log keeps all. A log holds
+ROUNDS_KEPT commits, so in rosters of more than 2 ROUNDS_KEPT peers ROUNDS_KEPT leaders are enough: there, that many
+liars in consecutive turns can drop honest peers. A roster peer that takes part never leaves, so no roster is smaller
+than min_peers. Learners are those of Raft (Ongaro, "Consensus: Bridging Theory and Practice", 2014, section 4.2.1).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     wish           a peer wants the next view, and notifies all peers: its timeout for the leader has expired, or the
                    leader has proposed what no peer may accept
     certificate    wishes of a majority for this view or later ones: a peer that sees it enters the view and promises
-    overdue        so many peers want a later view that one of them is honest: this peer's own timeout starts
+    overdue enough peers want a later view that one of them must be honest: this peer's own timeout starts
 
 An honest peer never wants more than the view after its own, so no view is entered that a majority has not come near.
 Liars alone move no peer, and move none out of a view whose leader works. A peer that is behind is sent the certificate.
@@ -11,7 +11,7 @@ Wishes are not saved across a crash: timeouts make up for missing ones, one view
 
 This is the pacemaker of HotStuff (Yin et al., PODC 2019, arXiv 1803.05069) with the timeout certificates of Jolteon
 (Gelashvili et al., FC 2022, arXiv 2106.10362), for majorities in place of two thirds. The number of wishes that others
-join in is theirs and PBFT's (Castro and Liskov, OSDI 1999), but here joining starts a timer, and no view.
+join is that of Jolteon and PBFT (Castro and Liskov, OSDI 1999), but here joining starts a timer instead of a view.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     key full     the newest records of non-members are dropped first, so a new one is dropped at once; members' records
                  are dropped only if members alone fill the key
-    too many     of one peer: its new key is refused. Of all peers: a non-member's new key is refused; a member's
+    too many     of one peer: its new key is refused. In all: a non-member's new key is refused; a member's new key
     keys         replaces the newest key that holds no member's record
 
 hivemind's nodes hold any number of records and send all records of a key in one message, which cannot be read beyond

@@ -1,6 +1,6 @@
 """Download payloads into the store, each once, from its owner or any other peer that holds it.
 
-A payload larger than allowed is not requested, and one that its owner did not sign for the round is not stored. Both
+A payload that is too large is not requested, and one that its owner did not sign for the round is not stored. Both
 are rejected, logged with the owner's name and not requested again. An honest owner has one payload per round. If an
 owner signs more, PAYLOADS_KEPT of them are downloaded and stored, and beyond that only one that a commit names.
 

@@ -42,7 +42,7 @@ class ReachabilityProbe:
         here, needed = len(roster) - len(silent), majority(roster)
         if here >= needed:
             return ""
-        return f"{here} of {len(roster)} peers are in reach, a majority is {needed}; no answer from {names(silent)}"
+        return f"{here} of {len(roster)} peers are reachable, a majority is {needed}; no answer from {names(silent)}"
 
     async def _answers(self, peer: str) -> bool:
         try:

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 MAX_NOTIFIED = 16  # members notified when a peer is ready, drawn again each round: notices stay few in a large swarm
 MIN_TURNS = 8  # a peer gets at least this many turns on average before it times out
 LOST = (BrokenStream, Unreachable, ContentUnavailable, TimeoutError)
-"""Errors that mean that a partner is lost."""
+"""Errors that mean that the partner is unreachable or frozen."""
 
 
 def _now_s() -> float:

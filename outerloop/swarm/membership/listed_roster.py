@@ -4,7 +4,7 @@
                                {record}           ->   <- {}                       the asker's own record: it withdraws
                                {after: peer id}   ->   <- {records, more}          all held records, in pages
 
-No lookup passes through other peers. A record has the form in which the DHT would store it: [owner, value with
+Lookups do not pass through other peers. A record has the form in which the DHT would store it: [owner, value with
 its signature, expiration time] (records.py). A record that expires later replaces an earlier one. Pages are for an
 observer that reads the roster through one peer; that peer asks the others first.
 """

@@ -3,7 +3,7 @@
     {number} ->   <- {} | the bytes, as soon as the peer has reached that meeting; {none} if it is past that meeting
 
 A meeting only reads what the others show; it decides nothing. A peer that is gone is not waited for. A peer that is
-alive but does not come within MEET_S is left out.
+alive but does not arrive within MEET_S is left out.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Rendezvous:
     ) -> dict[str, bytes]:
         """Return the bytes that each of these peers showed, by name, this peer's own included.
 
-        Peers that are gone or too late are left out. `patience_s`: how long a live peer may take to come.
+        Peers that are gone or too late are left out. `patience_s`: how long a live peer may take to arrive.
         """
         others = [peer for peer in peers if peer != self._own]
         self._last, self._not_seen = number, set(map(id_of, others))
@@ -55,7 +55,7 @@ class Rendezvous:
         return dict(sorted((met | {self._own: content}).items()))
 
     async def linger(self) -> None:
-        """Wait until the peers that came to the latest meeting have read this peer's bytes, LINGER_S at most."""
+        """Wait until the peers that took part in the latest meeting have read this peer's bytes, LINGER_S at most."""
         try:
             async with limit(LINGER_S):
                 while self._not_seen:

@@ -90,8 +90,8 @@ class PeerSession:
     def form(self, *, timeout_s: float) -> None:
         """Wait until all peers are present and see the same members.
 
-        Raises UserError if they do not come in time, naming what is missing; if this peer's own settings are the wrong
-        ones; if all other peers reject it; or if another machine uses its identity.
+        Raises UserError if they do not appear in time, naming those that are missing; if this peer's own settings are
+        the wrong ones; if all other peers reject it; or if another machine uses its identity.
         """
         forming = self.incarnations.unless_stopped(self._form(timeout_s))
         self.node.call(forming, timeout_s=timeout_s + DHT_S + INTRODUCTIONS_S)

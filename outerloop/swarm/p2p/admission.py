@@ -44,13 +44,14 @@ OUTSIDE_STREAMS = 128
 """Limit for all non-members together. With the members' streams it stays well below the usual limit of 1,024 open
 files."""
 TURNED_AWAY_AT_ONCE = 16
-"""Number of peers that are being sent a refusal at a time. Streams of further refused peers are closed silently."""
+"""Maximum number of refusals sent at a time. Streams of further refused peers are closed silently."""
 TURNED_AWAY, TURNED_AWAY_IN_ALL = Rate(burst=16, per_s=1), Rate(burst=256, per_s=16)
-"""Streams refused one by one: of one peer that is not on the allow-list, and of all such peers. Each costs about 1 ms.
-Streams beyond that are held for HOLD_S."""
+"""Rate of streams that are refused with a message: of one peer that is not on the allow-list, and of all such peers.
+Each costs about 1 ms. Streams beyond that are held for HOLD_S.
+"""
 HELD_AT_ONCE = 512
-"""Number of streams held at a time; further ones are closed. Each takes two open files of this process's limit and
-p2pd's, and up to 0.1 MB of memory."""
+"""Maximum number of streams held at a time; further ones are closed. Each takes two open files of this process's limit
+and p2pd's, and up to 0.1 MB of memory."""
 REQUEST_BYTES = 1024
 """Largest public request from a non-member: a map with a name, the hash of a key or a number of bytes."""
 RECEIVING_BYTES = 8 << 20
@@ -191,8 +192,9 @@ class Admission:
     async def _hold(self, stream: Stream) -> None:
         """Keep a stream open and read nothing (a tarpit), then abort it. At HELD_AT_ONCE, abort it at once.
 
-        A closed stream is opened again at once, for 0.5 ms of this machine's time. An open one that nobody reads costs
-        nothing, and flow control stops its sender. The streams end at different times, so they do not return together.
+        A sender reopens a closed stream at once, which costs this machine 0.5 ms. An open stream that is not read costs
+        nothing, and flow control stops its sender. The streams end at different times, so that they are not reopened
+        together.
         """
         if self._held < HELD_AT_ONCE:
             self._held += 1

@@ -37,7 +37,7 @@ from outerloop.swarm.validation import MAX_NUMBER, MalformedMessage, id_of
 
 logger = logging.getLogger(__name__)
 START = MAX_NUMBER
-"""A number that no commit ever has. It stands for the run's initial state."""
+"""Not the number of any commit: it denotes the run's initial state."""
 
 
 class StateTransfer:

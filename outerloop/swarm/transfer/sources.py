@@ -1,4 +1,4 @@
-"""Choose the next source to ask for a content: of the peers that may hold it, the one that has done the least harm.
+"""Choose the next source to ask for a content: of the peers that may hold it, the most reliable one.
 
 Sources are ordered by the number of contents for which they sent wrong bytes, then by the time they have wasted, then
 by the caller's order. Wasted time is the silence before a stream broke; the pause after a stream that brought less than
@@ -133,7 +133,7 @@ class Sources:
         return [name for name in left if self._reputation.wrong[name] == least]
 
     def _wasted_s(self, name: str) -> float:
-        """Return the wasted time plus the turns for this content, so that a different source is asked next."""
+        """Return a source's wasted time plus its turns for this content, so that another source is asked next."""
         return self._reputation.wasted_s[name] + self._tries[name].used_s
 
     def _add_new(self) -> None:

@@ -170,7 +170,7 @@ def test_grace_is_not_enough_below_the_fraction_and_nothing_is_below_min_peers()
     world.give(leader, 0, payload(leader, 0))
     for act in (CommitChain.grace, CommitChain.deadline):
         world.event(leader, lambda machine, act=act: act(machine, 0))
-    assert waiting_for(world[leader]) == f"round 0, view 0: 1 of 2 payloads are here; none of {other}, {third}"
+    assert waiting_for(world[leader]) == f"round 0, view 0: 1 of 2 payloads have arrived, none from {other}, {third}"
     assert numbers(world) == [0, 0, 0] and not world.network
     world.give(leader, 0, payload(other, 0))
     assert len(world.network) == 2
@@ -195,7 +195,8 @@ def test_an_accept_waits_for_its_payloads() -> None:
     outputs = world[follower].receive(leader, proposal)
     missing = tuple(payload(peer, 0) for peer in sorted({follower, third}))
     assert outputs == [FetchPayloads(0, missing, leader)]
-    assert waiting_for(world[follower]).endswith(f"payloads of {missing[0].peer}, {missing[1].peer} are not here yet")
+    absent = f"{missing[0].peer}, {missing[1].peer}"
+    assert waiting_for(world[follower]).endswith(f"payloads of {absent} have not arrived yet")
     assert world[follower].receive(leader, proposal) == []
     assert world[follower].holds(0, missing[0]) == []
     assert kinds(world[follower].holds(0, missing[1])) == [Persist, Accept]
@@ -259,7 +260,7 @@ def test_a_leader_that_crashed_before_it_spoke_says_the_same_or_nothing() -> Non
     world.start(leader)
     proposed = world[leader].proposed
     assert proposed and proposed.view == 0
-    assert waiting_for(world[leader]).startswith("round 0, view 0: 1 of 2 accepts are here; none of ")
+    assert waiting_for(world[leader]).startswith("round 0, view 0: 1 of 2 accepts have arrived, none from ")
     everybody_has_everything(world)
     while set(numbers(world)) != {1}:
         time_out(world, *TRIO)
@@ -277,7 +278,7 @@ def test_one_timeout_brings_nobody_to_the_next_view_and_two_of_three_bring_all()
     leader = world["a"].memory.leader(1)
     assert [world[peer].view for peer in TRIO] == [1, 1, 1]
     assert len(world[leader].gathering.promises_of(1)) == 2
-    assert waiting_for(world[leader]).startswith("round 0, view 1: 0 of 3 payloads are here")
+    assert waiting_for(world[leader]).startswith("round 0, view 1: 0 of 3 payloads have arrived")
 
 
 def test_without_a_majority_the_swarm_waits_and_says_so() -> None:
@@ -288,7 +289,7 @@ def test_without_a_majority_the_swarm_waits_and_says_so() -> None:
     for peer in TRIO:
         world.give(alone, 0, payload(peer, 0))
     down = ", ".join(sorted(set(TRIO) - {alone}))
-    assert waiting_for(world[alone]) == f"round 0, view 0: 1 of 2 accepts are here; none of {down}"
+    assert waiting_for(world[alone]) == f"round 0, view 0: 1 of 2 accepts have arrived, none from {down}"
     for _ in range(10):
         time_out(world, alone)
         world.deliver_all()
