@@ -35,7 +35,9 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class DecodedRound:
-    """The messages of a round in peer-name order, what they kept of fused tensors, and their norms if measured."""
+    """The messages of a round in peer-name order, their decoded sparse updates of fused tensors, and their norms if
+    measured.
+    """
 
     messages: list[wire.Message]
     kept: dict[str, SparseUpdates]
@@ -46,7 +48,7 @@ class DecodedRound:
 class AggregatedRound:
     """The result of aggregating a round.
 
-    `messages`: in peer-name order. `mean`: the aggregate of dense tensors. `kept`: what all peers kept of fused
+    `messages`: in peer-name order. `mean`: the aggregate of dense tensors. `kept`: all peers' sparse updates of fused
     tensors. `buffers`: the mean of buffers.
     """
 

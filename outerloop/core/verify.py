@@ -150,7 +150,7 @@ class RoundVerifier:
         if len(hashes) >= known or (2 * peers > len(hashes) and 2 * peers >= known):
             return ""
         odd = ", ".join(sorted(peer for peer, slow in hashes.items() if slow != own))
-        return f"{odd}: weights differ from here; {len(hashes)} of {known} peers are too few to know whose are right"
+        return f"{odd}: weights differ from this peer's; {len(hashes)} of {known} peers are too few to judge"
 
     def known(self, peers: Collection[str], number: int) -> int:
         """Return the number of peers, including those of the last rounds before this one.

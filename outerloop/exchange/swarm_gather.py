@@ -41,7 +41,9 @@ from outerloop.types import (
 
 logger = logging.getLogger(__name__)
 MEETING_BYTES = 16 << 20
-"""Minimum of the size limit of meetings: even for a small model, peers start by sending settings and all shapes."""
+"""Minimum size limit of a message in a meeting: at the start peers send all settings and shapes, even for a small
+model.
+"""
 
 
 class SwarmGather(SwarmExchange):

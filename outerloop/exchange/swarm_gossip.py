@@ -207,7 +207,7 @@ class _Clock:
 
 
 class _Pending(SwarmPending):
-    """A gossip round under way; `wait` reports the time that the trainer waits to the clock."""
+    """A pending gossip round; `wait` reports to the clock how long the trainer waits."""
 
     def __init__(self, future: Future[list[Contribution]], clock: _Clock, round: Round) -> None:
         super().__init__(future)

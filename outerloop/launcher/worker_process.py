@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 3 or not arguments[1].isdigit():
         raise UserError("outerloop worker RUN_DIR INDEX STEP is started by outerloop train: run outerloop train")
     events = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what a library prints goes to the log
+    os.dup2(2, 1)  # libraries print to the log
 
     def emit(event: Event) -> None:
         events.write(json.dumps(event) + "\n")

@@ -131,7 +131,7 @@ class Follower:
         return 0.0
 
     def after_inner_step(self, samples: int) -> list[Any]:
-        """Serve the leader. There is never a report."""
+        """Serve the leader, and return no reports."""
         self.serve()
         return []
 

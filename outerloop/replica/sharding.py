@@ -38,8 +38,8 @@ def unwrapped(model: Module) -> Module:
 def cut_again(model: Module) -> None:
     """Reshard modules under `fully_shard` that have kept gathered parameters, as after a forward pass without backward.
 
-    This happens in an evaluation. Their parameters are the shards again; gathered copies would hide that the shards
-    have changed.
+    An evaluation leaves them like that. Afterwards their parameters are the shards again; the gathered copies would
+    hide changes of the shards.
     """
     for module in model.modules():
         reshard: Any = getattr(module, "reshard", None)

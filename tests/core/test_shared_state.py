@@ -163,7 +163,7 @@ def test_a_round_of_two_says_nothing_about_who_is_right(odd):
     seen_in(loop, p000=2, p001=2, p002=2, p003=2)
     two = headers({"000": own, "001": 7})
     assert loop.verifier.diverged(two, *at) == ()
-    assert "001: weights differ from here; 2 of 4 peers are too few" in loop.verifier.in_doubt(two, *at)
+    assert "001: weights differ from this peer's; 2 of 4 peers are too few" in loop.verifier.in_doubt(two, *at)
     three = headers({"000": own, "001": 7, "002": own if odd == "001" else 7})
     assert not loop.verifier.in_doubt(three, *at)
     if odd == "001":
@@ -219,7 +219,7 @@ def test_a_round_that_nobody_can_judge_lands_and_is_noted():
             assert victim.slow_hash == before and not victim.in_flight, "free, as a failed one"
         else:
             [report] = [report for _ in range(3) for report in victim.after_inner_step(1)]
-            assert not report.failed and "too few to know whose are right" in report.notes[0]
+            assert not report.failed and "too few to judge" in report.notes[0]
 
 
 def test_the_update_of_a_round_that_ended_a_run_leaves_with_the_first_round_after_the_resume():

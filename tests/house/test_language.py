@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("outerloop",)
-
+PLACES = ("outerloop/**/*.py", "configs/**/*.yaml", "README.md", "docs/*.md", "scripts/results/*/COMMAND.md")
 ALLOWED: tuple[str, ...] = ()
 
 HEADLESS = {  # at the beginning of a docstring
@@ -40,7 +39,7 @@ PHRASES = {
     r"(?<!there )(is|are|was|were) (?-i:none)\b": "is not a ...",
     r"(?<!there )(is|are|was|were) no (?!longer|more|less|fewer|larger|smaller|better|worse)": "is not a, has no",
     r"(lies|lie|lying) (in|on|at|under|beside|there|here)\b": "is stored in, is in",
-    r"beside\b(?! the point|:)": "next to, in addition to",
+    r"(?<!/)beside\b(?! the point|:)": "next to, in addition to",
     r"(somebody|someone|whoever|whomever|who ever)\b": "a peer that, a process that",
     r"nobody\b": "no peer, no process",
     r"(?<=[.:;,] )who (?!is|are|was|were|has|have|had|can|did|does|do|will)\w+s\b": "the peer that ...",
@@ -60,7 +59,7 @@ def documented(tree: ast.AST) -> Iterator[ast.Constant]:
                     yield text
 
 
-def prose(source: str) -> Iterator[tuple[int, bool, str]]:
+def python_prose(source: str) -> Iterator[tuple[int, bool, str]]:
     """Yield the line, whether it is a docstring, and the text of each docstring, comment and string of some words."""
     tree = ast.parse(source)
     docstrings = {id(node) for node in documented(tree)}
@@ -72,10 +71,26 @@ def prose(source: str) -> Iterator[tuple[int, bool, str]]:
             yield token.start[0], False, token.string
 
 
-def find_hits(source: str) -> list[str]:
-    """Return 'line: phrase -> suggestion' for each refused phrase of a Python source."""
+def yaml_prose(source: str) -> Iterator[tuple[int, bool, str]]:
+    """Yield the line and text of each comment."""
+    for number, line in enumerate(source.splitlines(), start=1):
+        if comment := re.search(r"(?:^|\s)#.*", line):
+            yield number, False, comment[0]
+
+
+def markdown_prose(source: str) -> Iterator[tuple[int, bool, str]]:
+    """Yield the text without its blocks of code, as one piece."""
+    code = re.compile(r"^```.*?^```|^    .*?$", re.DOTALL | re.MULTILINE)
+    yield 1, False, code.sub(lambda block: "\n" * block[0].count("\n"), source)
+
+
+PROSE = {".py": python_prose, ".yaml": yaml_prose, ".md": markdown_prose}
+
+
+def find_hits(source: str, suffix: str = ".py") -> list[str]:
+    """Return 'line: phrase -> suggestion' for each refused phrase of a file."""
     found = []
-    for first, is_docstring, text in prose(source):
+    for first, is_docstring, text in PROSE[suffix](source):
         bare = re.sub("`[^`\n]*`", lambda code: "_" * len(code[0]), text)
         for pattern, hint, headless in PATTERNS:
             for hit in pattern.finditer(bare) if is_docstring or not headless else ():
@@ -85,10 +100,10 @@ def find_hits(source: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_prose_is_standard_english(folder):
-    files = sorted((ROOT / folder).rglob("*.py"))
-    hits = [f"{path.relative_to(ROOT)}:{hit}" for path in files for hit in find_hits(path.read_text())]
+@pytest.mark.parametrize("place", PLACES)
+def test_prose_is_standard_english(place):
+    files = sorted(ROOT.glob(place))
+    hits = [f"{path.relative_to(ROOT)}:{hit}" for path in files for hit in find_hits(path.read_text(), path.suffix)]
     assert files and not hits, "\n" + "\n".join(hits)
 
 
@@ -104,6 +119,14 @@ def test_prose_is_standard_english(folder):
 )
 def test_an_odd_phrase_is_found_at_its_line(source, line):
     assert find_hits(source) and all(hit.startswith(f"{line}: ") for hit in find_hits(source))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "source"),
+    [(".yaml", "a: 1\nb: 2  # goes on\nc: goes on"), (".md", "```\ngoes on\n```\nIt goes on.\n\n    goes on")],
+)
+def test_comments_of_yaml_and_text_of_markdown_are_read(suffix, source):
+    assert [hit.split(":")[0] for hit in find_hits(source, suffix)] == ["2" if suffix == ".yaml" else "4"]
 
 
 @pytest.mark.parametrize("text", ["Return `what goes on`.", "Return the sum; {x:.3f} of it.", "Move on to 0.5 s."])

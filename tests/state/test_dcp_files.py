@@ -233,7 +233,7 @@ HARMS = {
         lambda index: halves(index, ([0, 0], [3, 2]), ([0, 2], [3, 2]), length=47), "holds two overlapping entries"
     ),
     "a value in a tensor": (
-        lambda index: index["entries"]["lr"].update(start=chunk(index)["start"] + 1, bytes=1), "two things from byte"
+        lambda index: index["entries"]["lr"].update(start=chunk(index)["start"] + 1, bytes=1), "two overlapping entries"
     ),
     "no chunks": (lambda index: w(index).update(chunks=[]), "do not make up its shape"),
     "no dtype": (lambda index: w(index).update(dtype="load"), "'load' is not a dtype"),

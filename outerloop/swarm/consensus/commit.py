@@ -183,5 +183,8 @@ def most_faulty(roster: tuple[str, ...]) -> int:
 
 
 def minority(roster: tuple[str, ...]) -> int:
-    """Return the largest number of peers that is less than half: 2 of 5. If only they lie, they decide no roster."""
+    """Return the largest number of peers that is less than half: 2 of 5.
+
+    If at most that many lie, they cannot decide a roster.
+    """
     return (len(roster) - 1) // 2

@@ -59,9 +59,9 @@ def _unjustified(head: Commit, commit: Commit, link: ChainLink, before: ChainLin
         return f"{len(promised)} of its {len(link.pledges)} promises are signed by peers of the roster of {len(roster)}"
     view, commits = binding(pledges)
     if before is None:
-        return f"the promises report another, accepted in view {view}" if commits else ""
+        return f"the promises report another commit, accepted in view {view}" if commits else ""
     if view != before.view or commit.digest not in commits:
-        return f"the promises do not report it as the last accepted, in view {before.view}"
+        return f"the promises do not report it as the last accepted commit, in view {before.view}"
     return ""
 
 

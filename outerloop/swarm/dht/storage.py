@@ -50,7 +50,9 @@ class BoundedDhtStorage(DHTLocalStorage):
         return bool(stored and held is not None and subkey in held.value)
 
     def _is_newer(self, key: DHTID, subkey: Subkey, expiration_time: float) -> bool:
-        """Return whether a record is newer than the one held. hivemind's storage keeps a note of repeated ones too."""
+        """Return whether a record is newer than the one held. hivemind's storage adds an entry for repeated records
+        too.
+        """
         held = self._owners(key).get(subkey)
         return held is None or expiration_time > held.expiration_time
 

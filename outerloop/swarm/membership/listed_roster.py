@@ -61,7 +61,7 @@ class ListedRoster:
         await self._transport.serve(self._protocol, allowed=anybody, handler=self._answer)
 
     def show(self, value: Any, *, expires: float) -> None:
-        """Sign this peer's own record and hold it."""
+        """Sign this peer's own record and store it."""
         own = self._transport.peer_id
         record = self._record(own, MSGPackSerializer.dumps(value), expires)
         self._held[own] = self._record(own, self._records.sign_value(record), expires)

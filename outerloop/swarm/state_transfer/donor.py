@@ -28,9 +28,9 @@ from outerloop.swarm.transfer.bulk import Bulk
 from outerloop.swarm.transfer.rate_limiter import RateLimiter
 
 FURTHEST_AHEAD = 2
-"""A state may be demanded for this many commits after the last one landed here: a joiner knows that one or the next."""
+"""A joiner may request the state as of a commit at most this far after the last one that landed here."""
 COPY_EVERY = 4
-"""In this many consecutive commits at most two states are copied, one of them at a multiple of this number."""
+"""At most two states are copied in this many consecutive commits, one of them at a multiple of this number."""
 
 
 def next_common(number: int) -> int:

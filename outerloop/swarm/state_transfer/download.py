@@ -110,7 +110,7 @@ class Download:
         async def download(sha: bytes, places: list[int]) -> None:
             nonlocal received
             chunk, first = chunks[places[0]], places[0] % len(holders)  # each chunk starts with a different source
-            async with turns:  # no more run than there are slots, so none loses its turn to a waiting one
+            async with turns:  # at most one per slot, so that none loses its turn to a waiting one
                 if sha.hex() not in kept or not self._read(sha, chunk):
                     await self._fetch(sha, chunk, holders[first:] + holders[:first])
             for place in places[1:]:

@@ -38,7 +38,7 @@ class SourceReputation:
     def __init__(self) -> None:
         self.wrong: Counter[str] = Counter()
         self.wasted_s: defaultdict[str, float] = defaultdict(float)
-        self._wrong_from: set[tuple[str, bytes]] = set()  # few: each one cost the download of a whole content
+        self._wrong_from: set[tuple[str, bytes]] = set()  # stays small: each entry cost the download of a whole content
 
     def blame(self, holder: str, sha: bytes) -> None:
         """Record that a source sent wrong bytes for the content with this sha256: it is not asked for it again."""
@@ -133,7 +133,7 @@ class Sources:
         return [name for name in left if self._reputation.wrong[name] == least]
 
     def _wasted_s(self, name: str) -> float:
-        """Return a source's wasted time plus its turns for this content, so that another source is asked next."""
+        """Return the seconds that a source has wasted, plus those of its turns for this content."""
         return self._reputation.wasted_s[name] + self._tries[name].used_s
 
     def _add_new(self) -> None:

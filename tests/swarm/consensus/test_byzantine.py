@@ -418,7 +418,7 @@ def test_an_earlier_proposal_is_proposed_again_with_its_justification() -> None:
     for links, why in (
         ((again,), "does not show that commit"),
         ((first._replace(signature=bytes(64)), again), "does not show that"),
-        ((first, jumped), "do not report it as the last accepted, in view 0"),
+        ((first, jumped), "do not report it as the last accepted commit, in view 0"),
         ((first, justified(memory, 2, commit, dict.fromkeys(FOUR[:3]))), "do not report it"),
     ):
         (refused,) = machine.receive(memory.leader(2), Propose(Accepted(commit, links)))
