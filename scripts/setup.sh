@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Makes .venv beside this checkout and installs outerloop into it, at the versions of constraints.txt.
-# torch comes first and alone, so that nothing later pulls another build of it: without an NVIDIA GPU the pinned version
-# from wherever this machine's pip looks, or from TORCH_INDEX_URL (name the index of CPU builds there where pip's own
-# would give the CUDA build). PYTHON, if set, is the interpreter. Nothing to do: < 3 s.
+# Creates .venv in this checkout and installs outerloop into it, at the versions of constraints.txt.
+# torch is installed first and separately, so that nothing later replaces its build: without an NVIDIA GPU the pinned
+# version, from pip's default index or from TORCH_INDEX_URL (set that to the index of CPU builds if pip would install the
+# CUDA build). PYTHON, if set, is the interpreter. Takes less than 3 s if everything is installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,7 +17,7 @@ if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ] && [ -x "$venv/bin/outerlo
 fi
 
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
-  echo "setup.sh: $("$python" --version) is too old, Python 3.11 or newer is needed: type PYTHON=python3.11 scripts/setup.sh" >&2
+  echo "setup.sh: $("$python" --version) is too old, Python 3.11 or newer is needed: run PYTHON=python3.11 scripts/setup.sh" >&2
   exit 2
 }
 started=$SECONDS
@@ -35,13 +35,13 @@ if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
 fi
 constraints=$(mktemp)
 trap 'rm -f "$constraints"' EXIT
-# A CUDA build of torch asks for one version of triton and brings it: then that one stays.
+# A CUDA build of torch requires and installs one version of triton: keep that one.
 if "$venv/bin/python" -c 'import triton' 2>/dev/null; then
   grep -v '^triton==' constraints.txt > "$constraints"
 else
   cp constraints.txt "$constraints"
 fi
-# Some packages come as sources without a pyproject.toml; pip 23.0 warns of each that it builds in the old way.
+# Some packages are sources without a pyproject.toml; pip 23.0 would warn about the legacy build of each.
 pip install --use-pep517 --constraint "$constraints" --editable '.[hf,wandb,trainer,lightning,sweep,test]'
 "$venv/bin/python" -m outerloop.kernels.warm
 echo "$want" > "$stamp"

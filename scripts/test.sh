@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up if need be, then lints, checks types and imports, and runs the tests: scripts/test.sh [pytest arguments].
+# Installs what is missing, then lints, checks types and imports, and runs the tests: scripts/test.sh [pytest arguments].
 # With arguments only pytest runs.
 set -euo pipefail
 cd "$(dirname "$0")/.."

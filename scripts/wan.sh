@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# Hosts as Linux network namespaces on a bridge, each with a link of its own of so many bits a second.
+# Hosts as Linux network namespaces on a bridge, each with its own link of limited rate.
 #
 #   scripts/wan.sh up N [--rate 100mbit] [--delay 20ms] [--loss 0.1%] [--far M]
-#   scripts/wan.sh run HOST COMMAND...     on host 0 .. N-1, in this terminal, until the command ends
-#   scripts/wan.sh address HOST            where the others reach it
-#   scripts/wan.sh part | heal             pull the cable to the last M hosts, without a word to anybody; plug it in again
-#   scripts/wan.sh down                    everything goes, processes on the hosts included
+#   scripts/wan.sh run HOST COMMAND...     run a command on host 0 .. N-1, in this terminal
+#   scripts/wan.sh address HOST            print the address at which the others reach it
+#   scripts/wan.sh part | heal             pull the cable to the last M hosts, without resetting connections; plug it in
+#   scripts/wan.sh down                    remove everything, processes on the hosts included
 #
 #   host 0 ─┐                      ┌─ host N-M
 #           near ──── cable ──── far              both switches are bridges in the namespace "hub"
 #   host 1 ─┘                      └─ host N-1
 #
-# --rate     what a host sends, and what it receives, each capped by a token bucket (tc tbf); none: as fast as memory
-# --delay    of each packet on its way out (tc netem), so a round trip between two hosts has it twice
-# --loss     of packets on their way out (tc netem)
-# WAN_NAME   of this set of hosts, "wan": sets of other names live beside it
+# --rate     of a host in each direction, capped by a token bucket (tc tbf); default: no cap
+# --delay    of each outgoing packet (tc netem), so a round trip between two hosts has it twice
+# --loss     fraction of outgoing packets that are dropped (tc netem)
+# WAN_NAME   name of this set of hosts, default "wan": sets with different names can exist at the same time
 #
-# Takes root, iproute2 and, for --delay and --loss, the kernel's netem; says so where one is missing. All there is of it
-# lies in the namespaces outerloop-<WAN_NAME>-*, which `up` clears first: nothing of one that crashed stays.
+# Needs root, iproute2 and, for --delay and --loss, the kernel's netem; reports what is missing. Everything is in the
+# namespaces outerloop-<WAN_NAME>-*, which `up` clears first, so nothing remains of a set whose program crashed.
 set -eEuo pipefail
 
 prefix="outerloop-${WAN_NAME:-wan}-"
@@ -28,10 +28,10 @@ fail() { echo "wan.sh: $1" >&2; exit 2; }
 usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0" >&2; exit 2; }
 
 check() {
-  [ "$(id -u)" = 0 ] || fail "network namespaces take root: type sudo scripts/wan.sh"
+  [ "$(id -u)" = 0 ] || fail "network namespaces need root: run sudo scripts/wan.sh"
   local tool
   for tool in ip tc; do
-    command -v "$tool" >/dev/null || fail "$tool is missing: type apt-get install iproute2"
+    command -v "$tool" >/dev/null || fail "$tool is missing: run apt-get install iproute2"
   done
 }
 
@@ -49,7 +49,7 @@ address() { echo "10.77.$(($1 / 250)).$(($1 % 250 + 1))"; }
 
 plug() { ip -n "$hub" link set "$1" master "$2" up; }
 
-# The way out of a device: at most $rate, and what netem does to each packet.
+# Limits what a device sends: at most $rate, and netem's effect on each packet.
 shape() { # namespace device netem-options...
   local space=$1 device=$2 parent=root
   shift 2
@@ -73,7 +73,7 @@ add_host() { # host switch
 up() {
   local hosts=${1:-} far=0 host
   rate="" netem=()
-  [[ $hosts =~ ^[1-9][0-9]*$ ]] || fail "up takes the number of hosts: type scripts/wan.sh up 4 --rate 100mbit"
+  [[ $hosts =~ ^[1-9][0-9]*$ ]] || fail "up needs the number of hosts: run scripts/wan.sh up 4 --rate 100mbit"
   shift
   while [ $# -gt 1 ]; do
     case $1 in
@@ -94,7 +94,7 @@ up() {
   done
   if [ ${#netem[@]} -gt 0 ] && ! tc -n "$hub" qdisc add dev lo root netem delay 0ms 2>/dev/null; then
     down
-    fail "this kernel has no netem (sch_netem), so there is no --delay and no --loss here: leave them out"
+    fail "this kernel has no netem (sch_netem), so --delay and --loss are not supported: omit them"
   fi
   ip -n "$hub" link add near type bridge
   ip -n "$hub" link add far type bridge

@@ -100,7 +100,7 @@ class ExpulsionRegister:
         return ExpulsionRegister(others, (*self.lifted, (peer_id, expulsion.session, expulsion.number)))
 
     def forgives(self, peer: str, session: str, number: int) -> bool:
-        """Return whether an operator has forgiven this peer's (its name) offences in this session and round."""
+        """Return whether an operator has forgiven the offences of this peer (a name) in this session and round."""
         return any(
             (who, where) == (id_of(peer), session) and number <= upto + ROUNDS_KEPT for who, where, upto in self.lifted
         )
