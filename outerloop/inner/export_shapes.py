@@ -26,7 +26,7 @@ def shapes_of(path: Path) -> dict[str, Size]:
         return from_config(folder) if (folder / "config.json").exists() and path.exists() else from_file(file)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"--model {path} is not an exported model, {reason}: type --model RUN_DIR/hf") from error
+        raise UserError(f"--model {path} is not an exported model, {reason}: pass --model RUN_DIR/hf") from error
 
 
 def from_config(folder: Path) -> dict[str, Size]:

@@ -102,9 +102,9 @@ def test_a_missing_tool_is_named(tmp_path: Path, missing: str) -> None:
     for tool in {"bash", "ip", "tc"} - {missing}:
         (tmp_path / tool).symlink_to(shutil.which(tool) or "/bin/true")
     told = told_by_up(tmp_path, 0, "")
-    assert told.returncode == 2 and told.stderr == f"wan.sh: {missing} is missing: type apt-get install iproute2\n"
+    assert told.returncode == 2 and told.stderr == f"wan.sh: {missing} is missing: run apt-get install iproute2\n"
 
 
 def test_a_user_other_than_root_is_told_so(tmp_path: Path) -> None:
     told = told_by_up(tmp_path, 1000, os.environ["PATH"])
-    assert told.returncode == 2 and told.stderr == "wan.sh: network namespaces take root: type sudo scripts/wan.sh\n"
+    assert told.returncode == 2 and told.stderr == "wan.sh: network namespaces need root: run sudo scripts/wan.sh\n"

@@ -43,7 +43,7 @@ PHRASES = {
     r"(somebody|someone|whoever|whomever|who ever)\b": "a peer that, a process that",
     r"nobody\b": "no peer, no process",
     r"(?<=[.:;,] )who (?!is|are|was|were|has|have|had|can|did|does|do|will)\w+s\b": "the peer that ...",
-    r"type \S+=": "set x=...",
+    r"type (\S+=|--)": "set x=..., pass --x",
     r"(?<![\w.\]/)#])\.\d": "write the leading zero: 0.5",
 }
 PATTERNS = [(re.compile(rf"^{pattern}"), hint, True) for pattern, hint in HEADLESS.items()]
