@@ -1,11 +1,11 @@
-"""End a run whose replicas must be equal: the hash of the slow weights that most peers show is the hash of the run.
+"""End a run whose replicas must be equal: the hash of the slow weights that most peers report is that of the run.
 
     all report     each peer sends the hash of its slow weights, or nothing readable
-    most equal     if most peers that show a hash show the same one, they hand in their model, and log which peers show
-                   another hash or none
-    the minority   ends with a separate message and hands in nothing, if more than half of all peers of the last rounds
-                   show one other hash: a few peers that reach the end together cannot suppress another peer's model
-    no majority    every peer hands in its own model, then ends with an error (it cannot be known whose is right)
+    most equal     if most peers that report a hash report the same one, they export their model and log the peers that
+                   report another hash or none
+    the minority   ends with a separate message and exports nothing if more than half of all peers of the last rounds
+                   report one other hash: a few peers that end together cannot suppress another peer's model
+    no majority    every peer exports its own model, then ends with an error, because no model is known to be right
 
 So one peer that lies about its weights, or stops responding, cannot end the other peers' run or suppress their model.
 """
@@ -29,7 +29,7 @@ HASH = re.compile("[0-9a-f]{16}")
 class FinalCheck:
     """Hashes that the peers report at the end: peer -> hash of its slow weights, empty if its message is unreadable.
 
-    `own`: this peer. `peers`: the number of peers, including those that did not come.
+    `own`: this peer. `peers`: the number of peers, including those that did not report.
     """
 
     own: str
@@ -51,30 +51,30 @@ class FinalCheck:
             return ""
         return (
             f"this peer ended with slow weights {self.shown[self.own]}, and most peers with {self.most}: theirs are the"
-            f" model of the run, those of this machine are not handed in; all: {dict(self.shown)}"
+            f" model of the run, those of this machine are not exported; all: {dict(self.shown)}"
         )
 
     @property
     def divergence(self) -> str:
-        """One line stating that the hash of most peers cannot be known; empty if this peer knows it."""
+        """One line stating that no hash is known to be that of most peers; empty if this peer has that hash."""
         if self.outvoted or self.shown[self.own] == self.most:
             return ""
         return (
-            f"the peers ended with different slow weights, and of {self.peers} too few showed theirs to know whose are"
-            f" right; each machine has handed in its own: {dict(self.shown)}"
+            f"the peers ended with different slow weights, and of {self.peers} too few reported theirs to know whose"
+            f" are right; each machine has exported its own: {dict(self.shown)}"
         )
 
     @property
     def odd(self) -> list[str]:
-        """One line for each peer that shows a different hash than most, or none."""
+        """One line for each peer that reports another hash than most peers, or none."""
         if self.divergence:
             return []
         told = {peer: slow or "nothing readable" for peer, slow in self.shown.items() if slow != self.most}
-        return [f"{peer} shows {slow} at the end, most peers {self.most}" for peer, slow in told.items()]
+        return [f"{peer} reports {slow} at the end, most peers {self.most}" for peer, slow in told.items()]
 
 
 def ending_of(outer: OuterLoop) -> FinalCheck:
-    """Return what all peers show at the end. All peers must call it. Raises RoundFailed."""
+    """Return the hashes that all peers report at the end. All peers must call it. Raises RoundFailed."""
     own = Standing.of(outer)
     met = outer.meet(json.dumps(own.to_map()).encode())
     shown = {one.peer: shown_by(one) for one in met} | {outer.exchange.peer: own.slow}
@@ -83,7 +83,7 @@ def ending_of(outer: OuterLoop) -> FinalCheck:
 
 
 def shown_by(one: Contribution) -> str:
-    """Return the hash of the slow weights that a peer shows; empty if its message holds none."""
+    """Return the hash of the slow weights that a peer reports; empty if its message holds none."""
     try:
         slow = standing_in(one).slow
     except UserError:

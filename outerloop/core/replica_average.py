@@ -5,9 +5,9 @@ is the usual distance in this peer's own history (aggregate/distance_screen.py):
 
     φ̄ = φ + mean_p min(1, 4 r / d_p) (φ_p − φ)        left out: other shapes, not finite, d_p > 32 r, d_p > 2⁶⁰
 
-r is known before any peer shows its final weights. So no number of peers can push another peer out of the mean, and f
+r is known before any peer sends its final weights. So no number of peers can push another peer out of the mean, and f
 liars of n move it by at most 4 r f / n. Each peer decides this independently, from the weights that it has fetched
-itself; its own weights always count whole. Peers that have fetched the same weights and shorten no distance get the
+itself; its own weights always count in full. Peers that have fetched the same weights and shorten no distance get the
 same mean. Workers that wait for each other (threads, or processes of one program) and runs with clip=none only leave
 out weights that do not fit.
 """

@@ -5,9 +5,9 @@
     certificate    wishes of a majority for this view or later ones: a peer that sees it enters the view and promises
     overdue enough peers want a later view that one of them must be honest: this peer's own timeout starts
 
-An honest peer never wants more than the view after its own, so no view is entered that a majority has not come near.
-Liars alone move no peer, and move none out of a view whose leader works. A peer that is behind is sent the certificate.
-Wishes are not saved across a crash: timeouts make up for missing ones, one view after the other.
+An honest peer never wants more than the view after its own, so no view is entered unless a majority is at most one view
+behind it. Liars alone move no peer, and move none out of a view whose leader works. A peer that is behind is sent the
+certificate. Wishes are not saved across a crash: timeouts make up for missing ones, one view after the other.
 
 This is the pacemaker of HotStuff (Yin et al., PODC 2019, arXiv 1803.05069) with the timeout certificates of Jolteon
 (Gelashvili et al., FC 2022, arXiv 2106.10362), for majorities in place of two thirds. The number of wishes that others
