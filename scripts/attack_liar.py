@@ -1,16 +1,19 @@
-"""One liar of four, with real processes: what the others land, notice and hold meanwhile.
+"""Measure what one lying member of four can do to a run, with real processes.
 
     .venv/bin/python scripts/attack_liar.py --runs FOLDER [--lies NAME,...] [--minutes 3] [--out FOLDER]
         [option=value ...]
     .venv/bin/python scripts/attack_liar.py --runs FOLDER --lies all --minutes 30
 
-Four `outerloop train workers=1` on loopback with an allow-list (attack_swarm.py). The first CALM of the time nobody
-lies. From then on the last one does what the name says in faulty/lie.py and faulty/misbehave.py. At NEWCOMER_AT another
-machine joins. A lie has a run of its own, or `all` are told one after the other in one run: those that expel come last,
-from LAST_AT on, because nobody listens to an expelled liar, and a second machine joins at SECOND_AT. --out gets one
-JSON record a run, and a run that has its record is not run again. A record says how fast rounds landed when calm, under
-each lie, and since the liar was expelled; when that was; which peer refused what. What does not hold is printed for all
-records in --out (`failures`), and the exit code is 1 if there is any.
+Four `outerloop train workers=1` on loopback with an allow-list (attack_swarm.py). All members are honest for the first
+fraction CALM of the time. Then the last one starts the lie of that name (faulty/lie.py, faulty/misbehave.py), and at
+NEWCOMER_AT another machine joins. Each lie has a separate run, or `all` follow one after the other in one run: lies
+that expel the liar come last, from LAST_AT on, because an expelled liar is ignored, and a second machine joins at
+SECOND_AT.
+
+The script writes one JSON record per run to --out and skips runs that have one. A record has the pace of rounds before
+the lie, during each lie and after the expulsion of the liar; the time of the expulsion; and the refusals of each peer.
+The script prints the guarantees that do not hold in any record of --out (`failures`), and exits with 1 if there are
+any.
 """
 
 from __future__ import annotations
@@ -30,20 +33,20 @@ from faulty.lie import LIES
 HERE = Path(__file__).parent
 CALM, NEWCOMER_AT = 0.2, 0.5
 LAST_AT, SECOND_AT = 0.6, 0.8
-"""In a run of all lies: when the one that expels begins, and when the second newcomer joins."""
+"""In a run of all lies: start of the lie that expels the liar, and of the second newcomer, as fractions of the run."""
 HOSTILE = ("garbled", "huge", "oversized", "corrupt")
 EXPELS = ("equivocate",)
-"""Lies that expel whoever tells them. Others may: what a made-up commit is signed with can contradict a vote."""
+"""Lies that expel the liar. Others may do so: the signatures of a forged commit can contradict a vote."""
 ALL = (*(lie for lie in LIES if lie not in (*EXPELS, "certificates")), *HOSTILE, "certificates", *EXPELS)
-"""The order of lies in a run of all."""
+"""The order of the lies if a run has all of them."""
 MIN_PACE = 0.8
-"""Rounds a second after the expulsion over those of the calm part."""
+"""Minimum pace after the expulsion, relative to the pace before the lie."""
 EXPELLED = "is expelled from the run"
-"""What the log of a peer says of one that it expels."""
+"""Text with which a peer logs an expulsion."""
 
 
 class Attack:
-    """One run. `lies`: told one after the other, at least one. `run` returns the record, however the run ends."""
+    """One run. `lies`: one or more, one after the other. `run` returns the record, also of a run that stops."""
 
     def __init__(self, swarm: Listed, *lies: str, seconds: float) -> None:
         self.swarm, self.lies, self.seconds = swarm, lies, seconds
@@ -55,7 +58,10 @@ class Attack:
         self.told: list[tuple[str, float]] = []
 
     def run(self) -> Row:
-        """Calm, then the lie, then a newcomer beside it. Returns the record, also when the run has stopped."""
+        """Run without lies, then with the lie, then with a newcomer as well.
+
+        Return the record, also if the run stops.
+        """
         stopped = ""
         try:
             for share, step in self.timetable():
@@ -67,7 +73,7 @@ class Attack:
         return self.record(stopped)
 
     def timetable(self) -> list[tuple[float, Callable[[], object]]]:
-        """Return what happens when, as shares of the run: lies that begin, machines that join."""
+        """Return the events by their time as a fraction of the run: starts of lies, machines that join."""
         early = len(self.lies) - 1
         begins = [CALM + index * (LAST_AT - CALM) / early for index in range(early)] + [LAST_AT if early else CALM]
         lies = [(share, partial(self.tell, lie)) for share, lie in zip(begins, self.lies, strict=True)]
@@ -78,7 +84,7 @@ class Attack:
         """Let the liar tell this lie from now on."""
         self.told.append((lie, time.monotonic()))
         self.lied_at = self.told[0][1]
-        self.liar.down_until = float("inf")  # if it ends it is not started again
+        self.liar.down_until = float("inf")  # if it ends, it is not restarted
         self.liar.misbehave(lie)
         self.swarm.note(lie, self.liar)
 
@@ -87,19 +93,19 @@ class Attack:
         self.joined.append(self.swarm.add())
 
     def follow(self, share: float) -> None:
-        """Until this share of the time is over. Raises TimeoutError when the run has stopped."""
+        """Follow until this fraction of the time is over. Raises TimeoutError if the run stops."""
         left = self.began + share * self.seconds - time.monotonic()
         self.swarm.follow(left, until=lambda: self.look() and False)
 
     def look(self) -> bool:
-        """Note when all the honest have said that the liar is expelled."""
+        """Note the time at which all honest members have logged the expulsion of the liar."""
         if self.expelled_at is None and all(self.liar_id in "\n".join(expelled(machine)) for machine in self.honest):
             self.expelled_at = time.monotonic()
             self.swarm.note("expelled", self.liar)
         return self.expelled_at is not None
 
     def record(self, stopped: str) -> Row:
-        """What is measured, and what the honest have said of expulsions."""
+        """Return the measurements, and the expulsions logged by honest members."""
         honest = [machine for machine in self.swarm.machines if machine is not self.liar]
         calm, lied = self.swarm.seconds(self.began, self.lied_at), self.swarm.seconds(self.lied_at)
         after = self.swarm.seconds(self.expelled_at) if self.expelled_at else []
@@ -125,16 +131,16 @@ class Attack:
         }
 
     def paces(self, calm: list[float]) -> Row:
-        """Return the pace under each lie, until the next one begins or the liar is expelled."""
+        """Return the pace during each lie, until the next one begins or the liar is expelled."""
         ends = [at for _, at in self.told[1:]] + [self.expelled_at or float("inf")]
         return {lie: pace(calm, self.swarm.seconds(at, end)) for (lie, at), end in zip(self.told, ends, strict=False)}
 
 
 def failures(record: Row) -> list[str]:
-    """Return what one run shows not to hold, a line each."""
+    """Return one line for each guarantee that does not hold in this run."""
     found = [f"the run stopped: {record['stopped']}"] if record["stopped"] else []
     if record["rounds_whose_hashes_differ"]:
-        found.append(f"the honest do not hold one state: rounds {record['rounds_whose_hashes_differ']}")
+        found.append(f"honest members hold different states after rounds {record['rounds_whose_hashes_differ']}")
     if not record["newcomer_rounds"]:
         found.append("the newcomer has landed no round")
     if record["honest_ended"]:
@@ -144,36 +150,36 @@ def failures(record: Row) -> list[str]:
     if record["lie"] in (*EXPELS, "all") and record["expelled_s"] is None:
         found.append("the liar is not expelled")
     if record["lie"] == "all" and (record["pace_after"] or 0.0) < MIN_PACE:
-        found.append(f"after the expulsion rounds land at {record['pace_after']} of the calm pace, {MIN_PACE} is asked")
+        found.append(f"the pace after the expulsion is {record['pace_after']} of that before, less than {MIN_PACE}")
     return found
 
 
 def expelled(machine: Machine) -> list[str]:
-    """Lines of a worker's log that tell of an expulsion."""
+    """Return the lines of a worker's log that report an expulsion."""
     log = machine.folder / "workers/0/log.txt"
     text = log.read_text(errors="replace") if log.exists() else ""
     return [line[:400] for line in text.splitlines() if EXPELLED in line]
 
 
 def ended(event: Row) -> bool:
-    """Whether a machine ended that nobody had ended."""
+    """Return whether a machine ended by itself."""
     return str(event["kind"]).startswith("crashed")
 
 
 def landed(machine: Machine) -> int:
-    """Rounds that a machine has landed."""
+    """Return the number of rounds that a machine has landed."""
     return sum(row["event"] == "round" and not row["failed"] for row in machine.rows)
 
 
 def pace(calm: list[float], other: list[float]) -> float | None:
-    """Rounds a second of the second over those of the first."""
+    """Return the rounds per second of `other` relative to those of `calm`; None without rounds."""
     if not calm or not other:
         return None
     return round((len(other) / sum(other)) / (len(calm) / sum(calm)), 3)
 
 
 def main() -> int:
-    """Every lie that has no record yet, and what is asked of all that have one."""
+    """Run every lie that has no record yet, then check all records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, required=True, metavar="FOLDER", help="for the run directories")
     parser.add_argument("--out", type=Path, default=HERE / "results/liar", metavar="FOLDER")

@@ -1,15 +1,15 @@
-"""One stranger, a process of its own: it does to peers what anybody who can dial them may do, for so many seconds.
+"""Attack peers from one separate process, with everything that a stranger who can dial them can do.
 
     .venv/bin/python scripts/attack_stranger.py --seconds 60 --mbit 100 ADDRESS ...
 
-    floods    DHT requests of 1.3 MB: one key asked for 60,000 times, 7,000 records in the peer's own name with a
-              wrong signature; p2pd passes on no more than 1.5 MB
-    idle      2,000 streams that are opened and say nothing; opened again when they are closed
-    claims    streams that announce 1 GiB and send what the rate allows
-    loris     100 streams that send a byte a second of a message
+    floods    DHT requests of 1.3 MB: one key requested 60,000 times, 7,000 records in the peer's own name with a wrong
+              signature; p2pd forwards at most 1.5 MB
+    idle      2,000 streams that are opened and send nothing; reopened when they are closed
+    claims    streams that announce 1 GiB and send as fast as the rate allows
+    loris     100 streams that send one byte of a message per second
 
-All that is sent is paced together. A line on standard output says when it is connected to all; a line of JSON what was
-done, and what came of it.
+One rate limit applies to everything that is sent. The script prints a line once it is connected to all peers, and at
+the end a line of JSON with the counts of requests and their results.
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ from hivemind.utils.multiaddr import Multiaddr
 from outerloop.swarm.transfer.rate_limiter import RateLimiter
 
 IDLE, CLAIMS, LORIS, FLOODS = 2000, 32, 100, 2
-"""Streams in all; requests of a kind at a time for each peer."""
+"""Number of streams in all; number of concurrent requests of each kind per peer."""
 KEYS, RECORDS = 60_000, 7_000
 RPCS = ("rpc_find", "rpc_store")
 CLAIMED_BYTES = 1 << 30
 PIECE = bytes(64 * 1024)
 AGAIN_S = 5.0
-"""Pause before a stream that sends little or nothing is opened again; who does not answer a request has so long."""
+"""Pause before a stream that sends little or nothing is reopened; also the time limit of a request."""
 SOON_S = 0.1
-"""Pause before the others: streams that are refused at once would else be as many as the processor can open."""
+"""Pause before other streams: without it, refused streams would be reopened as fast as the CPU allows."""
 PARTS = (
     *("members", "setting", "roster", "incarnation", "opening/meeting", "meeting"),
     *("ballot", "payload", "bulk", "commits", "expelled", "snapshot", "state/bulk"),
 )
 PROTOCOLS = ["outerloop/1/probe", *(f"outerloop/1/default/{part}" for part in PARTS)]
-"""All that a peer of a run with the usual name answers to."""
+"""All protocols that a peer of a run with the default name serves."""
 
 
 class Stranger:
-    """Counts what it did and what came of it."""
+    """The attacker, which counts its requests and their results."""
 
     def __init__(self, p2p: P2P, victims: list[PeerID], *, mbit: float) -> None:
         self.p2p, self.victims, self.pace = p2p, victims, RateLimiter(mbit * 1e6 / 8)
         self.done: Counter[str] = Counter()
 
     async def attack(self, seconds: float) -> None:
-        """All of it at once, for so long."""
+        """Run all attacks concurrently for this time."""
         places = zip(cycle(self.victims), cycle(PROTOCOLS), range(IDLE + CLAIMS + LORIS), strict=False)
         ways = [self.idle] * IDLE + [self.claim] * CLAIMS + [self.loris] * LORIS
         streams = [self.again(way, victim, protocol) for way, (victim, protocol, _) in zip(ways, places, strict=True)]
@@ -72,11 +72,11 @@ class Stranger:
                 await work
 
     async def again(self, way: Callable[[PeerID, str], Awaitable[None]], victim: PeerID, protocol: str) -> None:
-        """Over and over, whatever comes of it."""
+        """Repeat one attack forever, whatever its result."""
         while True:
             try:
                 await way(victim, protocol)
-            except Exception as error:  # whatever the other side or the daemon makes of it
+            except Exception as error:  # any error of the remote side or the daemon
                 self.done[f"{way.__name__}: {type(error).__name__}"] += 1
             await asyncio.sleep(AGAIN_S if way in (self.idle, self.loris) else SOON_S)
 
@@ -96,7 +96,7 @@ class Stranger:
         await self.send(victim, protocol, 1000, b"x", pause_s=1.0)
 
     async def send(self, victim: PeerID, protocol: str, claimed: int, piece: bytes, *, pause_s: float) -> None:
-        """Announce so many bytes, then send pieces until the other side closes."""
+        """Announce `claimed` bytes, then send pieces until the remote side closes."""
         _, reader, writer = await self.p2p.call_binary_stream_handler(victim, protocol)
         closed = asyncio.create_task(reader.read(1))
         try:
@@ -112,7 +112,7 @@ class Stranger:
             writer.close()
 
     async def flood(self, victim: PeerID, rpc: str) -> None:
-        """One DHT request; each comes under another node id."""
+        """Send one DHT request; each has a different node id."""
         request, answer = find() if rpc == "rpc_find" else store(victim)
         await self.pace.take(request.ByteSize())
         self.done["bytes"] += request.ByteSize()
@@ -126,19 +126,19 @@ class Stranger:
 
 
 def find() -> tuple[Any, Any]:
-    """One key, asked for many times, and what answers it."""
-    return dht_pb2.FindRequest(keys=[roster()] * KEYS, peer=somebody()), dht_pb2.FindResponse
+    """Return a request for one key many times, and the class of its answer."""
+    return dht_pb2.FindRequest(keys=[roster()] * KEYS, peer=new_node()), dht_pb2.FindResponse
 
 
 def store(owner: PeerID) -> tuple[Any, Any]:
-    """Many records that this peer did not sign, and what answers it."""
+    """Return a request to store many records that this peer did not sign, and the class of its answer."""
     request = dht_pb2.StoreRequest(
         keys=[roster()] * RECORDS,
         subkeys=[MSGPackSerializer.dumps(owner.to_base58())] * RECORDS,
         values=[bytes(100)] * RECORDS,
         expiration_time=[time.time() + 60] * RECORDS,
         in_cache=[False] * RECORDS,
-        peer=somebody(),
+        peer=new_node(),
     )
     return request, dht_pb2.StoreResponse
 
@@ -147,8 +147,8 @@ def roster() -> bytes:
     return DHTID.generate("outerloop/default/roster").to_bytes()
 
 
-def somebody() -> Any:
-    """A node that nobody has met."""
+def new_node() -> Any:
+    """Return a DHT node with a new random id."""
     return dht_pb2.NodeInfo(node_id=DHTID.generate().to_bytes())
 
 
@@ -172,7 +172,7 @@ async def run(addresses: list[str], *, seconds: float, mbit: float) -> Counter[s
 
 
 def main() -> None:
-    """Say what was done, and the CPU time that it took here."""
+    """Print the counts, and the CPU time of this process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("addresses", nargs="+", metavar="ADDRESS")
     parser.add_argument("--seconds", type=float, default=60.0)
@@ -180,7 +180,7 @@ def main() -> None:
     args = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    os.nice(19)  # what it computes itself shall not be taken for what it does to others
+    os.nice(19)  # its own CPU use must not count as its effect on others
     began = time.monotonic()
     done = asyncio.run(run(args.addresses, seconds=args.seconds, mbit=args.mbit))
     took_s = time.monotonic() - began

@@ -1,14 +1,14 @@
-"""What a stranger at 100 Mbit/s costs a run with an allow-list: rounds under attack, and calm ones, in turn.
+"""Measure what a stranger at 100 Mbit/s costs a run with an allow-list: runs with and without the attack, in turn.
 
     .venv/bin/python scripts/attack_strangers.py --runs FOLDER [--minutes 10] [--pairs 2] [--workers 5]
         [option=value ...]
 
 Five `outerloop train workers=1` on loopback (attack_swarm.py). In a run of kind "attacked" a process that is not on the
-list does from the first round on what attack_stranger.py says. It has the machine's last core to itself, and the five
-have the others, in calm runs too: what the stranger computes is not what it costs the run. --out gets one JSON record
-a run, also of one that the stranger has stopped, and a run that has its record is not run again. The ratios of the
-medians are printed at the end, and the CPU time that the five spend a second. Exit code 1: a run stopped, or one under
-attack costs more time or memory than MOST.
+list runs attack_stranger.py from the first round on. It has the machine's last core to itself, and the five have the
+other cores, also in runs without an attack: the stranger's own computation must not count as a cost to the run. The
+script writes one JSON record per run to --out, also for a run that the stranger stops, and skips runs that have one. At
+the end it prints the ratios of the medians, and the CPU seconds per second of the five. Exit code 1: a run stopped, or
+an attacked run costs more time or memory than MOST.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ HERE = Path(__file__).parent
 KINDS = ("calm", "attacked")
 CORES = sorted(os.sched_getaffinity(0))
 WARM_S = 10.0
-"""After the first round: until it is over memory and rounds are those of a start."""
+"""Warm-up after the first round: before that, memory and rounds are not representative."""
 MOST = {"attacked round_s_median": 1.05, "attacked rss_growth_mib": 95.0}
-"""What docs/threat-model.md asks for: 5 % of the time of rounds, and 100 MB a process."""
+"""The bounds of docs/threat-model.md: 5 % of the time of rounds, and 100 MB per process."""
 
 
 def measured(kind: str, folder: Path, args: argparse.Namespace) -> Row:
-    """One run's record."""
+    """Run once and return the record."""
     with ExitStack() as stack:
         swarm = stack.enter_context(running(Listed(folder / "run", workers=args.workers, options=args.options)))
         swarm.follow(WARM_S)
@@ -59,7 +59,7 @@ def measured(kind: str, folder: Path, args: argparse.Namespace) -> Row:
 
 @contextmanager
 def attacking(target: Listed, args: argparse.Namespace) -> Iterator[subprocess.Popen[str]]:
-    """The stranger, that knows where all peers are, once it is connected to them; it ends with the block."""
+    """Start the stranger with the addresses of all peers; yield it once it is connected, end it with the block."""
     addresses = [machine.address for machine in target.machines if machine.address]
     command = ["taskset", "--cpu-list", str(CORES[-1]), sys.executable, str(HERE / "attack_stranger.py")]
     command += ["--seconds", str(60 * args.minutes), "--mbit", str(args.mbit), *addresses]
@@ -76,20 +76,20 @@ def attacking(target: Listed, args: argparse.Namespace) -> Iterator[subprocess.P
 
 
 def failures(records: list[Row]) -> list[str]:
-    """Return what these runs show not to hold, a line each."""
-    found = [f"a {one['kind']} run stopped: {one['stopped']}" for one in records if one["stopped"]]
+    """Return one line for each guarantee that does not hold in these runs."""
+    found = [f"a run of kind {one['kind']} stopped: {one['stopped']}" for one in records if one["stopped"]]
     for one in records:
         if not one["rounds_measured"]:
-            found.append(f"a {one['kind']} run has landed no round")
+            found.append(f"a run of kind {one['kind']} has landed no round")
         if differ := one["rounds_whose_hashes_differ"]:
-            found.append(f"peers of a {one['kind']} run do not hold one state: rounds {differ}")
+            found.append(f"peers of a run of kind {one['kind']} hold different states after rounds {differ}")
     shown = ratios(records)
     over = [name for name, most in MOST.items() if shown.get(name, 0.0) > most]
-    return found + [f"{name} is {shown[name]:.3f}, and {MOST[name]} at most is asked for" for name in over]
+    return found + [f"{name} is {shown[name]:.3f}, more than {MOST[name]}" for name in over]
 
 
 def ratios(records: list[Row]) -> Row:
-    """Round times over those of calm runs, medians of medians and of means; the most that a process grew by."""
+    """Return round times relative to runs without attack (medians of medians and of means), and the memory growth."""
     found: Row = {}
     for what in ("round_s_median", "round_s_mean"):
         of = {kind: [one[what] for one in records if one["kind"] == kind and one[what]] for kind in KINDS}
@@ -105,7 +105,7 @@ def ratios(records: list[Row]) -> Row:
 
 
 def main() -> int:
-    """Every run that has no record yet, and what is asked of all that have one."""
+    """Run everything that has no record yet, then check all records."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, required=True, metavar="FOLDER", help="for the run directories")
     parser.add_argument("--out", type=Path, default=HERE / "results/strangers", metavar="FOLDER")
@@ -117,7 +117,7 @@ def main() -> int:
     parser.add_argument("options", nargs="*")
     args = parser.parse_intermixed_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    os.sched_setaffinity(0, CORES[:-1] or CORES)  # what is started here inherits it
+    os.sched_setaffinity(0, CORES[:-1] or CORES)  # processes started from here inherit it
     for pair in range(args.pairs):
         for kind in args.kinds.split(","):
             path = args.out / f"{kind}-{pair}.json"

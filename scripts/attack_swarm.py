@@ -1,8 +1,8 @@
-"""The swarm of attack_strangers.py and attack_liar.py: machines on an allow-list that train until they are stopped.
+"""Run the swarm of attack_strangers.py and attack_liar.py: machines on an allow-list that train until they are stopped.
 
-Every machine is an `outerloop train workers=1` of its own with a key that is made beforehand, so that the list can be
-typed at the start. Inner steps take PACE_S each, whatever the cores do (wan_pace.py): what the rounds take then is the
-network's and the agreement's.
+Every machine is a separate `outerloop train workers=1` whose key is made in advance, so that the list is known at the
+start. Inner steps take PACE_S each, whatever the load of the cores (wan_pace.py), so that differences in round time are
+due to the network and the consensus.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ TRAINING += [
     f"+inner.optimizer.step_s={PACE_S}",
 ]
 ROUNDS = 1_000_000
-"""More than any run takes: it is stopped by time."""
+"""More rounds than any run takes: runs are stopped by time."""
 LEAVE_S = 30.0
 SAMPLE_S = 2.0
-"""Between two looks at the memory of all processes."""
+"""Seconds between two measurements of the memory of all processes."""
 
 
 class Listed(Swarm):
-    """`newcomers`: machines on the list that are not started with the others."""
+    """A swarm with an allow-list. `newcomers`: number of machines on the list that are not started with the others."""
 
     def __init__(self, folder: Path, *, workers: int, options: list[str], newcomers: int = 0) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -59,7 +59,10 @@ class Listed(Swarm):
         self.next_sample = 0.0
 
     def follow(self, seconds: float, *, until: Callable[[], bool] = lambda: False) -> None:
-        """Follow for so long, or until something has come about. Raises TimeoutError when no round lands for long."""
+        """Follow for this time, or until the condition holds.
+
+        Raises TimeoutError if no round lands for `patience_s`.
+        """
         ends = time.monotonic() + seconds
         while time.monotonic() < ends and not until():
             self.step()
@@ -76,12 +79,12 @@ class Listed(Swarm):
         return new
 
     def seconds(self, since: float = 0.0, until: float = float("inf")) -> list[float]:
-        """Of the rounds that were first landed between two times of `time.monotonic`."""
+        """Return the seconds between consecutive rounds that first landed between these times of `time.monotonic`."""
         seen = sorted(at for at in self.first_seen.values() if since <= at < until)
         return [b - a for a, b in pairwise(seen)]
 
     def report(self, honest: list[Machine]) -> Row:
-        """What a record of any run holds."""
+        """Return the fields that the record of any run has."""
         rows = [row for machine in honest for row in machine.rows if row["event"] == "round" and not row["failed"]]
         return {
             "workers": len(self.machines),
@@ -97,7 +100,7 @@ class Listed(Swarm):
 
 @contextmanager
 def running(swarm: Listed) -> Iterator[Listed]:
-    """A swarm that trains; nothing of it stays, however it ends."""
+    """Run the swarm in a `with` block; all of its processes end with the block."""
     try:
         swarm.form()
         yield swarm
@@ -113,14 +116,14 @@ def running(swarm: Listed) -> Iterator[Listed]:
 
 
 class Memory:
-    """Resident memory of all processes, MiB: where it began and its peak, by what they are."""
+    """First and peak resident memory of all processes in MiB, by role and pid."""
 
     def __init__(self) -> None:
         self.first: dict[tuple[str, int], float] = {}
         self.most: dict[tuple[str, int], float] = {}
 
     def look(self, machines: list[Machine]) -> None:
-        """At all processes of these machines."""
+        """Measure all processes of these machines."""
         for pid in {pid for machine in machines for pid in machine.processes()}:
             with suppress(OSError, AttributeError):  # it has ended
                 found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
@@ -130,7 +133,7 @@ class Memory:
                 self.most[key] = max(now, self.most.get(key, 0.0))
 
     def report(self) -> Row:
-        """The largest of each kind, and what it grew by at most."""
+        """Return the largest process of each role, and the largest growth of one."""
         roles = sorted({role for role, _ in self.most})
         return {
             "rss_mib": {one: round(max(x for (of, _), x in self.most.items() if of == one)) for one in roles},
@@ -141,7 +144,7 @@ class Memory:
 
 
 def cpu_s(machines: list[Machine]) -> float:
-    """Return the CPU seconds that all processes of these machines have used so far; those that ended are left out."""
+    """Return the CPU seconds that all processes of these machines have used so far; without those that have ended."""
     ticks = 0
     for pid in {pid for machine in machines for pid in machine.processes()}:
         with suppress(OSError):  # it has ended
@@ -151,7 +154,7 @@ def cpu_s(machines: list[Machine]) -> float:
 
 
 def role(pid: int) -> str:
-    """What a process of a machine is. Raises OSError."""
+    """Return the role of a machine's process. Raises OSError."""
     words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     if words[0].endswith(b"p2pd"):
         return "p2pd"
@@ -159,12 +162,12 @@ def role(pid: int) -> str:
 
 
 def id_of(machine: Machine) -> str:
-    """The peer id of its one worker, whose key is made now."""
+    """Return the peer id of a machine's only worker; creates its key."""
     return Signatures.of(ensure_identity(machine.folder / "workers/0/identity.key")).peer_id
 
 
 def round_times(seconds: list[float]) -> Row:
-    """Median, mean and longest, in seconds; None where there are none."""
+    """Return median, mean and longest of these seconds; None for each if there are none."""
     if not seconds:
         return dict.fromkeys(("round_s_median", "round_s_mean", "round_s_longest"))
     found = {"median": statistics.median(seconds), "mean": statistics.mean(seconds), "longest": max(seconds)}
@@ -172,17 +175,20 @@ def round_times(seconds: list[float]) -> Row:
 
 
 def last_round(machine: Machine) -> Row:
-    """The last round that a machine told of."""
+    """Return the last landed round in a machine's metrics."""
     rounds = [row for row in machine.rows if row["event"] == "round" and not row["failed"]]
     return rounds[-1] if rounds else {}
 
 
 def refused(machine: Machine) -> Row:
-    """How many messages a machine refused, and how many lines of its log tell of each kind."""
-    return {"messages": last_round(machine).get("refused_messages", 0), "lines": dict(Counter(told(machine)))}
+    """Return the number of messages that a machine refused, and the number of log lines of each kind."""
+    return {
+        "messages": last_round(machine).get("refused_messages", 0),
+        "lines": dict(Counter(logged(machine))),
+    }
 
 
-def told(machine: Machine) -> list[str]:
-    """The kinds of refusals that its worker's log tells of."""
+def logged(machine: Machine) -> list[str]:
+    """Return the kind of each refusal in its worker's log."""
     log = machine.folder / "workers/0/log.txt"
     return re.findall(r"refused \((\w+)\)", log.read_text(errors="replace")) if log.exists() else []

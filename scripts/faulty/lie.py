@@ -1,15 +1,15 @@
-"""What a worker of attack_liar.py says besides what it should, for as long as the file that MISBEHAVE names says so.
+"""Make a worker of attack_liar.py lie, as long as the file named by the environment variable of misbehave.py says so.
 
-equivocate   with every accept another one of the same round and view, as rightly signed, to everybody
-rosters      every proposal of its own names it four times, and an id that nobody has, in the next roster
-views        with every message its wish for views up to 2^31 - 1, and for the next one
-certificates with every message a later commit, decided by nobody, with its own signature in all names
-histories    nothing to whoever asks for commits; and with every message a round far ahead
-states       another state than the one that came out: other roots, and other weights to newcomers
-silence      nothing to anybody
+equivocate   with every accept, sends all peers a second one of the same round and view, correctly signed
+rosters      names itself four times, and an id that does not exist, in the next roster of each of its proposals
+views        with every message, sends view changes for views up to 2^31 - 1
+certificates with every message, sends a later, undecided commit with its own signature under all names
+histories    answers requests for commits with none; with every message, claims a round far ahead
+states       serves a wrong state: other roots, and other weights to newcomers
+silence      sends nothing
 
-What a proof of the protocol needs is signed with the key of this peer, as an honest statement is: what is refused for
-its form would prove nothing.
+Lies are correctly signed with this peer's key, like honest statements: a malformed message would be refused for its
+form and show nothing.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ LIES = ("equivocate", "rosters", "views", "certificates", "histories", "states",
 
 
 def now() -> str:
-    """What to do wrong, as misbehave.py is told it."""
+    """Return the current lie, from the same file as misbehave.py."""
     import misbehave
 
     return misbehave.now()
 
 
 def install() -> None:
-    """Into the classes that all words pass."""
+    """Replace the methods through which all messages pass."""
     from outerloop.swarm.gather.ballot_rpc import BallotRpc
     from outerloop.swarm.gather.log_rpc import LogRpc
     from outerloop.swarm.state_transfer.manifest import Manifest
@@ -60,7 +60,7 @@ def install() -> None:
 
 
 def others(post: Any, to: str, message: Any, lie: str) -> list[tuple[str, Any]]:
-    """What leaves in place of one message, and to whom."""
+    """Return the messages to send in place of one message, each with its recipient."""
     machine = machine_of(post)
     kind = type(message).__name__
     if machine is None:
@@ -78,7 +78,7 @@ def others(post: Any, to: str, message: Any, lie: str) -> list[tuple[str, Any]]:
 
 
 def made_up(post: Any, message: Any, machine: Any, lie: str) -> list[Any]:
-    """Messages that belong to nothing that has happened."""
+    """Return forged messages that do not refer to any event."""
     from outerloop.swarm.consensus.messages import CommitCertificate, ViewChange
 
     number, head = machine.number, machine.memory.head
@@ -98,7 +98,7 @@ def made_up(post: Any, message: Any, machine: Any, lie: str) -> list[Any]:
 
 
 def with_roster(post: Any, message: Any) -> Any:
-    """A proposal whose next roster is this peer, many times."""
+    """Return the proposal with this peer several times in the next roster."""
     accepted = message.accepted
     own = machine_of(post).memory.peer
     aliases = {f"{900 + i}-{own.partition('-')[2]}" for i in range(ALIASES)} | {"999-nobody"}
@@ -111,10 +111,10 @@ def with_roster(post: Any, message: Any) -> Any:
 
 
 def sign(post: Any, statement: Any) -> bytes:
-    """This peer's signature over a statement of its own in this session."""
+    """Return this peer's signature over a statement in this session."""
     return machine_of(post).notary.sign(statement)
 
 
 def machine_of(post: Any) -> Any:
-    """The agreement that a Post speaks for; None before the rounds have begun."""
+    """Return the state machine behind a BallotRpc; None before the rounds have begun."""
     return post._receive.__self__._machine

@@ -1,10 +1,10 @@
-"""What a worker of bench_faults.py does wrong, for as long as the file that MISBEHAVE names says so.
+"""Make a worker of bench_faults.py misbehave, as long as the file named by the environment variable FILE says so.
 
-corrupt     others get other bytes than its payload's sha256 says
-garbled     its payload is what it says, and no message that can be landed
-huge        its payload is a valid message whose every bfloat16 is the largest there is
-oversized   its payload has more bytes than others take
-slow        its payloads leave at SLOW_BYTES_S
+corrupt     it serves bytes that do not match its payload's sha256
+garbled     its payload matches its sha256, but is not a message that can be landed
+huge        its payload is a valid message in which every bfloat16 is the largest finite value
+oversized   its payload has more bytes than the others accept
+slow        it sends its payloads at SLOW_BYTES_S
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import os
 from pathlib import Path
 
 FILE = "OUTERLOOP_BENCH_MISBEHAVE"
-SLOW_BYTES_S = 4000.0  # of every copy: a payload of model=nano takes 10 s
+SLOW_BYTES_S = 4000.0  # per copy: a payload of model=nano takes 10 s
 
 
 def now() -> str:
-    """What to do wrong; empty: nothing."""
+    """Return the current misbehaviour; empty: none."""
     try:
         return Path(os.environ[FILE]).read_text()
     except FileNotFoundError:
@@ -26,7 +26,7 @@ def now() -> str:
 
 
 def install() -> None:
-    """Into the classes that every payload passes."""
+    """Replace the methods through which every payload passes."""
     from outerloop.swarm.gather.round_store import RoundStore
     from outerloop.swarm.gather.runner import GatherRunner
     from outerloop.swarm.transfer.rate_limiter import RateLimiter
@@ -54,7 +54,7 @@ def install() -> None:
 
 
 def bad(blob: bytes, how: str, *, most: int) -> bytes:
-    """A payload as it leaves."""
+    """Return the payload to send in place of this one."""
     if how == "garbled":
         return blob[:8] + bytes(byte ^ 0xFF for byte in blob[8:])
     if how == "huge":
@@ -63,7 +63,7 @@ def bad(blob: bytes, how: str, *, most: int) -> bytes:
 
 
 def largest(blob: bytes) -> bytes:
-    """The message with the largest value in place of every bfloat16, which every scale and level is."""
+    """Return the message with every bfloat16 (all scales and levels) replaced by the largest finite value."""
     import torch
 
     from outerloop import wire

@@ -1,6 +1,7 @@
-"""Python imports this by itself when the folder is in PYTHONPATH: workers of bench_faults.py can be made to misbehave.
+"""Install the faults in a worker: Python imports this module at start if its folder is in PYTHONPATH.
 
-The package knows nothing of it. Once a worker's own module is imported, misbehave.py and lie.py change what they need.
+The package does not refer to it. As soon as the worker's module is imported, misbehave.py and lie.py replace the
+methods that they need.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ WORKER = "outerloop.launcher.worker_process"
 
 
 class AfterImport(MetaPathFinder):
-    """Once, for one module."""
+    """Install the faults after the import of WORKER, once."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name != WORKER:

@@ -104,7 +104,7 @@ def test_one_liar_of_four_ends_nobodys_run(lie):
     error, told, worker = ended({"001": same, "002": same, "003": lie})
     assert error is None and not worker.divergence
     worker.raise_if_diverged()
-    assert len(told) == 1 and told[0].startswith("003 shows ") and told[0].isprintable()
+    assert len(told) == 1 and told[0].startswith("003 reports ") and told[0].isprintable()
 
 
 def test_the_minority_says_so_and_hands_in_nothing():
@@ -120,7 +120,7 @@ def test_two_liars_keep_no_model_back_where_the_others_do_not_come():
         worker.finish()
         return worker.divergence
 
-    assert "of 5 too few showed theirs" in toy.run_workers(1, work)[0]
+    assert "of 5 too few reported theirs" in toy.run_workers(1, work)[0]
 
 
 def test_where_nobody_can_know_the_model_is_handed_in_before_it_is_told():

@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PLACES = ("outerloop/**/*.py", "configs/**/*.yaml", "README.md", "docs/*.md", "scripts/results/*/COMMAND.md")
+PLACES = (
+    *("outerloop/**/*.py", "scripts/**/*.py", "configs/**/*.yaml"),
+    *("README.md", "docs/*.md", "scripts/results/*/COMMAND.md"),
+)
 ALLOWED: tuple[str, ...] = ()
 
 HEADLESS = {  # at the beginning of a docstring
