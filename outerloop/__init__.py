@@ -24,7 +24,7 @@ OFFERED = {
     "attach": ("outerloop.inner.attach", "Attached"),
     "HFCallback": ("outerloop.inner.hf_callback", "HFCallback"),
     "LightningCallback": ("outerloop.inner.lightning_callback", "LightningCallback"),
-    "OuterLoop": ("outerloop.core.loop", "OuterLoop"),
+    "OuterLoop": ("outerloop.core.outer_loop", "OuterLoop"),
     "Distributed": ("outerloop.exchange.distributed", "Distributed"),
     "DistributedGossip": ("outerloop.exchange.distributed_gossip", "DistributedGossip"),
 }

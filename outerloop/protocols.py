@@ -100,7 +100,7 @@ class CostAware(Protocol):
     Its parts describe how other peers have to decode them.
     """
 
-    def learn(self, cost: RoundCost) -> str:
+    def observe(self, cost: RoundCost) -> str:
         """Choose the setting for the next round.
 
         Return one line with the change and its reason; empty if nothing changed.
@@ -243,7 +243,7 @@ class Schedule(Protocol):
 class AdaptiveSchedule(Protocol):
     """A schedule that adapts H to landed rounds, whose contents are equal on all peers."""
 
-    def learn(self, round: Round, agreement: float | None) -> str:
+    def observe(self, round: Round, agreement: float | None) -> str:
         """Record that a round has landed. Return one line with the change and its reason; empty if nothing changed.
 
         `agreement`: how far the payloads of the round agree, -1 .. 1; None if there was nothing to compare.

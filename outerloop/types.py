@@ -132,14 +132,14 @@ class RoundCost:
     """The cost to this peer from one landing to the next, in seconds and bytes.
 
     `compute_s`: inner steps. `codec_s`: launching and landing. `hidden_s`: inner steps between launch and landing.
-    `moved_s`: time in which payloads were being transferred, whether inner steps ran meanwhile or not. `bytes_sent`:
+    `transfer_s`: time in which payloads were being transferred, whether inner steps ran meanwhile or not. `bytes_sent`:
     every copy counted.
     """
 
     compute_s: float
     codec_s: float
     hidden_s: float
-    moved_s: float
+    transfer_s: float
     bytes_sent: int
 
 

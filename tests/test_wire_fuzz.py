@@ -160,7 +160,7 @@ class Meeting:
         self.exchange, self.screen = self, DistanceScreen(on=False)
         self.peer, self.parts, self.waits_for_all = "a", parts, False
 
-    def meet(self, blob):
+    def all_gather(self, blob):
         header = wire.Header(5, 0, 0, wire.schema_hash({"w": Size([3])}), 0, "b")
         return [Contribution("a", Round(1), blob), Contribution("b", Round(1), wire.pack(header, {"w": self.parts}))]
 

@@ -67,7 +67,7 @@ class DistanceScreen(NormScreen):
         """Return n_p as reported: the average of weights does not use them."""
         return round.samples
 
-    def learn(self, round: Measured) -> None:
+    def observe(self, round: Measured) -> None:
         """Remember the distances of a round that has landed."""
         if not self.on:
             return

@@ -107,7 +107,7 @@ class NormScreen:
         """Return the n_p, each at most 4 s."""
         return [min(n, SAMPLES * median(round.samples)) for n in round.samples] if self.on else round.samples
 
-    def learn(self, round: Measured) -> None:
+    def observe(self, round: Measured) -> None:
         """Remember the median norm of a round that has landed.
 
         Remember nothing if the norms of a pair differ by more than a factor of REFUSED, because one of them is wrong,

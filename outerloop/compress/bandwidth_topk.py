@@ -71,9 +71,9 @@ class Auto(BySize):
         self.utilization, self.chosen = utilization, large
         self.seconds_per_k: float | None = None
 
-    def learn(self, cost: RoundCost) -> str:
+    def observe(self, cost: RoundCost) -> str:
         """Update s and k from the cost of a round (equations above). Return a log line, empty if k is unchanged."""
-        now = cost.moved_s / self.chosen.k
+        now = cost.transfer_s / self.chosen.k
         self.seconds_per_k = now if self.seconds_per_k is None else (self.seconds_per_k + now) / 2
         before, limit_s = self.chosen.k, self.limit_s(cost)
         self.chosen.step = self.next_step(limit_s)
@@ -96,10 +96,10 @@ class Auto(BySize):
 
     def why(self, before: int, cost: RoundCost, limit_s: float) -> str:
         """Return the log line that explains a change of k."""
-        mbit = f" ({8e-6 * cost.bytes_sent / cost.moved_s:.3g} Mbit/s)" if cost.moved_s else ""
+        mbit = f" ({8e-6 * cost.bytes_sent / cost.transfer_s:.3g} Mbit/s)" if cost.transfer_s else ""
         return (
             f"compress: k {before} -> {self.chosen.k} of a chunk: {cost.bytes_sent / 1e6:.3g} MB out took"
-            f" {cost.moved_s:.3g} s{mbit}; with {cost.compute_s:.3g} s of inner steps, {limit_s:.3g} s are allowed"
+            f" {cost.transfer_s:.3g} s{mbit}; with {cost.compute_s:.3g} s of inner steps, {limit_s:.3g} s are allowed"
             f" at utilization {self.utilization:g}"
         )
 

@@ -25,7 +25,7 @@ from outerloop.config.peer_check import shown
 from outerloop.config.rank_layout import ALONE, LOCAL_RANK, RankLayout
 from outerloop.config.run_directory import comparable
 from outerloop.core import compatibility
-from outerloop.core.loop import OuterLoop
+from outerloop.core.outer_loop import OuterLoop
 from outerloop.inner.data.corpus import Corpus
 from outerloop.inner.data.part import Part
 from outerloop.inner.gathered_follower import GatheredFollower
@@ -159,7 +159,7 @@ def trainer_of(
     index: int,
     seat: RankLayout = ALONE,
     compute: Callable[..., Any] = here,
-) -> Trainer:
+) -> Trainer[OuterLoop | GatheredFollower]:
     """Return the inner trainer of one local worker, with its outer loop attached. The exchange must be joined."""
     inner, ranks = config.inner, seat.ranks
     model = model_of(config, corpus).to(pick_device(inner.device, index if seat is ALONE else LOCAL_RANK))
@@ -191,7 +191,7 @@ def state_device(config: DictConfig) -> torch.device | None:
 
 def outer_at(
     seat: RankLayout, config: DictConfig, model: Module, exchange: Exchange, compute: Callable[..., Any]
-) -> Any:
+) -> OuterLoop | GatheredFollower:
     """Return the outer loop of this rank's island; for a rank that does not lead a gathered island, a follower."""
     device = state_device(config)
     if seat.kind != "gathered":

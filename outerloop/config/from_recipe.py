@@ -12,7 +12,7 @@ from torch.nn import Module
 from outerloop.config import build, load, run_directory
 from outerloop.config.island_checks import for_one_process
 from outerloop.config.peer_check import begin_together
-from outerloop.core.loop import OuterLoop
+from outerloop.core.outer_loop import OuterLoop
 from outerloop.exchange.island_replicated import ReplicatedIsland
 from outerloop.exchange.island_sharded import ShardedIsland
 from outerloop.protocols import Exchange

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from outerloop.core.initial_state import Standing, begin_alike, leave_out
-from outerloop.core.loop import OuterLoop
+from outerloop.core.outer_loop import OuterLoop
 from outerloop.types import Contribution, UserError, printable
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ def begin_together(outer: OuterLoop, settings: Settings) -> None:
             "shapes": outer.island.layouts(),
             "standing": Standing.of(outer).to_map(),
         }
-        told = {one.peer: told_by(one) for one in outer.meet(json.dumps(own).encode())}
+        told = {one.peer: told_by(one) for one in outer.all_gather(json.dumps(own).encode())}
         reasons = {peer: difference(told[outer.exchange.peer], theirs, peer) for peer, theirs in told.items()}
         leave_out(outer, reasons, logger.warning)
         standings = {peer: theirs["standing"] for peer, theirs in told.items() if not reasons[peer]}

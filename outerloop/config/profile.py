@@ -20,7 +20,7 @@ from outerloop import wire
 from outerloop.config import load
 from outerloop.config.build import make
 from outerloop.core.codec import UpdateCodec, schema_of
-from outerloop.core.loop import STATE_DTYPES
+from outerloop.core.outer_loop import STATE_DTYPES
 from outerloop.core.pipeline_dense import DensePipeline
 from outerloop.core.pipeline_fused import FusedPipeline
 from outerloop.plan.scenario import Method

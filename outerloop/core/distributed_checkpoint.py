@@ -31,7 +31,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from outerloop.core.loop import OuterLoop
+from outerloop.core.outer_loop import OuterLoop
 from outerloop.feedback.residual_storage import dense
 from outerloop.replica.sharding import global_of, group_of, local_of
 from outerloop.state import canonical

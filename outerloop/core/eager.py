@@ -8,16 +8,32 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
+
+from outerloop.core.launch import RoundLauncher
 from outerloop.core.pipeline import AggregatedRound
-from outerloop.types import Tensors
+from outerloop.core.round import InFlight
+from outerloop.protocols import OuterMethod
+from outerloop.types import Round
 
 
-def first_mean(now: Tensors, peers: int) -> Tensors:
-    """Return Δ_now / P."""
-    return {name: x / peers for name, x in now.items()}
+class EagerUpdates:
+    """Applies the eager updates of one replica."""
 
+    def __init__(self, launcher: RoundLauncher, *, method: OuterMethod) -> None:
+        self.launcher, self.method = launcher, method
 
-def refreshed(combined: AggregatedRound, *, now: Tensors, then: Tensors) -> AggregatedRound:
-    """Return the aggregate with this peer's contribution replaced by its current one."""
-    peers = len(combined.messages)
-    return replace(combined, mean={name: x + (now[name] - then[name]) / peers for name, x in combined.mean.items()})
+    @torch.no_grad()
+    def begin(self, flight: InFlight, peers: int) -> None:
+        """Apply Δ_now / P after the first launch."""
+        mean, replica = {name: x / peers for name, x in flight.update.items()}, self.launcher.replica
+        self.method.update(replica.slow, mean, {})
+        self.launcher.pipeline.write(mean)
+        replica.rehash(mean)
+
+    def refreshed(self, aggregated: AggregatedRound, flight: InFlight) -> AggregatedRound:
+        """Return the aggregate with this peer's contribution replaced by that of the next round, which is in flight."""
+        now = self.launcher.in_flight[Round(flight.round.number + 1, flight.round.fragment)].update
+        then, peers = flight.update, len(aggregated.messages)
+        mean = {name: x + (now[name] - then[name]) / peers for name, x in aggregated.mean.items()}
+        return replace(aggregated, mean=mean)

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from outerloop.core.initial_state import Standing, standing_in
-from outerloop.core.loop import OuterLoop
+from outerloop.core.outer_loop import OuterLoop
 from outerloop.types import Contribution, UserError
 
 HASH = re.compile("[0-9a-f]{16}")
@@ -76,10 +76,10 @@ class FinalCheck:
 def ending_of(outer: OuterLoop) -> FinalCheck:
     """Return the hashes that all peers report at the end. All peers must call it. Raises RoundFailed."""
     own = Standing.of(outer)
-    met = outer.meet(json.dumps(own.to_map()).encode())
+    met = outer.all_gather(json.dumps(own.to_map()).encode())
     shown = {one.peer: shown_by(one) for one in met} | {outer.exchange.peer: own.slow}
-    last = max(outer.verifier.seen.values(), default=0)
-    return FinalCheck(outer.exchange.peer, shown, outer.verifier.known(shown, last))
+    last = max(outer.verifier.last_seen.values(), default=0)
+    return FinalCheck(outer.exchange.peer, shown, outer.verifier.known_peers(shown, last))
 
 
 def shown_by(one: Contribution) -> str:

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from outerloop import wire
-from outerloop.core.loop import OuterLoop
+from outerloop.core.outer_loop import OuterLoop
 from outerloop.kernels import arithmetic_platform as hardware
 from outerloop.types import Contribution, ExecutorHandoff, UserError, printable
 
@@ -51,7 +51,7 @@ class Standing:
     def of(cls, outer: OuterLoop) -> Self:
         """Return the position of this peer."""
         return cls(
-            rounds=outer.rounds_in_flight,
+            rounds=[round.number for round in (*sorted(outer.in_flight), outer.next_round)],
             step=outer.inner_step,
             slow=f"{outer.slow_hash:016x}",
             layouts=f"{wire.name_hash(str(outer.island.layouts())):016x}",
@@ -71,7 +71,7 @@ class Standing:
 
 def meet(outer: OuterLoop) -> dict[str, Standing | None]:
     """Return the position of each peer by name; None for a malformed message. Raises RoundFailed."""
-    met = outer.meet(json.dumps(Standing.of(outer).to_map()).encode())
+    met = outer.all_gather(json.dumps(Standing.of(outer).to_map()).encode())
     return {one.peer: standing_or_none(one) for one in met}
 
 
@@ -105,7 +105,7 @@ def begin_alike(outer: OuterLoop, standings: Mapping[str, Standing | None], tell
     alike = outer.exchange.agrees and (own.step == 0 or outer.shared)
     reasons = {peer: difference(own, one, peer, slow=alike) for peer, one in standings.items()}
     leave_out(outer, reasons, tell)
-    outer.meetings += 1
+    outer.all_gathers += 1
     there = {peer: one for peer, one in standings.items() if one is not None and not reasons[peer]}
     wanted, holders = most_held({peer: one.slow for peer, one in there.items()})
     others = sorted(there.keys() - holders) if alike else []
@@ -113,7 +113,7 @@ def begin_alike(outer: OuterLoop, standings: Mapping[str, Standing | None], tell
         tell(f"{len(others)} of {len(there)} peers begin with other weights than {holders[0]}: all use its weights")
     givers, state = sorted(there.keys() - others), outer.shared_state
     content = outer.exchange.hand_over(
-        ExecutorHandoff(outer.meetings, givers, others, state.max_bytes), state.serialize
+        ExecutorHandoff(outer.all_gathers, givers, others, state.max_bytes), state.serialize
     )
     if content:
         outer.island.compute(outer.shared_state.restore, content)

@@ -1,24 +1,26 @@
-"""Launch a round: read the model, then compute the difference, add feedback, compress, pack, pass to the exchange.
+"""Launch a round: read the model, compute the difference, add feedback, compress, pack, pass to the exchange.
 
-    at once       inner steps stop for all of this
-    concurrently  a thread copies the fast weights and does the rest; inner steps stop until the weights are copied, or
-                  continue until the weights are about to change, if the caller announces changes
+    blocking    inner steps stop for all of this
+    async       a thread copies the fast weights and does the rest; inner steps stop until the weights are copied, or
+                continue until the weights are about to change, if the caller notifies of updates
 
-The thread also reads slow weights, residual and what was agreed on. These change only at landings, and RoundScheduler
-lands no round before the thread is done. So both ways produce the same bytes.
+The thread also reads slow weights, residual and what the compressor agreed on. These change only at landings, and no
+round lands, and no other round launches, before the thread is done. So both ways produce the same bytes.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from outerloop import wire
-from outerloop.core.codec import UpdateCodec
+from outerloop.core.codec import UpdateCodec, leader
 from outerloop.core.pipeline import RoundPipeline, Snapshot
 from outerloop.core.round import InFlight, PendingLaunch
 from outerloop.kernels.threads import keep_to
@@ -36,85 +38,154 @@ def is_concurrent(exchange: Exchange, schedule: Schedule, method: OuterMethod) -
 
 
 class RoundLauncher:
-    """Launches the rounds of one replica. Changes no lasting state.
+    """Launches the rounds of one replica and keeps them until they land. Changes no weights and no residual.
+
+    `in_flight`: launched rounds that have not landed. `pending`: rounds that the thread prepares. `waiting`: per
+    fragment, the training samples of this peer that no included message has covered yet.
 
     Args:
-        replica, pipeline, payload, exchange, schedule: those of the outer loop.
-        concurrent: True if inner steps may take place between `take` and `offer`.
+        replica, pipeline, codec, exchange, schedule: those of the outer loop.
+        concurrent: True if inner steps may take place between `snapshot` and `send`.
+        agrees_ahead: True if a "next" part of this peer's message would reach all peers before the next round.
     """
 
     def __init__(
         self,
         replica: Replica,
         pipeline: RoundPipeline,
-        payload: UpdateCodec,
+        codec: UpdateCodec,
         *,
         exchange: Exchange,
         schedule: Schedule,
         concurrent: bool,
+        agrees_ahead: bool,
     ) -> None:
-        self.replica, self.island, self.pipeline, self.payload = replica, replica.island, pipeline, payload
-        self.exchange, self.schedule = exchange, schedule
+        self.replica, self.island, self.pipeline, self.codec = replica, replica.island, pipeline, codec
+        self.exchange, self.schedule, self.agrees_ahead = exchange, schedule, agrees_ahead
         self.device = next(iter(self.island.params.values())).device
         cores = torch.get_num_threads() if self.device.type == "cuda" else 1  # inner steps need the others
         self.thread = ThreadPoolExecutor(1, "outerloop-launch", keep_to, (cores,)) if concurrent else None
+        self.notifies_updates = False
+        self.in_flight: dict[Round, InFlight] = {}
+        self.pending: dict[Round, PendingLaunch] = {}
+        self.waiting = [0] * schedule.fragments
 
-    def at_once(self, round: Round, samples: int, *, leads: bool) -> InFlight:
+    def start_round(self, round: Round) -> None:
+        """Launch a round, immediately or while inner steps continue. Raises UserError if the model has changed."""
+        if self.thread:
+            self.pending[round] = self.launch_async(round)
+        else:
+            self.in_flight[round] = self.island.compute(self.launch_blocking, round)
+
+    def join_decided_round(self, round: Round) -> None:
+        """Put a round in flight that was decided without a message of this peer."""
+        update = {name: self.replica.slow[name] for name in self.names(round)}
+        pending = self.exchange.start(b"", round)
+        self.in_flight[round] = InFlight(round, update, b"", pending, samples=0, launch_s=0.0, delta_norm=0.0)
+
+    def resume(self, waiting: list[int] | int, flights: list[dict[str, Any]]) -> None:
+        """Restore `waiting` and what `InFlight.state_dict` returned for each round in flight."""
+        # older checkpoints hold a single number
+        self.waiting = list(waiting) if isinstance(waiting, list) else [waiting] * self.schedule.fragments
+        resumed = [InFlight.resumed(saved, self.exchange) for saved in flights]
+        self.in_flight = {flight.round: flight for flight in resumed}
+
+    def wait(self) -> None:
+        """Wait until all rounds being prepared are in flight. Raises what preparing them raised."""
+        for round in list(self.pending):
+            self.in_flight[round] = self.pending.pop(round).flight()
+
+    def arrived(self) -> Iterator[Round]:
+        """Yield the rounds in flight whose messages have all arrived; none while another round is being prepared."""
+        for round in [] if self.pending else sorted(self.in_flight):
+            if self.in_flight[round].pending.arrived():
+                yield round
+
+    def before_update(self) -> float:
+        """Wait until the weights of the model may change. Return the seconds that this took.
+
+        A caller that calls this before every change may set `notifies_updates`. A launch then copies the weights in the
+        background until they are about to change, and inner steps do not stop for the copy.
+        """
+        began_s = time.perf_counter()
+        for pending in self.pending.values():
+            pending.until(pending.copied)
+        return time.perf_counter() - began_s
+
+    def add_samples(self, samples: int) -> None:
+        """Count the training samples of one inner step."""
+        self.waiting = [waiting + samples for waiting in self.waiting]
+
+    def samples_of(self, round: Round) -> int:
+        """Return the training samples behind a round that launches now.
+
+        Counts those since the last landing of its fragment, without those of rounds in flight. Two rounds of a fragment
+        are in flight if one lands after the next was launched (a delay of H).
+        """
+        others = sum(other.samples for other in self.in_flight.values() if other.round.fragment == round.fragment)
+        return self.waiting[round.fragment] - others
+
+    def leads(self, round: Round) -> bool:
+        """Return whether this peer's compressor sets the "next" parts for the next round. Peers lead in turn."""
+        return self.agrees_ahead and leader(round.number + 1, self.exchange.size) == self.exchange.rank
+
+    def launch_blocking(self, round: Round) -> InFlight:
         """Launch a round in this thread.
 
         Raises UserError if the model has changed, FloatingPointError if it has diverged.
         """
         began_s = time.perf_counter()
-        flight = self.offer(round, self.copy(self.take(round)), samples, leads)
+        samples, leads = self.samples_of(round), self.leads(round)
+        flight = self.send(round, self.copy(self.snapshot(round)), samples, leads)
         return replace(flight, launch_s=time.perf_counter() - began_s)
 
-    def meanwhile(self, round: Round, samples: int, *, leads: bool, announced: bool) -> PendingLaunch:
-        """Launch a round in the background thread.
+    def launch_async(self, round: Round) -> PendingLaunch:
+        """Launch a round in the background thread. Wait until the weights are copied, unless updates are notified.
 
-        Unless weight changes are `announced`, wait until the weights are copied.
-
-        Raises UserError as `at_once` does; other errors are raised when the result is requested.
+        Raises UserError as `launch_blocking` does; other errors are raised when the result is requested.
         """
         assert self.thread
+        samples, leads = self.samples_of(round), self.leads(round)
         began_s = time.perf_counter()
         stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
-        copied = self.thread.submit(self.copy, self.take(round), stream)
-        ready = self.thread.submit(lambda: self.offer(round, copied.result(), samples, leads, stream))
-        leaving = PendingLaunch(copied, ready, stall_s=time.perf_counter() - began_s)
-        if not announced:
-            leaving.until(copied)
-        return leaving
+        copied = self.thread.submit(self.copy, self.snapshot(round), stream)
+        ready = self.thread.submit(lambda: self.send(round, copied.result(), samples, leads, stream))
+        pending = PendingLaunch(copied, ready, stall_s=time.perf_counter() - began_s)
+        if not self.notifies_updates:
+            pending.until(copied)
+        return pending
 
     @torch.no_grad()
-    def take(self, round: Round) -> Snapshot:
+    def snapshot(self, round: Round) -> Snapshot:
         """Return the tensors that the round is made of."""
         self.island.check_whole()
-        return self.pipeline.snapshot(round.fragment, self.schedule.fragment(round.fragment, list(self.replica.slow)))
+        return self.pipeline.snapshot(round.fragment, self.names(round))
 
     @torch.no_grad()
-    def copy(self, taken: Snapshot, stream: torch.cuda.Stream | None = None) -> Snapshot:
+    def copy(self, snapshot: Snapshot, stream: torch.cuda.Stream | None = None) -> Snapshot:
         """Return the snapshot with copies of what inner steps change; on a GPU in the order of this stream."""
         with torch.cuda.stream(stream):
-            return self.pipeline.copy(taken)
+            return self.pipeline.copy(snapshot)
 
     @torch.no_grad()
-    def offer(
-        self, round: Round, taken: Snapshot, samples: int, leads: bool, stream: torch.cuda.Stream | None = None
+    def send(
+        self, round: Round, snapshot: Snapshot, samples: int, leads: bool, stream: torch.cuda.Stream | None = None
     ) -> InFlight:
-        """Make a message of the snapshot and pass it to the exchange.
-
-        Computes the difference, adds feedback, compresses and packs; on a GPU in the order of this stream.
-        """
+        """Make a message of the snapshot and pass it to the exchange; on a GPU in the order of this stream."""
         with torch.cuda.stream(stream):
-            launched = self.pipeline.launch(round, taken, leads=leads)
+            local = self.pipeline.launch(round, snapshot, leads=leads)
             header = wire.Header(
                 round=round.number,
                 fragment=round.fragment,
                 samples=samples,
-                schema=wire.schema_hash(self.payload.schema(round, launched.update)),
-                slow=self.replica.hash_of(launched.update),
+                schema=wire.schema_hash(self.codec.schema(round, local.update)),
+                slow=self.replica.hash_of(local.update),
                 peer=self.exchange.peer,
             )
-            blob = wire.pack(header, launched.parts)
-        pending, delta_norm = self.exchange.start(blob, round), math.sqrt(launched.squares)
-        return InFlight(round, launched.update, blob, pending, samples, 0.0, delta_norm, launched.fast_at_launch)
+            blob = wire.pack(header, local.parts)
+        pending, delta_norm = self.exchange.start(blob, round), math.sqrt(local.squares)
+        return InFlight(round, local.update, blob, pending, samples, 0.0, delta_norm, local.fast_at_launch)
+
+    def names(self, round: Round) -> list[str]:
+        """Return the parameter names of a round's fragment."""
+        return self.schedule.fragment(round.fragment, list(self.replica.slow))

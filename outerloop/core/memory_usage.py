@@ -14,16 +14,18 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
+from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
-from outerloop.core.loop import OuterLoop
+from outerloop.core.outer_loop import OuterLoop
+from outerloop.replica.island import Island
 from outerloop.replica.sharding import local_of
 from outerloop.replica.state_size import SIDE, bytes_of
+from outerloop.types import Tensors
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,29 @@ class MemoryUsage:
         return f"memory of this rank {self.total / 1e6:,.1f} MB: {shown}{apart}"
 
 
-def estimate(outer: OuterLoop, optimizer: Optimizer | None) -> MemoryUsage:
+class HoldsMemory(Protocol):
+    """An outer loop, or the stand-in on a rank that holds no outer state, as far as an estimate needs it."""
+
+    @property
+    def model(self) -> Module: ...
+
+    @property
+    def island(self) -> Island: ...
+
+    @property
+    def slow(self) -> Tensors: ...
+
+    @property
+    def residual_share(self) -> float: ...
+
+    @property
+    def momentum_share(self) -> float: ...
+
+    @property
+    def spare_bytes(self) -> int: ...
+
+
+def estimate(outer: HoldsMemory, optimizer: Optimizer | None) -> MemoryUsage:
     """Return what this rank will hold once it has taken a step and landed a round. Changes nothing.
 
     Args:

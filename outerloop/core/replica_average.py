@@ -26,7 +26,7 @@ from outerloop.aggregate.mean import total
 from outerloop.aggregate.median_clip import factors_of
 from outerloop.compress.identity import Identity
 from outerloop.core.codec import UpdateCodec, schema_of
-from outerloop.core.loop import OuterLoop
+from outerloop.core.outer_loop import OuterLoop
 from outerloop.kernels.portable import divided
 from outerloop.replica.rank_group import RankGroup
 from outerloop.types import Contribution, Refusals, Tensors
@@ -61,7 +61,7 @@ def average(outer: OuterLoop, lanes: RankGroup = ALONE) -> Average:
     schema, own = schema_of(outer.slow), outer.exchange.peer
     header = wire.Header(outer.inner_step, 0, 0, wire.schema_hash(schema), outer.slow_hash, peer=own)
     blob = wire.pack(header, {name: {"value": x} for name, x in outer.slow.items()})
-    met = [one for one in outer.meet(blob) if one.peer != own]
+    met = [one for one in outer.all_gather(blob) if one.peer != own]
     others, unfit = outer.island.compute(read, met, outer.slow)
     names = sorted(one.peer for one in met)
     apart = outer.island.compute(squared_distances, others, outer.slow)

@@ -68,6 +68,14 @@ class InFlight:
             fast_at_launch=saved.get("then", {}),
         )
 
+    def receive(self, exchange: Exchange, timeout_s: float) -> ReceivedRound:
+        """Wait for the contributions to this round. Raises RoundFailed, QuorumLost or StateTransferRequired."""
+        began_s, moving_s = time.perf_counter(), exchange.moving_s
+        contributions = self.pending.wait(timeout_s)
+        at_s = time.perf_counter()
+        transfer_s = min(at_s - began_s, exchange.moving_s - moving_s)
+        return ReceivedRound(contributions, at_s, at_s - began_s, transfer_s)
+
     def report(self, slow_hash: int, **outcome: Any) -> RoundReport:
         """Return the report of this round, which has landed or failed."""
         return RoundReport(
@@ -109,26 +117,22 @@ class PendingLaunch:
 
 @dataclass(frozen=True)
 class ReceivedRound:
-    """The contributions that were received in a round; when waiting began and ended; how long of that payloads were in
-    transfer. Times are in seconds.
+    """The contributions to a round. `wait_s`: seconds that the landing waited for them, which ended at `at_s`.
+
+    `transfer_s`: the part of `wait_s` in which payloads were being transferred.
     """
 
-    received: list[Contribution] = field(repr=False)
-    began_s: float
+    contributions: list[Contribution] = field(repr=False)
     at_s: float
-    moving_s: float
-
-    @property
-    def waited_s(self) -> float:
-        """Time that the landing waited."""
-        return self.at_s - self.began_s
+    wait_s: float
+    transfer_s: float
 
 
 @dataclass(frozen=True)
 class RoundReport:
     """The cost of one landed or failed round. Seconds, bytes, L2 norms; `failed` states why, or is empty.
 
-    `moved_s`: the part of `wait_s` in which payloads were being transferred. The rest was spent waiting for other
+    `transfer_s`: the part of `wait_s` in which payloads were being transferred. The rest was spent waiting for other
     peers: for those that compute longer, for the grace period of those that do not arrive, for the agreement on the
     participants.
     `blob` is the message that this peer sent; the repr omits it. `diverged`: those of `peers` whose slow weights differ
@@ -149,14 +153,14 @@ class RoundReport:
     notes: tuple[str, ...] = ()
     land_s: float = 0.0
     mean_norm: float = 0.0
-    moved_s: float = 0.0
+    transfer_s: float = 0.0
     failed: str = ""
     blob: bytes = field(default=b"", repr=False)
 
     @property
-    def others_s(self) -> float:
+    def peer_wait_s(self) -> float:
         """Seconds that this peer waited for others."""
-        return self.wait_s - self.moved_s
+        return self.wait_s - self.transfer_s
 
     def charts(self, *, bytes_sent: int) -> dict[str, float]:
         """Return the value of each chart by name. `bytes_sent`: by this peer since the run began."""

@@ -29,7 +29,7 @@ class RoundCostMeter:
         self.exchange, self.delay, self.step_s = exchange, delay, step_s
         self.began_s: float | None = None
         self.steps_s: list[float] = []
-        self.moved_s, self.bytes_sent = 0.0, 0
+        self.transfer_before_s, self.bytes_before = 0.0, 0
 
     @contextmanager
     def between_steps(self) -> Iterator[None]:
@@ -47,13 +47,13 @@ class RoundCostMeter:
     def cost(self, codec_s: float) -> RoundCost:
         """Return the cost since the last call. `codec_s`: seconds of launching and landing."""
         step_s = statistics.median(self.steps_s) if self.steps_s else 0.0
-        moved_s, bytes_sent = self.exchange.moving_s, self.exchange.bytes_sent
+        transfer_s, bytes_sent = self.exchange.moving_s, self.exchange.bytes_sent
         cost = RoundCost(
             compute_s=step_s * len(self.steps_s),
             codec_s=codec_s,
             hidden_s=self.delay * (self.step_s or step_s),
-            moved_s=moved_s - self.moved_s,
-            bytes_sent=bytes_sent - self.bytes_sent,
+            transfer_s=transfer_s - self.transfer_before_s,
+            bytes_sent=bytes_sent - self.bytes_before,
         )
-        self.steps_s, self.moved_s, self.bytes_sent = [], moved_s, bytes_sent
+        self.steps_s, self.transfer_before_s, self.bytes_before = [], transfer_s, bytes_sent
         return cost

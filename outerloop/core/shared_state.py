@@ -1,4 +1,4 @@
-"""Pack the state that all replicas of a run share, for a replica that joins late or was away for too long.
+"""The state that all replicas of a run share, serialized for a replica that joins late or was away for too long.
 
     slow weights φ, the outer method's state, what was agreed on for the next round, the schedule's state, mean buffers,
     norms of the last rounds
@@ -20,13 +20,14 @@ from torch import Tensor
 from outerloop.aggregate.norm_screen import NormScreen
 from outerloop.compress.by_size import codec_of
 from outerloop.core.codec import UpdateCodec
+from outerloop.core.verify import VerifiedRound
 from outerloop.methods.state_check import MOST_ROUNDS, check_method
 from outerloop.protocols import AdaptiveSchedule, Announcing, OuterMethod
 from outerloop.replica.buffers import Buffers
 from outerloop.replica.weights import Replica
 from outerloop.state import canonical
 from outerloop.state.checkpoint import on_device
-from outerloop.types import Tensors, UserError
+from outerloop.types import Round, Tensors, UserError
 
 STATES = 4
 """Upper bound of the size of a state, in copies of the slow weights: an outer AdamW needs three."""
@@ -37,9 +38,9 @@ PARTS = {"slow", "method", "agreed", "schedule", "buffers", SCREEN}
 
 
 class SharedState:
-    """The shared part of one replica: its slow weights, the outer method's and the payload's state, mean buffers.
+    """The shared part of one replica: slow weights, the outer method's and the codec's state, mean buffers, norms.
 
-    `evolving`: the schedule, if it has a state. `max_bytes`: the maximum size of a state of this run.
+    `schedule`: the schedule if it adapts. `max_bytes`: the maximum size of a serialized state of this run.
     """
 
     def __init__(
@@ -48,14 +49,24 @@ class SharedState:
         buffers: Buffers,
         *,
         method: OuterMethod,
-        payload: UpdateCodec,
-        evolving: AdaptiveSchedule | None,
+        codec: UpdateCodec,
+        schedule: AdaptiveSchedule | None,
         screen: NormScreen,
     ) -> None:
-        self.replica, self.buffers, self.method, self.payload = replica, buffers, method, payload
-        self.evolving, self.screen = evolving, screen
+        self.replica, self.buffers, self.method, self.codec = replica, buffers, method, codec
+        self.schedule, self.screen = schedule, screen
         held = [*replica.slow.values(), *buffers.mean.values()]
         self.max_bytes = OVERHEAD_BYTES + STATES * sum(x.numel() * x.itemsize for x in held)
+
+    def observe(self, round: Round, verified: VerifiedRound, update: Tensors) -> str:
+        """Let the parts that adapt equally on all replicas observe a round that has landed.
+
+        `update`: tensors of the round's names and shapes. Return the schedule's note on what has changed, or "".
+        """
+        note = self.schedule.observe(round, verified.agreement) if self.schedule else ""
+        self.codec.landed(verified.aggregated.messages, update)
+        self.screen.observe(verified.measured)
+        return note
 
     def serialize(self) -> bytes:
         """Return the shared state as bytes, which are equal on all replicas that have landed the same rounds."""
@@ -63,8 +74,8 @@ class SharedState:
             {
                 "slow": self.replica.slow,
                 "method": self.method.state_dict(),
-                "agreed": self.payload.state_dict(),
-                "schedule": self.evolving.state_dict() if self.evolving else {},
+                "agreed": self.codec.state_dict(),
+                "schedule": self.schedule.state_dict() if self.schedule else {},
                 "buffers": self.buffers.mean,
                 SCREEN: self.screen.state_dict(),
             }
@@ -72,7 +83,7 @@ class SharedState:
 
     @torch.no_grad()
     def restore(self, content: bytes) -> None:
-        """Take over what `serialize` returned on another peer.
+        """Replace the shared state by what `serialize` returned on another peer; keep Δ = φ − θ.
 
         Raises UserError if it does not fit this run; then nothing changes.
         """
@@ -85,10 +96,10 @@ class SharedState:
         delta = {name: slow[name] - x for name, x in island.read(list(slow), "weights").items()}
         self.replica.load_slow(state["slow"])
         self.method.load_state_dict(state["method"])
-        self.payload.load_state_dict(state["agreed"])
+        self.codec.load_state_dict(state["agreed"])
         self.screen.load_state_dict(state.get("screen", {}))
-        if self.evolving:
-            self.evolving.load_state_dict(state["schedule"])
+        if self.schedule:
+            self.schedule.load_state_dict(state["schedule"])
         self.buffers.land(state["buffers"], counted=True)
         island.write({name: slow[name] - x for name, x in delta.items()}, merge_local=0.0)
 
@@ -103,34 +114,34 @@ class SharedState:
         check(state["slow"], self.replica.slow)
         check(state["buffers"], self.buffers.mean)
         check_method(self.method, state["method"], self.replica.slow)
-        check_agreed(self.payload, state["agreed"], self.replica.slow)
+        check_agreed(self.codec, state["agreed"], self.replica.slow)
         copy.copy(self.screen).load_state_dict(state.get(SCREEN, {}))
-        if self.evolving:
-            copy.copy(self.evolving).load_state_dict(state["schedule"])
+        if self.schedule:
+            copy.copy(self.schedule).load_state_dict(state["schedule"])
         elif state["schedule"]:
             raise ValueError("the schedule has no state here")
 
 
-def check(came: Any, own: Tensors) -> None:
-    """Check that `came` has the names, shapes and dtypes of this peer's tensors, and is finite. Raises ValueError."""
-    if came.keys() != own.keys():
-        raise ValueError(f"only one side has {', '.join(sorted(came.keys() ^ own.keys()))}")
+def check(received: Any, own: Tensors) -> None:
+    """Check that `received` has the names, shapes and dtypes of `own`, and is finite. Raises ValueError."""
+    if received.keys() != own.keys():
+        raise ValueError(f"only one side has {', '.join(sorted(received.keys() ^ own.keys()))}")
     for name, x in own.items():
-        there, here = came[name], f"{x.dtype} {tuple(x.shape)}"
-        if not isinstance(there, Tensor):
-            raise ValueError(f"{name} is not a tensor there and {here} here")
-        if (there.shape, there.dtype) != (x.shape, x.dtype):
-            raise ValueError(f"{name} is {there.dtype} {tuple(there.shape)} there and {here} here")
-        if not there.isfinite().all():
+        theirs, kind = received[name], f"{x.dtype} {tuple(x.shape)}"
+        if not isinstance(theirs, Tensor):
+            raise ValueError(f"{name} is not a tensor there and {kind} here")
+        if (theirs.shape, theirs.dtype) != (x.shape, x.dtype):
+            raise ValueError(f"{name} is {theirs.dtype} {tuple(theirs.shape)} there and {kind} here")
+        if not theirs.isfinite().all():
             raise ValueError(f"{name} is not finite")
 
 
-def check_agreed(payload: UpdateCodec, came: Any, slow: Tensors) -> None:
+def check_agreed(update_codec: UpdateCodec, received: Any, slow: Tensors) -> None:
     """Check that the compressor can use what was agreed on in the next round. Raises ValueError or TypeError."""
-    if came.keys() != {"agreed"}:
+    if received.keys() != {"agreed"}:
         raise ValueError("what was agreed on must be a map of names")
-    for name, word in came["agreed"].items():
-        codec = codec_of(payload.compress, slow[name].shape) if name in slow else None
+    for name, word in received["agreed"].items():
+        codec = codec_of(update_codec.compress, slow[name].shape) if name in slow else None
         if not isinstance(codec, Announcing):
             raise ValueError(f"nothing can be agreed on for {name} here")
         number, positions = word

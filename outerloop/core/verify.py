@@ -7,35 +7,42 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
 from outerloop import wire
 from outerloop.aggregate.norm_screen import Measured, NormScreen
 from outerloop.aggregate.similarity import agreement
 from outerloop.core.pipeline import AggregatedRound, DecodedRound, RoundPipeline
+from outerloop.core.round import InFlight, ReceivedRound
 from outerloop.protocols import Exchange
 from outerloop.types import Contribution, Refusals, ReplicasDiverged, Round, StateTransferRequired, Tensors
 
 RECENT = 8
-"""Number of rounds after which a peer that took part in none of them is not needed to judge whose weights are right."""
+"""Number of rounds after which a peer that took part in none of them is not needed to decide whose weights are right.
+"""
 
 
 @dataclass(frozen=True)
 class VerifiedRound:
-    """The combined usable messages of a round, the refused ones, and how far the payloads agree, -1 .. 1.
+    """The aggregate of a round's usable messages, the refused messages, and how far the payloads agree, -1 .. 1.
 
     `agreement` is None if no schedule needs it, or if there was nothing to compare. `measured`: of the usable messages.
     """
 
-    combined: AggregatedRound
+    aggregated: AggregatedRound
     measured: Measured
     refused: Refusals
     agreement: float | None
 
 
 class RoundVerifier:
-    """Checks the messages of each round.
+    """Verifies the messages of each round, and that the replicas that sent them are equal.
 
     `shared`: all replicas of the run hold equal slow weights. `measures`: the schedule needs the agreement. `screen`:
     decides which contributions count, and with what weight.
+
+    `last_seen`: peer -> number of the last round that it took part in. `first_round`: number of the first round that
+    this peer landed.
     """
 
     def __init__(
@@ -43,51 +50,60 @@ class RoundVerifier:
     ) -> None:
         self.pipeline, self.exchange, self.shared, self.measures = pipeline, exchange, shared, measures
         self.screen = screen
-        self.seen: dict[str, int] = {}
-        self.since = math.inf
+        self.last_seen: dict[str, int] = {}
+        self.first_round = math.inf
 
-    def verdict(self, received: Sequence[Contribution], like: Tensors, refused: Refusals) -> VerifiedRound:
-        """Verify and combine the messages of a round that are not refused yet. Raises InvalidMessage; changes nothing.
+    @torch.no_grad()
+    def verify_round(self, flight: InFlight, received: ReceivedRound) -> VerifiedRound:
+        """Verify and aggregate the messages of a round, once for all workers of a process.
+
+        Raises RoundFailed or InvalidMessage; changes nothing.
+        """
+        contributions, like = received.contributions, flight.update
+        return self.exchange.once(flight.round, lambda refused: self.verify(contributions, like, refused))
+
+    def verify(self, received: Sequence[Contribution], like: Tensors, refused: Refusals) -> VerifiedRound:
+        """Verify and aggregate the messages of a round that are not refused yet. Raises InvalidMessage.
 
         `refused`: the result of an earlier reading of the same round, which includes screening by norms. Empty in the
         first reading.
         """
-        verdict = self.read(received, like, refused, screened=bool(refused))
+        verified = self.read(received, like, refused, screened=bool(refused))
         if not self.measures:
-            return verdict
-        return replace(verdict, agreement=agreement(self.pipeline.sent(verdict.combined, like)))
+            return verified
+        return replace(verified, agreement=agreement(self.pipeline.sent(verified.aggregated, like)))
 
     def read(
         self, received: Sequence[Contribution], like: Tensors, refused: Refusals, *, screened: bool
     ) -> VerifiedRound:
-        """Combine all usable messages, and list those left out and why. Raises InvalidMessage.
+        """Aggregate all usable messages, and list those left out and why. Raises InvalidMessage.
 
         If the exchange waits for all peers, a message that cannot be decoded fails the round. Otherwise the message is
         left out: all peers have the same messages, and what one peer cannot decode the others cannot decode either.
         Messages that can be decoded are `screened` by their norms only once: screening the remaining ones again would
         refuse more.
         """
-        fit = [one for one in received if one.peer not in refused]
-        if not fit:
+        usable = [contribution for contribution in received if contribution.peer not in refused]
+        if not usable:
             raise wire.InvalidMessage("; ".join(refused.values()))
         try:
-            decoded = self.pipeline.decode(fit, like, measured=self.screen.on)
-            measured = self.measured(decoded, fit[0].round.fragment, refused)
-            new = {} if screened else self.too_long(decoded, measured)
+            decoded = self.pipeline.decode(usable, like, measured=self.screen.on)
+            measured = self.measured(decoded, usable[0].round.fragment, refused)
+            new = {} if screened else self.screened_out(decoded, measured)
             if not new:
-                return self.combined(decoded, like, measured, refused)
+                return self.aggregate(decoded, like, measured, refused)
             screened = True
         except wire.InvalidMessage:
-            new = {} if self.exchange.waits_for_all else self.undecodable(fit, like)
+            new = {} if self.exchange.waits_for_all else self.undecodable(usable, like)
             if not new:
                 raise
         return self.read(received, like, {**refused, **new}, screened=screened)
 
-    def combined(self, decoded: DecodedRound, like: Tensors, measured: Measured, refused: Refusals) -> VerifiedRound:
-        """Combine these messages with the factors and weights that the screen gives them. Raises InvalidMessage."""
+    def aggregate(self, decoded: DecodedRound, like: Tensors, measured: Measured, refused: Refusals) -> VerifiedRound:
+        """Aggregate these messages with the factors and weights that the screen gives them. Raises InvalidMessage."""
         factors, samples = self.screen.factors(measured), self.screen.weights(measured)
-        combined = self.pipeline.combine(decoded, like, factors=factors, samples=samples)
-        return VerifiedRound(combined, measured, refused, None)
+        aggregated = self.pipeline.combine(decoded, like, factors=factors, samples=samples)
+        return VerifiedRound(aggregated, measured, refused, None)
 
     def measured(self, decoded: DecodedRound, fragment: int, refused: Refusals) -> Measured:
         """Return the measurements that the screen is based on."""
@@ -96,35 +112,35 @@ class RoundVerifier:
         own = peers.index(self.exchange.peer) if self.exchange.peer in peers else None
         return Measured(fragment, decoded.norms, samples, refused=len(refused), own=own)
 
-    def too_long(self, decoded: DecodedRound, measured: Measured) -> Refusals:
-        """Return the messages that the screen rejects by their norms and samples, and why."""
+    def screened_out(self, decoded: DecodedRound, measured: Measured) -> Refusals:
+        """Return the messages that the screen refuses by their norms and samples, and why."""
         if not self.screen.on or self.exchange.waits_for_all:
             return {}
         peers = [message.header.peer for message in decoded.messages]
         return {peers[place]: f"{peers[place]}: {why}" for place, why in self.screen.refusals(measured).items()}
 
-    def undecodable(self, fit: Sequence[Contribution], like: Tensors) -> Refusals:
-        """Return the messages that cannot be decoded and combined even on their own, and why."""
+    def undecodable(self, usable: Sequence[Contribution], like: Tensors) -> Refusals:
+        """Return the messages that cannot be decoded and aggregated even alone, and why."""
         found = {}
-        for one in fit:
+        for contribution in usable:
             try:
-                decoded = self.pipeline.decode([one], like, measured=False)
+                decoded = self.pipeline.decode([contribution], like, measured=False)
                 self.pipeline.combine(decoded, like, factors=[1.0], samples=[0])
             except wire.InvalidMessage as bad:
-                found[one.peer] = f"{one.peer}: {bad}"
+                found[contribution.peer] = f"{contribution.peer}: {bad}"
         return found
 
     def diverged(self, messages: Sequence[wire.Message], own: int, round: Round) -> tuple[str, ...]:
         """Return the peers whose headers carry a different hash of the slow weights than most.
 
         `own` is this peer's hash. If recently seen peers are missing, a hash shown by fewer than half of all peers is
-        not used to judge any peer: the leader may have picked the participants (`in_doubt`).
+        not used to decide who is right: the leader may have picked the participants (`undecided`).
 
         Raises StateTransferRequired if this peer is in the minority and can take over the state of the others. Raises
         ReplicasDiverged if all hashes are known and none has a majority, or if a minority cannot take over state.
         """
         hashes = self.hashes(messages, own)
-        if not self.shared or len(set(hashes.values())) == 1 or self.in_doubt(messages, own, round):
+        if not self.shared or len(set(hashes.values())) == 1 or self.undecided(messages, own, round):
             return ()
         [(most, peers), *_] = Counter(hashes.values()).most_common()
         if self.exchange.recovery is None or 2 * peers <= len(hashes):
@@ -137,8 +153,8 @@ class RoundVerifier:
             raise StateTransferRequired(self.exchange.recovery)
         return tuple(peer for peer, slow in hashes.items() if slow != most)
 
-    def in_doubt(self, messages: Sequence[wire.Message], own: int, round: Round) -> str:
-        """Return one line if hashes differ and too few are known to judge; empty otherwise.
+    def undecided(self, messages: Sequence[wire.Message], own: int, round: Round) -> str:
+        """Return one line if hashes differ and too few are known to decide who is right; empty otherwise.
 
         Fewer than half of all peers are assumed to lie, so among a half that shows one hash at least one is honest.
         """
@@ -146,25 +162,25 @@ class RoundVerifier:
         if not self.shared or len(set(hashes.values())) == 1 or self.exchange.recovery is None:
             return ""
         [(_, peers), *_] = Counter(hashes.values()).most_common()
-        known = self.known(hashes, round.number)
+        known = self.known_peers(hashes, round.number)
         if len(hashes) >= known or (2 * peers > len(hashes) and 2 * peers >= known):
             return ""
         odd = ", ".join(sorted(peer for peer, slow in hashes.items() if slow != own))
         return f"{odd}: weights differ from this peer's; {len(hashes)} of {known} peers are too few to judge"
 
-    def known(self, peers: Collection[str], number: int) -> int:
+    def known_peers(self, peers: Collection[str], number: int) -> int:
         """Return the number of peers, including those of the last rounds before this one.
 
         While some peers may not have been seen yet, return at least the size of the run.
         """
-        absent = {peer for peer, last in self.seen.items() if last >= number - RECENT} - set(peers)
+        absent = {peer for peer, last in self.last_seen.items() if last >= number - RECENT} - set(peers)
         known = len(peers) + len(absent)
-        return max(known, self.exchange.size) if number - self.since < RECENT else known
+        return max(known, self.exchange.size) if number - self.first_round < RECENT else known
 
-    def landed(self, messages: Sequence[wire.Message], round: Round) -> None:
-        """Record which peers took part in a round."""
-        self.since = min(self.since, round.number)
-        self.seen |= {message.header.peer: round.number for message in messages}
+    def record_peers(self, messages: Sequence[wire.Message], round: Round) -> None:
+        """Record which peers took part in a round that has landed."""
+        self.first_round = min(self.first_round, round.number)
+        self.last_seen |= {message.header.peer: round.number for message in messages}
 
     def hashes(self, messages: Sequence[wire.Message], own: int) -> dict[str, int]:
         """Return the hash of the slow weights that each peer shows, this peer included."""

@@ -15,9 +15,8 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from outerloop.core.loop import OuterLoop
 from outerloop.core.round import RoundReport
-from outerloop.replica.gathered import Follower
+from outerloop.inner.hooks import StepHooks
 from outerloop.types import UserError
 
 logger = logging.getLogger(__name__)
@@ -46,7 +45,7 @@ class Attached:
     def __init__(
         self,
         optimizer: Optimizer,
-        outer: OuterLoop | Follower,
+        outer: StepHooks,
         *,
         samples: int = 1,
         on_round: Callable[[RoundReport], None] | None = None,
@@ -95,7 +94,7 @@ def with_hooks(optimizer: Any) -> Optimizer:
     return optimizer if hasattr(optimizer, "_optimizer_step_post_hooks") else optimizer.optimizer
 
 
-def check_covered(optimizer: Optimizer, outer: OuterLoop | Follower) -> None:
+def check_covered(optimizer: Optimizer, outer: StepHooks) -> None:
     """Check that the optimizer has all trainable parameters. Raises UserError naming the first one that is missing."""
     trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
     for name, p in outer.island.params.items():

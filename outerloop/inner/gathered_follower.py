@@ -45,18 +45,20 @@ class GatheredFollower:
         """Return an empty state."""
         return {}
 
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load an empty state."""
 
-def follow(trainer: Trainer, validation: Tensor, plan: Plan) -> None:
+
+def follow(outer: GatheredFollower, trainer: Trainer, validation: Tensor, plan: Plan) -> None:
     """Follow the leader's orders until its run ends. Raises UserError or LeaderFailed if the leader failed."""
-    island: Any = trainer.outer.island
-    follower = Follower(island)
+    follower = Follower(outer.island)
     while (order := follower.hear())["do"] != "leave":
         if order["do"] == "step":
-            trainer.outer.inner_step = order["inner_step"]
+            outer.inner_step = order["inner_step"]
             trainer.step()
         elif order["do"] == "evaluate":
             trainer.nats(validation, plan.eval_batch)
         elif order["do"] == "save":
-            save(trainer, {}, run_dir=plan.run_dir, step=order["step"], worker=plan.index)
+            save(trainer, {}, run_dir=plan.run_dir, step=order["step"], worker=plan.index, slow_hash="")
         elif order["do"] == "load":
             load_inner(trainer, order["position"], run_dir=plan.run_dir, step=order["step"], worker=plan.index)

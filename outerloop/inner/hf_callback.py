@@ -18,7 +18,7 @@ from typing import Any
 from torch.nn import Module
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from outerloop.core.loop import OuterLoop
+from outerloop.core.outer_loop import OuterLoop
 from outerloop.core.round import RoundReport
 from outerloop.inner.attach import Attached, refuse_many
 from outerloop.state import checkpoint

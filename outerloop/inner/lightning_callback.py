@@ -15,7 +15,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.nn import Module
 
-from outerloop.core.loop import OuterLoop
+from outerloop.core.outer_loop import OuterLoop
 from outerloop.core.round import RoundReport
 from outerloop.inner.attach import Attached, refuse_many
 

@@ -26,7 +26,7 @@ class StepTimeBudget:
 
     def on(self, report: RoundReport) -> dict[str, float]:
         """Return the seconds spent since the previous round landed, and reset the sums."""
-        others_s = min(self.outer_s, report.others_s)
+        others_s = min(self.outer_s, report.peer_wait_s)
         spent = {
             "compute_s": self.compute_s,
             "communication_s": self.outer_s - others_s,

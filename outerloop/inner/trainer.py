@@ -7,10 +7,10 @@ Without an inner optimizer (method.reads = "gradients") the outer loop uses the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,13 +18,14 @@ from torch.nn import Module
 from torch.nn.parameter import Parameter
 from torch.optim import Optimizer
 
-from outerloop.core.loop import OuterLoop
 from outerloop.core.round import RoundReport
 from outerloop.inner.data.corpus import Stream
+from outerloop.inner.hooks import TrainerHooks
 from outerloop.inner.models import next_token_loss
 from outerloop.replica.rank_group import RankGroup
 from outerloop.types import Tensors, UserError
 
+Outer = TypeVar("Outer", bound=TrainerHooks)
 PRECISIONS = ("auto", "float32", "bfloat16")
 
 
@@ -40,12 +41,12 @@ class StepReport:
     loss: float
     tokens: int
     lr: float | None
-    rounds: list[RoundReport]
+    rounds: Sequence[RoundReport]
     compute_s: float
     outer_s: float
 
 
-class Trainer:
+class Trainer(Generic[Outer]):
     """The inner trainer of one worker.
 
     Args:
@@ -69,7 +70,7 @@ class Trainer:
         model: Module,
         *,
         stream: Stream,
-        outer: OuterLoop,
+        outer: Outer,
         optimizer: Callable[[Iterable[tuple[str, Parameter]]], Optimizer] | None,
         lr_factor: Callable[[int], float],
         warmup_steps: int,
@@ -144,7 +145,7 @@ class Trainer:
         With several ranks each rank has separate windows, the same number on each, and the sum is over all of them.
         """
         self.outer.before_update()
-        with self.outer.replica.weights(weights):
+        with self.outer.island.holding(weights):
             self.outer.island.call("evaluate")
             return self.outer.island.compute(self.nats, windows, batch)
 
@@ -178,10 +179,10 @@ class Trainer:
         self.model.load_state_dict(state["model"])
         if self.optimizer:
             self.optimizer.load_state_dict(state["optimizer"])
-        self.go_on_from(state)
+        self.resume_from(state)
         self.outer.load_state_dict(state["outer"])
 
-    def go_on_from(self, position: dict[str, Any]) -> None:
+    def resume_from(self, position: dict[str, Any]) -> None:
         """Restore a position returned by `position`."""
         self.stream.load_state_dict(position["stream"])
         self.tokens, self.updates = position["tokens"], position["updates"]

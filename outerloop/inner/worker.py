@@ -17,6 +17,7 @@ from torch import Tensor
 from outerloop import rng
 from outerloop.core.final_check import ending_of
 from outerloop.core.initial_state import begin_alike, meet
+from outerloop.core.outer_loop import OuterLoop
 from outerloop.core.replica_average import ALONE, average
 from outerloop.core.round import SPENT, RoundReport, utilization
 from outerloop.inner.step_time import StepTimeBudget
@@ -54,7 +55,8 @@ class Worker:
 
     Args:
         plan: settings of this run.
-        trainer: this worker's inner trainer, with its outer loop.
+        trainer: this worker's inner trainer.
+        outer: the trainer's outer loop.
         exchange: the outer loop's exchange, already joined.
         validation: this worker's share of the validation windows, (n, seq_len + 1) int64.
         emit: called with each event.
@@ -66,15 +68,16 @@ class Worker:
         plan: Plan,
         *,
         trainer: Trainer,
+        outer: OuterLoop,
         exchange: Exchange,
         validation: Tensor,
         emit: Callable[[Event], None],
         check_stop: Callable[[], None],
     ) -> None:
-        self.plan, self.trainer, self.exchange = plan, trainer, exchange
+        self.plan, self.trainer, self.outer, self.exchange = plan, trainer, outer, exchange
         self.validation, self.emit_event, self.check_stop = validation, emit, check_stop
         self.ranks = trainer.ranks
-        self.lanes = trainer.ranks if trainer.outer.island.in_lanes else ALONE
+        self.lanes = trainer.ranks if outer.island.in_lanes else ALONE
         self.failed_in_a_row = 0
         self.to_be_saved = False
         self.divergence = ""
@@ -86,7 +89,7 @@ class Worker:
     @property
     def step(self) -> int:
         """Number of inner steps done."""
-        return self.trainer.outer.inner_step
+        return self.outer.inner_step
 
     def run(self) -> None:
         """Run from the start or the checkpoint to the last round.
@@ -97,13 +100,13 @@ class Worker:
         if self.plan.resume_step is not None:
             self.resume(self.plan.resume_step)
         if self.exchange.came_late:
-            self.trainer.outer.find_others()
+            self.outer.find_others()
         else:
             self.begin_together()
         if self.step == 0:
             self.evaluate(round_number=0)
         self.told = self.step
-        while self.step < self.trainer.outer.schedule.inner_steps(self.plan.rounds):
+        while self.step < self.outer.schedule.inner_steps(self.plan.rounds):
             self.check_stop()
             report = self.inner_step()
             self.spent.add(report)
@@ -112,7 +115,7 @@ class Worker:
                 self.after_round(landed, now=landed is report.rounds[-1])
             self.save_when_due()
         self.finish()
-        self.emit("done", slow_hash=f"{self.trainer.outer.slow_hash:016x}", peer=self.exchange.peer, **self.counters())
+        self.emit("done", slow_hash=f"{self.outer.slow_hash:016x}", peer=self.exchange.peer, **self.counters())
 
     def inner_step(self) -> StepReport:
         """Take one inner step and land the rounds that are due.
@@ -132,10 +135,10 @@ class Worker:
 
         Raises Outvoted if this peer's model is not the majority's.
         """
-        if not self.trainer.outer.shared:
+        if not self.outer.shared:
             self.become_one()
             return
-        ending = ending_of(self.trainer.outer)
+        ending = ending_of(self.outer)
         if ending.outvoted:
             raise Outvoted(ending.outvoted)
         for line in ending.odd:
@@ -149,8 +152,8 @@ class Worker:
 
     def become_one(self) -> None:
         """Make the mean of all compatible replicas this machine's final model, and evaluate it."""
-        found = average(self.trainer.outer, self.lanes)
-        self.trainer.outer.replica.settle(found.mean)
+        found = average(self.outer, self.lanes)
+        self.outer.replica.assign(found.mean)
         for reason in found.refused.values():
             self.tell_once(f"left out, {reason}")
         for peer, part in found.shortened.items():
@@ -167,7 +170,7 @@ class Worker:
         Without lockstep this check is skipped. A worker that took over weights from other peers saves them at once: it
         could not reproduce them if it were killed before its first checkpoint.
         """
-        if self.exchange.lockstep and begin_alike(self.trainer.outer, meet(self.trainer.outer), self.tell_once):
+        if self.exchange.lockstep and begin_alike(self.outer, meet(self.outer), self.tell_once):
             self.save()
 
     def tell_once(self, text: str) -> None:
@@ -185,12 +188,12 @@ class Worker:
         if self.plan.keep_payload_rounds and report.blob and self.ranks.leads:
             folder = self.plan.run_dir / "workers" / str(self.plan.index) / "payloads"
             keep_payload(folder, report, rounds=self.plan.keep_payload_rounds)
-        if report.round.fragment < self.trainer.outer.schedule.fragments - 1 or not now:
+        if report.round.fragment < self.outer.schedule.fragments - 1 or not now:
             return
         done = report.round.number + 1
         if done < self.plan.rounds and is_due(done, self.plan.eval_every):
             self.evaluate(round_number=done)
-        if done == self.plan.rounds and self.trainer.outer.shared:
+        if done == self.plan.rounds and self.outer.shared:
             self.evaluate(round_number=done)
         if not report.failed and (done == self.plan.rounds or is_due(done, self.plan.checkpoint_every)):
             self.to_be_saved = True
@@ -201,7 +204,7 @@ class Worker:
 
         If rounds may land early, wait for the step at which all peers have landed, so that all save after the same one.
         """
-        schedule = self.trainer.outer.schedule
+        schedule = self.outer.schedule
         if self.to_be_saved and (not schedule.early or schedule.due(self.step).land):
             self.to_be_saved = False
             self.save()
@@ -265,11 +268,10 @@ class Worker:
         If replicas differ, the global model is their mean, and `spread` states how far apart they are. Without lockstep
         the mean is formed only at the end; until then each worker evaluates its own replica.
         """
-        outer = self.trainer.outer
-        if outer.shared or not self.exchange.lockstep:
-            self.tell_validation(round_number, outer.slow)
+        if self.outer.shared or not self.exchange.lockstep:
+            self.tell_validation(round_number, self.outer.slow)
         else:
-            found = average(outer, self.lanes)
+            found = average(self.outer, self.lanes)
             self.tell_validation(round_number, found.mean, spread=found.spread, replicas=len(found.peers))
 
     def tell_validation(self, round_number: int, weights: Tensors, **replicas: float) -> None:
@@ -281,7 +283,14 @@ class Worker:
     def save(self) -> None:
         """Save this worker's whole state. The parent process seals the checkpoint once all local workers have saved."""
         rest = {"rng": rng.get_state(), "counters": self.counters()}
-        save(self.trainer, rest, run_dir=self.plan.run_dir, step=self.step, worker=self.plan.index)
+        save(
+            self.trainer,
+            rest,
+            run_dir=self.plan.run_dir,
+            step=self.step,
+            worker=self.plan.index,
+            slow_hash=f"{self.outer.slow_hash:016x}",
+        )
         self.emit("saved")
 
     def resume(self, step: int) -> None:

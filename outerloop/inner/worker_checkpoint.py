@@ -23,8 +23,11 @@ from outerloop.state import checkpoint
 State = dict[str, Any]
 
 
-def save(trainer: Trainer, rest: State, *, run_dir: Path, step: int, worker: int) -> None:
-    """Write the state of a trainer, and the rest of a worker's state. All ranks of an island call this."""
+def save(trainer: Trainer, rest: State, *, run_dir: Path, step: int, worker: int, slow_hash: str) -> None:
+    """Write the state of a trainer, and the rest of a worker's state. All ranks of an island call this.
+
+    `slow_hash`: of the slow weights, 16 hexadecimal digits; used on the leader.
+    """
     outer, folder = trainer.outer, shards_of(run_dir, step, worker)
     outer.island.call("save", step=step)
     if not is_cut(trainer.model):
@@ -37,8 +40,7 @@ def save(trainer: Trainer, rest: State, *, run_dir: Path, step: int, worker: int
         state = trainer.position() | {"outer": outer.evolved()}
     if trainer.ranks.leads:
         shards = folder if is_cut(trainer.model) else None
-        told = f"{outer.slow_hash:016x}"
-        checkpoint.save(run_dir, step, worker, {"trainer": state, **rest}, shards=shards, slow_hash=told)
+        checkpoint.save(run_dir, step, worker, {"trainer": state, **rest}, shards=shards, slow_hash=slow_hash)
 
 
 def load(trainer: Trainer, *, run_dir: Path, step: int, worker: int) -> State:
@@ -49,7 +51,7 @@ def load(trainer: Trainer, *, run_dir: Path, step: int, worker: int) -> State:
         trainer.load_state_dict(state["trainer"])
     elif outer.island.in_lanes:
         resharding().load(folder, trainer.optimizer, outer)
-        trainer.go_on_from(state["trainer"])
+        trainer.resume_from(state["trainer"])
     else:
         position = {key: part for key, part in state["trainer"].items() if key != "outer"}
         outer.island.call("load", step=step, position=position)
@@ -64,7 +66,7 @@ def load_inner(trainer: Trainer, position: State, *, run_dir: Path, step: int, w
     The outer state is only on the leader.
     """
     resharding().load_inner(shards_of(run_dir, step, worker), trainer.optimizer, trainer.model)
-    trainer.go_on_from(position)
+    trainer.resume_from(position)
 
 
 def resharding() -> ModuleType:

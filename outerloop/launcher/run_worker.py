@@ -12,11 +12,12 @@ from torch.nn import Module
 
 from outerloop.config.build import make, model_of, next_launch, schedule_of, trainer_of
 from outerloop.config.rank_layout import ALONE, RankLayout
-from outerloop.core.memory_usage import estimate
+from outerloop.core.memory_usage import HoldsMemory, estimate
+from outerloop.core.outer_loop import OuterLoop
 from outerloop.inner.call_once import only_once
 from outerloop.inner.data.corpus import Corpus
 from outerloop.inner.export import export_hf
-from outerloop.inner.gathered_follower import follow
+from outerloop.inner.gathered_follower import GatheredFollower, follow
 from outerloop.inner.trainer import Trainer
 from outerloop.inner.worker import Event, Plan, Worker
 from outerloop.launcher import cpu_share
@@ -50,6 +51,7 @@ def live(
     """Run one worker to its last event. The exchange must have joined."""
     corpus = make(config.data)
     trainer = trainer_of(config, corpus, exchange, index, seat, compute)
+    outer = trainer.outer
     if config.threads is None and trainer.device.type == "cpu":
         params = sum(p.numel() for p in trainer.params)
         compute(cpu_share.fit, params, config.inner.batch * config.inner.seq_len // seat.ranks.size)
@@ -57,29 +59,37 @@ def live(
     validation = seat.part_of(windows[index :: config.workers])
     plan = plan_of(config, index, run_dir, resume_step, ranks=seat.ranks.size)
     if seat.mesh is not None:
-        emit(told_of_memory(trainer, seat))
-    if seat.follows:
-        follow(trainer, validation, plan)
+        emit(memory_status(outer, trainer, seat))
+    if isinstance(outer, GatheredFollower):
+        follow(outer, trainer, validation, plan)
         return
-    worker = Worker(plan, trainer=trainer, exchange=exchange, validation=validation, emit=emit, check_stop=check_stop)
-    for doubt in trainer.outer.warnings if index == 0 else ():
-        worker.emit("status", text=f"note: {doubt}")
+    worker = Worker(
+        plan,
+        trainer=trainer,
+        outer=outer,
+        exchange=exchange,
+        validation=validation,
+        emit=emit,
+        check_stop=check_stop,
+    )
+    for warning in outer.warnings if index == 0 else ():
+        worker.emit("status", text=f"note: {warning}")
     worker.emit("ready", params=sum(p.numel() for p in trainer.params), size=exchange.size)
     worker.run()
-    trainer.outer.island.call("leave")
-    hand_in(config, corpus, trainer, run_dir)
+    outer.island.call("leave")
+    hand_in(config, corpus, outer, run_dir)
     worker.raise_if_diverged()
 
 
-def hand_in(config: DictConfig, corpus: Corpus, trainer: Trainer, run_dir: Path) -> None:
+def hand_in(config: DictConfig, corpus: Corpus, outer: OuterLoop, run_dir: Path) -> None:
     """Write the slow weights as a Hugging Face model, unless that is done. All ranks of a sharded island call this."""
     first = not (dist.is_initialized() and dist.get_rank())  # transformers lets only rank 0 write weights
-    slow = trainer.outer.island.complete(trainer.outer.slow, keep=first)
+    slow = outer.island.complete(outer.slow, keep=first)
     if not first:
         return
-    with only_once(run_dir / ".model", f"{trainer.outer.slow_hash:016x}") as mine:
+    with only_once(run_dir / ".model", f"{outer.slow_hash:016x}") as mine:
         if mine:
-            export_hf(whole_model(config, corpus, trainer.model), slow, corpus.tokenizer(), run_dir / "hf")
+            export_hf(whole_model(config, corpus, outer.model), slow, corpus.tokenizer(), run_dir / "hf")
 
 
 def whole_model(config: DictConfig, corpus: Corpus, model: Module) -> Module:
@@ -91,9 +101,9 @@ def whole_model(config: DictConfig, corpus: Corpus, model: Module) -> Module:
     return whole
 
 
-def told_of_memory(trainer: Trainer, seat: RankLayout) -> Event:
+def memory_status(outer: HoldsMemory, trainer: Trainer, seat: RankLayout) -> Event:
     """Return the status event with the memory that this rank is going to need, before it trains."""
-    memory = estimate(trainer.outer, trainer.optimizer)
+    memory = estimate(outer, trainer.optimizer)
     return {
         "event": "status",
         "worker": seat.island,

@@ -125,6 +125,16 @@ class Island:
             fast.add_(x.to(fast.device), alpha=times)
         cut_again(self.model)
 
+    @contextmanager
+    def holding(self, tensors: Tensors) -> Iterator[None]:
+        """Put other weights (φ, for example) into the model temporarily, to evaluate or export."""
+        fast = {name: x.clone() for name, x in self.pick(tensors).items()}
+        self.write(tensors, merge_local=0.0)
+        try:
+            yield
+        finally:
+            self.write(fast, merge_local=0.0)
+
     @property
     def in_lanes(self) -> bool:
         """True if the model is under `fully_shard`, even with one process: processes then exchange their shards."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 import torch
 from torch.nn import Module
@@ -49,17 +48,7 @@ class Replica:
             x.copy_(weights[name])
         self.rehash(self.slow)
 
-    def settle(self, weights: Tensors) -> None:
+    def assign(self, weights: Tensors) -> None:
         """Set φ and θ ← weights."""
         self.load_slow(weights)
         self.island.write(self.slow, merge_local=0.0)
-
-    @contextmanager
-    def weights(self, tensors: Tensors) -> Iterator[None]:
-        """Put other weights (φ, for example) into the model temporarily, to evaluate or export."""
-        fast = {name: x.clone() for name, x in self.island.pick(self.slow).items()}
-        self.island.write(tensors, merge_local=0.0)
-        try:
-            yield
-        finally:
-            self.island.write(fast, merge_local=0.0)

@@ -74,7 +74,7 @@ class Adaptive(EveryH):
         """Return the inner steps until the last of `rounds` rounds lands, if H does not change."""
         return self.left_after + (rounds - 1 - self.landed) * self.sync_every + self.delay
 
-    def learn(self, round: Round, agreement: float | None) -> str:
+    def observe(self, round: Round, agreement: float | None) -> str:
         """Adapt H to a landed round with this ρ (None: undefined). Return a log line if H changed, else ""."""
         before = self.sync_every
         self.left_after += (round.number - self.landed) * before

@@ -29,7 +29,7 @@ def having_met(*distances):
     """A screen that partners at these distances have counted for, this peer's peer's inner steps being as long."""
     screen = DistanceScreen(on=True)
     for d in distances:
-        screen.learn(pair(d, d))
+        screen.observe(pair(d, d))
     return screen
 
 
@@ -60,10 +60,10 @@ def test_a_partner_far_beyond_the_usual_does_not_count(met, own, partner, refuse
 def test_only_partners_that_counted_are_remembered_each_fragment_by_itself():
     screen = having_met(1, 2, 3, 4, 5)
     assert screen.landed == {0: [2.0, 3.0, 4.0, 5.0]} and screen.before(0) == 3 and screen.before(1) == 0
-    screen.learn(Measured(0, [9.0], [1], refused=1, own=0))
-    screen.learn(pair(0, 0))
+    screen.observe(Measured(0, [9.0], [1], refused=1, own=0))
+    screen.observe(pair(0, 0))
     assert screen.landed == {0: [2.0, 3.0, 4.0, 5.0]}, "a solo step, and a partner with the same weights"
-    screen.learn(pair(1, 1000))
+    screen.observe(pair(1, 1000))
     assert screen.landed[0][-1] == GROWTH * 3, "as far as it counted"
     taken = DistanceScreen(on=True)
     taken.load_state_dict(screen.state_dict())
@@ -73,8 +73,8 @@ def test_only_partners_that_counted_are_remembered_each_fragment_by_itself():
 def test_a_liar_that_is_met_in_every_other_round_does_not_set_what_is_usual():
     screen = DistanceScreen(on=True)
     for _ in range(50):
-        screen.learn(pair(1, 1.5))
-        screen.learn(pair(1, REFUSED))
+        screen.observe(pair(1, 1.5))
+        screen.observe(pair(1, REFUSED))
         assert screen.before(0) == 1.5
 
 
@@ -86,7 +86,7 @@ def test_a_liar_that_is_met_in_most_rounds_does_not_set_what_is_usual_either(of)
         own, honest = 1 + number % 2, of > 1 and number % of == 0
         at = pair(own, 1.5 if honest else REFUSED * max(screen.usual(pair(own, 0)), own))
         assert GROWTH * screen.usual(at) <= GROWTH * DRIFT * 2
-        screen.learn(at)
+        screen.observe(at)
     assert screen.usual_of_replicas() <= DRIFT * 2
     assert list(screen.refusals(pair(1, 1.01 * REFUSED * DRIFT * 2))) == [1]
 
@@ -94,7 +94,7 @@ def test_a_liar_that_is_met_in_most_rounds_does_not_set_what_is_usual_either(of)
 def test_own_step_lengths_are_remembered_for_the_whole_run_and_across_restarts():
     screen = having_met(9, 9, 9, 9)
     for _ in range(20):
-        screen.learn(pair(0.01, 100))
+        screen.observe(pair(0.01, 100))
     assert screen.usual(pair(0.01, 0)) == screen.usual_of_replicas() == DRIFT * 9
     taken = DistanceScreen(on=True)
     taken.load_state_dict(screen.state_dict())
@@ -107,7 +107,7 @@ def test_own_step_lengths_are_remembered_for_the_whole_run_and_across_restarts()
         with pytest.raises(ValueError, match="peer's inner steps"):
             taken.load_state_dict(older | {"longest": {0: bad}})
     solo = DistanceScreen(on=True)
-    solo.learn(Measured(0, [3.0], [1], own=0))
+    solo.observe(Measured(0, [3.0], [1], own=0))
     assert solo.longest == {0: 3.0} and not solo.landed
 
 
@@ -116,7 +116,7 @@ def test_replicas_that_drift_apart_are_followed():
     screen, rounds = having_met(1, 1, 1, 1), 0
     while screen.factors(pair(1, 20))[1] < 1:
         assert not screen.refusals(pair(1, 20))
-        screen.learn(pair(1, 20))
+        screen.observe(pair(1, 20))
         rounds += 1
     assert rounds <= 2 * REMEMBERED
 

@@ -24,7 +24,7 @@ def knowing(*medians):
     """A screen that has seen rounds of three equal norms."""
     screen = NormScreen(on=True)
     for m in medians:
-        screen.learn(of(m, m, m))
+        screen.observe(of(m, m, m))
     return screen
 
 
@@ -86,21 +86,21 @@ def test_a_fragment_remembers_the_longest_median_of_its_last_rounds():
     screen = knowing(3, 1, 2)
     assert screen.before(0) == 3 and screen.before(1) == 0
     for _ in range(REMEMBERED - 2):
-        screen.learn(of(1, 1, 1))
+        screen.observe(of(1, 1, 1))
     assert screen.before(0) == 2
-    screen.learn(of(0, 0, 0))
+    screen.observe(of(0, 0, 0))
     assert screen.landed == {0: [1, 2, 1, 1]}
 
 
 def test_norms_of_two_peers_that_differ_too_much_are_not_remembered():
     """So neither a tiny nor a huge one of two makes the other one's norm unusual for good."""
     screen = NormScreen(on=True)
-    screen.learn(of(1e-9, 1))
-    screen.learn(of(1e-9, refused=1))
+    screen.observe(of(1e-9, 1))
+    screen.observe(of(1e-9, refused=1))
     assert screen.landed == {}
-    screen.learn(of(1, 4))
-    screen.learn(of(1e-9, 1))
-    screen.learn(of(2, refused=1))
+    screen.observe(of(1, 4))
+    screen.observe(of(1e-9, 1))
+    screen.observe(of(2, refused=1))
     assert screen.landed == {0: [1, 2]}
 
 

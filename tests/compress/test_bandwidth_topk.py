@@ -22,27 +22,29 @@ def auto(k_min=2, k_max=16, chunk=32, below=4):
     return Auto(utilization=0.8, below=below, small=Cast(dtype="bfloat16"), large=large)
 
 
-def cost(moved_s, *, compute_s=36.0, codec_s=1.0, hidden_s=0.0):
+def cost(transfer_s, *, compute_s=36.0, codec_s=1.0, hidden_s=0.0):
     """At u = .8: 36 s of inner steps leave 9 s, one of which is the codec's: 8 s for payloads."""
-    return RoundCost(compute_s=compute_s, codec_s=codec_s, hidden_s=hidden_s, moved_s=moved_s, bytes_sent=10_000_000)
+    return RoundCost(
+        compute_s=compute_s, codec_s=codec_s, hidden_s=hidden_s, transfer_s=transfer_s, bytes_sent=10_000_000
+    )
 
 
 def test_it_goes_by_seconds_by_hand():
     """s = .5 at k = 2. Up to 4 (2 s, limit 8 · .8), to 8 (s still .5: 4 s), not to 16 (8 s is more than 6.4)."""
     one, chosen = auto(), []
-    for moved_s in (1.0, 2.0, 4.0):
-        one.learn(cost(moved_s))
+    for transfer_s in (1.0, 2.0, 4.0):
+        one.observe(cost(transfer_s))
         chosen.append(one.chosen.k)
     assert chosen == [4, 8, 8]
-    assert one.learn(cost(8.0)) == "" and one.chosen.k == 8  # s = (.5 + 1) / 2 = .75: 6 s of 8
-    assert one.learn(cost(12.0)).startswith("compress: k 8 -> 4 of a chunk")  # s = (.75 + 1.5) / 2: 9 s of 8
+    assert one.observe(cost(8.0)) == "" and one.chosen.k == 8  # s = (.5 + 1) / 2 = .75: 6 s of 8
+    assert one.observe(cost(12.0)).startswith("compress: k 8 -> 4 of a chunk")  # s = (.75 + 1.5) / 2: 9 s of 8
     assert one.seconds_per_k == 1.125
 
 
 def test_it_comes_down_at_once():
     one = auto()
     one.load_state_dict({"step": 3, "seconds_per_k": 0.1})
-    why = one.learn(cost(16 * 5.9))  # s = 3 : k = 2 takes 6 s, k = 4 would take 12
+    why = one.observe(cost(16 * 5.9))  # s = 3 : k = 2 takes 6 s, k = 4 would take 12
     assert one.chosen.k == 2 and "k 16 -> 2" in why and "10 MB out took 94.4 s (0.847 Mbit/s)" in why
     assert "with 36 s of inner steps, 8 s are allowed at utilization 0.8" in why
 
@@ -56,16 +58,16 @@ def test_transfer_hidden_by_a_delay_is_free_and_codec_time_is_not():
 def test_bounds_hold_at_both_ends():
     one = auto(k_min=3, k_max=10)
     for _ in range(5):
-        one.learn(cost(0.0))
+        one.observe(cost(0.0))
     assert one.chosen.k == 10
-    assert "took 0 s; with" in auto().learn(cost(0.0))
-    one.learn(cost(1e9))
-    assert one.chosen.k == 3 and one.learn(cost(1e9)) == ""
+    assert "took 0 s; with" in auto().observe(cost(0.0))
+    one.observe(cost(1e9))
+    assert one.chosen.k == 3 and one.observe(cost(1e9)) == ""
 
 
 def test_a_payload_is_read_by_who_has_chosen_otherwise():
     sender, reader, x = auto(), auto(), torch.randn(3, 50)
-    sender.learn(cost(0.0))
+    sender.observe(cost(0.0))
     assert sender.chosen.k != reader.chosen.k
     there = reader.decode(sender.encode(x, NOW), x.shape, NOW)
     assert torch.equal(there, sender.decode(sender.encode(x, NOW), x.shape, NOW))
@@ -97,8 +99,8 @@ def test_the_meter_leaves_out_what_is_no_inner_step(monkeypatch):
         with meter.between_steps():
             now[0] += 5.0
         now[0] += step_s
-    assert meter.cost(0.25) == RoundCost(compute_s=8.0, codec_s=0.25, hidden_s=6.0, moved_s=0.5, bytes_sent=100)
-    assert meter.cost(0.0) == RoundCost(compute_s=0.0, codec_s=0.0, hidden_s=0.0, moved_s=0.0, bytes_sent=0)
+    assert meter.cost(0.25) == RoundCost(compute_s=8.0, codec_s=0.25, hidden_s=6.0, transfer_s=0.5, bytes_sent=100)
+    assert meter.cost(0.0) == RoundCost(compute_s=0.0, codec_s=0.0, hidden_s=0.0, transfer_s=0.0, bytes_sent=0)
 
 
 class Link(toy.Around):

@@ -133,7 +133,7 @@ def test_a_round_without_this_peer_leaves_the_state_as_it_was():
         for step in range(3):
             toy.inner_step(net, torch.optim.SGD(net.parameters(), lr=0.1), exchange.rank, step)
             loop.after_inner_step(1)
-            states.append(loop.payload.compress.state_dict()["0.weight"])
+            states.append(loop.codec.compress.state_dict()["0.weight"])
         return exchange.peer, torch.equal(states[0], states[1]), torch.equal(states[1], states[2])
 
     for peer, kept, kept_later in toy.run_workers(2, work):

@@ -201,7 +201,7 @@ def test_small_tensors_go_their_own_way_and_nothing_is_agreed_on_them():
     codec = BySize(below=20, small=Cast(dtype="bfloat16"), large=scalecom())
     seen = toy.run_workers(2, lambda e: watched(e, rounds=4, compress=codec))
     for worker in seen:
-        assert worker[-1].loop.payload.agreed.keys() == {"0.weight", "2.weight"}
+        assert worker[-1].loop.codec.agreed.keys() == {"0.weight", "2.weight"}
         for name in ("0.weight", "2.weight"):
             assert torch.equal(worker[3].places()[name], largest(seen[1][2].held[name]))
 
@@ -336,7 +336,7 @@ def test_where_the_trial_tensor_does_not_show_it_nobody_leads():
     gossip = InProcessGossip(hub=Hub(2), rank=0, group=2, seed=0)
     hidden = BySize(below=10_000, small=Identity(), large=scalecom())
     loop = toy.outer(toy.model(), gossip, method=Average(), compress=hidden)
-    assert not any(loop.leads(Round(number)) for number in range(4))
+    assert not any(loop.launcher.leads(Round(number)) for number in range(4))
 
 
 def test_eager_updates_are_refused():

@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from outerloop.core import compatibility, step_clock
+from outerloop.core import compatibility, round_scheduler
 from tests.support import axis_product, reference_round
 
 OTHERS = [(axis, choice) for axis in axis_product.AXES for choice in axis_product.CHOICES[axis]]
@@ -20,7 +20,7 @@ OTHERS = [(axis, choice) for axis in axis_product.AXES for choice in axis_produc
 def clock(monkeypatch):
     """Rounds by seconds go by a clock that inner steps move."""
     made = axis_product.Clock()
-    monkeypatch.setattr(step_clock, "time", made)
+    monkeypatch.setattr(round_scheduler, "time", made)
     return made
 
 

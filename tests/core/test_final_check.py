@@ -115,8 +115,8 @@ def test_the_minority_says_so_and_hands_in_nothing():
 def test_two_liars_keep_no_model_back_where_the_others_do_not_come():
     def work(exchange):
         worker = worker_of(Meeting(exchange, {"003": another_hash, "004": another_hash}))
-        worker.trainer.outer.verifier.seen = {f"{index:03d}": 7 for index in range(5)}
-        worker.trainer.outer.verifier.since = 0
+        worker.trainer.outer.verifier.last_seen = {f"{index:03d}": 7 for index in range(5)}
+        worker.trainer.outer.verifier.first_round = 0
         worker.finish()
         return worker.divergence
 
@@ -134,7 +134,7 @@ def test_two_of_one_program_that_differ_both_get_to_hand_in():
     def work(exchange):
         worker = worker_of(exchange)
         if exchange.rank:
-            worker.trainer.outer.replica.settle({name: x + 1 for name, x in worker.trainer.outer.slow.items()})
+            worker.trainer.outer.replica.assign({name: x + 1 for name, x in worker.trainer.outer.slow.items()})
         worker.finish()
         worker.raise_if_diverged()
 

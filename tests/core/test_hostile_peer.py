@@ -257,7 +257,7 @@ def test_norms_that_landed_go_with_a_checkpoint_and_to_who_comes_late():
         late, resumed, older = (
             toy.outer(toy.model(width=20), Hostile(exchange, None), h=3, **parts()) for _ in range(3)
         )
-        late.take_over(Round(ROUNDS - 1), loop.shared_state.serialize())
+        late.loop.take_over(Round(ROUNDS - 1), loop.shared_state.serialize())
         state = loop.state_dict()
         resumed.load_state_dict(copy.deepcopy(state))
         older.load_state_dict({name: part for name, part in copy.deepcopy(state).items() if name != "screen"})

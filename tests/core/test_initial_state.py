@@ -80,7 +80,7 @@ def test_peers_that_begin_alike_hand_nothing_over():
 def test_weights_that_differ_later_are_refused():
     def work(exchange):
         outer = toy.outer(net_of(exchange.rank), exchange)
-        outer.inner_step = 2
+        outer.loop.inner_step = 2
         with pytest.raises(UserError, match=r"resumes with other slow weights .* at inner step 2.*load the checkpoint"):
             begin_alike(outer, meet(outer), pytest.fail)
 
@@ -120,7 +120,7 @@ class OneOfFour(toy.Around):
 def one_of_four(step, *others):
     """Begin as 000 at this inner step beside peers that stand as it does but for what is given."""
     outer, told = toy.outer(net_of(0), OneOfFour()), []
-    outer.inner_step = step
+    outer.loop.inner_step = step
     own = Standing.of(outer)
     stands = {"000": own} | {
         peer: None if other is None else replace(own, **other)

@@ -128,15 +128,15 @@ def test_inner_steps_go_on_meanwhile():
     def work(exchange):
         gone_on, net = threading.Event(), toy.model()
         loop = toy.outer(net, exchange, schedule=EveryH(sync_every=2, delay=1))
-        offer = loop.launcher.offer
-        loop.launcher.offer = lambda *args: gone_on.wait(30) and offer(*args)
+        offer = loop.launcher.send
+        loop.launcher.send = lambda *args: gone_on.wait(30) and offer(*args)
         for _ in range(2):
             loop.after_inner_step(1)
-        [(round, leaving)] = loop.pending_launches.items()
+        [(round, leaving)] = loop.launcher.pending.items()
         assert not leaving.ready.done() and not loop.in_flight
         gone_on.set()
         assert [one["round"] for one in loop.evolved()["in_flight"]] == [[round.number, round.fragment]]
-        assert not loop.pending_launches
+        assert not loop.launcher.pending
 
     toy.run_workers(1, work, Concurrent)
 
@@ -162,7 +162,7 @@ def test_the_next_step_waits_for_the_copy(how):
     def work(exchange):
         ends, net = threading.Event(), toy.model()
         loop, optimizer, hook = begun(net, exchange, ends, sole_writer=True)
-        [leaving], then = loop.pending_launches.values(), [p.detach().clone() for p in net.parameters()]
+        [leaving], then = loop.launcher.pending.values(), [p.detach().clone() for p in net.parameters()]
         assert not leaving.copied.done() and loop.notifies_updates
         threading.Timer(0.2, ends.set).start()
         optimizer.step() if how == "step" else hook.remove()
@@ -178,7 +178,7 @@ def test_else_the_copy_is_made_before_the_step_is_over():
         ends = threading.Event()
         threading.Timer(0.2, ends.set).start()
         loop, _, _ = begun(toy.model(), exchange, ends)
-        [leaving] = loop.pending_launches.values()
+        [leaving] = loop.launcher.pending.values()
         assert leaving.copied.done() and leaving.stall_s > 0.1 and not loop.notifies_updates
 
     toy.run_workers(1, work, Concurrent)
@@ -211,12 +211,12 @@ def test_the_trainer_says_when_weights_change(monkeypatch):
     def trained(exchange):
         trainer = trainer_of("inner.batch=2", "schedule.sync_every=3", "schedule.delay=2", exchange=exchange)
         start, windows, blobs = copy.deepcopy(trainer.state_dict()), torch.randint(0, 256, (2, 17)), []
-        trainer.nats = lambda *_: [one.copied.result() for one in trainer.outer.pending_launches.values()]
+        trainer.nats = lambda *_: [one.copied.result() for one in trainer.outer.launcher.pending.values()]
         for step in range(1, 10):
             blobs += [report.blob for report in trainer.step().rounds]
             if step == 6:
                 trainer.evaluate(windows, start["outer"]["slow"], batch=2)
-        left = [*trainer.outer.in_flight.values()] or [one.ready for one in trainer.outer.pending_launches.values()]
+        left = [*trainer.outer.in_flight.values()] or [one.ready for one in trainer.outer.launcher.pending.values()]
         trainer.load_state_dict(start)
         return blobs + [one.result().blob if isinstance(one, Future) else one.blob for one in left]
 
@@ -231,10 +231,10 @@ def test_a_round_that_may_land_early_has_one_inner_step_to_leave(monkeypatch):
     def work(exchange):
         loop = toy.outer(toy.model(), exchange, schedule=EveryH(sync_every=8, delay=5, early=True))
         landed = [len(loop.after_inner_step(1)) for _ in range(7)]
-        assert not any(landed) and not loop.pending_launches and not loop.in_flight
-        assert not loop.after_inner_step(1) and loop.pending_launches and not loop.in_flight
+        assert not any(landed) and not loop.launcher.pending and not loop.in_flight
+        assert not loop.after_inner_step(1) and loop.launcher.pending and not loop.in_flight
         [report] = loop.after_inner_step(1)
-        assert not report.failed and not loop.pending_launches and not loop.in_flight
+        assert not report.failed and not loop.launcher.pending and not loop.in_flight
 
     toy.run_workers(1, work, Concurrent)
 
@@ -248,7 +248,7 @@ def test_values_that_are_not_finite_are_reported_before_they_could_land():
         with pytest.raises(FloatingPointError, match=r"1\.bias"):
             for _ in range(5):
                 loop.after_inner_step(1)
-        assert not loop.pending_launches and not loop.in_flight
+        assert not loop.launcher.pending and not loop.in_flight
 
     toy.run_workers(1, work, Concurrent)
 
@@ -297,8 +297,8 @@ def test_state_taken_over_while_a_round_is_leaving(monkeypatch):
         exchange.start = lambda blob, round: started.append(loop.slow_hash) or start(blob, round)
         for _ in range(2):
             loop.after_inner_step(1)
-        before, [round] = loop.slow_hash, loop.pending_launches
-        loop.take_over(round, content)
-        assert started == [before] != [loop.slow_hash] and not loop.pending_launches and not loop.in_flight
+        before, [round] = loop.slow_hash, loop.launcher.pending
+        loop.loop.take_over(round, content)
+        assert started == [before] != [loop.slow_hash] and not loop.launcher.pending and not loop.in_flight
 
     toy.run_workers(1, work, Concurrent)

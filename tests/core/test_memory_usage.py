@@ -8,6 +8,7 @@ from torch import nn
 
 import outerloop
 from outerloop.core.memory_usage import estimate, measure
+from outerloop.feedback.ef import ErrorFeedback
 from outerloop.inner.muon import MuonWithAdamW
 from tests.support import toy
 
@@ -91,3 +92,17 @@ def test_parts_by_hand():
     expected = {"parameters": one, "gradients": one, "inner optimizer": 2 * one + 4, "slow": one}
     assert said.parts == expected | {"residual": 0, "momentum": one, "spare": 0, "buffers": 0}
     assert str(said).startswith("memory of this rank 0.1 MB: parameters 0.0, gradients 0.0, inner optimizer 0.0")
+
+
+def test_the_trial_step_of_the_feedback_is_taken_only_when_its_share_is_asked_for():
+    kept = []
+
+    class Noting(ErrorFeedback):
+        def keep(self, name, x, sent):
+            kept.append(name)
+            super().keep(name, x, sent)
+
+    outer = toy.outer(toy.model(), toy.alone(), feedback=Noting(beta=0.9), h=1)
+    assert not kept and outer.residual_share == 1.0 and kept == ["trial"]
+    assert not outer.after_inner_step(1)[0].failed and set(kept) == {"trial", *outer.slow}
+    assert outer.residual_share == 1.0, "of a residual of its own, whatever the loop holds"

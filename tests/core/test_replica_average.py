@@ -22,7 +22,7 @@ R = 1.0
 def screen(on=True):
     """What this peer knows at the end."""
     made = DistanceScreen(on=on)
-    made.learn(Measured(0, [R, R], [1, 1], own=0))
+    made.observe(Measured(0, [R, R], [1, 1], own=0))
     return made
 
 
@@ -37,7 +37,7 @@ class Loop:
         self.slow, self.told, self.exchange = {"w": weights}, told, self
         self.screen = screen(on)
 
-    def meet(self, blob):
+    def all_gather(self, blob):
         return [
             Contribution("000", Round(1), blob),
             *(Contribution(peer, Round(1), x) for peer, x in self.told.items()),
@@ -116,7 +116,7 @@ def test_garbage_and_nobody_leave_this_peers_own_weights():
     found = average(Loop(own, {"001": b"", "002": b"OUTL" * 100}))
     assert torch.equal(found.mean["w"], own) and found.peers == ("000",) and sorted(found.refused) == ["001", "002"]
     alone = Loop(own, {})
-    alone.meet = lambda blob: []
+    alone.all_gather = lambda blob: []
     assert torch.equal(average(alone).mean["w"], own)
 
 
@@ -135,7 +135,7 @@ def test_the_usual_distance_is_over_all_fragments_and_lanes():
 
     loop = Loop(*replicas(1), {})
     assert usual_distance(loop, ThreeLanes(None)) == 3 * R
-    loop.screen.learn(Measured(1, [2 * R, 0.1], [1, 1], own=0))
+    loop.screen.observe(Measured(1, [2 * R, 0.1], [1, 1], own=0))
     assert usual_distance(loop, RankGroup(None)) == pytest.approx(5**0.5 * R)
 
 

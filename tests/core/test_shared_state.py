@@ -14,7 +14,7 @@ from outerloop.compress.scalecom import ScaleCom
 from outerloop.compress.topk import TopK
 from outerloop.compress.two_bit import TwoBit
 from outerloop.core.codec import schema_of
-from outerloop.core.round_scheduler import launch_step
+from outerloop.core.round_scheduler import RoundScheduler
 from outerloop.core.verify import RECENT
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.inner.muon import MuonWithAdamW
@@ -69,6 +69,12 @@ def loop_of(kind, schedule=None, **options):
     return toy.outer(toy.model(**options), Decided(), **parts)
 
 
+def landed(loop, round):
+    """The report of a round that is landed now."""
+    loop.loop.land(round)
+    return loop.loop.reports.pop()
+
+
 def train(loop, rounds, seed=0):
     """This many rounds of one's own, landed as if decided by the two of them."""
     draw = torch.Generator().manual_seed(seed)
@@ -76,11 +82,11 @@ def train(loop, rounds, seed=0):
         with torch.no_grad():
             for p in loop.model.parameters():
                 p += 0.1 * torch.randn(p.shape, generator=draw)
-        flight = loop.launch(Round(number))
+        flight = loop.launcher.launch_blocking(Round(number))
         flight.pending.wait(0).append(Contribution("000", Round(number), flight.blob))
         loop.in_flight[Round(number)] = flight
         loop.exchange.told[Round(number)] = flight.pending.wait(0)
-        assert not loop.land(Round(number)).failed
+        assert not landed(loop, Round(number)).failed
 
 
 KINDS = ["plain", "momentum", "sparse", "sparse momentum"]
@@ -92,15 +98,15 @@ def test_a_peer_lands_the_next_rounds_as_the_donor_of_its_state(kind):
     train(giver, range(3))
     content = giver.shared_state.serialize()
     assert len(content) < giver.shared_state.max_bytes
-    late.take_over(Round(2), content)
+    late.loop.take_over(Round(2), content)
     assert late.shared_state.serialize() == content and late.slow_hash == giver.slow_hash and late.inner_step == 9
     for name, p in late.model.named_parameters():
         torch.testing.assert_close(p.detach(), giver.slow[name], atol=1e-6, rtol=0)
     train(giver, [3, 4], seed=1)
     for number in (3, 4):
         late.exchange.told = giver.exchange.told
-        late.in_flight[Round(number)] = late.left_out(Round(number))
-        late.land(Round(number))
+        late.launcher.join_decided_round(Round(number))
+        landed(late, Round(number))
     assert late.shared_state.serialize() == giver.shared_state.serialize() != content
 
 
@@ -115,12 +121,13 @@ def test_own_progress_and_the_residual_are_kept(kind):
     delta = {name: away.slow[name] - p.detach() for name, p in away.model.named_parameters()}
     feedback = {name: x.clone() for name, x in away.feedback.state_dict().get("residual", {}).items()}
     assert feedback or "sparse" not in kind
-    away.waiting, away.in_flight = [7], {Round(2): away.launch(Round(2))}
-    away.take_over(Round(4), giver.shared_state.serialize())
+    away.launcher.add_samples(7)
+    away.launcher.start_round(Round(2))
+    away.loop.take_over(Round(4), giver.shared_state.serialize())
     for name, p in away.model.named_parameters():
         torch.testing.assert_close(away.slow[name] - p.detach(), delta[name], atol=1e-5, rtol=1e-5)
     assert all(torch.equal(away.feedback.state_dict()["residual"][name], x) for name, x in feedback.items())
-    assert away.slow_hash == giver.slow_hash and not away.in_flight and away.waiting == [7]
+    assert away.slow_hash == giver.slow_hash and not away.in_flight and away.samples == 7
 
 
 def headers(hashes):
@@ -151,7 +158,7 @@ def test_most_replicas_go_on_and_the_others_take_over_their_state():
 def seen_in(loop, **rounds):
     """A judge that has landed rounds with these peers in them: name -> the last one."""
     for peer, number in rounds.items():
-        loop.verifier.landed(headers({peer.removeprefix("p"): 0}), Round(number))
+        loop.verifier.record_peers(headers({peer.removeprefix("p"): 0}), Round(number))
 
 
 @pytest.mark.parametrize("odd", ["000", "001"], ids=["own", "the other"])
@@ -163,9 +170,9 @@ def test_a_round_of_two_says_nothing_about_who_is_right(odd):
     seen_in(loop, p000=2, p001=2, p002=2, p003=2)
     two = headers({"000": own, "001": 7})
     assert loop.verifier.diverged(two, *at) == ()
-    assert "001: weights differ from this peer's; 2 of 4 peers are too few" in loop.verifier.in_doubt(two, *at)
+    assert "001: weights differ from this peer's; 2 of 4 peers are too few" in loop.verifier.undecided(two, *at)
     three = headers({"000": own, "001": 7, "002": own if odd == "001" else 7})
-    assert not loop.verifier.in_doubt(three, *at)
+    assert not loop.verifier.undecided(three, *at)
     if odd == "001":
         assert loop.verifier.diverged(three, *at) == ("001",)
     else:
@@ -183,8 +190,8 @@ def test_a_round_that_two_liars_of_five_fill_says_nothing_about_who_is_right(see
         seen_in(loop, p000=2, p001=2, p002=2, p003=2, p004=2)
     filled = headers({"000": own, "003": 7, "004": 7})
     assert loop.verifier.diverged(filled, *at) == ()
-    assert "3 of 5 peers are too few" in loop.verifier.in_doubt(filled, *at)
-    assert not loop.verifier.in_doubt(headers({"000": own, "001": own, "002": own}), *at), "they agree"
+    assert "3 of 5 peers are too few" in loop.verifier.undecided(filled, *at)
+    assert not loop.verifier.undecided(headers({"000": own, "001": own, "002": own}), *at), "they agree"
     assert loop.verifier.diverged(headers({"000": own, "001": own, "002": own, "004": 7}), *at) == ("004",)
     with pytest.raises(StateTransferRequired):
         loop.verifier.diverged(headers({"000": own, "001": 7, "002": 7, "003": 7}), *at)
@@ -271,13 +278,13 @@ def test_rounds_that_landed_before_the_take_over_are_told():
 
 @pytest.mark.parametrize("delay", [0, 2])
 def test_the_step_that_a_round_leaves_after(delay):
-    schedule = EveryH(sync_every=5, delay=delay)
-    assert [launch_step(schedule, Round(number)) for number in range(3)] == [5, 10, 15]
+    launch_step = RoundScheduler(EveryH(sync_every=5, delay=delay), rounds=None).launch_step
+    assert [launch_step(Round(number)) for number in range(3)] == [5, 10, 15]
 
 
 def test_the_step_that_a_fragment_leaves_after():
-    schedule = Streaming(sync_every=6, fragments=2, delay=1)
-    assert [launch_step(schedule, Round(number, p)) for number in range(2) for p in range(2)] == [3, 6, 9, 12]
+    launch_step = RoundScheduler(Streaming(sync_every=6, fragments=2, delay=1), rounds=None).launch_step
+    assert [launch_step(Round(number, p)) for number in range(2) for p in range(2)] == [3, 6, 9, 12]
 
 
 def test_the_state_of_another_model_is_refused_and_changes_nothing():

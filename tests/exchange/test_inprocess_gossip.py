@@ -152,7 +152,7 @@ class Lane:
     def __init__(self, weights, of_other_lanes):
         self.exchange, self.slow, self.of_other_lanes = self, {"w": weights}, of_other_lanes
 
-    def meet(self, blob):
+    def all_gather(self, blob):
         schema = schema_of(self.slow)
         other = wire.pack(wire.Header(0, 0, 0, wire.schema_hash(schema), 0, "b"), {"w": {"value": 2 * self.slow["w"]}})
         return [Contribution("a", Round(1), blob), Contribution("b", Round(1), other)]
@@ -183,7 +183,7 @@ def test_mean_and_spread_of_replicas_by_hand():
         outer = toy.outer(net, exchange)
         found = average(outer)
         assert len(found.peers) == 2 and not found.refused
-        outer.replica.settle(found.mean)
+        outer.replica.assign(found.mean)
         return found.spread, outer.slow_hash, {float(p.detach().mean()) for p in net.parameters()}
 
     (spread, first, weights), (same, second, _) = toy.run_workers(2, work)

@@ -11,7 +11,7 @@ from torch import nn
 
 from outerloop.config import build, load
 from outerloop.config.peer_check import begin_together
-from outerloop.core.loop import OuterLoop
+from outerloop.core.outer_loop import OuterLoop
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.swarm.state_transfer.manifest import CHUNK_BYTES
 from outerloop.types import ExecutorHandoff, QuorumLost

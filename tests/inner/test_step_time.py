@@ -13,9 +13,9 @@ def step(compute_s, outer_s):
     return StepReport(loss=1.0, tokens=1, lr=None, rounds=[], compute_s=compute_s, outer_s=outer_s)
 
 
-def landed(*, wait_s, moved_s):
+def landed(*, wait_s, transfer_s):
     return RoundReport(
-        round=Round(0), samples=1, payload_bytes=1, launch_s=0.0, wait_s=wait_s, moved_s=moved_s, delta_norm=0.0,
+        round=Round(0), samples=1, payload_bytes=1, launch_s=0.0, wait_s=wait_s, transfer_s=transfer_s, delta_norm=0.0,
         slow_hash=0,
     )  # fmt: skip
 
@@ -26,7 +26,7 @@ def test_the_step_time_of_a_round_that_is_waited_for():
     for _ in range(9):
         spent.add(step(1.0, 0.0))
     spent.add(step(1.0, 5.0))
-    row = spent.on(landed(wait_s=4.0, moved_s=3.0))
+    row = spent.on(landed(wait_s=4.0, transfer_s=3.0))
     assert row == {"compute_s": 10.0, "communication_s": 4.0, "others_s": 1.0}
     assert utilization(**row) == pytest.approx(10 / 15)
 
@@ -34,7 +34,7 @@ def test_the_step_time_of_a_round_that_is_waited_for():
 def test_rounds_that_land_after_one_step_share_its_time():
     spent = StepTimeBudget()
     spent.add(step(1.0, 5.0))
-    rows = [spent.on(landed(wait_s=2.0, moved_s=0.0)) for _ in range(2)]
+    rows = [spent.on(landed(wait_s=2.0, transfer_s=0.0)) for _ in range(2)]
     assert rows[1] == {"compute_s": 0.0, "communication_s": 0.0, "others_s": 0.0}
     assert sum(sum(row.values()) for row in rows) == 6.0
     assert utilization(**rows[1]) == 1.0
@@ -44,7 +44,7 @@ def test_a_launch_counts_where_it_happened_however_late_the_round_lands():
     spent = StepTimeBudget()
     for outer_s in (0.5, 0.0, 0.25):
         spent.add(step(1.0, outer_s))
-    assert spent.on(landed(wait_s=0.0, moved_s=0.0))["communication_s"] == 0.75
+    assert spent.on(landed(wait_s=0.0, transfer_s=0.0))["communication_s"] == 0.75
 
 
 class Moves(toy.Around):
@@ -68,6 +68,6 @@ def test_the_transfer_time_is_at_most_the_waiting_time(seconds, all_of_it):
         loop = toy.outer(toy.model(), Moves(exchange, seconds), h=1)
         [report] = loop.after_inner_step(1)
         assert report.wait_s > 0.0
-        assert (report.moved_s, report.others_s) == ((report.wait_s, 0.0) if all_of_it else (0.0, report.wait_s))
+        assert (report.transfer_s, report.peer_wait_s) == ((report.wait_s, 0.0) if all_of_it else (0.0, report.wait_s))
 
     toy.run_workers(2, work)

@@ -26,7 +26,13 @@ def worker_of(exchange, events=None):
     emit = events.append if events is not None else lambda event: None
     trainer = SimpleNamespace(outer=outer, ranks=RankGroup(None), tokens=0)
     return Worker(
-        PLAN, trainer=trainer, exchange=exchange, validation=torch.zeros(0, 2), emit=emit, check_stop=lambda: None
+        PLAN,
+        trainer=trainer,
+        outer=outer,
+        exchange=exchange,
+        validation=torch.zeros(0, 2),
+        emit=emit,
+        check_stop=lambda: None,
     )
 
 
@@ -45,7 +51,7 @@ def outcomes(work):
 def test_peers_that_resume_at_different_steps_are_told_at_which():
     def work(exchange):
         worker = worker_of(exchange)
-        worker.trainer.outer.inner_step = 300 if exchange.rank else 150
+        worker.trainer.outer.loop.inner_step = 300 if exchange.rank else 150
         worker.begin_together()
 
     for error in outcomes(work):
@@ -57,9 +63,9 @@ def test_peers_that_resume_at_different_steps_are_told_at_which():
 def test_different_weights_where_a_run_goes_on_are_not_passed_over():
     def work(exchange):
         worker = worker_of(exchange)
-        worker.trainer.outer.inner_step = 1
+        worker.trainer.outer.loop.inner_step = 1
         if exchange.rank:
-            worker.trainer.outer.replica.settle({name: x + 1 for name, x in worker.trainer.outer.slow.items()})
+            worker.trainer.outer.replica.assign({name: x + 1 for name, x in worker.trainer.outer.slow.items()})
         worker.begin_together()
 
     assert [type(outcome) for outcome in outcomes(work)] == [UserError, UserError]
@@ -68,7 +74,7 @@ def test_different_weights_where_a_run_goes_on_are_not_passed_over():
 def test_different_weights_at_the_start_become_those_of_the_first_and_that_is_told():
     def work(exchange):
         worker = worker_of(exchange, told := [])
-        worker.trainer.outer.replica.settle({name: x + exchange.rank for name, x in worker.trainer.outer.slow.items()})
+        worker.trainer.outer.replica.assign({name: x + exchange.rank for name, x in worker.trainer.outer.slow.items()})
         worker.save = lambda: told.append({"text": "saved"})
         worker.begin_together()
         assert toy.same_weights(worker.trainer.outer.model, toy.model())
@@ -154,7 +160,7 @@ def test_a_late_joiner_is_not_asked_for_its_first_step():
         worker.run()
         there = worker_of(exchange)
         there.begin_together()
-        assert worker.trainer.outer.meetings == there.trainer.outer.meetings + 1, "it has met at the end"
+        assert worker.trainer.outer.all_gathers == there.trainer.outer.all_gathers + 1, "it has met at the end"
 
     toy.run_workers(1, work)
 

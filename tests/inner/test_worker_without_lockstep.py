@@ -27,7 +27,7 @@ class Free(InProcessGossip):
 
 def worker_of(exchange, events):
     outer = toy.outer(toy.model(), exchange, method=NoLoCo(alpha=0.5, beta=0.7, gamma=None, consensus="inside"))
-    outer.replica.settle({name: torch.full_like(x, 1.0 + 2.0 * exchange.rank) for name, x in outer.slow.items()})
+    outer.replica.assign({name: torch.full_like(x, 1.0 + 2.0 * exchange.rank) for name, x in outer.slow.items()})
     trainer = SimpleNamespace(
         outer=outer,
         ranks=RankGroup(None),
@@ -35,7 +35,7 @@ def worker_of(exchange, events):
         evaluate=lambda windows, weights, batch: float(next(iter(weights.values())).mean()),
     )
     return Worker(
-        PLAN, trainer=trainer, exchange=exchange, validation=torch.zeros(1, 2), emit=events.append,
+        PLAN, trainer=trainer, outer=outer, exchange=exchange, validation=torch.zeros(1, 2), emit=events.append,
         check_stop=lambda: None,
     )  # fmt: skip
 
@@ -53,7 +53,7 @@ def told(work):
 
 def test_it_begins_where_it_is_and_evaluates_its_own_replica():
     def work(worker, exchange):
-        worker.trainer.outer.inner_step = 10 * exchange.rank
+        worker.trainer.outer.loop.inner_step = 10 * exchange.rank
         worker.begin_together()
         worker.evaluate(round_number=3)
 

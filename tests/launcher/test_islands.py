@@ -185,8 +185,8 @@ def test_a_rank_that_follows_takes_its_shards_from_disk_and_the_position_from_it
     shards = SimpleNamespace(load_inner=lambda folder, optimizer, model: read.append(folder))
     monkeypatch.setattr(worker_checkpoint, "resharding", lambda: shards)
     outer = SimpleNamespace(island=None)
-    trainer = SimpleNamespace(outer=outer, optimizer=None, model=None, go_on_from=taken.append)
-    gathered_follower.follow(trainer, torch.empty(0), SimpleNamespace(run_dir=tmp_path, index=0))
+    trainer = SimpleNamespace(outer=outer, optimizer=None, model=None, resume_from=taken.append)
+    gathered_follower.follow(outer, trainer, torch.empty(0), SimpleNamespace(run_dir=tmp_path, index=0))
     assert read == [tmp_path / "checkpoints/step-00000006/island-0"] and taken == [position]
 
 

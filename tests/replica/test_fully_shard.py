@@ -86,7 +86,7 @@ def evaluated(net, outer):
             return sharded_islands.loss_of(net, 0, 0, 0).item()
 
     before = loss()
-    with outer.replica.weights({name: torch.zeros_like(x) for name, x in outer.slow.items()}):
+    with outer.island.holding({name: torch.zeros_like(x) for name, x in outer.slow.items()}):
         inside = loss()
     return [before, inside, loss()]
 

@@ -12,7 +12,7 @@ from outerloop.compress.index.rice import Rice
 from outerloop.compress.topk import TopK
 from outerloop.config import build, load
 from outerloop.core import compatibility
-from outerloop.core.round_scheduler import launch_step
+from outerloop.core.round_scheduler import RoundScheduler
 from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.feedback.ef import ErrorFeedback
 from outerloop.feedback.none import NoFeedback
@@ -65,15 +65,15 @@ def test_agreement_on_kept_values_is_that_of_dense_tensors(recipe):
     def work(exchange):
         net = toy.model()
         loop = toy.outer(net, exchange, **fused(recipe))
-        loop.verifier.measures, verdict = True, loop.verifier.verdict
+        loop.verifier.measures, verdict = True, loop.verifier.verify
 
         def both(received, like, refused):
             one = verdict(received, like, refused)
-            decoded = ([loop.payload.decode(m, name, x) for m in one.combined.messages] for name, x in like.items())
-            told.append((one.agreement, agreement(decoded), len(one.combined.kept)))
+            decoded = ([loop.codec.decode(m, name, x) for m in one.aggregated.messages] for name, x in like.items())
+            told.append((one.agreement, agreement(decoded), len(one.aggregated.kept)))
             return one
 
-        loop.verifier.verdict = both
+        loop.verifier.verify = both
         for step in range(6):
             toy.inner_step(net, torch.optim.AdamW(net.parameters(), lr=0.01), exchange.rank, step)
             loop.after_inner_step(4)
@@ -105,7 +105,7 @@ def test_h_by_hand():
     schedule = adaptive()
     seen = []
     for number, rho in enumerate([0.51] * 6 + [0.5, 0.2, None] + [-1.0] * 7):
-        schedule.learn(Round(number), rho)
+        schedule.observe(Round(number), rho)
         seen.append(schedule.sync_every)
     assert seen == [5, 6, 7, 8, 9, 9, 9, 9, 9, 7, 6, 5, 4, 3, 2, 2]
 
@@ -113,18 +113,21 @@ def test_h_by_hand():
 def test_rounds_leave_h_after_the_last_one():
     schedule = adaptive(delay=1)
     assert launches(schedule, 12) == [(4, 0), (8, 1), (12, 2)] and schedule.inner_steps(3) == 13
-    why = schedule.learn(Round(0), 0.75)
+    why = schedule.observe(Round(0), 0.75)
     assert why == "schedule: H 4 -> 5 inner steps: payloads agree by 0.75, above 0.5"
     assert launches(schedule, 15) == [(4, 0), (9, 1), (14, 2)] and schedule.inner_steps(3) == 15
     assert [step for step in range(1, 16) if schedule.due(step).land] == [5, 10, 15]
-    assert schedule.learn(Round(2), 0.3) == ""  # round 1 has failed: it left when it was due
-    assert launches(schedule, 20) == [(14, 2), (19, 3)] and launch_step(schedule, Round(2)) == 14
+    assert schedule.observe(Round(2), 0.3) == ""  # round 1 has failed: it left when it was due
+    assert (
+        launches(schedule, 20) == [(14, 2), (19, 3)]
+        and RoundScheduler(schedule, rounds=None).launch_step(Round(2)) == 14
+    )
 
 
 def test_without_change_it_is_every_h():
     one, other = adaptive(sync_min=4, sync_max=4, delay=2), EveryH(sync_every=4, delay=2)
     for number in range(5):
-        one.learn(Round(number), 0.9)
+        one.observe(Round(number), 0.9)
     assert [one.due(step) for step in range(20, 40)] == [other.due(step) for step in range(20, 40)]
     assert one.inner_steps(7) == other.inner_steps(7)
 
@@ -211,8 +214,8 @@ SETTINGS = load.composed(["schedule=adaptive"])
 def test_a_state_transfer_includes_h():
     giver, late = (loop_of("plain", schedule=adaptive()) for _ in range(2))
     for number, rho in enumerate((0.9, 0.9, -1.0)):
-        giver.schedule.learn(Round(number), rho)
-    late.take_over(Round(2), giver.shared_state.serialize())
+        giver.schedule.observe(Round(number), rho)
+    late.loop.take_over(Round(2), giver.shared_state.serialize())
     assert late.schedule.state_dict() == giver.schedule.state_dict() == {"sync_every": 5, "landed": 2, "left_after": 15}
     assert late.inner_step == 15 and late.next_round == Round(3)
 
@@ -222,7 +225,7 @@ def test_the_learning_rate_ends_with_the_run():
     factor = build.lr_factor_of(load.composed(["schedule=adaptive", "rounds=10", "inner.warmup_steps=0"]), schedule)
     halfway = factor(20)
     for number in range(4):
-        schedule.learn(Round(number), 0.9)
+        schedule.observe(Round(number), 0.9)
     floor = load.composed([]).inner.lr_floor
     assert factor(20) > halfway > floor and factor(schedule.inner_steps(10)) == pytest.approx(floor)
 

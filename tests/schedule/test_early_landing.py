@@ -126,10 +126,10 @@ def test_all_save_after_the_same_inner_step():
         worker.evaluate = lambda round_number: None
         worker.save = lambda: events.append({"event": "saved", "step": worker.step})
         worker.trainer.outer.schedule = every_h(delay=4, early=True)
-        worker.trainer.outer.inner_step = 25 + exchange.rank  # the last of four rounds, which is due after step 28
+        worker.trainer.outer.loop.inner_step = 25 + exchange.rank  # the last of four rounds, which is due after step 28
         worker.after_round(report(3, ""))
         for step in range(25 + exchange.rank, 31):
-            worker.trainer.outer.inner_step = step
+            worker.trainer.outer.loop.inner_step = step
             worker.save_when_due()
         return [event["step"] for event in events if event["event"] == "saved"]
 

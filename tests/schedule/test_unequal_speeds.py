@@ -9,9 +9,9 @@ import torch
 
 from outerloop.aggregate.weighted import Weighted
 from outerloop.config import load
-from outerloop.core import step_clock
+from outerloop.core import round_scheduler
 from outerloop.core.compatibility import doubts
-from outerloop.core.step_clock import StepClock
+from outerloop.core.round_scheduler import StepClock
 from outerloop.launcher.supervisor import train
 from outerloop.schedule.every_h import EveryH
 from outerloop.schedule.every_seconds import EverySeconds
@@ -23,7 +23,7 @@ from tests.support import toy
 def clock(monkeypatch):
     """A clock that each thread moves by hand."""
     here = threading.local()
-    monkeypatch.setattr(step_clock, "time", SimpleNamespace(monotonic=lambda: getattr(here, "now_s", 100.0)))
+    monkeypatch.setattr(round_scheduler, "time", SimpleNamespace(monotonic=lambda: getattr(here, "now_s", 100.0)))
 
     def move(seconds):
         here.now_s = getattr(here, "now_s", 100.0) + seconds

@@ -12,7 +12,7 @@ from torch import nn
 
 from outerloop.config import build, load
 from outerloop.core import compatibility
-from outerloop.core.loop import OuterLoop
+from outerloop.core.outer_loop import OuterLoop
 from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.exchange.inprocess_gossip import InProcessGossip
 from outerloop.protocols import CostAware, Stateful
@@ -157,7 +157,7 @@ class Recorder(toy.Around):
 
 
 class Clock:
-    """A clock for each thread, moved by hand; patched into outerloop.core.step_clock."""
+    """A clock for each thread, moved by hand; patched into outerloop.core.round_scheduler."""
 
     def __init__(self):
         self.here = threading.local()
@@ -179,7 +179,7 @@ def look(loop):
         "gradients": {name: p.grad.clone() for name, p in loop.island.params.items()} if gradients else {},
         "held": {name: x.clone() for name, x in kept.items() if x is not None},
         "buffers": {name: b.clone() for name, b in loop.model.named_buffers() if b.is_floating_point()},
-        "compress": chosen_state(loop.payload.compress),
+        "compress": chosen_state(loop.codec.compress),
         "step": loop.inner_step,
     }
 
@@ -223,7 +223,7 @@ def live(exchange, point, clock):
         total += samples
         after = look(loop)
         assert not any(report.failed for report in reports), reports
-        under_way = {*loop.in_flight, *loop.pending_launches, *(report.round for report in reports)}
+        under_way = {*loop.in_flight, *loop.launcher.pending, *(report.round for report in reports)}
         for round in sorted(under_way - launched.keys()):
             launched[round], counted[round] = before | {"step": after["step"]}, total
             begun = (before, after) if point["eager"] and not round.number else begun
@@ -231,7 +231,7 @@ def live(exchange, point, clock):
         if len(landed) >= wanted:
             break
     assert len(landed) >= wanted
-    loop.wait_for_launches()
+    loop.launcher.wait()
     return {
         "launched": launched, "landed": landed, "begun": begun, "total": counted,
         "blobs": recorder.blobs, "met": recorder.met, "loop": loop, "peer": exchange.peer,

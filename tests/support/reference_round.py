@@ -195,7 +195,7 @@ class Definition:
     def through_codec(self, rank, round, x):
         """What the peers decode; the message must be these bytes, and its samples those since the last launch."""
         run, peers = self.runs[rank], len(self.runs)
-        compress = copy.deepcopy(run["loop"].payload.compress)
+        compress = copy.deepcopy(run["loop"].codec.compress)
         if run["launched"][round]["compress"] is not None:
             compress.load_state_dict(run["launched"][round]["compress"])
         header, came = wire.read(run["blobs"][round])
@@ -257,7 +257,7 @@ class Definition:
         self.check_buffers(rank, round)
 
     def values(self, mean):
-        codec = codec_of(self.loop.payload.compress, mean.shape)
+        codec = codec_of(self.loop.codec.compress, mean.shape)
         return codec.inverse(mean.float()).double() if transforms(codec) else mean
 
     def drawn_near(self, rank, round, parts, own, slow):

@@ -9,7 +9,7 @@ from torch import nn
 
 from outerloop.aggregate.mean import Mean
 from outerloop.compress.identity import Identity
-from outerloop.core.loop import OuterLoop
+from outerloop.core.outer_loop import OuterLoop
 from outerloop.exchange.inprocess import Hub, InProcess
 from outerloop.feedback.none import NoFeedback
 from outerloop.methods.outer_optimizer import OuterOptimizer

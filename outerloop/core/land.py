@@ -1,0 +1,110 @@
+"""Apply a verified round to a replica: the residual, the slow and the fast weights, and the parts that adapt.
+
+compare    slow weights of the peers that sent messages: a replica in the minority applies nothing
+land       e ← x − x̂;   φ ← method(φ, ḡ);   θ ← merge(φ, θ)        (pipeline.py)
+observe    schedule, codec and screen adapt, equally on all replicas; a compressor adapts to what the round cost
+publish    the exchange may offer the new shared state to other peers, and hears which messages were unusable
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+import torch
+
+from outerloop.core.eager import EagerUpdates
+from outerloop.core.launch import RoundLauncher
+from outerloop.core.pipeline import AggregatedRound
+from outerloop.core.round import InFlight, ReceivedRound, RoundReport
+from outerloop.core.round_cost import RoundCostMeter
+from outerloop.core.shared_state import SharedState
+from outerloop.core.verify import RoundVerifier, VerifiedRound
+from outerloop.protocols import CostAware
+
+
+class RoundLander:
+    """Applies the rounds of one replica.
+
+    Args:
+        launcher, verifier, shared_state, meter: those of the outer loop.
+        cost_aware: the compressor, if it adapts to what rounds cost.
+        eager: eager updates, if the loop applies them.
+    """
+
+    def __init__(
+        self,
+        launcher: RoundLauncher,
+        verifier: RoundVerifier,
+        shared_state: SharedState,
+        *,
+        meter: RoundCostMeter,
+        cost_aware: CostAware | None,
+        eager: EagerUpdates | None,
+    ) -> None:
+        self.launcher, self.verifier, self.shared_state = launcher, verifier, shared_state
+        self.replica, self.pipeline, self.exchange = launcher.replica, launcher.pipeline, launcher.exchange
+        self.meter, self.cost_aware, self.eager = meter, cost_aware, eager
+
+    @torch.no_grad()
+    def apply(self, flight: InFlight, received: ReceivedRound, verified: VerifiedRound) -> RoundReport:
+        """Apply everything that a landed round changes, and return its report.
+
+        Raises StateTransferRequired or ReplicasDiverged; then nothing has changed.
+        """
+        messages, own_hash = verified.aggregated.messages, self.replica.hash_of(flight.update)
+        diverged = self.verifier.diverged(messages, own_hash, flight.round)
+        undecided = self.verifier.undecided(messages, own_hash, flight.round)
+        included = self.is_included(flight, received, verified)
+        squares = self.land(flight, verified.aggregated.to(self.replica.device), included=included)
+        adapted = self.observe(flight, verified)
+        self.publish(flight, verified)
+        land_s = time.perf_counter() - received.at_s
+        return flight.report(
+            self.slow_hash,
+            wait_s=received.wait_s,
+            transfer_s=received.transfer_s,
+            peers=tuple(message.header.peer for message in messages),
+            diverged=diverged,
+            refused=tuple(verified.refused.values()),
+            land_s=land_s,
+            mean_norm=math.sqrt(squares),
+            notes=tuple(filter(None, [undecided, adapted, self.observe_cost(flight, land_s)])),
+        )
+
+    def is_included(self, flight: InFlight, received: ReceivedRound, verified: VerifiedRound) -> bool:
+        """Return whether the round includes the message of this launch, not an older one from before a restart."""
+        own = self.exchange.peer
+        sent = [bytes(contribution.blob) for contribution in received.contributions if contribution.peer == own]
+        return sent == [flight.blob] and own in {message.header.peer for message in verified.aggregated.messages}
+
+    def land(self, flight: InFlight, aggregated: AggregatedRound, *, included: bool) -> float:
+        """Update residual, slow and fast weights and their hashes; return Σ ḡ²."""
+        if self.eager:
+            aggregated = self.eager.refreshed(aggregated, flight)
+        squares = self.pipeline.land(aggregated, flight.update, flight.fast_at_launch, included=included)
+        self.replica.rehash(flight.update)
+        if included:
+            self.launcher.waiting[flight.round.fragment] -= flight.samples
+        return squares
+
+    def observe(self, flight: InFlight, verified: VerifiedRound) -> str:
+        """Let the parts that adapt to landed rounds observe this one. Return the note on what has changed, or ""."""
+        self.verifier.record_peers(verified.aggregated.messages, flight.round)
+        return self.shared_state.observe(flight.round, verified, flight.update)
+
+    def publish(self, flight: InFlight, verified: VerifiedRound) -> None:
+        """Report the landing and the unusable messages to the exchange."""
+        self.exchange.landed(flight.round, self.shared_state.serialize)
+        if verified.refused:
+            self.exchange.refused(flight.round, verified.refused)
+
+    def observe_cost(self, flight: InFlight, land_s: float) -> str:
+        """Let a compressor that adapts observe the cost of a round that this peer sent to. Return its note, or ""."""
+        cost = self.meter.cost(flight.launch_s + land_s)
+        return self.cost_aware.observe(cost) if self.cost_aware and flight.blob else ""
+
+    @property
+    def slow_hash(self) -> int:
+        """64-bit hash of all slow weights."""
+        return self.replica.hash_of(self.replica.slow)

@@ -1,0 +1,238 @@
+"""The outer loop as users see it: its parts and options, its state, and what a training loop calls."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Literal
+
+import torch
+from torch.nn import Module
+
+from outerloop.aggregate.screen import screen_of
+from outerloop.core import compatibility
+from outerloop.core.build_loop import build_loop
+from outerloop.core.codec import UpdateCodec
+from outerloop.core.round import InFlight, RoundReport
+from outerloop.protocols import (
+    AdaptiveSchedule,
+    Aggregate,
+    Compressor,
+    CostAware,
+    Exchange,
+    Feedback,
+    OuterMethod,
+    Schedule,
+    Stateful,
+)
+from outerloop.replica.buffers import Buffers
+from outerloop.replica.island import Island
+from outerloop.replica.sharding import unwrapped
+from outerloop.replica.state_size import momentum_share, residual_share
+from outerloop.replica.weights import Replica
+from outerloop.state.checkpoint import on_device, opened, whole_parts
+from outerloop.types import Contribution, Round, StateTransferRequired
+
+STATE_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+class OuterLoop:
+    """One combination of method x feedback x compressor x exchange x schedule, applied to a model.
+
+    Args:
+        model: its trainable parameters are the fast weights; updated in place.
+        method, compress, feedback, aggregate, exchange, schedule: the axes.
+        merge_local: weight of the LOCAL value when a landed fragment is written back, 0 .. 1; "carry": the landed value
+            plus the progress of the inner steps since the launch.
+        buffers: "local", or "averaged": BatchNorm statistics become the mean of all peers when a round lands.
+        eager: at landing, replace this peer's contribution to the round by its current one (arXiv 2502.12996); needs a
+            schedule that lands a round just after the next round of the same fragment was launched.
+        clip: "median", "none", or "auto": which contributions are rejected or scaled down (aggregate/norm_screen.py).
+        state_dtype: "float32", or "float64" for slow weights that keep every bit of φ − θ (twice the memory).
+        timeout_s: the longest time that a landing waits for its exchange.
+        seed: of every random choice of a compressor; equal on all peers.
+        rounds: number of rounds of the run; a peer that was away does not skip beyond the last. None: no limit.
+        island: gives access to the model; None: `Island(model)`.
+
+    `slow`: the slow weights by parameter name. `shared`: True if they are equal on all peers. `warnings`: a line for
+    each setting that is allowed but probably not intended.
+
+    Raises:
+        UserError: for parts that cannot work together.
+    """
+
+    def __init__(
+        self,
+        model: Module,
+        *,
+        method: OuterMethod,
+        compress: Compressor,
+        feedback: Feedback,
+        aggregate: Aggregate,
+        exchange: Exchange,
+        schedule: Schedule,
+        merge_local: float | Literal["carry"] = 0.0,
+        buffers: str = "local",
+        eager: bool = False,
+        clip: str = "auto",
+        state_dtype: str = "float32",
+        timeout_s: float = 600.0,
+        seed: int = 0,
+        rounds: int | None = None,
+        island: Island | None = None,
+    ) -> None:
+        compatibility.refuse(
+            method=method,
+            compress=compress,
+            feedback=feedback,
+            aggregate=aggregate,
+            exchange=exchange,
+            schedule=schedule,
+            eager=eager,
+            merge_local=merge_local,
+        )
+        self.warnings = compatibility.doubts(method=method, compress=compress, feedback=feedback, schedule=schedule)
+        self.model, self.method, self.feedback = model, method, feedback
+        self.exchange, self.schedule, self.timeout_s = exchange, schedule, timeout_s
+        self.shared = exchange.agrees and method.shared and not eager
+        self.screen = screen_of(clip, method=method, exchange=exchange, eager=eager)
+        self.state_dtype = STATE_DTYPES[state_dtype]
+        self.replica = Replica(model, dtype=self.state_dtype, island=island)
+        self.island, self.slow = self.replica.island, self.replica.slow
+        compatibility.refuse_fragments(schedule, list(self.slow))
+        self.trial_feedback, self.trial_method = copy.deepcopy((feedback, method))
+        method.init(self.slow)
+        self.buffers = Buffers(unwrapped(model), kind=buffers)
+        self.codec = UpdateCodec(compress, seed=seed, beside=self.buffers.schema)
+        self.loop = build_loop(
+            self.replica,
+            self.buffers,
+            self.codec,
+            self.screen,
+            method=method,
+            feedback=feedback,
+            aggregate=aggregate,
+            exchange=exchange,
+            schedule=schedule,
+            merge_local=merge_local,
+            eager=eager,
+            timeout_s=timeout_s,
+            rounds=rounds,
+        )
+        self.launcher, self.verifier = self.loop.launcher, self.loop.lander.verifier
+        self.pipeline, self.shared_state = self.launcher.pipeline, self.loop.lander.shared_state
+        self.all_gathers = 0
+        self.parts: dict[str, Any] = {
+            "method": method,
+            "feedback": feedback,
+            "payload": self.codec,
+            "choosing": compress if isinstance(compress, Stateful | CostAware) else None,
+            "schedule": schedule if isinstance(schedule, AdaptiveSchedule) else None,
+            "buffers": self.buffers,
+            "screen": self.screen,
+        }
+
+    @property
+    def inner_step(self) -> int:
+        """The position in the run: the inner steps of the run that are over."""
+        return self.loop.inner_step
+
+    @property
+    def in_flight(self) -> dict[Round, InFlight]:
+        """The launched rounds that have not landed."""
+        return self.launcher.in_flight
+
+    @property
+    def next_round(self) -> Round:
+        """The first round that launches after the current inner step."""
+        return self.loop.scheduler.next_round(self.inner_step)
+
+    @property
+    def samples(self) -> int:
+        """Training samples that no included message has covered yet, of the fragment that has most of them."""
+        return max(self.launcher.waiting)
+
+    @property
+    def slow_hash(self) -> int:
+        """64-bit hash of all slow weights."""
+        return self.replica.hash_of(self.slow)
+
+    @property
+    def spare_bytes(self) -> int:
+        """Bytes that launches and landings keep from one round to the next, besides residual and momentum."""
+        return self.pipeline.spare_bytes
+
+    @property
+    def residual_share(self) -> float:
+        """Bytes that the feedback will hold for each byte of slow weights. Takes a trial step."""
+        return residual_share(self.trial_feedback, self.state_dtype)
+
+    @property
+    def momentum_share(self) -> float:
+        """Bytes that the outer method will hold for each byte of slow weights. Takes a trial step."""
+        return momentum_share(self.trial_method, self.state_dtype)
+
+    @property
+    def notifies_updates(self) -> bool:
+        """True if the caller calls `before_update` before every change of the weights; may be set."""
+        return self.launcher.notifies_updates
+
+    @notifies_updates.setter
+    def notifies_updates(self, notifies: bool) -> None:
+        self.launcher.notifies_updates = notifies
+
+    def before_update(self) -> float:
+        """Wait until the weights of the model may change. Return the seconds that this took."""
+        return self.launcher.before_update()
+
+    def after_inner_step(self, samples: int) -> list[RoundReport]:
+        """Count one inner step of this many training samples; launch and land what is due.
+
+        Takes over the others' state if this peer was away for too long. Raises ReplicasDiverged.
+        """
+        return self.loop.after_inner_step(samples)
+
+    def find_others(self) -> None:
+        """Take over the others' state before a late peer's first inner step, if it cannot land the rounds it missed."""
+        self.all_gathers = 2  # the other peers already took part in two, when they started
+        try:
+            self.exchange.decided(self.next_round)
+        except StateTransferRequired as transfer:
+            self.loop.take_over(*transfer.state(self.shared_state.max_bytes))
+
+    def all_gather(self, blob: bytes) -> list[Contribution]:
+        """Exchange bytes with all peers and return those of all, this peer's included. Raises RoundFailed.
+
+        All peers must call it equally often.
+        """
+        self.launcher.wait()
+        self.all_gathers += 1
+        return self.exchange.meet(blob, self.all_gathers, self.timeout_s)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what `evolved` returns, in a form that torch's checkpoint functions save and load whole.
+
+        These are torch.save and torch.distributed.checkpoint.
+        """
+        return whole_parts(self.evolved())
+
+    def evolved(self) -> dict[str, Any]:
+        """Return all state that evolves, including rounds in flight: the state of each part under its name."""
+        self.launcher.wait()
+        return {
+            "slow": dict(self.slow),
+            **{name: part.state_dict() if part else {} for name, part in self.parts.items()},
+            "inner_step": self.inner_step,
+            "samples": list(self.launcher.waiting),
+            "in_flight": [flight.state_dict() for flight in self.in_flight.values()],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` or `evolved` returned; the exchange of rounds in flight starts again."""
+        self.launcher.wait()
+        state = on_device(opened(state), self.replica.device)
+        self.replica.load_slow(state["slow"])
+        for name, part in self.parts.items():
+            if part:
+                part.load_state_dict(state.get(name, {}))  # checkpoints of older runs have no screen
+        self.loop.inner_step = state["inner_step"]
+        self.launcher.resume(state["samples"], state["in_flight"])
