@@ -26,7 +26,7 @@ from result_rows import show
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.swarm.consensus.commit import Commit
 from outerloop.swarm.gather.committed_rounds import CommittedRounds
-from outerloop.swarm.gather.runner import GatherRunner
+from outerloop.swarm.gather.round_context import RoundContext
 from outerloop.types import Round
 
 Row = dict[str, float]
@@ -37,17 +37,17 @@ def note_times() -> tuple[dict[int, float], dict[int, float]]:
     """Return two dicts that fill up while rounds run: round -> time of its last payload, and of its commit, at this
     peer.
     """
-    held, decided, holds, add = {}, {}, GatherRunner._holds, CommittedRounds.add
+    held, decided, holds, add = {}, {}, RoundContext.report_stored, CommittedRounds.add
 
-    def noted(self: GatherRunner, number: int, one: Any) -> None:
+    def noted(self: RoundContext, number: int, participant: Any) -> None:
         held[number] = time.monotonic()
-        holds(self, number, one)
+        holds(self, number, participant)
 
     def known(self: CommittedRounds, commit: Commit) -> None:
         decided[commit.number] = time.monotonic()
         add(self, commit)
 
-    GatherRunner._holds, CommittedRounds.add = noted, known  # type: ignore[method-assign]
+    RoundContext.report_stored, CommittedRounds.add = noted, known  # type: ignore[method-assign, assignment]
     return held, decided
 
 

@@ -195,7 +195,8 @@ class SwarmGather(SwarmExchange):
 
     @property
     def head(self) -> str:
-        return self._rounds.head
+        commit = self._rounds.last_commit
+        return commit.digest.hex() if commit else ""
 
     @property
     def came_late(self) -> bool:
@@ -251,7 +252,7 @@ class SwarmGather(SwarmExchange):
     def refused(self, round: Round, refusals: Refusals) -> None:
         """Record a strike against each of these peers (swarm/gather/readmission.py)."""
         reasons = {peer: why.removeprefix(f"{peer}: ") for peer, why in refusals.items() if peer != self.peer}
-        self._node.spawn(self._rounds.asking.unusable(self._place(round), reasons))
+        self._node.spawn(self._rounds.requests.unusable(self._place(round), reasons))
 
     def start(self, blob: bytes, round: Round) -> PatientPending:
         self._check_size(blob)
@@ -319,8 +320,10 @@ class SwarmGather(SwarmExchange):
         members = self._members
         if not members.came_late:
             await self._rounds.begin(run=members.session, roster=members.names.values(), number=place)
-        elif self._remembers(members.session) and (memory := self._rounds.memory_file.read(run=members.session)):
-            self._rounds.go_on(memory)
+        elif self._remembers(members.session) and (
+            hard_state := self._rounds.hard_state_file.read(run=members.session)
+        ):
+            self._rounds.resume(hard_state)
 
     def recovery(self, at_most: int) -> tuple[Round, bytes]:
         """Fetch the state of the other peers, however long that takes, and report progress. Raises QuorumLost."""
@@ -343,11 +346,11 @@ class SwarmGather(SwarmExchange):
 
     def _names(self) -> dict[str, str]:
         """Return peer id -> name of all peers that may take part: known to this peer, or in a roster of the run."""
-        return self._members.known | {id_of(name): name for name in self._rounds.peers}
+        return self._members.known | {id_of(name): name for name in self._rounds.roster}
 
     def _counts_on(self, peer_id: str) -> bool:
         """Return whether this is the id of a peer that was present at the start, or that decides rounds."""
-        return peer_id in self._members.names or peer_id in map(id_of, self._rounds.peers)
+        return peer_id in self._members.names or peer_id in map(id_of, self._rounds.roster)
 
     async def _gather(self, place: int, blob: bytes, round: Round) -> list[Contribution]:
         if not self._rounds.decided(place):
@@ -356,7 +359,7 @@ class SwarmGather(SwarmExchange):
 
     def _remembers(self, session: str) -> bool:
         try:
-            return self._rounds.memory_file.read(run=session) is not None
+            return self._rounds.hard_state_file.read(run=session) is not None
         except MalformedMessage:
             return False
 

@@ -45,6 +45,10 @@ def checked_int(value: Any, what: str, *, minimum: int = 0, maximum: int) -> int
     return value
 
 
+def view_number(value: Any, what: str = "a view", *, minimum: int = 0) -> int:
+    return checked_int(value, what, minimum=minimum, maximum=MAX_VIEW)
+
+
 def id_of(name: str) -> str:
     """Return the peer id in a name NNN-<peer id>; a bare id is returned as is. Streams are authenticated by peer id."""
     return name.partition("-")[2] or name
@@ -72,6 +76,13 @@ def items(value: Any, what: str, *, minimum: int = 0) -> list[Any]:
     """Check that this is a list of at most MAX_PEERS entries, and return it."""
     if type(value) is not list or not minimum <= len(value) <= MAX_PEERS:
         raise MalformedMessage(f"{what} is a list of {minimum} to {MAX_PEERS}; got {quote(value)}")
+    return value
+
+
+def row(value: Any, length: int, what: str) -> list[Any]:
+    """Check that this is a list of this length, and return it. `what`: a sentence that names its entries."""
+    if type(value) is not list or len(value) != length:
+        raise MalformedMessage(f"{what}; got {quote(value)}")
     return value
 
 

@@ -65,7 +65,7 @@ def others(post: Any, to: str, message: Any, lie: str) -> list[tuple[str, Any]]:
     kind = type(message).__name__
     if machine is None:
         return [(to, message)]
-    everybody = [name for name in machine.memory.roster if name != machine.memory.peer]
+    everybody = [name for name in machine.hard_state.roster if name != machine.hard_state.peer]
     if lie == "equivocate" and kind == "Accept":
         other = hashlib.sha256(message.digest).digest()
         said = sign(post, accept(message.number, message.head, message.view, other))
@@ -81,7 +81,7 @@ def made_up(post: Any, message: Any, machine: Any, lie: str) -> list[Any]:
     """Return forged messages that do not refer to any event."""
     from outerloop.swarm.consensus.messages import CommitCertificate, ViewChange
 
-    number, head = machine.number, machine.memory.head
+    number, head = machine.number, machine.hard_state.head
 
     def here(number: int, view: int) -> ViewChange:
         return ViewChange(number, head.digest, view, sign(post, wish(number, head.digest, view)))
@@ -93,14 +93,14 @@ def made_up(post: Any, message: Any, machine: Any, lie: str) -> list[Any]:
     if lie == "certificates":
         commit = replace(head, number=number, parent=head.digest)
         signature = sign(post, accept(number, head.digest, 0, commit.digest))
-        return [CommitCertificate(commit, 0, tuple((name, signature) for name in machine.memory.roster))]
+        return [CommitCertificate(commit, 0, tuple((name, signature) for name in machine.hard_state.roster))]
     return []
 
 
 def with_roster(post: Any, message: Any) -> Any:
     """Return the proposal with this peer several times in the next roster."""
     accepted = message.accepted
-    own = machine_of(post).memory.peer
+    own = machine_of(post).hard_state.peer
     aliases = {f"{900 + i}-{own.partition('-')[2]}" for i in range(ALIASES)} | {"999-nobody"}
     commit = replace(accepted.commit, roster=tuple(sorted({*accepted.commit.roster, *aliases})))
     *links, last = accepted.links
@@ -112,9 +112,10 @@ def with_roster(post: Any, message: Any) -> Any:
 
 def sign(post: Any, statement: Any) -> bytes:
     """Return this peer's signature over a statement in this session."""
-    return machine_of(post).notary.sign(statement)
+    return machine_of(post).signer.sign(statement)
 
 
 def machine_of(post: Any) -> Any:
     """Return the state machine behind a BallotRpc; None before the rounds have begun."""
-    return post._receive.__self__._machine
+    context = post._receive.__self__
+    return context.chain if context.begun else None

@@ -38,7 +38,7 @@ def install() -> None:
         return bytes(len(content)) if content is not None and now() == "corrupt" else content
 
     async def bad_offer(self, number, blob):
-        return await offer(self, number, bad(blob, now(), most=self._most_bytes))
+        return await offer(self, number, bad(blob, now(), most=self._max_bytes))
 
     async def bad_take(self, count):
         await take(self, count)

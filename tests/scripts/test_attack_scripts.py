@@ -21,10 +21,11 @@ from hivemind.p2p import P2PHandlerError, PeerID
 from outerloop.exchange.swarm_gather import SwarmGather
 from outerloop.swarm.access.identity import ensure_identity
 from outerloop.swarm.access.signatures import Signatures
+from outerloop.swarm.access.signer import KeySigner
 from outerloop.swarm.consensus.commit import genesis
-from outerloop.swarm.consensus.messages import Accept, Accepted, ChainLink, CommitCertificate, Propose, ViewChange
+from outerloop.swarm.consensus.messages import Accept, Propose, ViewChange
 from outerloop.swarm.consensus.statements import accept
-from outerloop.swarm.gather.signer import KeySigner
+from outerloop.swarm.consensus.votes import Accepted, ChainLink, CommitCertificate
 from outerloop.swarm.p2p.daemon import MESSAGE_BYTES
 from outerloop.swarm.p2p.node import Node
 from outerloop.swarm.state_transfer.manifest import Manifest
@@ -38,22 +39,21 @@ def liar():
     signatures = Signatures(Ed25519PrivateKey.generate())
     own = f"002-{signatures.peer_id}"
     head = genesis(SESSION, ["000-a", "001-b", own], first=4)
-    memory = SimpleNamespace(peer=own, run=SESSION, roster=head.roster, head=head)
-    notary = KeySigner(signatures, session=SESSION, own=own)
-    rounds = SimpleNamespace(_machine=SimpleNamespace(memory=memory, number=4, notary=notary))
+    hard_state = SimpleNamespace(peer=own, run=SESSION, roster=head.roster, head=head)
+    signer = KeySigner(signatures, session=SESSION, own=own)
 
-    class Rounds:
-        _machine = rounds._machine
+    class Context:
+        begun, chain = True, SimpleNamespace(hard_state=hard_state, number=4, signer=signer)
 
         def receive(self):
             pass
 
     transport = SimpleNamespace(trust=SimpleNamespace(signatures=signatures))
-    return SimpleNamespace(_receive=Rounds().receive, _transport=transport, own=own, head=head, notary=notary)
+    return SimpleNamespace(_receive=Context().receive, _transport=transport, own=own, head=head, signer=signer)
 
 
 def signed(liar, signature, number, view, digest):
-    return liar.notary.verify(liar.own, accept(number, liar.head.digest, view, digest), signature)
+    return liar.signer.verify(liar.own, accept(number, liar.head.digest, view, digest), signature)
 
 
 def test_a_liar_that_is_not_lying_sends_honest_messages(liar):

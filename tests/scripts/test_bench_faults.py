@@ -109,7 +109,7 @@ async def offer(self, number, blob):
 round_store.RoundStore.get, runner.GatherRunner.offer = lambda self, sha: b"ab", offer
 import outerloop.launcher.worker_process
 one = object.__new__(runner.GatherRunner)
-one._most_bytes = 20
+one._max_bytes = 20
 asyncio.run(one.offer(0, b"12345678" + bytes(4)))
 """
 

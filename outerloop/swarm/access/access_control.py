@@ -10,10 +10,10 @@ from outerloop.swarm.access.signatures import Signatures, public_key_of
 from outerloop.swarm.validation import MalformedMessage
 from outerloop.types import UserError
 
-ROSTER = "/roster"
-"""Suffix of the protocol name with which a peer serves the roster (listed_roster.py)."""
-EXPELLED = "/expelled"
-"""Suffix of the protocol name with which a peer serves the list of expelled peers (accusations.py)."""
+ROSTER = "roster"
+"""The service with which a peer serves the roster (listed_roster.py)."""
+EXPELLED = "expelled"
+"""The service with which a peer serves the list of expelled peers (accusations.py)."""
 
 
 class AllowList:
@@ -87,7 +87,7 @@ class AccessControl:
 
         Records a refusal in the rejection log.
         """
-        looks_on = remote == self.onlooker and protocol.endswith((ROSTER, EXPELLED))
+        looks_on = remote == self.onlooker and protocol.rpartition("/")[2] in (ROSTER, EXPELLED)
         if remote not in self.allow and not looks_on:
             self.refusals.note("outsiders", remote, f"asked for {protocol}, but {self.allow.why_not(remote)}")
             return False

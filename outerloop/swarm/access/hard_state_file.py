@@ -55,14 +55,14 @@ class HardStateFile:
             return None
         return HardState.from_bytes(bytes(self._disk.read(NAME)), run=run, peer=self._own)
 
-    async def write(self, memory: HardState) -> None:
+    async def write(self, hard_state: HardState) -> None:
         """Write the hard state; return once it is synced. Raises UserError if this peer voted under another name."""
         if self._life is None:
-            await self._disk.write(NAME, memory.to_bytes())
+            await self._disk.write(NAME, hard_state.to_bytes())
             return
-        self._refuse_another_name(memory.run)
+        self._refuse_another_name(hard_state.run)
         await self._disk.write(GENERATION, str(self._life.count).encode())
-        await self._disk.write(NAME, memory.to_bytes())
+        await self._disk.write(NAME, hard_state.to_bytes())
         await EXHAUSTION.wait_out(partial(asyncio.to_thread, self._life.has_memory), where=str(self._life.path.parent))
         self._life = None  # recorded once per process
 

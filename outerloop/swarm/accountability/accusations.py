@@ -21,8 +21,10 @@ import msgpack
 from outerloop.swarm.access.access_control import EXPELLED
 from outerloop.swarm.accountability.evidence import MAX_BYTES, Evidence, guilty
 from outerloop.swarm.accountability.expulsion import MAX_EXPELLED, ExpelledPeers
+from outerloop.swarm.background_tasks import BackgroundTasks
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
-from outerloop.swarm.p2p.transport import Request, Transport, Unreachable, anybody
+from outerloop.swarm.p2p.rpc import RpcService, protocol_name
+from outerloop.swarm.p2p.transport import Request, Transport, Unreachable
 from outerloop.swarm.timeouts import HISTORY_S, SEND_S, limit
 from outerloop.swarm.validation import MalformedMessage, checked_int, id_of
 
@@ -31,12 +33,14 @@ AROUND_S = 10.0
 """Pause between two polls, each of a random peer: a peer that starts or returns has polled most others in a minute."""
 
 
-class Accusations:
-    """The exchange of evidence by one peer.
+class Accusations(RpcService):
+    """The exchange of evidence by one peer. Any peer may ask for it: evidence proves itself.
 
     `names` returns id -> name of the peers that may take part. `on_own` is called with the offence that evidence proves
     against this peer's own key. `on_other` is called when another peer has been expelled.
     """
+
+    service = EXPELLED
 
     def __init__(
         self,
@@ -48,15 +52,12 @@ class Accusations:
         on_own: Callable[[str], None],
         on_other: Callable[[], None],
     ) -> None:
-        self._transport, self._expelled, self._names = transport, expelled, names
+        super().__init__(transport, run=run)
+        self._expelled, self._names = expelled, names
         self._run, self._on_own, self._on_other = run, on_own, on_other
         self._random = random.Random(transport.peer_id)
         self._false: set[str] = set()  # ids of peers that sent evidence that proves nothing
-        self._sending: set[asyncio.Task[None]] = set()
-
-    async def serve(self) -> None:
-        """Answer requests of any peer: evidence proves itself, and `outerloop status` reads it (commands/status.py)."""
-        await self._transport.serve(protocol(self._run), allowed=anybody, handler=self._answer)
+        self._sending = BackgroundTasks()
 
     async def accuse(self, evidence: Evidence, *, received_from: str = "") -> bool:
         """Expel the accused and notify the other peers, if the evidence is new and valid. Return whether it is."""
@@ -67,9 +68,7 @@ class Accusations:
         self._on_other()
         for peer in self._others():
             if peer != received_from:
-                task = asyncio.create_task(self._send(peer, evidence))
-                self._sending.add(task)
-                task.add_done_callback(self._sending.discard)
+                self._sending.start(self._send(peer, evidence))
         return True
 
     async def ask_around(self) -> None:
@@ -95,7 +94,7 @@ class Accusations:
 
     async def _send(self, peer: str, evidence: Evidence) -> None:
         try:
-            async with limit(SEND_S), self._transport.open_stream(peer, protocol(self._run)) as stream:
+            async with limit(SEND_S), self._stream_to(peer) as stream:
                 await stream.send_object({"evidence": True})
                 await stream.send(msgpack.packb(evidence.to_map()))
                 await stream.ended()
@@ -128,16 +127,12 @@ class Accusations:
         return sorted(peer for peer in self._names() if peer != self._transport.peer_id and peer in allow)
 
 
-def protocol(run: str) -> str:
-    return f"outerloop/1/{run}{EXPELLED}"
-
-
 async def ask(transport: Transport, run: str, peer: str) -> list[Evidence]:
     """Request the evidence for which `peer` (its id) has expelled others. Return it unchecked.
 
     Raises BrokenStream, Unreachable, TimeoutError.
     """
-    async with limit(HISTORY_S), transport.open_stream(peer, protocol(run)) as stream:
+    async with limit(HISTORY_S), transport.open_stream(peer, protocol_name(run, EXPELLED)) as stream:
         await stream.send_object({})
         try:
             answer = await stream.receive_object()

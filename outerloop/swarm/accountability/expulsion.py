@@ -138,7 +138,7 @@ async def write_register(disk: Disk, register: ExpulsionRegister) -> None:
 class ExpelledPeers:
     """A running peer's register: keeps the expelled peers out of `trust.allow`.
 
-    `memory` returns the hard state of the consensus; None before the rounds have begun: then no peer is expelled.
+    `hard_state` returns the hard state of the consensus; None before the rounds have begun: then no peer is expelled.
     """
 
     def __init__(
@@ -146,11 +146,11 @@ class ExpelledPeers:
         disk: Disk,
         trust: AccessControl,
         *,
-        memory: Callable[[], HardState | None],
+        hard_state: Callable[[], HardState | None],
         now_s: Callable[[], float] = time.time,
     ) -> None:
         """Load the register. Raises UserError if the file is damaged."""
-        self._disk, self._trust, self._memory, self._now_s = disk, trust, memory, now_s
+        self._disk, self._trust, self._hard_state, self._now_s = disk, trust, hard_state, now_s
         self.register = read_register(disk)
         self._writing = asyncio.Lock()
         for peer in self.register.expelled:
@@ -164,12 +164,12 @@ class ExpelledPeers:
     def wants(self, evidence: Evidence) -> bool:
         """Return whether the evidence is worth checking: it is new, near, not forgiven, and there is room for it."""
         peer, session, number = evidence.peer, evidence.session, evidence.number
-        memory = self._memory()
-        if memory is None or (session == memory.run and number > memory.number + ROUNDS_KEPT):
+        hard_state = self._hard_state()
+        if hard_state is None or (session == hard_state.run and number > hard_state.number + ROUNDS_KEPT):
             return False
         if id_of(peer) in self.register.expelled or self.register.forgives(peer, session, number):
             return False
-        return len(self.register.expelled) < MAX_OUTSIDERS or _has_seat(memory, id_of(peer))
+        return len(self.register.expelled) < MAX_OUTSIDERS or _has_seat(hard_state, id_of(peer))
 
     async def convict(self, evidence: Evidence) -> bool:
         """Expel the accused if the evidence is worth checking and valid. Return whether it is, once safely on disk."""
@@ -190,9 +190,9 @@ class ExpelledPeers:
             await write_register(self._disk, self.register)
 
 
-def _has_seat(memory: HardState, peer_id: str) -> bool:
+def _has_seat(hard_state: HardState, peer_id: str) -> bool:
     """Return whether a peer is in one of the last rosters."""
-    return any(peer_id == id_of(peer) for decided in memory.log for peer in decided.commit.roster)
+    return any(peer_id == id_of(peer) for decided in hard_state.log for peer in decided.commit.roster)
 
 
 def _lift(value: Any) -> Lift:

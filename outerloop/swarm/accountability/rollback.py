@@ -23,23 +23,23 @@ from outerloop.swarm.accountability.evidence import ACCEPT, PROMISE
 from outerloop.swarm.consensus.hard_state import HardState
 
 
-def forgotten(memory: HardState, context: str, session: str | bytes, fields: Sequence[Field]) -> str:
+def forgotten(hard_state: HardState, context: str, session: str | bytes, fields: Sequence[Field]) -> str:
     """Return a description of a vote of this peer that is missing from its memory; empty if there is no such vote.
 
     `context`, `session` and `fields` are the arguments of Signatures.witness.
     """
-    if session != memory.run or context not in (ACCEPT, PROMISE) or fields[0] != memory.peer or memory.left:
+    if session != hard_state.run or context not in (ACCEPT, PROMISE) or fields[0] != hard_state.peer or hard_state.left:
         return ""
     number, head, view = cast(tuple[int, bytes, int], fields[1:4])
-    if number > memory.number:
+    if number > hard_state.number:
         is_held = False
     else:
-        is_held = number < memory.number or head != memory.head.digest or view <= _held(memory, context)
+        is_held = number < hard_state.number or head != hard_state.head.digest or view <= _held(hard_state, context)
     return "" if is_held else f"has voted in view {view} of round {number}, which its memory does not hold"
 
 
-def _held(memory: HardState, context: str) -> int:
+def _held(hard_state: HardState, context: str) -> int:
     """Return the latest view for which a vote of this kind is remembered."""
     if context == PROMISE:
-        return memory.promised
-    return memory.accepted.view if memory.accepted else -1
+        return hard_state.promised
+    return hard_state.accepted.view if hard_state.accepted else -1

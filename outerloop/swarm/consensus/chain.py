@@ -11,10 +11,11 @@ r + 1 before commit r is its head. There is only one commit r, so all voters of 
 M_r+1, and no vote in r + 1 can undo r. Rosters change for liveness alone: each round needs a majority of its own
 roster up, and one running peer that can report the head.
 
-What must survive a crash: Persist effects, each written before the outputs after it; and payloads, from `holds` until
-their round is ROUNDS_KEPT old, because an accept states "if this is the commit, I can serve its payloads". A commit is
-applied and passed on before it is saved: it rests on accepts, which a majority has on disk, so a peer that loses it in
-a crash learns the same commit again. A peer that lost its saved state returns under a new identity.
+What must survive a crash: Persist effects, each written before the effects after it; and payloads, from
+`payload_stored` until their round is ROUNDS_KEPT old, because an accept states "if this is the commit, I can serve its
+payloads". A commit is applied and passed on before it is saved: it rests on accepts, which a majority has on disk, so a
+peer that loses it in a crash learns the same commit again. A peer that lost its saved state returns under a new
+identity.
 
 Fault model. Peers may stop, lag, lose messages and restart from their disks; nothing worse is assumed. Any minority of
 a round's roster may be gone, and the rest continues. No round has two commits, whichever peers are gone.
@@ -42,23 +43,24 @@ from itertools import pairwise
 
 from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Participant
-from outerloop.swarm.consensus.effects import ApplyCommit, CatchUp, ChainLeft, Output, Reject
-from outerloop.swarm.consensus.forks import ForkPoint, apart, digests, is_better, linked, parting
+from outerloop.swarm.consensus.effects import ApplyCommit, CatchUp, ChainLeft, Effect, Reject
+from outerloop.swarm.consensus.forks import ForkPoint, digests, fork_point, forked_earlier, is_better, linked
 from outerloop.swarm.consensus.gather_policy import GatherPolicy
 from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT, HardState
-from outerloop.swarm.consensus.messages import Accept, CommitCertificate, JoinRequest, Message
+from outerloop.swarm.consensus.messages import Accept, JoinRequest, Message
 from outerloop.swarm.consensus.paxos import PaxosInstance
 from outerloop.swarm.consensus.soft_state import SoftState
 from outerloop.swarm.consensus.statements import AcceptSigner
-from outerloop.swarm.consensus.validity import doubt
+from outerloop.swarm.consensus.validity import certificate_error
+from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.validation import MAX_AMOUNT, MAX_PEERS, id_of
 
 
 class CommitChain(PaxosInstance):
     """One peer's state machine for the chain of commits.
 
-    Must be equal on all peers: `closing`, `absent_rounds` (a peer is dropped after missing this many commits in a row)
-    and `most_bytes` (limit of one payload). `allowed` returns whether the named peer may take part, in this peer's
+    Must be equal on all peers: `gather_policy`, `absent_rounds` (a peer is dropped after missing this many commits in a
+    row) and `max_bytes` (limit of one payload). `allowed` returns whether the named peer may take part, in this peer's
     current view.
 
     After every event read `number` and `view`: timers belong to them, and the event of an outdated timer changes
@@ -67,139 +69,145 @@ class CommitChain(PaxosInstance):
 
     def __init__(
         self,
-        memory: HardState,
+        hard_state: HardState,
         *,
-        notary: AcceptSigner,
-        closing: GatherPolicy,
+        signer: AcceptSigner,
+        gather_policy: GatherPolicy,
         absent_rounds: int,
-        most_bytes: int = MAX_AMOUNT,
+        max_bytes: int = MAX_AMOUNT,
         allowed: Callable[[str], bool] = lambda name: True,
     ) -> None:
-        """`memory` must be on disk already: HardState.first, HardState.joining or the last saved state."""
+        """`hard_state` must be on disk already: HardState.first, HardState.joining or the last saved state."""
         if not 1 <= absent_rounds <= ROUNDS_KEPT:
             raise ValueError(f"absent_rounds is 1 to {ROUNDS_KEPT}; got {absent_rounds}")
         super().__init__(
-            memory,
-            notary=notary,
-            closing=closing,
+            hard_state,
+            signer=signer,
+            gather_policy=gather_policy,
             absent_rounds=absent_rounds,
-            most_bytes=most_bytes,
+            max_bytes=max_bytes,
             allowed=allowed,
         )
 
-    def receive(self, sender: str, message: Message) -> list[Output]:
+    def receive(self, sender: str, message: Message) -> list[Effect]:
         """Process a message. `sender` has been authenticated by the network."""
         if isinstance(message, CommitCertificate):
             self._learn(sender, message)
         elif message.number > self.number:
-            self._out.append(CatchUp(message.number, sender))
+            self._effects.append(CatchUp(message.number, sender))
         elif message.number < self.number:
             if not isinstance(message, Accept):  # a late accept: its sender will get the certificate anyway
-                self._tell([sender], self._here())
-            if digests(self.memory.log).get(message.number - 1, message.head) != message.head:
-                self._part(sender, message.number)
-        elif message.head != self.memory.head.digest:
-            self._part(sender, message.number)
+                self._save_and_send([sender], self._own_view_change())
+            if digests(self.hard_state.log).get(message.number - 1, message.head) != message.head:
+                self._reject_other_chain(sender, message.number)
+        elif message.head != self.hard_state.head.digest:
+            self._reject_other_chain(sender, message.number)
         elif isinstance(message, JoinRequest):
-            self._admit(sender, message)
-        elif sender not in self.memory.roster or sender == self.memory.peer:
-            self._refuse(sender, f"not another peer of the roster of round {self.number}")
+            self._record_join_request(sender, message)
+        elif sender not in self.hard_state.roster or sender == self.hard_state.peer:
+            self._reject(sender, f"not another peer of the roster of round {self.number}")
         elif self.votes:
-            self._take(sender, message)
-        return self._act()
+            self._receive_vote(sender, message)
+        return self._step()
 
-    def holds(self, number: int, participant: Participant) -> list[Output]:
+    def payload_stored(self, number: int, participant: Participant) -> list[Effect]:
         """Record that a payload of a round is on disk; this peer's own counts. Call again for each after a restart."""
         if number >= self.number:
-            self.held = {**self.held, number: self.held.get(number, frozenset()) | {participant}}
-        return self._act()
+            self.stored = {**self.stored, number: self.stored.get(number, frozenset()) | {participant}}
+        return self._step()
 
-    def grace(self, number: int) -> list[Output]:
+    def grace(self, number: int) -> list[Effect]:
         """Process the end of a round's grace period."""
         if number == self.number:
-            self.gathering = replace(self.gathering, grace=True)
-        return self._act()
+            self.soft_state = replace(self.soft_state, grace=True)
+        return self._step()
 
-    def deadline(self, number: int) -> list[Output]:
+    def deadline(self, number: int) -> list[Effect]:
         """Process the deadline of a round's gather."""
         if number == self.number:
-            self.gathering = replace(self.gathering, deadline=True)
-        return self._act()
+            self.soft_state = replace(self.soft_state, deadline=True)
+        return self._step()
 
-    def reconsider(self) -> list[Output]:
+    def reconsider(self) -> list[Effect]:
         """Check again what is possible after a peer was disallowed: the other peers may be enough now."""
-        return self._act()
+        return self._step()
 
-    def timeout(self, number: int, view: int) -> list[Output]:
+    def timeout(self, number: int, view: int) -> list[Effect]:
         """Ask for the next view: the leader has taken too long to propose, or no peer has followed to the next view.
 
         Ignored unless `number` and `view` are the current ones.
         """
         if (number, view) == (self.number, self.view) and self.votes:
-            self._wish()
-        return self._act()
+            self._request_next_view()
+        return self._step()
 
-    def ask(self) -> list[Output]:
+    def request_join(self) -> list[Effect]:
         """Ask to be a learner, if this peer has no vote. It must hold the head's state.
 
         Call again in each round, and periodically within a round.
         """
         if not self.votes:
-            number, head = self.number, self.memory.head.digest
-            self._tell(self.memory.roster, JoinRequest(number, head, self.notary.sign(statements.ask(number, head))))
-        return self._act()
+            number, head = self.number, self.hard_state.head.digest
+            signature = self.signer.sign(statements.ask(number, head))
+            self._save_and_send(self.hard_state.roster, JoinRequest(number, head, signature))
+        return self._step()
 
-    def skip_to(self, decided: CommitCertificate) -> list[Output]:
+    def install_snapshot(self, decided: CommitCertificate) -> list[Effect]:
         """Move the head to a later commit, after its state was downloaded because no log reaches back to this head."""
         if decided.commit.number >= self.number:
-            self._begin(self.memory.skipped_to(decided))
-        return self._act()
+            self._begin(self.hard_state.moved_to(decided))
+        return self._step()
 
-    def compare(self, sender: str, log: Sequence[CommitCertificate]) -> list[Output]:
+    def compare_log(self, sender: str, log: Sequence[CommitCertificate]) -> list[Effect]:
         """Compare an untrusted log of a peer with this one; switch to its chain if that is better (forks.py).
 
         A log of the same chain may reach further back than this peer's log, and so show which peers were absent.
         """
         if not linked(log):
-            self._refuse(sender, "sends commits that do not follow one another")
-        elif found := parting(self.memory.log, log):
-            self._choose(sender, found, log)
-        elif apart(self.memory.log, log):
-            first = max(self.memory.log[0].commit.number, log[0].commit.number)
+            self._reject(sender, "sends commits that do not follow one another")
+        elif found := fork_point(self.hard_state.log, log):
+            self._resolve_fork(sender, found, log)
+        elif forked_earlier(self.hard_state.log, log):
+            first = max(self.hard_state.log[0].commit.number, log[0].commit.number)
             reason = f"its history parted before commit {first}, earlier than the logs reach: these are two runs"
-            self._refuse(sender, f"{reason}. To join one run, restart the workers of the other as new peers")
+            self._reject(sender, f"{reason}. To join one run, restart the workers of the other as new peers")
         else:
-            self._reach_back(log)
-        return self._act()
+            self._extend_log_back(log)
+        return self._step()
 
     def commits_since(self, number: int) -> tuple[CommitCertificate, ...] | None:
         """Return the commits after `number`, oldest first, or None if the log does not reach back that far.
 
         In that case the state must be downloaded.
         """
-        if number < self.memory.log[0].commit.number - 1:
+        if number < self.hard_state.log[0].commit.number - 1:
             return None
-        return tuple(one for one in self.memory.log if one.commit.number > number)
+        return tuple(decided for decided in self.hard_state.log if decided.commit.number > number)
 
-    def _act(self) -> list[Output]:
+    def _step(self) -> list[Effect]:
         """Take every step that has become possible, save, and return the effects to carry out."""
         while self.votes and (self._accept() or self._propose() or self._decide()):
             pass
         self._save()
-        out, self._out = self._out, []
+        out, self._effects = self._effects, []
         return out
 
     def _learn(self, sender: str, decided: CommitCertificate) -> None:
         number = decided.commit.number
         if number > self.number:
-            self._out.append(CatchUp(number, sender))
-        if any(one.commit.number == number and one.commit.digest != decided.commit.digest for one in self.memory.log):
-            self._out.append(Reject(sender, f"sends another commit {number} than the one known here", parted=True))
+            self._effects.append(CatchUp(number, sender))
+        known = {entry.commit.number: entry.commit for entry in self.hard_state.log}
+        if known.get(number, decided.commit) != decided.commit:
+            self._effects.append(
+                Reject(sender, f"sends another commit {number} than the one known here", compare_logs=True)
+            )
         if number != self.number:
             return
-        reason = self._objection(decided.commit)
-        if reason := reason or doubt(self.memory.head, decided, self.notary):
-            self._out.append(Reject(sender, reason, parted=decided.commit.parent != self.memory.head.digest))
+        reason = self._commit_error(decided.commit) or certificate_error(self.hard_state.head, decided, self.signer)
+        if reason:
+            self._effects.append(
+                Reject(sender, reason, compare_logs=decided.commit.parent != self.hard_state.head.digest)
+            )
         else:
             self._apply(decided)
 
@@ -208,7 +216,7 @@ class CommitChain(PaxosInstance):
         decided = self._decided()
         if decided is None:
             return False
-        concerned = {*self.memory.roster, *decided.commit.roster, *self.gathering.asked}
+        concerned = {*self.hard_state.roster, *decided.commit.roster, *self.soft_state.asked}
         self._apply(decided)
         self._send(sorted(concerned), decided)
         return True
@@ -218,52 +226,52 @@ class CommitChain(PaxosInstance):
 
         A majority has it on disk: a peer that loses it in a crash learns it again.
         """
-        self._begin(self.memory.learned(decided))
-        self._out.append(ApplyCommit(decided.commit))
+        self._begin(self.hard_state.learned(decided))
+        self._effects.append(ApplyCommit(decided.commit))
 
-    def _part(self, sender: str, number: int) -> None:
+    def _reject_other_chain(self, sender: str, number: int) -> None:
         reason = f"round {number} after another head: its history differs from this one"
-        self._out.append(Reject(sender, reason, parted=True))
+        self._effects.append(Reject(sender, reason, compare_logs=True))
 
-    def _choose(self, sender: str, found: ForkPoint, log: Sequence[CommitCertificate]) -> None:
+    def _resolve_fork(self, sender: str, found: ForkPoint, log: Sequence[CommitCertificate]) -> None:
         """Choose between two commits of one round. Check both, so that a peer that signed both is detected."""
         base, own, other = found
-        doubts = [doubt(base.commit, one, self.notary) for one in (own, other)]
-        if doubts[1]:
-            self._refuse(sender, doubts[1])
+        errors = [certificate_error(base.commit, decided, self.signer) for decided in (own, other)]
+        if errors[1]:
+            self._reject(sender, errors[1])
         elif is_better(other.commit, own.commit):
-            self._go_over(sender, base, [one for one in log if one.commit.number > base.commit.number])
+            self._switch_chain(sender, base, [decided for decided in log if decided.commit.number > base.commit.number])
 
-    def _go_over(self, sender: str, base: CommitCertificate, log: Sequence[CommitCertificate]) -> None:
+    def _switch_chain(self, sender: str, base: CommitCertificate, log: Sequence[CommitCertificate]) -> None:
         """Go back to the last common commit and switch to the other chain, whose first commit has been verified."""
-        ours, self.memory = self.memory, self.memory.back_to(base)
-        if reason := self._objection(log[0].commit):
-            self.memory = ours
-            self._refuse(sender, reason)
+        ours, self.hard_state = self.hard_state, self.hard_state.rolled_back_to(base)
+        if reason := self._commit_error(log[0].commit):
+            self.hard_state = ours
+            self._reject(sender, reason)
             return
-        self._out.append(ChainLeft(self.number))
+        self._effects.append(ChainLeft(self.number))
         for decided in log:
             self._learn(sender, decided)
 
-    def _reach_back(self, log: Sequence[CommitCertificate]) -> None:
+    def _extend_log_back(self, log: Sequence[CommitCertificate]) -> None:
         """Prepend commits that precede this peer's log: the digest of each is named by the commit after it."""
-        first = self.memory.log[0].commit
-        earlier = [one for one in log if one.commit.number < first.number]
-        unsigned = (doubt(before.commit, one, self.notary) for before, one in pairwise(earlier))
+        first = self.hard_state.log[0].commit
+        earlier = [decided for decided in log if decided.commit.number < first.number]
+        unsigned = (certificate_error(before.commit, decided, self.signer) for before, decided in pairwise(earlier))
         if earlier and earlier[-1].commit.digest == first.parent and not any(unsigned):
-            self.memory = self.memory.reaching_back(earlier)
+            self.hard_state = self.hard_state.with_earlier_commits(earlier)
 
-    def _begin(self, memory: HardState) -> None:
-        """Start the round after the head of `memory`: the next round, or a later one."""
-        self.memory, self.gathering = memory, SoftState()
-        self.held = {number: held for number, held in self.held.items() if number >= self.number}
+    def _begin(self, hard_state: HardState) -> None:
+        """Start the round after the head of `hard_state`: the next round, or a later one."""
+        self.hard_state, self.soft_state = hard_state, SoftState()
+        self.stored = {number: payloads for number, payloads in self.stored.items() if number >= self.number}
 
-    def _admit(self, sender: str, asking: JoinRequest) -> None:
+    def _record_join_request(self, sender: str, asking: JoinRequest) -> None:
         """Record a learner's request to be counted: once, under one name, and not with the key of a roster peer."""
-        taken = {id_of(peer) for peer in self.gathering.asked.union(self.memory.roster)}
-        if id_of(sender) in taken or not self._allowed(sender) or len(self.gathering.asks) == MAX_PEERS:
+        taken = {id_of(peer) for peer in self.soft_state.asked.union(self.hard_state.roster)}
+        if id_of(sender) in taken or not self._allowed(sender) or len(self.soft_state.asks) == MAX_PEERS:
             return
-        if not self.notary.verify(sender, statements.ask(asking.number, asking.head), asking.signature):
-            self._refuse(sender, f"asks to be counted in round {asking.number} without a valid signature")
+        if not self.signer.verify(sender, statements.ask(asking.number, asking.head), asking.signature):
+            self._reject(sender, f"asks to be counted in round {asking.number} without a valid signature")
             return
-        self.gathering = replace(self.gathering, asks=self.gathering.asks | {(sender, asking.signature)})
+        self.soft_state = replace(self.soft_state, asks=self.soft_state.asks | {(sender, asking.signature)})

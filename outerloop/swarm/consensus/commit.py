@@ -20,7 +20,6 @@ import msgpack
 from outerloop.swarm.validation import (
     MAX_AMOUNT,
     MAX_NUMBER,
-    MAX_VIEW,
     MalformedMessage,
     ascending,
     checked_int,
@@ -31,7 +30,9 @@ from outerloop.swarm.validation import (
     peer_id,
     peer_ids,
     quote,
+    row,
     signature,
+    view_number,
 )
 
 DOMAIN = b"outerloop/1/commit\n"
@@ -124,9 +125,9 @@ class Commit:
             "number": self.number,
             "parent": self.parent,
             "view": self.view,
-            "participants": [one.to_list() for one in self.participants],
+            "participants": [participant.to_list() for participant in self.participants],
             "roster": list(self.roster),
-            "asks": [list(one) for one in self.asks],
+            "asks": [list(ask_of_peer) for ask_of_peer in self.asks],
             "demoted": list(self.demoted),
         }
 
@@ -134,12 +135,12 @@ class Commit:
     def from_map(value: Any) -> Commit:
         """Parse and check a value that a peer sent. Raises MalformedMessage."""
         found = fields(value, "a commit", ("number", "parent", "view", "participants", "roster", "asks", "demoted"))
-        participants = [Participant.from_list(one) for one in items(found["participants"], "participants")]
-        ascending([one.peer for one in participants], "participants")
+        participants = [Participant.from_list(item) for item in items(found["participants"], "participants")]
+        ascending([participant.peer for participant in participants], "participants")
         return Commit(
             checked_int(found["number"], "a commit's number", minimum=GENESIS, maximum=MAX_NUMBER),
             digest(found["parent"], "a commit's parent"),
-            checked_int(found["view"], "a commit's view", maximum=MAX_VIEW),
+            view_number(found["view"], "a commit's view"),
             tuple(participants),
             peer_ids(found["roster"], "a roster's peers", minimum=1),
             _asks(found["asks"]),
@@ -148,9 +149,7 @@ class Commit:
 
 
 def _asks(value: Any) -> tuple[tuple[str, bytes], ...]:
-    rows = items(value, "asks")
-    if any(type(row) is not list or len(row) != 2 for row in rows):
-        raise MalformedMessage(f"an ask is [peer, signature]; got {quote(value)}")
+    rows = [row(item, 2, "an ask is [peer, signature]") for item in items(value, "asks")]
     asks = tuple((peer_id(peer, "an asker"), signature(signed, "an asker's signature")) for peer, signed in rows)
     ascending([peer for peer, _ in asks], "asks")
     return asks
@@ -174,7 +173,7 @@ def majority(roster: tuple[str, ...]) -> int:
     return len(roster) // 2 + 1
 
 
-def most_faulty(roster: tuple[str, ...]) -> int:
+def max_faulty(roster: tuple[str, ...]) -> int:
     """Return f = (n - 1) // 3, the number of liars with which rounds still continue: 1 of 4.
 
     Any f + 1 peers include an honest one.

@@ -11,12 +11,12 @@ from outerloop.swarm.consensus.messages import Message
 
 @dataclass(frozen=True)
 class Persist:
-    """Write `memory.to_bytes()` to disk, synced, before carrying out any later effect: other peers will rely on it.
+    """Write `hard_state.to_bytes()` to disk, synced, before carrying out any later effect: other peers will rely on it.
 
     A commit is applied and passed on before it is saved: a majority has its accepts on disk.
     """
 
-    memory: HardState
+    hard_state: HardState
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ApplyCommit:
 
 @dataclass(frozen=True)
 class FetchPayloads:
-    """Pull these proposed payloads of the round from `holder` or another peer, then call `holds` for each."""
+    """Pull these proposed payloads of the round from `holder` or another peer, then call `payload_stored` for each."""
 
     number: int
     participants: tuple[Participant, ...]
@@ -65,12 +65,13 @@ class ChainLeft:
 class Reject:
     """Log that a message changed nothing, and the reason.
 
-    `parted`: the sender is on another chain, or its log may contain more than this one: get its log and `compare`.
+    `compare_logs`: the sender is on another chain, or its log may contain more than this one: get its log and call
+    `compare_log`.
     """
 
     sender: str
     reason: str
-    parted: bool = False
+    compare_logs: bool = False
 
 
-Output = Persist | Send | ApplyCommit | FetchPayloads | CatchUp | ChainLeft | Reject
+Effect = Persist | Send | ApplyCommit | FetchPayloads | CatchUp | ChainLeft | Reject

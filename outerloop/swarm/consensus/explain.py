@@ -5,46 +5,51 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from outerloop.swarm.consensus.chain import CommitChain
-from outerloop.swarm.consensus.commit import majority
+from outerloop.swarm.consensus.commit import Participant, majority
 from outerloop.swarm.consensus.proposer import candidates
 
 NAMED = 5  # peers named in a line; the others are only counted
 
 
 def waiting_for(agreement: CommitChain) -> str:
-    memory = agreement.memory
-    where = f"round {memory.number}, view {memory.promised}: "
+    hard_state = agreement.hard_state
+    where = f"round {hard_state.number}, view {hard_state.promised}: "
     if not agreement.votes:
-        return where + f"decided by {len(memory.roster)} peers, this one is not among them"
+        return where + f"decided by {len(hard_state.roster)} peers, this one is not among them"
     return where + (_as_leader(agreement) if agreement.leads else _as_follower(agreement))
 
 
 def _as_follower(agreement: CommitChain) -> str:
-    memory, leader = agreement.memory, agreement.memory.leader(agreement.view)
-    if proposal := agreement.gathering.proposal:
+    hard_state, leader = agreement.hard_state, agreement.hard_state.leader(agreement.view)
+    if proposal := agreement.soft_state.proposal:
         missing = set(proposal.commit.participants) - agreement.payloads
-        return f"{leader} proposes; payloads of {names(one.peer for one in missing)} have not arrived yet"
-    if memory.accepted and memory.accepted.view == memory.promised:
-        return f"accepted; {leader} needs a majority of {len(memory.roster)} peers"
+        return f"{leader} proposes; payloads of {_owners(missing)} have not arrived yet"
+    if hard_state.accepted and hard_state.accepted.view == hard_state.promised:
+        return f"accepted; {leader} needs a majority of {len(hard_state.roster)} peers"
     return f"{leader} has to propose"
 
 
 def _as_leader(agreement: CommitChain) -> str:
-    memory, gathering = agreement.memory, agreement.gathering
-    needed, others = majority(memory.roster), set(memory.roster) - {memory.peer}
+    hard_state, soft_state = agreement.hard_state, agreement.soft_state
+    needed, others = majority(hard_state.roster), set(hard_state.roster) - {hard_state.peer}
     if agreement.proposed:
-        silent = others - gathering.acceptors
-        return f"{1 + len(gathering.accepts)} of {needed} accepts have arrived, none from {names(silent)}"
-    silent = others.difference(gathering.promises_of(memory.promised))
-    if memory.promised > 0 and len(memory.roster) - len(silent) < needed:
-        return f"{len(memory.roster) - len(silent)} of {needed} promises have arrived, none from {names(silent)}"
-    if gathering.wanted:
-        return f"proposed before; payloads of {names(one.peer for one in gathering.wanted)} have not arrived yet"
-    here, awaited = {one.peer for one in candidates(memory, agreement.countable)}, agreement.awaited
-    enough = agreement.closing.needed(
-        len(memory.roster), awaited=len(awaited), grace=gathering.grace, deadline=gathering.deadline
+        silent = others - soft_state.acceptors
+        return f"{1 + len(soft_state.accepts)} of {needed} accepts have arrived, none from {names(silent)}"
+    silent = others.difference(soft_state.promises_of(hard_state.promised))
+    if hard_state.promised > 0 and len(hard_state.roster) - len(silent) < needed:
+        return f"{len(hard_state.roster) - len(silent)} of {needed} promises have arrived, none from {names(silent)}"
+    if soft_state.wanted:
+        return f"proposed before; payloads of {_owners(soft_state.wanted)} have not arrived yet"
+    arrived = {participant.peer for participant in candidates(hard_state, agreement.countable)}
+    awaited = agreement.awaited
+    enough = agreement.gather_policy.needed(
+        len(hard_state.roster), awaited=len(awaited), grace=soft_state.grace, deadline=soft_state.deadline
     )
-    return f"{len(here)} of {enough} payloads have arrived, none from {names(awaited - here)}"
+    return f"{len(arrived)} of {enough} payloads have arrived, none from {names(awaited - arrived)}"
+
+
+def _owners(payloads: Iterable[Participant]) -> str:
+    return names(payload.peer for payload in payloads)
 
 
 def names(peers: Iterable[str]) -> str:

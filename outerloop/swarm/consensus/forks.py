@@ -1,16 +1,16 @@
 """Forks: where two chains of one run part, and which of the two all peers continue.
 
 A majority of a roster decides, two majorities share a peer, and an honest peer votes once: a round that is decided
-twice proves that a peer lied. Both certificates are checked (validity.doubt), their signatures are recorded as evidence
-(equivocation.py), and the peer that lied is expelled. Then all peers continue the same chain:
+twice proves that a peer lied. Both certificates are checked (validity.certificate_error), their signatures are recorded
+as evidence (equivocation.py), and the peer that lied is expelled. Then all peers continue the same chain:
 
     at the first round that differs    the commit whose first proposal was in the lower view; if the views are equal,
                                        the one with the smaller digest. The length of the chains plays no part
 
 View and digest belong to the commit itself, not to one of its possible certificates. So this is a strict order of the
 commits of a round and, by the first round that differs, of chains: all peers choose the same chain, and none returns to
-a chain that it has left. This needs logs that reach back to the fork. `apart` detects logs that do not: they show that
-there are two chains, but neither which one is better nor which peer lied.
+a chain that it has left. This needs logs that reach back to the fork. `forked_earlier` detects logs that do not: they
+show that there are two chains, but neither which one is better nor which peer lied.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from outerloop.swarm.consensus.commit import Commit
-from outerloop.swarm.consensus.messages import CommitCertificate
+from outerloop.swarm.consensus.votes import CommitCertificate
 
 
 class ForkPoint(NamedTuple):
@@ -34,39 +34,40 @@ class ForkPoint(NamedTuple):
 def linked(log: Sequence[CommitCertificate]) -> bool:
     """Return whether a log is one piece of a chain: at least one commit, and each follows the one before it."""
     follows = (
-        (later.commit.number, later.commit.parent) == (one.commit.number + 1, one.commit.digest)
-        for one, later in pairwise(log)
+        (later.commit.number, later.commit.parent) == (decided.commit.number + 1, decided.commit.digest)
+        for decided, later in pairwise(log)
     )
     return bool(log) and all(follows)
 
 
-def parting(ours: Sequence[CommitCertificate], theirs: Sequence[CommitCertificate]) -> ForkPoint | None:
+def fork_point(ours: Sequence[CommitCertificate], theirs: Sequence[CommitCertificate]) -> ForkPoint | None:
     """Return where two linked logs part.
 
     Return None if they do not show that: their common rounds agree, or neither contains the last common commit.
     """
-    known, told = {one.commit.number: one for one in ours}, {one.commit.number: one for one in theirs}
-    for number in sorted(known.keys() & told.keys()):
-        own, other, base = known[number], told[number], known.get(number - 1) or told.get(number - 1)
+    left = {decided.commit.number: decided for decided in ours}
+    right = {decided.commit.number: decided for decided in theirs}
+    for number in sorted(left.keys() & right.keys()):
+        own, other, base = left[number], right[number], left.get(number - 1) or right.get(number - 1)
         if own.commit.digest != other.commit.digest:
             shared = base and own.commit.parent == other.commit.parent == base.commit.digest
             return ForkPoint(base, own, other) if base and shared else None
     return None
 
 
-def apart(ours: Sequence[CommitCertificate], theirs: Sequence[CommitCertificate]) -> bool:
+def forked_earlier(ours: Sequence[CommitCertificate], theirs: Sequence[CommitCertificate]) -> bool:
     """Return whether two linked logs belong to different chains but do not show where these part."""
-    known, told = digests(ours), digests(theirs)
-    differ = any(known[number] != told[number] for number in known.keys() & told.keys())
-    return differ and parting(ours, theirs) is None
+    left, right = digests(ours), digests(theirs)
+    differ = any(left[number] != right[number] for number in left.keys() & right.keys())
+    return differ and fork_point(ours, theirs) is None
 
 
 def digests(log: Sequence[CommitCertificate]) -> dict[int, bytes]:
     """Return the digests that a linked log proves, by number: of its commits, and of the commit before them."""
     first = log[0].commit
-    return {first.number - 1: first.parent} | {one.commit.number: one.commit.digest for one in log}
+    return {first.number - 1: first.parent} | {decided.commit.number: decided.commit.digest for decided in log}
 
 
-def is_better(one: Commit, other: Commit) -> bool:
+def is_better(commit: Commit, other: Commit) -> bool:
     """Return whether all peers continue with `one`, of two commits of one round with the same parent."""
-    return (one.view, one.digest) < (other.view, other.digest)
+    return (commit.view, commit.digest) < (other.view, other.digest)

@@ -31,12 +31,12 @@ class GatherPolicy:
         if self.min_peers < 1 or not 0 <= self.min_fraction <= 1:
             raise ValueError(f"min_peers is 1 or more and min_fraction 0 to 1; got {self}")
 
-    def closes(self, held: int, roster: int, *, awaited: int, grace: bool, deadline: bool) -> bool:
-        """Return whether `held` payloads are enough now, for a `roster` of which `awaited` peers may be counted.
+    def closes(self, stored: int, roster: int, *, awaited: int, grace: bool, deadline: bool) -> bool:
+        """Return whether `stored` payloads are enough now, for a `roster` of which `awaited` peers may be counted.
 
         All three are numbers of peers.
         """
-        return held >= self.needed(roster, awaited=awaited, grace=grace, deadline=deadline)
+        return stored >= self.needed(roster, awaited=awaited, grace=grace, deadline=deadline)
 
     def needed(self, roster: int, *, awaited: int, grace: bool, deadline: bool) -> int:
         """Return how many payloads are enough now. May exceed the roster if that is smaller than min_peers."""

@@ -14,18 +14,18 @@ import msgpack
 
 from outerloop.swarm.consensus.commit import Commit, genesis
 from outerloop.swarm.consensus.leadership import leader
-from outerloop.swarm.consensus.messages import Accepted, CommitCertificate
+from outerloop.swarm.consensus.votes import Accepted, CommitCertificate
 from outerloop.swarm.validation import (
     MAX_NUMBER,
-    MAX_VIEW,
     MalformedMessage,
     checked_int,
     digest,
     fields,
     items,
     peer_id,
-    quote,
+    row,
     unpacked,
+    view_number,
 )
 
 VERSION = 5
@@ -94,24 +94,28 @@ class HardState:
         assert decided.commit.number == self.number and decided.commit.parent == self.head.digest
         return self._after((*self.log, decided)[-ROUNDS_KEPT:])
 
-    def back_to(self, base: CommitCertificate) -> HardState:
+    def rolled_back_to(self, base: CommitCertificate) -> HardState:
         """Return the state with `base`, a commit of this chain, as head, without votes and later commits."""
-        kept = tuple(one for one in self.log if one.commit.number < base.commit.number)
-        after = {(one.commit.number, one.commit.digest) for one in self.log if one.commit.number > base.commit.number}
+        kept = tuple(decided for decided in self.log if decided.commit.number < base.commit.number)
+        after = {
+            (decided.commit.number, decided.commit.digest)
+            for decided in self.log
+            if decided.commit.number > base.commit.number
+        }
         return HardState(self.run, self.peer, (*kept, base), left=self.left | after)
 
-    def skipped_to(self, decided: CommitCertificate) -> HardState:
+    def moved_to(self, decided: CommitCertificate) -> HardState:
         """Return the state after the peer downloaded the run's state as of a later commit."""
         assert decided.commit.number >= self.number
         return self._after((decided,))
 
-    def reaching_back(self, log: Iterable[CommitCertificate]) -> HardState:
+    def with_earlier_commits(self, log: Iterable[CommitCertificate]) -> HardState:
         """Return the same state with earlier commits of the chain prepended to the log, up to ROUNDS_KEPT in all."""
         return replace(self, log=(*log, *self.log)[-ROUNDS_KEPT:])
 
     def _after(self, log: tuple[CommitCertificate, ...]) -> HardState:
         """Return the state with another log. Forget left commits before its head: they cannot become the head again."""
-        left = frozenset(one for one in self.left if one[0] >= log[-1].commit.number)
+        left = frozenset((number, sha256) for number, sha256 in self.left if number >= log[-1].commit.number)
         return HardState(self.run, self.peer, log, left=left)
 
     def to_bytes(self) -> bytes:
@@ -120,7 +124,7 @@ class HardState:
                 "version": VERSION,
                 "run": self.run,
                 "peer": self.peer,
-                "log": [one.to_map() for one in self.log],
+                "log": [decided.to_map() for decided in self.log],
                 "promised": self.promised,
                 "accepted": self.accepted.to_map() if self.accepted else None,
                 "left": sorted(self.left),
@@ -132,22 +136,22 @@ class HardState:
         """Parse the bytes of a saved state. Raises MalformedMessage if it is damaged, of another version, or belongs
         to another run or peer.
         """
-        value = unpacked(content, "the memory of the agreement")
-        found = fields(value, "the memory", ("version", "run", "peer", "log", "promised", "accepted", "left"))
-        checked_int(found["version"], "the memory's version", minimum=VERSION, maximum=VERSION)
-        if (found["run"], peer_id(found["peer"], "the memory's peer")) != (run, peer):
+        value = unpacked(content, "the hard state")
+        found = fields(value, "the hard state", ("version", "run", "peer", "log", "promised", "accepted", "left"))
+        checked_int(found["version"], "the hard state's version", minimum=VERSION, maximum=VERSION)
+        if (found["run"], peer_id(found["peer"], "the hard state's peer")) != (run, peer):
             raise MalformedMessage(
-                f"this memory is of peer {found['peer']} in run {found['run']}, not of {peer} in {run}"
+                f"this hard state is of peer {found['peer']} in run {found['run']}, not of {peer} in {run}"
             )
         accepted = None if found["accepted"] is None else Accepted.from_map(found["accepted"])
-        promised = checked_int(found["promised"], "the promised view", maximum=MAX_VIEW)
+        promised = view_number(found["promised"], "the promised view")
         return HardState(run, peer, _log(found["log"]), promised, accepted, _left(found["left"]))
 
 
 def _log(value: Any) -> tuple[CommitCertificate, ...]:
     log: list[CommitCertificate] = []
-    for one in items(value, "the log", minimum=1):
-        decided = CommitCertificate.from_map(one)
+    for item in items(value, "the log", minimum=1):
+        decided = CommitCertificate.from_map(item)
         if log and decided.commit.parent != log[-1].commit.digest:
             raise MalformedMessage(f"the log breaks before commit {decided.commit.number}")
         log.append(decided)
@@ -155,9 +159,8 @@ def _log(value: Any) -> tuple[CommitCertificate, ...]:
 
 
 def _left(value: Any) -> frozenset[tuple[int, bytes]]:
-    rows = items(value, "the commits that were left")
-    if any(type(row) is not list or len(row) != 2 for row in rows):
-        raise MalformedMessage(f"a commit that was left is [number, sha256]; got {quote(value)}")
+    what = "a commit that was left is [number, sha256]"
+    rows = [row(item, 2, what) for item in items(value, "the commits that were left")]
     return frozenset(
         (checked_int(number, "the number of a commit that was left", maximum=MAX_NUMBER), digest(sha256, "its sha256"))
         for number, sha256 in rows

@@ -27,34 +27,36 @@ from collections.abc import Collection
 
 from outerloop.swarm.consensus.commit import Commit, majority
 from outerloop.swarm.consensus.leadership import leader
-from outerloop.swarm.consensus.messages import Accepted, ChainLink, Pledge
 from outerloop.swarm.consensus.statements import AcceptSigner, accept, promise
+from outerloop.swarm.consensus.votes import Accepted, ChainLink, Pledge
 
 
-def flaw(head: Commit, proposal: Accepted, notary: AcceptSigner) -> str:
+def justification_error(head: Commit, proposal: Accepted, signer: AcceptSigner) -> str:
     """Return why no peer may accept this proposal after `head`, judged by its signatures; empty if it may."""
     commit, before = proposal.commit, None
     if not proposal.links or proposal.links[0].view != commit.view:
         return f"does not show that commit {commit.number} was proposed in view {commit.view}"
     for link in proposal.links:
-        first = leader(notary.session, head, link.view)
-        if not notary.verify(first, accept(commit.number, commit.parent, link.view, commit.digest), link.signature):
-            return f"does not show that {first}, which leads view {link.view}, proposed commit {commit.number}"
-        if link.view and (reason := _unjustified(head, commit, link, before, notary)):
+        proposer = leader(signer.session, head, link.view)
+        if not signer.verify(proposer, accept(commit.number, commit.parent, link.view, commit.digest), link.signature):
+            return f"does not show that {proposer}, which leads view {link.view}, proposed commit {commit.number}"
+        if link.view and (reason := _link_error(head, commit, link, before, signer)):
             return f"commit {commit.number} may not be proposed in view {link.view}: {reason}"
         before = link
     return ""
 
 
-def _unjustified(head: Commit, commit: Commit, link: ChainLink, before: ChainLink | None, notary: AcceptSigner) -> str:
+def _link_error(head: Commit, commit: Commit, link: ChainLink, before: ChainLink | None, signer: AcceptSigner) -> str:
     roster = head.roster
     promised = {
-        one.peer
-        for one in link.pledges
-        if one.peer in roster
-        and notary.verify(one.peer, promise(commit.number, commit.parent, link.view, one.accepted), one.signature)
+        pledge.peer
+        for pledge in link.pledges
+        if pledge.peer in roster
+        and signer.verify(
+            pledge.peer, promise(commit.number, commit.parent, link.view, pledge.accepted), pledge.signature
+        )
     }
-    pledges = credible(notary.session, head, link.pledges)
+    pledges = credible(signer.session, head, link.pledges)
     if len(promised) < len(link.pledges) or len(pledges) < majority(roster):
         return f"{len(promised)} of its {len(link.pledges)} promises are signed by peers of the roster of {len(roster)}"
     view, commits = binding(pledges)
@@ -67,11 +69,11 @@ def _unjustified(head: Commit, commit: Commit, link: ChainLink, before: ChainLin
 
 def credible(session: str, head: Commit, pledges: tuple[Pledge, ...]) -> tuple[Pledge, ...]:
     """Return the promises, without that of the leader of the latest view reported if two commits are reported there."""
-    told = {one.accepted for one in pledges if one.accepted}
-    latest = max((view for view, _ in told), default=0)
-    if sum(view == latest for view, _ in told) < 2:
+    reported = {pledge.accepted for pledge in pledges if pledge.accepted}
+    latest = max((view for view, _ in reported), default=0)
+    if sum(view == latest for view, _ in reported) < 2:
         return pledges
-    return tuple(one for one in pledges if one.peer != leader(session, head, latest))
+    return tuple(pledge for pledge in pledges if pledge.peer != leader(session, head, latest))
 
 
 def binding(pledges: Collection[Pledge]) -> tuple[int, set[bytes]]:
@@ -79,7 +81,7 @@ def binding(pledges: Collection[Pledge]) -> tuple[int, set[bytes]]:
 
     One of these commits must be proposed again. If there are none, the choice is free.
     """
-    told = Counter(one.accepted for one in pledges if one.accepted)
-    latest = max((view for view, _ in told), default=-1)
-    tellers = {digest: count for (view, digest), count in told.items() if view == latest}
-    return latest, {digest for digest, count in tellers.items() if count == max(tellers.values())}
+    reported = Counter(pledge.accepted for pledge in pledges if pledge.accepted)
+    latest = max((view for view, _ in reported), default=-1)
+    counts = {digest: count for (view, digest), count in reported.items() if view == latest}
+    return latest, {digest for digest, count in counts.items() if count == max(counts.values())}

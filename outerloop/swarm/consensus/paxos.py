@@ -19,247 +19,240 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from outerloop.swarm.consensus import statements
-from outerloop.swarm.consensus.commit import Commit, Participant, majority, most_faulty
+from outerloop.swarm.consensus.commit import Commit, Participant, majority, max_faulty
 from outerloop.swarm.consensus.effects import FetchPayloads, Reject
 from outerloop.swarm.consensus.gather_policy import GatherPolicy
 from outerloop.swarm.consensus.hard_state import HardState
-from outerloop.swarm.consensus.justification import flaw
-from outerloop.swarm.consensus.messages import (
-    Accept,
-    Accepted,
-    ChainLink,
-    CommitCertificate,
-    Message,
-    Pledge,
-    Promise,
-    Propose,
-    ViewChange,
-    ViewWishes,
-)
+from outerloop.swarm.consensus.justification import justification_error
+from outerloop.swarm.consensus.messages import Accept, Message, Promise, Propose, ViewChange, ViewWishes
 from outerloop.swarm.consensus.proposer import choice
-from outerloop.swarm.consensus.roster_change import tells
+from outerloop.swarm.consensus.roster_change import shows_absences
 from outerloop.swarm.consensus.statements import AcceptSigner
-from outerloop.swarm.consensus.validity import objection, reluctance
+from outerloop.swarm.consensus.validity import commit_error, vote_refusal
 from outerloop.swarm.consensus.view_change import Pacemaker
+from outerloop.swarm.consensus.votes import Accepted, ChainLink, CommitCertificate, Pledge
 
 
 class PaxosInstance(Pacemaker):
-    """One peer's part in deciding the current round. `held`: the payloads on disk, by round."""
+    """One peer's part in deciding the current round. `stored`: the payloads on disk, by round."""
 
     def __init__(
         self,
-        memory: HardState,
+        hard_state: HardState,
         *,
-        notary: AcceptSigner,
-        closing: GatherPolicy,
+        signer: AcceptSigner,
+        gather_policy: GatherPolicy,
         absent_rounds: int,
-        most_bytes: int,
+        max_bytes: int,
         allowed: Callable[[str], bool],
     ) -> None:
-        super().__init__(memory, notary)
-        self.held: dict[int, frozenset[Participant]] = {}  # replaced, not changed
-        self.closing = closing
+        super().__init__(hard_state, signer)
+        self.stored: dict[int, frozenset[Participant]] = {}  # replaced, not changed
+        self.gather_policy = gather_policy
         self._absent_rounds = absent_rounds
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._allowed = allowed
 
     @property
     def proposed(self) -> Accepted | None:
         """This peer's proposal as the leader of the current view, known from its own accept, even after a crash."""
-        accepted = self.memory.accepted
+        accepted = self.hard_state.accepted
         return accepted if self.leads and accepted is not None and accepted.view == self.view else None
 
     @property
     def payloads(self) -> frozenset[Participant]:
-        """The payloads of the round that this peer holds."""
-        return self.held.get(self.number, frozenset())
+        """The payloads of the round that are on disk."""
+        return self.stored.get(self.number, frozenset())
 
     @property
     def countable(self) -> frozenset[Participant]:
-        """The held payloads that this peer may count in a commit of its own choice."""
-        return frozenset(one for one in self.payloads if self._allowed(one.peer))
+        """The stored payloads that this peer may count in a commit of its own choice."""
+        return frozenset(participant for participant in self.payloads if self._allowed(participant.peer))
 
     @property
     def awaited(self) -> frozenset[str]:
         """The roster peers whose payloads this peer may count: without expelled peers."""
-        return frozenset(filter(self._allowed, self.memory.roster))
+        return frozenset(filter(self._allowed, self.hard_state.roster))
 
-    def _take(self, sender: str, message: ViewChange | ViewWishes | Promise | Propose | Accept) -> None:
+    def _receive_vote(self, sender: str, message: ViewChange | ViewWishes | Promise | Propose | Accept) -> None:
         """Process a message about this round from another roster peer.
 
         A message of a later view does not by itself change this peer's view.
         """
         if isinstance(message, ViewChange):
-            self._take_here(sender, message)
+            self._receive_view_change(sender, message)
         elif isinstance(message, ViewWishes):
-            self._take_wishes(sender, message.wishes)
+            self._receive_wishes(sender, message.wishes)
         elif message.view < self.view:
-            shown: Sequence[Message] = self._proof() or [self._here()]
+            shown: Sequence[Message] = self._view_proof() or [self._own_view_change()]
             self._send([sender], *shown)
         elif isinstance(message, Propose):
-            self._take_proposal(sender, message.accepted)
+            self._receive_proposal(sender, message.accepted)
         elif isinstance(message, Promise):
-            self._take_promise(sender, message)
+            self._receive_promise(sender, message)
         elif message.view == self.view:
-            self._take_accept(sender, message)
+            self._receive_accept(sender, message)
 
     # as the leader
 
-    def _take_promise(self, sender: str, promise: Promise) -> None:
+    def _receive_promise(self, sender: str, promise: Promise) -> None:
         """Check and record a promise. If it is for a later view, ask its sender for the proof of that view."""
-        if self.memory.leader(promise.view) != self.memory.peer:
-            self._refuse(sender, f"promises view {promise.view} to a peer that does not lead it")
+        if self.hard_state.leader(promise.view) != self.hard_state.peer:
+            self._reject(sender, f"promises view {promise.view} to a peer that does not lead it")
             return
-        said = statements.promise(self.number, self.memory.head.digest, promise.view, promise.vote)
-        if not self.notary.verify(sender, said, promise.signature):
-            self._refuse(sender, f"promises view {promise.view} without a valid signature")
+        statement = statements.promise(self.number, self.hard_state.head.digest, promise.view, promise.vote)
+        if not self.signer.verify(sender, statement, promise.signature):
+            self._reject(sender, f"promises view {promise.view} without a valid signature")
             return
-        if promise.accepted and (reason := self._against(promise.accepted)):
-            self._refuse(sender, f"has accepted what no peer may accept: {reason}")
+        if promise.accepted and (reason := self._proposal_error(promise.accepted)):
+            self._reject(sender, f"has accepted what no peer may accept: {reason}")
             return
-        if promise.accepted and (reason := self._reluctance(promise.accepted.commit, (), first=False)):
-            self._turn_down(sender, promise.accepted.commit, reason)
-        self.gathering = self.gathering.with_promise(sender, promise)
+        if promise.accepted and (reason := self._vote_refusal(promise.accepted.commit, (), first=False)):
+            self._reject_commit(sender, promise.accepted.commit, reason)
+        self.soft_state = self.soft_state.with_promise(sender, promise)
         if promise.view > self.view:
-            self._send([sender], self._here())
+            self._send([sender], self._own_view_change())
 
     def _propose(self) -> bool:
         """Propose as the leader, if that is possible now."""
         if not self.leads or self.proposed:
             return False
         chosen = choice(
-            self.memory,
-            self.gathering,
-            self.gathering.promises_of(self.view) | {self.memory.peer: self._promised()} if self.view else {},
+            self.hard_state,
+            self.soft_state,
+            self.soft_state.promises_of(self.view) | {self.hard_state.peer: self._own_promise()} if self.view else {},
             countable=self.countable,
             awaited=self.awaited,
-            willing=self._willing,
-            closing=self.closing,
+            can_repropose=self._can_repropose,
+            gather_policy=self.gather_policy,
             absent_rounds=self._absent_rounds,
         )
-        if chosen is None or not self._holds_all(chosen.commit, chosen.holder):
+        if chosen is None or not self._has_payloads(chosen.commit, chosen.holder):
             return False
-        if chosen.links and not self._willing(chosen.commit, chosen.pledges):
+        if chosen.links and not self._can_repropose(chosen.commit, chosen.pledges):
             return False
-        signature = self.notary.sign(
-            statements.accept(self.number, self.memory.head.digest, self.view, chosen.commit.digest)
+        signature = self.signer.sign(
+            statements.accept(self.number, self.hard_state.head.digest, self.view, chosen.commit.digest)
         )
         proposal = Accepted(chosen.commit, (*chosen.links, ChainLink(self.view, chosen.pledges, signature)))
-        self.memory = replace(self.memory, accepted=proposal)
-        self._tell(self.memory.roster, Propose(proposal))
+        self.hard_state = replace(self.hard_state, accepted=proposal)
+        self._save_and_send(self.hard_state.roster, Propose(proposal))
         return True
 
-    def _take_accept(self, sender: str, accept: Accept) -> None:
+    def _receive_accept(self, sender: str, accept: Accept) -> None:
         """Count an accept of this peer's proposal. Check others too: two different accepts of one view are evidence."""
-        said = statements.accept(self.number, accept.head, accept.view, accept.digest)
-        if not self.notary.verify(sender, said, accept.signature):
-            self._refuse(sender, f"accepts in view {accept.view} without a valid signature")
+        statement = statements.accept(self.number, accept.head, accept.view, accept.digest)
+        if not self.signer.verify(sender, statement, accept.signature):
+            self._reject(sender, f"accepts in view {accept.view} without a valid signature")
             return
         is_own = self.proposed is not None and accept.digest == self.proposed.commit.digest
-        if is_own and sender not in self.gathering.acceptors:
-            accepts = self.gathering.accepts | {(sender, accept.signature)}
-            self.gathering = replace(self.gathering, accepts=accepts)
+        if is_own and sender not in self.soft_state.acceptors:
+            accepts = self.soft_state.accepts | {(sender, accept.signature)}
+            self.soft_state = replace(self.soft_state, accepts=accepts)
 
     def _decided(self) -> CommitCertificate | None:
         """Return the certificate of this peer's proposal, once a majority has accepted it."""
-        proposed, accepts = self.proposed, self.gathering.accepts
-        if proposed is None or 1 + len(accepts) < majority(self.memory.roster):
+        proposed, accepts = self.proposed, self.soft_state.accepts
+        if proposed is None or 1 + len(accepts) < majority(self.hard_state.roster):
             return None
-        own = self.memory.peer, proposed.links[-1].signature
+        own = self.hard_state.peer, proposed.links[-1].signature
         return CommitCertificate(
             proposed.commit, self.view, tuple(sorted(accepts | {own})), proposed.links if self.view else ()
         )
 
     # as a follower
 
-    def _take_proposal(self, sender: str, proposal: Accepted) -> None:
+    def _receive_proposal(self, sender: str, proposal: Accepted) -> None:
         """Check and keep a proposal of the current view, or enter the later view that its promises prove.
 
         If the leader proposes a commit that no peer may accept, this peer wishes for the next view at once.
         """
         pledges, first = proposal.links[-1].pledges, len(proposal.links) == 1
-        if reason := self._not_its_turn(sender, proposal):
-            self._turn_down(sender, proposal.commit, reason)
-        elif reason := self._against(proposal):
-            self._turn_down(sender, proposal.commit, reason)
-            if proposal.view == self.view and not self.wishes_to_leave:
-                self._wish()
-        elif reason := self._reluctance(proposal.commit, pledges, first=first):
-            self._turn_down(sender, proposal.commit, reason)
+        if reason := self._turn_error(sender, proposal):
+            self._reject_commit(sender, proposal.commit, reason)
+        elif reason := self._proposal_error(proposal):
+            self._reject_commit(sender, proposal.commit, reason)
+            if proposal.view == self.view and not self.wants_next_view:
+                self._request_next_view()
+        elif reason := self._vote_refusal(proposal.commit, pledges, first=first):
+            self._reject_commit(sender, proposal.commit, reason)
         else:
             self._wait_for_payloads(proposal)
 
     def _wait_for_payloads(self, proposal: Accepted) -> None:
-        """Keep a proposal, to be accepted once all payloads that it counts are held."""
+        """Keep a proposal, to be accepted once all payloads that it counts are stored."""
         if proposal.view > self.view:
-            self._enter(proposal.view)
-        self.gathering = replace(self.gathering, proposal=proposal)
+            self._enter_view(proposal.view)
+        self.soft_state = replace(self.soft_state, proposal=proposal)
 
     def _accept(self) -> bool:
         """Accept the waiting proposal, if that is possible now."""
-        proposal, leader = self.gathering.proposal, self.memory.leader(self.view)
-        if proposal is None or not self._holds_all(proposal.commit, leader):
+        proposal, leader = self.soft_state.proposal, self.hard_state.leader(self.view)
+        if proposal is None or not self._has_payloads(proposal.commit, leader):
             return False
-        self.memory = replace(self.memory, accepted=proposal)
-        self.gathering = replace(self.gathering, proposal=None)
+        self.hard_state = replace(self.hard_state, accepted=proposal)
+        self.soft_state = replace(self.soft_state, proposal=None)
         head, digest = proposal.commit.parent, proposal.commit.digest
-        signature = self.notary.sign(statements.accept(self.number, head, self.view, digest))
-        self._tell([leader], Accept(self.number, head, self.view, digest, signature))
+        signature = self.signer.sign(statements.accept(self.number, head, self.view, digest))
+        self._save_and_send([leader], Accept(self.number, head, self.view, digest, signature))
         return True
 
     # both roles
 
-    def _not_its_turn(self, sender: str, proposal: Accepted) -> str:
+    def _turn_error(self, sender: str, proposal: Accepted) -> str:
         """Return why a peer may not propose in this view, or not a second time; empty if it may."""
-        if self.memory.leader(proposal.view) != sender:
+        if self.hard_state.leader(proposal.view) != sender:
             return f"proposes in view {proposal.view}, which it does not lead"
-        known = [one for one in (self.memory.accepted, self.gathering.proposal) if one and one.view == proposal.view]
-        if all(one.commit == proposal.commit for one in known):
+        known = (self.hard_state.accepted, self.soft_state.proposal)
+        if all(other.commit == proposal.commit for other in known if other and other.view == proposal.view):
             return ""
-        flaw(self.memory.head, proposal, self.notary)  # the signatures of both are evidence (equivocation.py)
+        # Checked only because the signatures of both proposals are evidence (equivocation.py).
+        justification_error(self.hard_state.head, proposal, self.signer)
         return f"proposes two commits in view {proposal.view}"
 
-    def _against(self, proposal: Accepted) -> str:
+    def _proposal_error(self, proposal: Accepted) -> str:
         """Return why no peer may accept a proposal, or an empty string. A known proposal is not checked again."""
-        told = [one.accepted for _, one in self.gathering.promises]
-        if proposal in (self.memory.accepted, self.gathering.proposal, *told):
+        reported = [promise.accepted for _, promise in self.soft_state.promises]
+        if proposal in (self.hard_state.accepted, self.soft_state.proposal, *reported):
             return ""
-        return self._objection(proposal.commit) or flaw(self.memory.head, proposal, self.notary)
+        return self._commit_error(proposal.commit) or justification_error(self.hard_state.head, proposal, self.signer)
 
-    def _objection(self, commit: Commit) -> str:
+    def _commit_error(self, commit: Commit) -> str:
         """Return why this cannot be the commit of the round, whichever peer reports it. The same on every peer."""
-        return objection(
-            self.memory,
+        return commit_error(
+            self.hard_state,
             commit,
-            self.notary,
-            min_peers=self.closing.min_peers,
+            self.signer,
+            min_peers=self.gather_policy.min_peers,
             absent_rounds=self._absent_rounds,
-            most_bytes=self._most_bytes,
+            max_bytes=self._max_bytes,
         )
 
-    def _reluctance(self, commit: Commit, pledges: tuple[Pledge, ...], *, first: bool) -> str:
+    def _vote_refusal(self, commit: Commit, pledges: tuple[Pledge, ...], *, first: bool) -> str:
         """Return why this peer does not vote for a commit that others may vote for, or an empty string.
 
         It votes nevertheless if enough peers report an accept of the commit that at least one of them is honest.
         """
-        tellers = [one for one in pledges if one.accepted and one.accepted[1] == commit.digest]
-        if len(tellers) > most_faulty(self.memory.roster):
+        accepting = [pledge for pledge in pledges if pledge.accepted and pledge.accepted[1] == commit.digest]
+        if len(accepting) > max_faulty(self.hard_state.roster):
             return ""
-        return reluctance(self.memory, commit, first=first, absent_rounds=self._absent_rounds, allowed=self._allowed)
+        return vote_refusal(
+            self.hard_state, commit, first=first, absent_rounds=self._absent_rounds, allowed=self._allowed
+        )
 
-    def _turn_down(self, sender: str, commit: Commit, reason: str) -> None:
+    def _reject_commit(self, sender: str, commit: Commit, reason: str) -> None:
         """Reject a commit. Ask for the sender's log if the local one is too short to show which peers were absent."""
-        short = not tells(self.memory, commit.view, self._absent_rounds)
-        self._out.append(Reject(sender, reason, parted=short))
+        short = not shows_absences(self.hard_state, commit.view, self._absent_rounds)
+        self._effects.append(Reject(sender, reason, compare_logs=short))
 
-    def _willing(self, commit: Commit, pledges: tuple[Pledge, ...]) -> bool:
+    def _can_repropose(self, commit: Commit, pledges: tuple[Pledge, ...]) -> bool:
         """Return whether this peer can propose a commit again."""
-        return set(commit.participants) <= self.payloads and not self._reluctance(commit, pledges, first=False)
+        return set(commit.participants) <= self.payloads and not self._vote_refusal(commit, pledges, first=False)
 
-    def _holds_all(self, commit: Commit, holder: str) -> bool:
-        """Return whether this peer holds every payload. Request missing ones, once per view."""
-        missing = tuple(one for one in commit.participants if one not in self.payloads)
-        if not self.gathering.wanted.issuperset(missing):
-            self.gathering = replace(self.gathering, wanted=self.gathering.wanted.union(missing))
-            self._out.append(FetchPayloads(self.number, missing, holder))
+    def _has_payloads(self, commit: Commit, holder: str) -> bool:
+        """Return whether every payload is stored. Request missing ones, once per view."""
+        missing = tuple(participant for participant in commit.participants if participant not in self.payloads)
+        if not self.soft_state.wanted.issuperset(missing):
+            self.soft_state = replace(self.soft_state, wanted=self.soft_state.wanted.union(missing))
+            self._effects.append(FetchPayloads(self.number, missing, holder))
         return not missing

@@ -16,13 +16,14 @@ from outerloop.swarm.consensus.gather_policy import GatherPolicy
 from outerloop.swarm.consensus.hard_state import HardState
 from outerloop.swarm.consensus.justification import binding, credible
 from outerloop.swarm.consensus.leadership import next_demoted
-from outerloop.swarm.consensus.messages import ChainLink, Pledge, Promise
+from outerloop.swarm.consensus.messages import Promise
 from outerloop.swarm.consensus.roster_change import next_roster
 from outerloop.swarm.consensus.soft_state import SoftState
+from outerloop.swarm.consensus.votes import ChainLink, Pledge
 from outerloop.swarm.validation import MAX_PEERS
 
 Promises = Mapping[str, Promise]
-Willing = Callable[[Commit, tuple[Pledge, ...]], bool]
+CanRepropose = Callable[[Commit, tuple[Pledge, ...]], bool]
 
 
 @dataclass(frozen=True)
@@ -37,99 +38,108 @@ class ProposalChoice:
 
 
 def choice(
-    memory: HardState,
-    gathering: SoftState,
+    hard_state: HardState,
+    soft_state: SoftState,
     promises: Promises,
     *,
     countable: Collection[Participant],
     awaited: Collection[str],
-    willing: Willing,
-    closing: GatherPolicy,
+    can_repropose: CanRepropose,
+    gather_policy: GatherPolicy,
     absent_rounds: int,
 ) -> ProposalChoice | None:
     """Return what to propose, or None if nothing can be proposed yet.
 
     `promises`: of the current view, including this peer's; none in view 0. `countable`: the round's payloads that are
-    held and may be counted. `awaited`: the roster peers whose payloads may be counted. `willing`: returns whether a
-    commit that these promises report can be proposed again.
+    stored and may be counted. `awaited`: the roster peers whose payloads may be counted. `can_repropose`: returns
+    whether a commit that these promises report can be proposed again.
     """
-    if memory.promised > 0:
-        if len(promises) < majority(memory.roster):
+    if hard_state.promised > 0:
+        if len(promises) < majority(hard_state.roster):
             return None
-        promises = _considered(memory, promises, willing)
-    pledges = credible(memory.run, memory.head, _shown(promises))
-    if memory.promised > 0 and len(pledges) < majority(memory.roster):
+        promises = _usable_promises(hard_state, promises, can_repropose)
+    pledges = credible(hard_state.run, hard_state.head, _as_pledges(promises))
+    if hard_state.promised > 0 and len(pledges) < majority(hard_state.roster):
         return None
     view, commits = binding(pledges)
     for peer, vote, _ in pledges:
         accepted = promises[peer].accepted
         if accepted and vote == (view, accepted.commit.digest) and accepted.commit.digest in commits:
             return ProposalChoice(accepted.commit, peer, accepted.links, pledges)
-    if not closes(memory, gathering, countable, awaited=awaited, closing=closing):
+    if not closes(hard_state, soft_state, countable, awaited=awaited, gather_policy=gather_policy):
         return None
-    return ProposalChoice(_own(memory, gathering, countable, absent_rounds), memory.peer, (), pledges)
+    return ProposalChoice(_own_commit(hard_state, soft_state, countable, absent_rounds), hard_state.peer, (), pledges)
 
 
-def _own(memory: HardState, gathering: SoftState, countable: Collection[Participant], absent_rounds: int) -> Commit:
-    participants = candidates(memory, countable, gathering.asked)
+def _own_commit(
+    hard_state: HardState, soft_state: SoftState, countable: Collection[Participant], absent_rounds: int
+) -> Commit:
+    participants = candidates(hard_state, countable, soft_state.asked)
     roster = next_roster(
-        [one.commit for one in memory.log],
+        [decided.commit for decided in hard_state.log],
         participants,
-        run=memory.run,
-        view=memory.promised,
+        run=hard_state.run,
+        view=hard_state.promised,
         absent_rounds=absent_rounds,
     )
-    counted = {one.peer for one in participants}
-    asks = tuple(sorted(one for one in gathering.asks if one[0] in counted))
-    demoted = next_demoted(memory.run, memory.head, memory.promised, roster)
-    return Commit(memory.number, memory.head.digest, memory.promised, participants, roster, asks, demoted)
+    counted = {participant.peer for participant in participants}
+    asks = tuple(sorted(ask_of_peer for ask_of_peer in soft_state.asks if ask_of_peer[0] in counted))
+    demoted = next_demoted(hard_state.run, hard_state.head, hard_state.promised, roster)
+    return Commit(hard_state.number, hard_state.head.digest, hard_state.promised, participants, roster, asks, demoted)
 
 
-def _considered(memory: HardState, promises: Promises, willing: Willing) -> Promises:
+def _usable_promises(hard_state: HardState, promises: Promises, can_repropose: CanRepropose) -> Promises:
     """Return the promises to use. Leave out commits that cannot be proposed again, if the rest is a majority."""
-    holder = _latest(promises)
+    holder = _latest_acceptor(promises)
     latest = promises[holder].accepted if holder else None
-    if latest is None or willing(latest.commit, _shown(promises)):
+    if latest is None or can_repropose(latest.commit, _as_pledges(promises)):
         return promises
     others = {
-        peer: one for peer, one in promises.items() if one.accepted is None or one.accepted.commit != latest.commit
+        peer: promise
+        for peer, promise in promises.items()
+        if promise.accepted is None or promise.accepted.commit != latest.commit
     }
-    return promises if len(others) < majority(memory.roster) else _considered(memory, others, willing)
+    return (
+        promises if len(others) < majority(hard_state.roster) else _usable_promises(hard_state, others, can_repropose)
+    )
 
 
-def _shown(promises: Promises) -> tuple[Pledge, ...]:
-    return tuple(sorted(Pledge(peer, one.vote, one.signature) for peer, one in promises.items()))
+def _as_pledges(promises: Promises) -> tuple[Pledge, ...]:
+    return tuple(sorted(Pledge(peer, promise.vote, promise.signature) for peer, promise in promises.items()))
 
 
-def _latest(promises: Promises) -> str:
+def _latest_acceptor(promises: Promises) -> str:
     """Return the peer that reports an accept in the highest view; empty if there is none and the choice is free."""
-    told = [(one.accepted.view, peer) for peer, one in promises.items() if one.accepted]
-    return max(told)[1] if told else ""
+    accepted = [(promise.accepted.view, peer) for peer, promise in promises.items() if promise.accepted]
+    return max(accepted)[1] if accepted else ""
 
 
 def closes(
-    memory: HardState,
-    gathering: SoftState,
-    held: Collection[Participant],
+    hard_state: HardState,
+    soft_state: SoftState,
+    stored: Collection[Participant],
     *,
     awaited: Collection[str],
-    closing: GatherPolicy,
+    gather_policy: GatherPolicy,
 ) -> bool:
-    """Return whether the held payloads are enough now. Only roster peers count; learners are awaited during the grace.
+    """Return whether the stored payloads are enough now.
 
-    Without that wait, a learner only slightly slower than the others would never be counted.
+    Only roster peers count; learners are awaited during the grace. Without that wait, a learner only slightly slower
+    than the others would never be counted.
     """
-    voters = {one.peer for one in candidates(memory, held)}
-    grace, deadline = gathering.grace, gathering.deadline
-    if gathering.asked - {one.peer for one in held} and not (grace or deadline):
+    voters = {participant.peer for participant in candidates(hard_state, stored)}
+    grace, deadline = soft_state.grace, soft_state.deadline
+    if soft_state.asked - {participant.peer for participant in stored} and not (grace or deadline):
         return False
-    return closing.closes(len(voters), len(memory.roster), awaited=len(awaited), grace=grace, deadline=deadline)
+    return gather_policy.closes(
+        len(voters), len(hard_state.roster), awaited=len(awaited), grace=grace, deadline=deadline
+    )
 
 
 def candidates(
-    memory: HardState, held: Collection[Participant], learners: Collection[str] = ()
+    hard_state: HardState, stored: Collection[Participant], learners: Collection[str] = ()
 ) -> tuple[Participant, ...]:
-    """Return one held payload per roster peer and per learner, in order, MAX_PEERS at most."""
-    by_peer = {one.peer: one for one in sorted(held)}
-    peers = [peer for peer in dict.fromkeys([*memory.roster, *sorted(learners)]) if peer in by_peer]
+    """Return one stored payload per roster peer and per learner, in order, MAX_PEERS at most."""
+    by_peer = {participant.peer: participant for participant in sorted(stored)}
+    peers = [peer for peer in dict.fromkeys([*hard_state.roster, *sorted(learners)]) if peer in by_peer]
     return tuple(by_peer[peer] for peer in sorted(peers[:MAX_PEERS]))

@@ -35,12 +35,12 @@ def next_roster(
 
     `history`: the last commits, oldest first; the last names this round's roster. `view`: the view of the proposal.
     """
-    present = {one.peer for one in participants}
-    missing, _ = absent(history, run=run, view=view, absent_rounds=absent_rounds)
-    return grown(history[-1].roster, set(history[-1].roster) - (missing - present), present)
+    present = {participant.peer for participant in participants}
+    missing, _ = absent_peers(history, run=run, view=view, absent_rounds=absent_rounds)
+    return resulting_roster(history[-1].roster, set(history[-1].roster) - (missing - present), present)
 
 
-def grown(roster: Iterable[str], stay: set[str], present: set[str]) -> tuple[str, ...]:
+def resulting_roster(roster: Iterable[str], stay: set[str], present: set[str]) -> tuple[str, ...]:
     """Return the roster peers that stay and the learners that enter, in order.
 
     room = 2 |present voters| - 1 - |stay|, and at least 1 if a peer is alone: otherwise no peer could ever join it.
@@ -50,7 +50,7 @@ def grown(roster: Iterable[str], stay: set[str], present: set[str]) -> tuple[str
     return tuple(sorted(stay | set(learners[: max(0, min(room, MAX_PEERS - len(stay)))])))
 
 
-def absent(history: Sequence[Commit], *, run: str, view: int, absent_rounds: int) -> tuple[set[str], bool]:
+def absent_peers(history: Sequence[Commit], *, run: str, view: int, absent_rounds: int) -> tuple[set[str], bool]:
     """Return the peers that leave unless they take part in the current commit, and whether the history suffices.
 
     These roster peers were absent from at least the `absent_rounds - 1` previous commits. With the current leader, more
@@ -65,16 +65,16 @@ def absent(history: Sequence[Commit], *, run: str, view: int, absent_rounds: int
             return missing, True
         if seen < len(known):
             before, commit = known[-1 - seen]
-            missing &= set(before.roster) - {one.peer for one in commit.participants}
+            missing &= set(before.roster) - {participant.peer for participant in commit.participants}
             leaders |= {leader(run, before, commit.view)}.intersection(roster)
     return set(), False
 
 
-def tells(memory: HardState, view: int, absent_rounds: int) -> bool:
+def shows_absences(hard_state: HardState, view: int, absent_rounds: int) -> bool:
     """Return whether this log shows absences as every other log does: it reaches back enough, or no other goes further.
 
     Only the commit before the first round has no participants.
     """
-    history = [one.commit for one in memory.log]
-    _, told = absent(history, run=memory.run, view=view, absent_rounds=absent_rounds)
-    return told or len(memory.log) == ROUNDS_KEPT or not memory.log[0].commit.participants
+    history = [decided.commit for decided in hard_state.log]
+    _, suffices = absent_peers(history, run=hard_state.run, view=view, absent_rounds=absent_rounds)
+    return suffices or len(hard_state.log) == ROUNDS_KEPT or not hard_state.log[0].commit.participants

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from outerloop.swarm.consensus.commit import Participant
-from outerloop.swarm.consensus.messages import Accepted, Promise, ViewWish
+from outerloop.swarm.consensus.messages import Promise
+from outerloop.swarm.consensus.votes import Accepted, ViewWish
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,12 @@ class SoftState:
         return {peer: promise for peer, promise in self.promises if promise.view == view}
 
     def with_promise(self, sender: str, promise: Promise) -> SoftState:
-        others = frozenset((peer, one) for peer, one in self.promises if peer != sender)
+        others = frozenset((peer, promise) for peer, promise in self.promises if peer != sender)
         return replace(self, promises=others | {(sender, promise)})
 
     def with_wishes(self, wishes: Iterable[ViewWish]) -> SoftState:
         """Return the state with these wishes, each replacing the previous wish of its peer."""
-        new = {one.peer: one for one in (*self.wishes, *wishes)}
+        new = {wish.peer: wish for wish in (*self.wishes, *wishes)}
         return replace(self, wishes=frozenset(new.values()))
 
     def in_another_view(self) -> SoftState:

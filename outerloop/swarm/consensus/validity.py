@@ -1,10 +1,11 @@
 """Reasons for which a peer rejects a commit that it receives. An empty string means that there is none.
 
-    objection    the commit cannot be the result of the round, whichever peer reports it: the same on all peers whose
-                 logs reach equally far back. Applied to proposals, promises and decided commits
-    reluctance   this peer does not vote for it, but others may, which know more or allow other peers. What an honest
-                 peer has accepted gets the vote all the same (paxos.py), because the round could not end otherwise
-    doubt        it is not proven that the commit was decided
+    commit_error        the commit cannot be the result of the round, whichever peer reports it: the same on all peers
+                        whose logs reach equally far back. Applied to proposals, promises and decided commits
+    vote_refusal        this peer does not vote for it, but others may, which know more or allow other peers. What an
+                        honest peer has accepted gets the vote all the same (paxos.py), because the round could not end
+                        otherwise
+    certificate_error   it is not proven that the commit was decided
 
 Votes are counted by peer id: one key has one vote, under whatever names.
 """
@@ -15,107 +16,107 @@ from collections.abc import Callable, Iterable
 
 from outerloop.swarm.consensus.commit import Commit, majority
 from outerloop.swarm.consensus.hard_state import HardState
-from outerloop.swarm.consensus.justification import flaw
+from outerloop.swarm.consensus.justification import justification_error
 from outerloop.swarm.consensus.leadership import next_demoted
-from outerloop.swarm.consensus.messages import Accepted, CommitCertificate
-from outerloop.swarm.consensus.roster_change import absent, grown, tells
+from outerloop.swarm.consensus.roster_change import absent_peers, resulting_roster, shows_absences
 from outerloop.swarm.consensus.statements import AcceptSigner, accept, ask
+from outerloop.swarm.consensus.votes import Accepted, CommitCertificate
 from outerloop.swarm.validation import MAX_AMOUNT, id_of
 
 
-def objection(
-    memory: HardState,
+def commit_error(
+    hard_state: HardState,
     commit: Commit,
-    notary: AcceptSigner,
+    signer: AcceptSigner,
     *,
     min_peers: int,
     absent_rounds: int,
-    most_bytes: int = MAX_AMOUNT,
+    max_bytes: int = MAX_AMOUNT,
 ) -> str:
-    """Return why a commit, decided or not, cannot be that of the current round. `most_bytes`: limit of one payload."""
-    present = {one.peer for one in commit.participants}
-    if commit.parent != memory.head.digest:
+    """Return why a commit, decided or not, cannot be that of the current round. `max_bytes`: limit of one payload."""
+    present = {participant.peer for participant in commit.participants}
+    if commit.parent != hard_state.head.digest:
         return f"commit {commit.number} follows another head: its history differs from this one"
-    if (voters := len(present.intersection(memory.roster))) < min_peers:  # as gather_policy.py counts
+    if (voters := len(present.intersection(hard_state.roster))) < min_peers:  # as gather_policy.py counts
         return f"commit {commit.number} has {voters} participants, fewer than min_peers={min_peers}"
-    if large := [one for one in commit.participants if one.size_bytes > most_bytes]:
-        sizes = ", ".join(f"{one.size_bytes} bytes of {one.peer}" for one in large)
-        return f"commit {commit.number} has too large a payload: {sizes}, where {most_bytes} are allowed"
+    if large := [participant for participant in commit.participants if participant.size_bytes > max_bytes]:
+        sizes = ", ".join(f"{payload.size_bytes} bytes of {payload.peer}" for payload in large)
+        return f"commit {commit.number} has too large a payload: {sizes}, where {max_bytes} are allowed"
     return (
-        _wrong_asks(memory, commit, present, notary)
-        or _wrong_roster(memory, commit, present, absent_rounds)
-        or _wrong_demoted(memory, commit)
+        _join_request_error(hard_state, commit, present, signer)
+        or _roster_error(hard_state, commit, present, absent_rounds)
+        or _demoted_error(hard_state, commit)
     )
 
 
-def reluctance(
-    memory: HardState, commit: Commit, *, first: bool, absent_rounds: int, allowed: Callable[[str], bool]
+def vote_refusal(
+    hard_state: HardState, commit: Commit, *, first: bool, absent_rounds: int, allowed: Callable[[str], bool]
 ) -> str:
     """Return why this peer does not vote for a commit. `first`: it is proposed for the first time."""
-    counted = {one.peer for one in commit.participants} if first else set()
+    counted = {participant.peer for participant in commit.participants} if first else set()
     if outside := [
-        peer for peer in sorted(counted.union(set(commit.roster).difference(memory.roster))) if not allowed(peer)
+        peer for peer in sorted(counted.union(set(commit.roster).difference(hard_state.roster))) if not allowed(peer)
     ]:
         return f"commit {commit.number} counts {outside[0]}, which may not take part"
-    leaving = set(memory.roster).difference(commit.roster)
-    if leaving and not tells(memory, commit.view, absent_rounds):
+    leaving = set(hard_state.roster).difference(commit.roster)
+    if leaving and not shows_absences(hard_state, commit.view, absent_rounds):
         return f"commit {commit.number} drops {min(leaving)}, and the local log does not show whether it was absent"
     return ""
 
 
-def doubt(head: Commit, decided: CommitCertificate, notary: AcceptSigner) -> str:
+def certificate_error(head: Commit, decided: CommitCertificate, signer: AcceptSigner) -> str:
     """Return why a commit after `head` is not proven to be decided: too few valid accepts, or invalid links."""
     roster = head.roster
     signed = {peer: signature for peer, signature in decided.accepts if peer in roster}
-    said = accept(decided.commit.number, decided.commit.parent, decided.view, decided.commit.digest)
-    acceptors = {id_of(peer) for peer, signature in signed.items() if notary.verify(peer, said, signature)}
+    statement = accept(decided.commit.number, decided.commit.parent, decided.view, decided.commit.digest)
+    acceptors = {id_of(peer) for peer, signature in signed.items() if signer.verify(peer, statement, signature)}
     if len(acceptors) < majority(roster):
         return f"commit {decided.commit.number} has accepts of {len(acceptors)} of {len(roster)} peers, no majority"
-    return flaw(head, Accepted(decided.commit, decided.links), notary) if decided.view else ""
+    return justification_error(head, Accepted(decided.commit, decided.links), signer) if decided.view else ""
 
 
-def _wrong_asks(memory: HardState, commit: Commit, present: set[str], notary: AcceptSigner) -> str:
+def _join_request_error(hard_state: HardState, commit: Commit, present: set[str], signer: AcceptSigner) -> str:
     """Check that each learner counted has asked to be, under one name, and is not a roster peer under another name."""
-    learners, said = present.difference(memory.roster), ask(commit.number, commit.parent)
-    if twin := _twin(learners.union(memory.roster)):
-        return f"commit {commit.number} counts {twin} under another name as well"
+    learners, statement = present.difference(hard_state.roster), ask(commit.number, commit.parent)
+    if duplicate := _duplicate_id(learners.union(hard_state.roster)):
+        return f"commit {commit.number} counts {duplicate} under another name as well"
     if learners != {peer for peer, _ in commit.asks}:
         unasked = ", ".join(sorted(learners.symmetric_difference(peer for peer, _ in commit.asks)))
         return f"commit {commit.number} counts others than those that ask to be: {unasked}"
-    if forged := next((peer for peer, signature in commit.asks if not notary.verify(peer, said, signature)), ""):
+    if forged := next((peer for peer, signature in commit.asks if not signer.verify(peer, statement, signature)), ""):
         return f"commit {commit.number} counts {forged}, which has not asked to be"
     return ""
 
 
-def _wrong_roster(memory: HardState, commit: Commit, present: set[str], absent_rounds: int) -> str:
+def _roster_error(hard_state: HardState, commit: Commit, present: set[str], absent_rounds: int) -> str:
     """Check that leaving peers were absent and entering peers are those the rule admits (roster_change.py)."""
-    stay = set(memory.roster).intersection(commit.roster)
-    leaving = set(memory.roster) - stay
+    stay = set(hard_state.roster).intersection(commit.roster)
+    leaving = set(hard_state.roster) - stay
     if leaving & present:
         return f"commit {commit.number} drops peers that take part in it from the next roster"
-    history = [one.commit for one in memory.log]
-    missing, _ = absent(history, run=memory.run, view=commit.view, absent_rounds=absent_rounds)
-    if tells(memory, commit.view, absent_rounds) and (early := leaving - missing):
+    history = [decided.commit for decided in hard_state.log]
+    missing, _ = absent_peers(history, run=hard_state.run, view=commit.view, absent_rounds=absent_rounds)
+    if shows_absences(hard_state, commit.view, absent_rounds) and (early := leaving - missing):
         return f"commit {commit.number} drops {min(early)}, which was not absent {absent_rounds} times"
-    if strange := set(commit.roster).difference(memory.roster, present):
-        return f"commit {commit.number} lets in {min(strange)}, whose payload it does not count"
-    if commit.roster != (expected := grown(memory.roster, stay, present)):
+    if unknown := set(commit.roster).difference(hard_state.roster, present):
+        return f"commit {commit.number} lets in {min(unknown)}, whose payload it does not count"
+    if commit.roster != (expected := resulting_roster(hard_state.roster, stay, present)):
         return (
             f"commit {commit.number} names a next roster of {len(commit.roster)} where {len(expected)} follow from it"
         )
     return ""
 
 
-def _wrong_demoted(memory: HardState, commit: Commit) -> str:
+def _demoted_error(hard_state: HardState, commit: Commit) -> str:
     """Check that the peers that lead last are those whose views failed (leadership.py)."""
-    expected = next_demoted(memory.run, memory.head, commit.view, commit.roster)
+    expected = next_demoted(hard_state.run, hard_state.head, commit.view, commit.roster)
     if commit.demoted == expected:
         return ""
     named, due = (", ".join(peers) or "nobody" for peers in (commit.demoted, expected))
     return f"commit {commit.number} demotes {named} where {due} follows from the failed views"
 
 
-def _twin(names: Iterable[str]) -> str:
+def _duplicate_id(names: Iterable[str]) -> str:
     """Return a name that shares its peer id with another name, or an empty string."""
     seen: dict[str, str] = {}
     return next((name for name in sorted(names) if seen.setdefault(id_of(name), name) != name), "")

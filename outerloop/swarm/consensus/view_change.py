@@ -3,7 +3,7 @@
     wish           a peer wants the next view, and notifies all peers: its timeout for the leader has expired, or the
                    leader has proposed what no peer may accept
     certificate    wishes of a majority for this view or later ones: a peer that sees it enters the view and promises
-    overdue enough peers want a later view that one of them must be honest: this peer's own timeout starts
+    overdue        enough peers want a later view that one of them must be honest: this peer's own timeout starts
 
 An honest peer never wants more than the view after its own, so no view is entered unless a majority is at most one view
 behind it. Liars alone move no peer, and move none out of a view whose leader works. A peer that is behind is sent the
@@ -20,126 +20,130 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from outerloop.swarm.consensus import statements
-from outerloop.swarm.consensus.commit import majority, most_faulty
-from outerloop.swarm.consensus.effects import Output, Persist, Reject, Send
+from outerloop.swarm.consensus.commit import majority, max_faulty
+from outerloop.swarm.consensus.effects import Effect, Persist, Reject, Send
 from outerloop.swarm.consensus.hard_state import HardState
-from outerloop.swarm.consensus.messages import Message, Promise, ViewChange, ViewWish, ViewWishes
+from outerloop.swarm.consensus.messages import Message, Promise, ViewChange, ViewWishes
 from outerloop.swarm.consensus.soft_state import SoftState
 from outerloop.swarm.consensus.statements import AcceptSigner
+from outerloop.swarm.consensus.votes import ViewWish
 
 
 class Pacemaker:
-    """The part of a peer that keeps its current view. `memory` and `gathering` are immutable; events replace them."""
+    """The part of a peer that keeps its current view.
 
-    def __init__(self, memory: HardState, notary: AcceptSigner) -> None:
-        self.memory = memory
-        self.notary = notary
-        self.gathering = SoftState()
-        self._saved = memory
-        self._out: list[Output] = []
+    `hard_state` and `soft_state` are immutable; events replace them.
+    """
+
+    def __init__(self, hard_state: HardState, signer: AcceptSigner) -> None:
+        self.hard_state = hard_state
+        self.signer = signer
+        self.soft_state = SoftState()
+        self._saved = hard_state
+        self._effects: list[Effect] = []
 
     @property
     def number(self) -> int:
         """The round to be decided."""
-        return self.memory.number
+        return self.hard_state.number
 
     @property
     def view(self) -> int:
-        return self.memory.promised
+        return self.hard_state.promised
 
     @property
     def votes(self) -> bool:
         """Return whether this peer decides the round with the others of the roster."""
-        return self.memory.votes
+        return self.hard_state.votes
 
     @property
     def leads(self) -> bool:
-        return self.memory.leader(self.view) == self.memory.peer
+        return self.hard_state.leader(self.view) == self.hard_state.peer
 
     @property
-    def wishes_to_leave(self) -> bool:
+    def wants_next_view(self) -> bool:
         """Return whether this peer has announced its wish for a later view than the current one."""
-        return any(one.peer == self.memory.peer and one.view > self.view for one in self.gathering.wishes)
+        return any(wish.peer == self.hard_state.peer and wish.view > self.view for wish in self.soft_state.wishes)
 
     @property
     def overdue(self) -> bool:
         """Return whether enough others want a later view that this peer should start its timeout as well."""
-        later = [one for one in self.gathering.wishes if one.view > self.view and one.peer != self.memory.peer]
-        return len(later) > most_faulty(self.memory.roster)
+        later = [wish for wish in self.soft_state.wishes if wish.view > self.view and wish.peer != self.hard_state.peer]
+        return len(later) > max_faulty(self.hard_state.roster)
 
-    def _take_here(self, sender: str, here: ViewChange) -> None:
+    def _receive_view_change(self, sender: str, message: ViewChange) -> None:
         """Process a wish. Prove the current view to a peer that is behind; ask a peer that is ahead for its proof."""
-        wish = ViewWish(sender, here.view, here.signature)
-        repeated = wish in self.gathering.wishes
-        self._take_wishes(sender, (wish,))
-        if here.view < self.view or (here.view == self.view and repeated):
-            self._send([sender], *self._proof())
-        elif here.view > self.view + 1:
-            self._send([sender], self._here())
+        wish = ViewWish(sender, message.view, message.signature)
+        repeated = wish in self.soft_state.wishes
+        self._receive_wishes(sender, (wish,))
+        if message.view < self.view or (message.view == self.view and repeated):
+            self._send([sender], *self._view_proof())
+        elif message.view > self.view + 1:
+            self._send([sender], self._own_view_change())
 
-    def _take_wishes(self, sender: str, wishes: Iterable[ViewWish]) -> None:
+    def _receive_wishes(self, sender: str, wishes: Iterable[ViewWish]) -> None:
         """Record wishes of any peers, from whichever sender, and enter the view that a majority now wants."""
-        known = {one.peer: one.view for one in self.gathering.wishes}
-        later = [one for one in wishes if one.peer in self.memory.roster and one.view > known.get(one.peer, -1)]
-        for one in later:
-            said = statements.wish(self.number, self.memory.head.digest, one.view)
-            if not self.notary.verify(one.peer, said, one.signature):
-                self._refuse(sender, f"shows a wish of {one.peer} for view {one.view} that is not signed by it")
+        known = {wish.peer: wish.view for wish in self.soft_state.wishes}
+        voters, head = self.hard_state.roster, self.hard_state.head.digest
+        later = [wish for wish in wishes if wish.peer in voters and wish.view > known.get(wish.peer, -1)]
+        for wish in later:
+            if not self.signer.verify(wish.peer, statements.wish(self.number, head, wish.view), wish.signature):
+                self._reject(sender, f"shows a wish of {wish.peer} for view {wish.view} that is not signed by it")
                 return
-        self.gathering = self.gathering.with_wishes(later)
-        if (view := reached(self.memory.roster, self.gathering.wishes)) > self.view:
-            self._enter(view)
+        self.soft_state = self.soft_state.with_wishes(later)
+        if (view := reached(voters, self.soft_state.wishes)) > self.view:
+            self._enter_view(view)
             self._promise()
 
-    def _wish(self) -> None:
+    def _request_next_view(self) -> None:
         """Notify all peers that this peer wants the next view."""
-        number, head, view = self.number, self.memory.head.digest, self.view + 1
-        signature = self.notary.sign(statements.wish(number, head, view))
-        self._tell(self.memory.roster, ViewChange(number, head, view, signature))
-        self._take_wishes(self.memory.peer, (ViewWish(self.memory.peer, view, signature),))
+        number, head, view = self.number, self.hard_state.head.digest, self.view + 1
+        signature = self.signer.sign(statements.wish(number, head, view))
+        self._save_and_send(self.hard_state.roster, ViewChange(number, head, view, signature))
+        self._receive_wishes(self.hard_state.peer, (ViewWish(self.hard_state.peer, view, signature),))
 
-    def _enter(self, view: int) -> None:
-        self.memory = replace(self.memory, promised=view)
-        self.gathering = self.gathering.in_another_view()
+    def _enter_view(self, view: int) -> None:
+        self.hard_state = replace(self.hard_state, promised=view)
+        self.soft_state = self.soft_state.in_another_view()
 
     def _promise(self) -> None:
         """Send the promise for the new view to its leader. As the leader, send the others the proof of the view."""
         if self.leads:
-            self._tell(self.memory.roster, *self._proof())
+            self._save_and_send(self.hard_state.roster, *self._view_proof())
         else:
-            self._tell([self.memory.leader(self.view)], self._promised())
+            self._save_and_send([self.hard_state.leader(self.view)], self._own_promise())
 
-    def _promised(self) -> Promise:
+    def _own_promise(self) -> Promise:
         """Return this peer's promise for the current view, in which it has not accepted anything yet."""
-        number, head, accepted = self.number, self.memory.head.digest, self.memory.accepted
-        said = statements.promise(number, head, self.view, accepted.vote if accepted else None)
-        return Promise(number, head, self.view, accepted, self.notary.sign(said))
+        number, head, accepted = self.number, self.hard_state.head.digest, self.hard_state.accepted
+        statement = statements.promise(number, head, self.view, accepted.vote if accepted else None)
+        return Promise(number, head, self.view, accepted, self.signer.sign(statement))
 
-    def _here(self) -> ViewChange:
+    def _own_view_change(self) -> ViewChange:
         """Return this peer's current view, signed as its wish to be there."""
-        number, head, view = self.number, self.memory.head.digest, self.view
-        return ViewChange(number, head, view, self.notary.sign(statements.wish(number, head, view)))
+        number, head, view = self.number, self.hard_state.head.digest, self.view
+        return ViewChange(number, head, view, self.signer.sign(statements.wish(number, head, view)))
 
-    def _proof(self) -> list[ViewWishes]:
+    def _view_proof(self) -> list[ViewWishes]:
         """Return proof that a majority wants the current view: empty in view 0, or if it was lost in a crash."""
-        wishes = certificate(self.memory.roster, self.gathering.wishes, self.view) if self.view else ()
-        return [ViewWishes(self.number, self.memory.head.digest, wishes)] if wishes else []
+        wishes = certificate(self.hard_state.roster, self.soft_state.wishes, self.view) if self.view else ()
+        return [ViewWishes(self.number, self.hard_state.head.digest, wishes)] if wishes else []
 
-    def _tell(self, peers: Iterable[str], *messages: Message) -> None:
+    def _save_and_send(self, peers: Iterable[str], *messages: Message) -> None:
         """Send messages after saving: promises and accepts are on disk before any peer receives them."""
         self._save()
         self._send(peers, *messages)
 
     def _send(self, peers: Iterable[str], *messages: Message) -> None:
-        self._out += [Send(peer, one) for peer in peers for one in messages if peer != self.memory.peer]
+        self._effects += [Send(peer, message) for peer in peers for message in messages if peer != self.hard_state.peer]
 
     def _save(self) -> None:
-        if self.memory != self._saved:
-            self._saved = self.memory
-            self._out.append(Persist(self.memory))
+        if self.hard_state != self._saved:
+            self._saved = self.hard_state
+            self._effects.append(Persist(self.hard_state))
 
-    def _refuse(self, sender: str, reason: str) -> None:
-        self._out.append(Reject(sender, reason))
+    def _reject(self, sender: str, reason: str) -> None:
+        self._effects.append(Reject(sender, reason))
 
 
 def reached(roster: tuple[str, ...], wishes: Collection[ViewWish]) -> int:
@@ -147,11 +151,11 @@ def reached(roster: tuple[str, ...], wishes: Collection[ViewWish]) -> int:
 
     `wishes`: the last of each peer, signatures checked.
     """
-    views = sorted((one.view for one in wishes), reverse=True)
+    views = sorted((wish.view for wish in wishes), reverse=True)
     return views[majority(roster) - 1] if len(views) >= majority(roster) else 0
 
 
 def certificate(roster: tuple[str, ...], wishes: Collection[ViewWish], view: int) -> tuple[ViewWish, ...]:
     """Return the wishes of a majority for this view or later ones, in order; empty if there is no majority."""
-    proving = tuple(sorted(one for one in wishes if one.view >= view))
+    proving = tuple(sorted(wish for wish in wishes if wish.view >= view))
     return proving if len(proving) >= majority(roster) else ()

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
 import msgpack
 
+from outerloop.swarm.background_tasks import BackgroundTasks
 from outerloop.swarm.consensus.messages import MAX_MESSAGE_BYTES, Message, from_map, to_map
 from outerloop.swarm.membership.incarnations import Incarnations
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
@@ -35,13 +35,11 @@ class BallotRpc(RpcService):
         self._names = names
         self._receive = receive
         self._incarnations = incarnations
-        self._sending: set[asyncio.Task[None]] = set()
+        self._sending = BackgroundTasks()
 
     def send(self, to: str, message: Message) -> None:
         """Send a ballot in the background. Does not report whether it arrives."""
-        task = asyncio.create_task(self._send(to, message))
-        self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
+        self._sending.start(self._send(to, message))
 
     async def _send(self, to: str, message: Message) -> None:
         own = self._incarnations
@@ -56,8 +54,8 @@ class BallotRpc(RpcService):
             logger.debug("%s to %s was lost: %s", type(message).__name__, to, error)
 
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
-        message, known = await receive_message(stream), self._incarnations
-        if known is None or await known.accepts(remote, request.get("incarnation"), stream):
+        message, incarnations = await receive_message(stream), self._incarnations
+        if incarnations is None or await incarnations.accepts(remote, request.get("incarnation"), stream):
             self._receive(self._names()[remote], message, stream.moved_bytes)
 
 

@@ -1,7 +1,7 @@
 """Catch up with peers that are ahead: fetch the missing commits, and ask to rejoin the roster.
 
 a peer is ahead                    ->   fetch the commits after the local head, from it or from any other (log_rpc.py)
-most are, no log reaches back      ->   this peer is outrun (proof.py): it has to download the state
+most are, no log reaches back      ->   this peer has to download the state (proof.py)
 this peer is not in the roster     ->   ask to join, repeatedly, until it is in
 a peer is on another chain         ->   fetch its log and compare it with the local one (forks.py)
 
@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
-from outerloop.swarm.access.access_control import AccessControl
+from outerloop.swarm.background_tasks import BackgroundTasks
 from outerloop.swarm.consensus.chain import CommitChain
-from outerloop.swarm.consensus.messages import CommitCertificate
+from outerloop.swarm.consensus.proof import has_majority, peers_ahead, voters_of
+from outerloop.swarm.gather.committed_rounds import CommittedRounds
 from outerloop.swarm.gather.log_rpc import LogAnswer, LogRpc
-from outerloop.swarm.gather.proof import ahead, most, voters_of
+from outerloop.swarm.gather.round_context import RoundContext
 from outerloop.swarm.p2p.framing import BrokenStream
 from outerloop.swarm.p2p.transport import Unreachable
 from outerloop.swarm.timeouts import ASK_S, HEDGE_S, RETRY_S
@@ -32,53 +33,44 @@ logger = logging.getLogger(__name__)
 class CatchUpTask:
     """The fetches that keep one peer up to date with the others.
 
-    Args:
-        machine: returns the local agreement.
-        others: returns the peers that decide the current round, except this one.
-        receive: called with a peer and a commit that it sent.
-        outrun: called with the number of a round whose commit no peer can provide any more.
-        parted: called with a peer and the log of its chain.
-
-    `away`: True while the trainer lacks the state that the local chain begins with.
+    `rpc` fetches the logs; `outcomes` is notified if they do not reach back to its head. `awaiting_state`: True while
+    the trainer lacks the state that the local chain begins with.
     """
 
-    def __init__(
-        self,
-        history: LogRpc,
-        trust: AccessControl,
-        *,
-        machine: Callable[[], CommitChain],
-        others: Callable[[], Sequence[str]],
-        receive: Callable[[str, CommitCertificate], None],
-        outrun: Callable[[int], None],
-        parted: Callable[[str, Sequence[CommitCertificate]], None],
-    ) -> None:
-        self._history = history
-        self._trust = trust
-        self._machine = machine
-        self._others = others
-        self._receive = receive
-        self._outrun = outrun
-        self._parted = parted
+    def __init__(self, context: RoundContext, rpc: LogRpc, outcomes: CommittedRounds) -> None:
+        self._context, self._rpc, self._outcomes = context, rpc, outcomes
         self._fetching: dict[str, asyncio.Task[None]] = {}
         self._comparing: dict[str, asyncio.Task[None]] = {}
+        self._joining = BackgroundTasks()
         self._free_s = 0.0
-        self.away = False
+        self.awaiting_state = False
 
-    def catch_up(self, peer: str) -> None:
+    def begin_round(self, number: int) -> None:
+        """Start to ask for a place in the roster if this peer does not vote in this round."""
+        self._joining.cancel()
+        if not self._context.chain.votes:
+            self._joining.start(self.join())
+
+    def cancel(self) -> None:
+        """Cancel all running tasks."""
+        self._joining.cancel()
+        for task in (*self._fetching.values(), *self._comparing.values()):
+            task.cancel()
+
+    def fetch_from(self, peer: str) -> None:
         """Fetch the missing commits from a peer that is ahead.
 
         Does nothing if a fetch from this peer is running or any fetch began in the last HEDGE_S. A fetch that takes
         longer, because the peer is silent or its link slow, does not prevent fetches from other peers.
         """
         now_s = asyncio.get_running_loop().time()
-        if now_s >= self._free_s and _over(self._fetching, peer):
+        if now_s >= self._free_s and _is_idle(self._fetching, peer):
             self._free_s = now_s + HEDGE_S
             self._fetching[peer] = asyncio.create_task(self._fetch(peer))
 
-    def compare(self, peer: str) -> None:
+    def compare_with(self, peer: str) -> None:
         """Fetch the log of a peer that is on another chain, at most once in ASK_S."""
-        if _over(self._comparing, peer):
+        if _is_idle(self._comparing, peer):
             self._comparing[peer] = asyncio.create_task(self._compare(peer))
 
     async def look_at(self, peer: str) -> None:
@@ -86,57 +78,58 @@ class CatchUpTask:
 
         Raises BrokenStream, Unreachable, TimeoutError if it does not answer.
         """
-        if await self._history.ask(peer, self._machine().number - 1):
-            self.catch_up(peer)
+        if await self._rpc.ask(peer, self._context.chain.number - 1):
+            self.fetch_from(peer)
 
-    async def come_in(self, ask: Callable[[], None]) -> None:
-        """Follow the others while away, then `ask` to join the roster, every ASK_S until the caller cancels this."""
+    async def join(self) -> None:
+        """Follow the others until the state has arrived, then ask to join the roster, every ASK_S until cancelled."""
         while True:
-            if not self.away:
-                ask()
-            for peer in self._others()[:1] if self.away else ():
-                self.catch_up(peer)
+            if not self.awaiting_state:
+                self._context.act(lambda chain: chain.request_join())
+            elif others := self._context.others():
+                self.fetch_from(others[0])
             await asyncio.sleep(ASK_S)
 
     async def _compare(self, peer: str) -> None:
         try:
-            if log := await self._history.ask(peer, None):
-                self._parted(peer, log)
+            if log := await self._rpc.ask(peer, None):
+                self._context.act(lambda chain: chain.compare_log(peer, log))
         except (BrokenStream, Unreachable, TimeoutError) as error:
             logger.debug("asking %s for its log failed: %s", peer, error)
         await asyncio.sleep(ASK_S)
 
     async def _fetch(self, peer: str) -> None:
         """Fetch the commits after the local head, from this peer or from any other whose log reaches back to it."""
-        machine = self._machine()
-        head = machine.memory.head
-        told = await self._history.after(head, list(dict.fromkeys([peer, *self._others()])), machine.notary)
-        for decided in told.proven:
-            self._receive(told.by, decided)
-        for source in told.parted:
-            self.compare(source)
-        if told.proven or machine.memory.head != head:
+        chain = self._context.chain
+        head = chain.hard_state.head
+        response = await self._rpc.after(head, list(dict.fromkeys([peer, *self._context.others()])), chain.signer)
+        for decided in response.proven:
+            self._context.receive(response.source, decided)
+        for source in response.on_other_chain:
+            self.compare_with(source)
+        if response.proven or chain.hard_state.head != head:
             self._free_s = 0.0
             return
-        if told.later:
-            self._check_outrun(machine, told)
+        if response.later:
+            self._check_truncated(chain, response)
         await asyncio.sleep(RETRY_S[1])
 
-    def _check_outrun(self, machine: CommitChain, told: LogAnswer) -> None:
-        """Check logs that begin after the next commit: this peer is outrun if they prove it, else reject them."""
-        memory, own = machine.memory, id_of(machine.memory.peer)
-        voters = voters_of(own, memory.roster, self._trust.allow.listed)
-        logs = {id_of(peer): log for peer, log in told.later.items()}
-        past, level = ahead(memory.head.number, logs, machine.notary, voters=voters), set(map(id_of, told.level))
-        if most(past, voters) and not most(level, voters_of(own, memory.roster, ())):
-            self._outrun(memory.number)
+    def _check_truncated(self, chain: CommitChain, response: LogAnswer) -> None:
+        """Check logs that begin after the next commit: this peer needs the state if they prove it, else reject them."""
+        hard_state, own, trust = chain.hard_state, id_of(chain.hard_state.peer), self._context.trust
+        voters = voters_of(own, hard_state.roster, trust.allow.listed)
+        logs = {id_of(peer): log for peer, log in response.later.items()}
+        past = peers_ahead(hard_state.head.number, logs, chain.signer, voters=voters)
+        level = set(map(id_of, response.level))
+        if has_majority(past, voters) and not has_majority(level, voters_of(own, hard_state.roster, ())):
+            self._outcomes.log_truncated(hard_state.number)
             return
-        for peer, log in told.later.items():
+        for peer, log in response.later.items():
             first = log[0].commit.number
-            why = f"sent commits from {first} on, where {memory.number} is next: nothing proves them"
-            self._trust.refusals.note("ballots", peer, why)
+            reason = f"sent commits from {first} on, where {hard_state.number} is next: nothing proves them"
+            trust.refusals.note("ballots", peer, reason)
 
 
-def _over(running: Mapping[str, asyncio.Task[None]], peer: str) -> bool:
+def _is_idle(running: Mapping[str, asyncio.Task[None]], peer: str) -> bool:
     """Return whether no task is running for this peer."""
     return peer not in running or running[peer].done()

@@ -26,32 +26,32 @@ class CommittedRounds:
     `own` is this peer's name.
     """
 
-    def __init__(self, store: RoundStore, pulls: PayloadDownloads, *, own: str) -> None:
+    def __init__(self, store: RoundStore, downloads: PayloadDownloads, *, own: str) -> None:
         self._store = store
-        self._pulls = pulls
+        self._downloads = downloads
         self._own = own
         self._commits: dict[int, Commit] = {}
         self._open = 0  # the round after the last one whose commit is known
         self._landed: int | None = None  # the last round that the trainer has taken; None: not known yet
-        self._broken: Exception | None = LogTruncated()  # until it is known where the chain begins
+        self._error: Exception | None = LogTruncated()  # until it is known where the chain begins
         self._news = asyncio.Event()
 
-    def begin(self, memory: HardState) -> None:
+    def begin(self, hard_state: HardState) -> None:
         """Start from the remembered log. Skips genesis, which is not a round: no peer accepted it."""
-        self._commits = {one.commit.number: one.commit for one in memory.log if one.accepts}
-        self._open, self._broken = memory.number, None
+        self._commits = {decided.commit.number: decided.commit for decided in hard_state.log if decided.accepts}
+        self._open, self._error = hard_state.number, None
 
     def add(self, commit: Commit) -> None:
         """Add the commit of the next round."""
         self._commits[commit.number] = commit
         self._open = commit.number + 1
-        self._pulls.drop_all_but(commit.number, commit.participants)
-        self._tell()
+        self._downloads.drop_all_but(commit.number, commit.participants)
+        self._notify()
 
     def fail(self, error: Exception) -> None:
         """Stop the rounds: raise `error` in every caller that waits for one."""
-        self._broken = error
-        self._tell()
+        self._error = error
+        self._notify()
 
     def leave(self, number: int) -> None:
         """Drop the commits from `number` on, where this peer left the chain for another one.
@@ -63,7 +63,7 @@ class CommittedRounds:
         if self._landed is None or self._landed >= number:
             self.fail(LogTruncated())
 
-    def outrun(self, number: int) -> None:
+    def log_truncated(self, number: int) -> None:
         """Note that no log of the others reaches back to round `number`, the first that was missing here when asked.
 
         No effect if the round has arrived since.
@@ -72,9 +72,9 @@ class CommittedRounds:
             self.fail(LogTruncated())
 
     @property
-    def too_far(self) -> bool:
+    def needs_state(self) -> bool:
         """Return whether this peer must download the others' state, because it fell behind their logs."""
-        return isinstance(self._broken, LogTruncated)
+        return isinstance(self._error, LogTruncated)
 
     def skip_to(self, number: int) -> None:
         """Continue after commit `number`, whose state the trainer downloads instead of landing it.
@@ -82,8 +82,8 @@ class CommittedRounds:
         Later commits that are known already are kept.
         """
         self._commits = {later: commit for later, commit in self._commits.items() if later > number}
-        self._open, self._landed, self._broken = max(self._open, number + 1), number, None
-        self._tell()
+        self._open, self._landed, self._error = max(self._open, number + 1), number, None
+        self._notify()
 
     def digest(self, number: int) -> bytes | None:
         """Return the digest of a commit, or None if the commit is not stored."""
@@ -95,8 +95,8 @@ class CommittedRounds:
 
         Raises LogTruncated if this peer is too far behind to know its commit, or the error passed to `fail`.
         """
-        if self._broken is not None:
-            raise self._broken
+        if self._error is not None:
+            raise self._error
         if number < self._open and number not in self._commits:
             raise LogTruncated
         return number < self._open
@@ -110,11 +110,11 @@ class CommittedRounds:
             await self._news.wait()
         commit = self._commits[number]
         await self.complete(commit)
-        if not self._holds(commit):
+        if not self._is_current(commit):
             return await self.take(number)
         if self._missing(commit):
             raise LogTruncated
-        contents = [(one.peer, self._store.take(number, one)) for one in commit.participants]
+        contents = [(participant.peer, self._store.take(number, participant)) for participant in commit.participants]
         self._landed = number
         self.forget()
         return contents
@@ -125,14 +125,21 @@ class CommittedRounds:
         Gives up once the others are so far ahead that no peer keeps the payloads: then some stay missing. Ends early
         if the commit is dropped, because its chain was left or its round skipped.
         """
-        while self._broken is None and self._holds(commit) and (missing := self._missing(commit)):
+        while self._error is None and self._is_current(commit) and (missing := self._missing(commit)):
             others = [peer for peer in commit.roster if peer != self._own]
-            pulls = [self._pulls.start(commit.number, one, [one.peer, *others], decided=True) for one in missing]
-            await asyncio.wait(pulls)
+            downloads = [
+                self._downloads.start(commit.number, participant, [participant.peer, *others], decided=True)
+                for participant in missing
+            ]
+            await asyncio.wait(downloads)
             if self._missing(commit):
                 if commit.number < self._open - ROUNDS_KEPT:
                     return
                 await asyncio.sleep(RETRY_S[1])
+
+    def begin_round(self, number: int) -> None:
+        """Forget what no peer needs once this round has begun."""
+        self.forget()
 
     def forget(self) -> None:
         """Remove rounds that the trainer has taken and no other peer can ask for any more."""
@@ -145,16 +152,16 @@ class CommittedRounds:
         """Return in one line why a decided round cannot be taken yet; empty if the round is not decided."""
         if number not in self._commits:
             return ""
-        missing = [one.peer for one in self._missing(self._commits[number])]
+        missing = [participant.peer for participant in self._missing(self._commits[number])]
         return f"round {number}: decided, payloads of {', '.join(missing)} have not arrived yet"
 
-    def _holds(self, commit: Commit) -> bool:
+    def _is_current(self, commit: Commit) -> bool:
         """Return whether this commit is still part of the current chain."""
         return self._commits.get(commit.number) is commit
 
     def _missing(self, commit: Commit) -> list[Participant]:
-        return [one for one in commit.participants if (commit.number, one) not in self._store]
+        return [participant for participant in commit.participants if (commit.number, participant) not in self._store]
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._news.set()
         self._news = asyncio.Event()

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 
 from outerloop.swarm.consensus.commit import Commit
 from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT
-from outerloop.swarm.consensus.messages import CommitCertificate
+from outerloop.swarm.consensus.proof import proof_error
 from outerloop.swarm.consensus.statements import AcceptSigner
+from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.ballot_rpc import receive_message, send_message
-from outerloop.swarm.gather.proof import unproven
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
 from outerloop.swarm.p2p.rpc import RpcService
 from outerloop.swarm.p2p.transport import Request, Transport, Unreachable
@@ -37,30 +37,30 @@ Answer = tuple[str, list[CommitCertificate] | None]
 class LogAnswer:
     """The answers of several peers (names) about the commits after the local head.
 
-    by, proven   the first peer whose log begins with the next commit and proves it, and that log; empty if none does
-    later        peer -> its log, which does not reach back to the next commit
-    level        peers that know of no later commit
-    parted       peers whose next commit does not follow the local head: they are on another chain, or lie
+    source, proven   the first peer whose log begins with the next commit and proves it, and that log; empty if none
+    later            peer -> its log, which does not reach back to the next commit
+    level            peers that know of no later commit
+    on_other_chain   peers whose next commit does not follow the local head: they are on another chain, or lie
     """
 
-    by: str = ""
+    source: str = ""
     proven: Sequence[CommitCertificate] = ()
     later: dict[str, Sequence[CommitCertificate]] = field(default_factory=dict)
     level: set[str] = field(default_factory=set)
-    parted: set[str] = field(default_factory=set)
+    on_other_chain: set[str] = field(default_factory=set)
 
-    def add(self, peer: str, log: Sequence[CommitCertificate], head: Commit, notary: AcceptSigner) -> str:
+    def add(self, peer: str, log: Sequence[CommitCertificate], head: Commit, signer: AcceptSigner) -> str:
         """Add a peer's log of the commits after `head`. Return why it is rejected; empty if it is not."""
         if not log:
             self.level.add(peer)
         elif log[0].commit.number > head.number + 1:
             self.later[peer] = log
-        elif why := unproven(head, log[0], notary):
+        elif why := proof_error(head, log[0], signer):
             if log[0].commit.parent != head.digest:
-                self.parted.add(peer)
+                self.on_other_chain.add(peer)
             return why
         else:
-            self.by, self.proven = peer, log
+            self.source, self.proven = peer, log
         return ""
 
 
@@ -89,24 +89,24 @@ class LogRpc(RpcService):
                 log.append(_decided(await receive_message(stream), after, log))
             return log
 
-    async def after(self, head: Commit, peers: Sequence[str], notary: AcceptSigner) -> LogAnswer:
+    async def after(self, head: Commit, peers: Sequence[str], signer: AcceptSigner) -> LogAnswer:
         """Ask these peers (names) for the commits after `head`. Return as soon as one log proves the next commit.
 
         For HEDGE_S only the first peer is asked. Its answer is awaited until its time limit, because it may be the only
         peer that knows more. The others' answers are awaited until most have come, and a little longer.
         """
-        told, heard = LogAnswer(), set[str]()
+        answer, answered = LogAnswer(), set[str]()
         answers = self.answers(
-            peers, head.number, enough=lambda: peers[0] in heard and 2 * len(heard) > len(peers), pause_s=HEDGE_S
+            peers, head.number, enough=lambda: peers[0] in answered and 2 * len(answered) > len(peers), pause_s=HEDGE_S
         )
         async with aclosing(answers):
             async for peer, log in answers:
-                heard.add(peer)
-                if log is not None and (why := told.add(peer, log, head, notary)):
-                    self._refuse(peer, why)
-                if told.proven:
+                answered.add(peer)
+                if log is not None and (why := answer.add(peer, log, head, signer)):
+                    self._reject(peer, why)
+                if answer.proven:
                     break
-        return told
+        return answer
 
     async def answers(
         self, peers: Sequence[str], after: int | None, *, enough: Callable[[], bool], pause_s: float = 0.0
@@ -142,11 +142,11 @@ class LogRpc(RpcService):
             return peer, await self.ask(peer, after)
         except (BrokenStream, Unreachable, TimeoutError) as error:
             if isinstance(error, Unreadable):
-                self._refuse(peer, str(error))
+                self._reject(peer, str(error))
             logger.debug("asking %s for the commits after %s failed: %s", peer, after, error)
             return peer, None
 
-    def _refuse(self, peer: str, why: str) -> None:
+    def _reject(self, peer: str, why: str) -> None:
         self._transport.trust.refusals.note("ballots", peer, why)
 
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:

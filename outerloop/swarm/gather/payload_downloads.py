@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import takewhile
 
-from outerloop.swarm.access.access_control import AccessControl
 from outerloop.swarm.consensus.commit import Participant
 from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT
+from outerloop.swarm.gather.round_context import RoundContext
 from outerloop.swarm.gather.round_store import RoundStore
 from outerloop.swarm.timeouts import PULL_S
 from outerloop.swarm.transfer.bulk import Bulk
@@ -34,125 +34,138 @@ views can each attribute another one to it. A payload that a commit names is sto
 
 
 @dataclass
-class _Pull:
+class _Download:
     """A running download. `views_left`: how many more views it outlives.
 
     It is None, for no limit, if the owner itself offers the payload or a commit names it.
     """
 
     task: asyncio.Task[None]
-    holders: list[str]
+    sources: list[str]
     views_left: int | None
 
 
 class PayloadDownloads:
-    """The running payload downloads of one peer.
+    """The running payload downloads of one peer. `max_bytes`: largest payload allowed, with its signature."""
 
-    Args:
-        session: returns the id of the session for which owners must have signed their payloads.
-        max_bytes: largest payload allowed, with its signature.
-        held: called with round and participant when a payload has been stored.
-    """
-
-    def __init__(
-        self,
-        bulk: Bulk,
-        store: RoundStore,
-        trust: AccessControl,
-        *,
-        session: Callable[[], str],
-        max_bytes: int,
-        held: Callable[[int, Participant], None],
-    ) -> None:
-        self._bulk = bulk
-        self._store = store
-        self._trust = trust
-        self._session = session
+    def __init__(self, context: RoundContext, bulk: Bulk, store: RoundStore, *, max_bytes: int) -> None:
+        self._context, self._bulk, self._store = context, bulk, store
         self._max_bytes = max_bytes
-        self._held = held
-        self._refused: set[Key] = set()  # rejected; each was downloaded, or too large to be requested
-        self._running: dict[Key, _Pull] = {}
+        self._rejected: set[Key] = set()  # rejected; each was downloaded, or too large to be requested
+        self._running: dict[Key, _Download] = {}
 
     def start(
-        self, number: int, one: Participant, holders: Iterable[str], *, decided: bool = False, proposed: bool = False
+        self,
+        number: int,
+        participant: Participant,
+        sources: Iterable[str],
+        *,
+        decided: bool = False,
+        proposed: bool = False,
     ) -> asyncio.Task[None]:
         """Download a payload from these peers, in addition to the sources of a download that is already running.
 
         Return its task, which ends when the payload is stored or cannot be. `decided`: a commit names the payload, so
         it is stored however many its owner has offered. `proposed`: only a proposal of the current view names it.
         """
-        pull = self._running.get((number, one))
-        if pull is None:
+        key = number, participant
+        download = self._running.get(key)
+        if download is None:
             names: list[str] = []
-            task = asyncio.create_task(self._pull(number, one, names, decided))
-            pull = self._running[number, one] = _Pull(task, names, 1 if proposed else None)
-        elif pull.views_left is not None:
-            pull.views_left = 1 if proposed else None
-        pull.holders += [peer for peer in dict.fromkeys(map(id_of, holders)) if peer not in pull.holders]
-        return pull.task
+            task = asyncio.create_task(self._run(key, names, decided))
+            download = self._running[key] = _Download(task, names, 1 if proposed else None)
+        elif download.views_left is not None:
+            download.views_left = 1 if proposed else None
+        download.sources += [peer for peer in dict.fromkeys(map(id_of, sources)) if peer not in download.sources]
+        return download.task
 
-    def refused(self, number: int, one: Participant) -> bool:
+    def is_stored(self, number: int, participant: Participant) -> bool:
+        """Return whether this payload is on disk."""
+        return (number, participant) in self._store
+
+    def has_wrong_hash(self, participant: Participant) -> bool:
+        """Return whether the owner of this payload has sent other bytes than those that it stated the hash of."""
+        return self._bulk.reputation.sent_wrong_bytes(id_of(participant.peer), participant.digest)
+
+    def is_rejected(self, number: int, participant: Participant) -> bool:
         """Return whether this payload was rejected: the reason holds for any source."""
-        return (number, one) in self._refused
+        return (number, participant) in self._rejected
 
-    def refuse(self, peer: str, reason: str) -> None:
+    def reject(self, peer: str, reason: str) -> None:
         """Log and count that a payload offered by a peer is rejected."""
-        self._trust.refusals.note("payloads", peer, reason)
+        self._context.trust.refusals.note("payloads", peer, reason)
 
     def drop_all_but(self, number: int, needed: Iterable[Participant]) -> None:
         """Drop all downloads of a decided round except the `needed` payloads."""
-        self._refused = {key for key in self._refused if key[0] > number - ROUNDS_KEPT}
-        for (of, one), pull in list(self._running.items()):
-            if of == number and one in needed:
-                pull.views_left = None
-            elif of == number:
-                self._drop((of, one))
-
-    def next_view(self) -> None:
-        """Begin another view. Drop downloads that only a proposal asked for and the last view did not propose again."""
-        for key, pull in list(self._running.items()):
-            if pull.views_left == 0:
+        self._rejected = {key for key in self._rejected if key[0] > number - ROUNDS_KEPT}
+        needed = set(needed)
+        for key, download in list(self._running.items()):
+            if key[0] == number and key[1] in needed:
+                download.views_left = None
+            elif key[0] == number:
                 self._drop(key)
-            elif pull.views_left is not None:
-                pull.views_left -= 1
+
+    def begin_view(self) -> None:
+        """Begin another view. Drop downloads that only a proposal asked for and the last view did not propose again."""
+        for key, download in list(self._running.items()):
+            if download.views_left == 0:
+                self._drop(key)
+            elif download.views_left is not None:
+                download.views_left -= 1
 
     def _drop(self, key: Key) -> None:
         """Stop a download. A later `start` begins a new one."""
         self._running.pop(key).task.cancel()
 
-    async def _pull(self, number: int, one: Participant, holders: list[str], decided: bool) -> None:
+    async def _run(self, key: Key, sources: list[str], decided: bool) -> None:
+        number, participant = key
         try:
-            if (number, one) not in self._store and not self.refused(number, one):
-                await self._take(number, one, holders, decided)
+            if key not in self._store and key not in self._rejected:
+                await self._fetch(key, sources, decided)
         except ContentUnavailable as error:
-            logger.warning("round %d: the payload of %s could not be downloaded: %s", number, one.peer, error)
+            logger.warning("round %d: the payload of %s could not be downloaded: %s", number, participant.peer, error)
         finally:
-            pull = self._running.get((number, one))
-            if pull and pull.task is asyncio.current_task():
-                del self._running[number, one]
+            download = self._running.get(key)
+            if download and download.task is asyncio.current_task():
+                del self._running[key]
 
-    async def _take(self, number: int, one: Participant, holders: list[str], decided: bool) -> None:
+    async def _fetch(self, key: Key, sources: list[str], decided: bool) -> None:
         """Download a payload, check it and store it, or reject it. Raises ContentUnavailable."""
-        if not decided and self._too_many(number, one):
-            self.refuse(one.peer, f"round {number}: {PAYLOADS_KEPT} other payloads of it are stored or downloading")
+        number, participant = key
+        if not decided and self._too_many(key):
+            reason = f"round {number}: {PAYLOADS_KEPT} other payloads of it are stored or downloading"
+            self.reject(participant.peer, reason)
             return
-        content, reason = b"", f"a payload of {one.size_bytes} bytes, up to {self._max_bytes} are allowed"
-        if one.size_bytes <= self._max_bytes:
-            content = await self._get(one, holders)
-            signatures, session = self._trust.signatures, self._session()
-            reason = await doubt(content, signatures, session=session, number=number, peer=one.peer, state=one.state)
+        content, reason = b"", f"a payload of {participant.size_bytes} bytes, up to {self._max_bytes} are allowed"
+        if participant.size_bytes <= self._max_bytes:
+            content = await self._get_content(participant, sources)
+            reason = await self._content_error(key, content)
         if reason:
-            self._refused.add((number, one))
-            self.refuse(one.peer, reason)
+            self._rejected.add(key)
+            self.reject(participant.peer, reason)
             return
-        await self._store.put(number, one, content)
-        self._held(number, one)
+        await self._store.put(number, participant, content)
+        self._context.report_stored(number, participant)
 
-    def _too_many(self, number: int, one: Participant) -> bool:
+    async def _content_error(self, key: Key, content: bytes) -> str:
+        """Return why this content is not a payload that its owner has signed for the round; empty if it is."""
+        number, participant = key
+        return await doubt(
+            content,
+            self._context.trust.signatures,
+            session=self._context.session,
+            number=number,
+            peer=participant.peer,
+            state=participant.state,
+        )
+
+    def _too_many(self, key: Key) -> bool:
         """Return whether PAYLOADS_KEPT others of its owner are stored, or their downloads were started before it."""
-        begun_before = takewhile(lambda key: key != (number, one), self._running)
-        others = {*self._store.since(number), *begun_before}
-        return sum(of == number and id_of(known.peer) == id_of(one.peer) for of, known in others) >= PAYLOADS_KEPT
+        number, owner = key[0], id_of(key[1].peer)
+        started_before = takewhile(lambda other: other != key, self._running)
+        others = {*self._store.since(number), *started_before}
+        return sum((of, id_of(other.peer)) == (number, owner) for of, other in others) >= PAYLOADS_KEPT
 
-    async def _get(self, one: Participant, holders: list[str]) -> bytes:
-        return await self._bulk.get(one.digest, one.size_bytes, holders, at_most=self._max_bytes, timeout_s=PULL_S)
+    async def _get_content(self, participant: Participant, sources: list[str]) -> bytes:
+        digest, size = participant.digest, participant.size_bytes
+        return await self._bulk.get(digest, size, sources, at_most=self._max_bytes, timeout_s=PULL_S)

@@ -5,29 +5,25 @@
           -> its payload                      download it; reject it if too large, not signed, or of another hash
     landed -> cannot be decoded, or its norm is far from the others'     reject it
 
-A peer whose payload is rejected has none in this round, and is asked again in the next. `penalties` (readmission.py)
-counts the rejections. `gone` holds the peers that the last attempt in this round could not reach: the round does not
-wait for them.
+A peer whose payload is rejected has none in this round, and is asked again in the next. `backoff` (readmission.py)
+counts the rejections. The round does not wait for peers that the last attempt in it could not reach.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 from outerloop.swarm.consensus.commit import Participant
+from outerloop.swarm.gather.catch_up import CatchUpTask
 from outerloop.swarm.gather.payload_downloads import PayloadDownloads
 from outerloop.swarm.gather.payload_rpc import PayloadRpc
-from outerloop.swarm.gather.readmission import ReadmissionBackoff
-from outerloop.swarm.gather.round_store import RoundStore
-from outerloop.swarm.gather.round_timers import Event
+from outerloop.swarm.gather.round_context import RoundContext
 from outerloop.swarm.p2p.framing import BrokenStream
 from outerloop.swarm.p2p.transport import Unreachable
 from outerloop.swarm.timeouts import RETRY_S
-from outerloop.swarm.transfer.bulk import Bulk
-from outerloop.swarm.validation import id_of
 
 logger = logging.getLogger(__name__)
 NETWORK_ERRORS = (BrokenStream, Unreachable, TimeoutError)
@@ -36,54 +32,48 @@ NETWORK_ERRORS = (BrokenStream, Unreachable, TimeoutError)
 class PayloadRequests:
     """The payload requests of the current round, one task per peer.
 
-    Args:
-        ahead: called with the name of a peer that is past the round.
-        act: called with an event when a peer is unreachable.
+    `unreachable`: the peers that the last attempt in this round could not reach.
     """
 
     def __init__(
-        self,
-        payloads: PayloadRpc,
-        pulls: PayloadDownloads,
-        store: RoundStore,
-        bulk: Bulk,
-        *,
-        ahead: Callable[[str], None],
-        act: Callable[[Event], None],
+        self, context: RoundContext, rpc: PayloadRpc, downloads: PayloadDownloads, catch_up: CatchUpTask
     ) -> None:
-        self._payloads, self._pulls, self._store, self._bulk = payloads, pulls, store, bulk
-        self.penalties = ReadmissionBackoff()
-        self.gone: set[str] = set()
-        self.running: dict[str, asyncio.Task[None]] = {}  # by peer, for the current round; includes finished tasks
-        self._ahead, self._act = ahead, act
+        self._context, self._rpc, self._downloads, self._catch_up = context, rpc, downloads, catch_up
+        self.unreachable: set[str] = set()
+        self._running: dict[str, asyncio.Task[None]] = {}  # by peer, for the current round; includes finished tasks
 
     def ask_all(self, number: int, peers: Iterable[str]) -> None:
         """Ask those of these peers for their payload that were not asked in this round yet."""
         for peer in peers:
-            if peer not in self.running:
-                self.running[peer] = asyncio.create_task(self.ask(number, peer))
+            if peer not in self._running:
+                self._running[peer] = asyncio.create_task(self.ask(number, peer))
 
-    def end_round(self) -> None:
-        """Stop all requests, because the round is over."""
-        for task in self.running.values():
+    def begin_round(self, number: int) -> None:
+        """Stop the requests of the last round."""
+        self.cancel()
+        self.unreachable.clear()
+
+    def cancel(self) -> None:
+        """Stop all requests."""
+        for task in self._running.values():
             task.cancel()
-        self.running = {}
-        self.gone.clear()
+        self._running = {}
 
     async def ask(self, number: int, peer: str) -> None:
         """Ask a peer until its payload of this round is stored or rejected. Cancelled at the end of the round."""
         pause_s = RETRY_S[0]
         while True:
             try:
-                one = await self._payloads.ask(peer, number, reached=partial(self.gone.discard, peer))
-                if one is None:
-                    self._ahead(peer)
-                elif await self._get(number, one):
+                reached = partial(self.unreachable.discard, peer)
+                participant = await self._rpc.ask(peer, number, reached=reached)
+                if participant is None:
+                    self._catch_up.fetch_from(peer)
+                elif await self._get(number, participant):
                     return
             except NETWORK_ERRORS as error:
                 if isinstance(error, Unreachable):
-                    self.gone.add(peer)
-                    self._act(lambda machine: [])  # any event makes the runner check the round
+                    self.unreachable.add(peer)
+                    self._context.act(lambda chain: [])  # any event makes round_loop.py check the round
                 logger.debug("round %d: asking %s for its payload failed: %s", number, peer, error)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_S[1])
@@ -91,19 +81,20 @@ class PayloadRequests:
     async def unusable(self, number: int, reasons: Mapping[str, str]) -> None:
         """Penalize peers whose payloads could not be used when the round landed. `reasons`: peer -> reason."""
         for peer, reason in reasons.items():
-            self._pulls.refuse(peer, f"round {number}: {reason}")
-            self.penalties.unusable(peer, number)
+            self._downloads.reject(peer, f"round {number}: {reason}")
+            self._context.backoff.payload_unusable(peer, number)
 
-    async def _get(self, number: int, one: Participant) -> bool:
+    async def _get(self, number: int, participant: Participant) -> bool:
         """Download a peer's payload. Return whether it is now stored or rejected; if neither, ask the peer again."""
-        await asyncio.wait([self._pulls.start(number, one, [one.peer])])
-        if (number, one) in self._store:
-            self.penalties.good(one.peer, number)
+        peer, backoff = participant.peer, self._context.backoff
+        await asyncio.wait([self._downloads.start(number, participant, [peer])])
+        if self._downloads.is_stored(number, participant):
+            backoff.payload_stored(peer, number)
             return True
-        lied = self._bulk.reputation.sent_wrong_bytes(id_of(one.peer), one.digest)
+        lied = self._downloads.has_wrong_hash(participant)
         if lied:
-            self._pulls.refuse(one.peer, f"round {number}: its payload does not have the sha256 that it stated")
-        if lied or self._pulls.refused(number, one):
-            self.penalties.refused(one.peer, number)
+            self._downloads.reject(peer, f"round {number}: its payload does not have the sha256 that it stated")
+        if lied or self._downloads.is_rejected(number, participant):
+            backoff.payload_rejected(peer, number)
             return True
         return False

@@ -37,9 +37,9 @@ class PayloadRpc(RpcService):
         async with self._stream_to(id_of(peer)) as stream:
             reached()
             await stream.send_object({"number": number})
-            told = await stream.receive_object(patience_s=POLL_S)
+            answer = await stream.receive_object(patience_s=POLL_S)
         try:
-            return Participant.from_list([peer, *told["payload"]]) if told else None
+            return Participant.from_list([peer, *answer["payload"]]) if answer else None
         except (MalformedMessage, KeyError, TypeError) as error:
             self._transport.trust.refusals.note("payloads", peer, f"an answer without a payload: {error}")
             raise Unreadable(f"an answer without a payload: {error}") from error
@@ -49,6 +49,6 @@ class PayloadRpc(RpcService):
         if not isinstance(number, int):
             raise Unreadable("a request without the number of a round")
         async with limit(POLL_S):
-            one = await self.own.read(number)
-        await stream.send_object({} if one is None else {"payload": one.to_list()[1:]})
+            payload = await self.own.read(number)
+        await stream.send_object({} if payload is None else {"payload": payload.to_list()[1:]})
         await stream.ended()

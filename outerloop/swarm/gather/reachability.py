@@ -39,10 +39,12 @@ class ReachabilityProbe:
     def lacks_majority(self, roster: tuple[str, ...]) -> str:
         """Return in one line that too few peers of the roster answer for a majority; empty if enough do."""
         silent = [peer for peer in roster if not self._answered.get(peer, True)]
-        here, needed = len(roster) - len(silent), majority(roster)
-        if here >= needed:
+        reachable, needed = len(roster) - len(silent), majority(roster)
+        if reachable >= needed:
             return ""
-        return f"{here} of {len(roster)} peers are reachable, a majority is {needed}; no answer from {names(silent)}"
+        return (
+            f"{reachable} of {len(roster)} peers are reachable, a majority is {needed}; no answer from {names(silent)}"
+        )
 
     async def _answers(self, peer: str) -> bool:
         try:

@@ -41,26 +41,26 @@ class RoundStore:
 
     def sealed_by(self, peer: str, number: int) -> bool:
         """Return whether a payload of this peer for this round is stored, even a damaged one."""
-        held = [(of, one.peer) for of, one in self._files]
-        return (number, peer) in [*held, *self._damaged.values()]
+        intact = [(of, participant.peer) for of, participant in self._files]
+        return (number, peer) in [*intact, *self._damaged.values()]
 
-    async def put(self, number: int, one: Participant, content: bytes) -> None:
-        """Store a content, whose hash and size must be those of `one`. It is safe on disk when this returns."""
-        named = f"@{one.state[0]}.{one.state[1].hex()}" if one.state else ""
-        name = f"{number:012d}-{one.digest.hex()}-{one.peer}{named}.payload"
+    async def put(self, number: int, participant: Participant, content: bytes) -> None:
+        """Store a content, whose hash and size must be those of `participant`. It is safe on disk when this returns."""
+        named = f"@{participant.state[0]}.{participant.state[1].hex()}" if participant.state else ""
+        name = f"{number:012d}-{participant.digest.hex()}-{participant.peer}{named}.payload"
         await self._disk.write(name, content)
-        self._files[number, one] = name
+        self._files[number, participant] = name
         self._damaged.pop(name, None)
-        self._keep(number, one, content)
+        self._keep(number, participant, content)
 
-    def take(self, number: int, one: Participant) -> Buffer:
+    def take(self, number: int, participant: Participant) -> Buffer:
         """Return a content for landing: `bytes` if it is in memory, from where it is then removed."""
-        found = self._newest.pop((number, one), None)
-        return self._disk.read(self._files[number, one]) if found is None else found
+        found = self._newest.pop((number, participant), None)
+        return self._disk.read(self._files[number, participant]) if found is None else found
 
     def get(self, sha: bytes) -> Buffer | None:
         """Return the content with this sha256, from any round; None if it is not stored."""
-        found = next((name for (_, one), name in self._files.items() if one.digest == sha), None)
+        found = next((name for (_, participant), name in self._files.items() if participant.digest == sha), None)
         return None if found is None else self._disk.read(found)
 
     def forget_before(self, number: int) -> None:
@@ -85,15 +85,15 @@ class RoundStore:
             return
         number, sha, peer = int(found[1]), found[2], found[3]
         state = (int(found[4]), bytes.fromhex(found[5])) if found[4] else None
-        one = Participant.of(peer, memoryview(self._disk.read(name)), state=state)
-        if one.digest.hex() == sha:
-            self._files[number, one] = name
+        participant = Participant.of(peer, memoryview(self._disk.read(name)), state=state)
+        if participant.digest.hex() == sha:
+            self._files[number, participant] = name
         else:
             logger.warning("payload %s is damaged: it will be fetched again", name)
             self._damaged[name] = number, peer
 
-    def _keep(self, number: int, one: Participant, content: bytes) -> None:
+    def _keep(self, number: int, participant: Participant, content: bytes) -> None:
         """Keep a content in memory if it is of the newest round there, and drop contents of earlier rounds."""
         newest = max([number, *(of for of, _ in self._newest)])
-        held = {**self._newest, (number, one): content}
-        self._newest = {key: content for key, content in held.items() if key[0] == newest}
+        contents = {**self._newest, (number, participant): content}
+        self._newest = {key: content for key, content in contents.items() if key[0] == newest}

@@ -15,15 +15,15 @@ the duration of inner steps is not limited.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Collection, Hashable
 
 from outerloop.swarm.consensus.chain import CommitChain
-from outerloop.swarm.consensus.effects import Output
 from outerloop.swarm.consensus.proposer import candidates, closes
+from outerloop.swarm.gather.round_context import Event, RoundContext
 from outerloop.swarm.gather.settings import GatherSettings
 from outerloop.swarm.timeouts import LEAD_S
+from outerloop.swarm.transfer.bulk import Bulk
 
-Event = Callable[[CommitChain], list[Output]]
 LAST_DOUBLING = 3  # payloads keep arriving from view to view, so a view may be shorter than a transfer
 
 
@@ -31,45 +31,43 @@ class RoundTimers:
     """The running timers of the current round.
 
     Args:
-        act: called with the event of each timer that expires.
-        moving_s: returns the seconds so far in which payloads were being transferred.
-        gone: the peers that are unreachable at the moment.
+        bulk: transfers the payloads.
+        unreachable: the peers that are unreachable at the moment; its owner changes it.
     """
 
     def __init__(
-        self,
-        act: Callable[[Event], None],
-        rules: GatherSettings,
-        *,
-        moving_s: Callable[[], float],
-        gone: Collection[str],
+        self, context: RoundContext, settings: GatherSettings, bulk: Bulk, *, unreachable: Collection[str]
     ) -> None:
-        self._act, self._rules, self._gone = act, rules, gone
-        self._moving_s = moving_s
+        self._context, self._settings, self._bulk, self._unreachable = context, settings, bulk, unreachable
         self._moved_before_s = 0.0
         self._running: dict[Hashable, asyncio.TimerHandle] = {}
 
-    def clear(self) -> None:
-        """Cancel all timers, because the round is over."""
+    def begin_round(self, number: int) -> None:
+        """Cancel the timers of the last round."""
+        self.cancel()
+        self._moved_before_s = self._bulk.moving_s
+
+    def cancel(self) -> None:
+        """Cancel all timers."""
         for handle in self._running.values():
             handle.cancel()
         self._running = {}
-        self._moved_before_s = self._moving_s()
 
-    def look(self, machine: CommitChain) -> None:
+    def look(self, chain: CommitChain) -> None:
         """Start the timers that are due to start. Timers that run already continue."""
-        number, view, awaited = machine.number, machine.view, machine.awaited
-        here, roster = len(candidates(machine.memory, machine.countable)), len(machine.memory.roster)
-        if here:
-            self._start("deadline", self._rules.deadline_s, lambda m: m.deadline(number))
-        if here >= machine.closing.needed(roster, awaited=len(awaited), grace=True, deadline=False):
-            missing = machine.gathering.asked.union(awaited) - {one.peer for one in machine.payloads}
-            nobody_else = missing <= set(self._gone)
-            self._start(("grace", nobody_else), 0.0 if nobody_else else self._rules.grace_s, lambda m: m.grace(number))
-        if machine.votes and awaits_its_leader(machine):
-            moved_s = min(self._moving_s() - self._moved_before_s, self._rules.deadline_s)
+        number, view, awaited = chain.number, chain.view, chain.awaited
+        arrived, roster = len(candidates(chain.hard_state, chain.countable)), len(chain.hard_state.roster)
+        if arrived:
+            self._start("deadline", self._settings.deadline_s, lambda chain: chain.deadline(number))
+        if arrived >= chain.gather_policy.needed(roster, awaited=len(awaited), grace=True, deadline=False):
+            missing = chain.soft_state.asked.union(awaited) - {participant.peer for participant in chain.payloads}
+            nobody_else = missing <= set(self._unreachable)
+            grace_s = 0.0 if nobody_else else self._settings.grace_s
+            self._start(("grace", nobody_else), grace_s, lambda chain: chain.grace(number))
+        if chain.votes and awaits_its_leader(chain):
+            moved_s = min(self._bulk.moving_s - self._moved_before_s, self._settings.deadline_s)
             patience_s = LEAD_S * 2 ** min(view, LAST_DOUBLING)
-            self._start(("view", view), patience_s + moved_s, lambda m: m.timeout(number, view), again=True)
+            self._start(("view", view), patience_s + moved_s, lambda chain: chain.timeout(number, view), again=True)
 
     def _start(self, key: Hashable, after_s: float, event: Event, *, again: bool = False) -> None:
         """Start a timer once per round and key. `again`: allow a restart after it expires, as messages may get lost."""
@@ -77,16 +75,18 @@ class RoundTimers:
         def over() -> None:
             if again:
                 del self._running[key]
-            self._act(event)
+            self._context.act(event)
 
         if key not in self._running:
             self._running[key] = asyncio.get_running_loop().call_later(after_s, over)
 
 
-def awaits_its_leader(machine: CommitChain) -> bool:
+def awaits_its_leader(chain: CommitChain) -> bool:
     """Return whether the leader should have acted: a later view, a proposal, enough payloads, or others timed out."""
-    gathering = machine.gathering
-    under_way = machine.view > 0 or gathering.proposal is not None or machine.memory.accepted is not None
-    if under_way or machine.overdue:
+    soft_state = chain.soft_state
+    under_way = chain.view > 0 or soft_state.proposal is not None or chain.hard_state.accepted is not None
+    if under_way or chain.overdue:
         return True
-    return closes(machine.memory, gathering, machine.countable, awaited=machine.awaited, closing=machine.closing)
+    return closes(
+        chain.hard_state, soft_state, chain.countable, awaited=chain.awaited, gather_policy=chain.gather_policy
+    )

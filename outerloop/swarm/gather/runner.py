@@ -1,11 +1,11 @@
-"""Run one peer's gather rounds: connect the agreement (chain.py) to network, disk and clock.
+"""One peer's gather rounds, as the exchange and the state transfer use them.
 
-    1. take the next event: a ballot arrived, a payload was stored, a timer expired, commits were fetched
-    2. pass it to the agreement, a state machine, and carry out the effects that it returns, in order
-    3. check the current round: ask further peers for payloads, start timers
+What happens when a payload of another peer arrives:
 
-    own payload -> signed -> store -> holds ...  ApplyCommit(commit) -> all its payloads -> store -> the contributions
-    a payload from another peer is checked before it is stored: its owner must have signed it for this round
+    payload_requests.py    asks its owner for its hash and size, until the owner has one
+    payload_downloads.py   downloads it, checks that its owner has signed it for this round, and stores it
+    round_loop.py          passes "stored" to the agreement, and carries out what that returns: messages, votes on disk
+    committed_rounds.py    once the agreement has decided a commit: completes its payloads, for the trainer to take
 
 The network side runs ahead of the trainer: it votes and follows the chain while the trainer computes or sleeps, and
 keeps every round until the trainer has taken it.
@@ -13,59 +13,42 @@ keeps every round until the trainer has taken it.
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from bisect import bisect
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
 
 from outerloop.swarm.access.hard_state_file import HardStateFile
-from outerloop.swarm.access.signatures import Field
-from outerloop.swarm.accountability.accusations import Accusations
-from outerloop.swarm.accountability.equivocation import EquivocationWatch
-from outerloop.swarm.accountability.expulsion import ExpelledPeers
-from outerloop.swarm.accountability.rollback import forgotten
+from outerloop.swarm.access.signer import KeySigner
+from outerloop.swarm.background_tasks import BackgroundTasks
 from outerloop.swarm.consensus.chain import CommitChain
-from outerloop.swarm.consensus.commit import Commit, Participant
-from outerloop.swarm.consensus.effects import (
-    ApplyCommit,
-    CatchUp,
-    ChainLeft,
-    FetchPayloads,
-    Output,
-    Persist,
-    Reject,
-    Send,
-)
+from outerloop.swarm.consensus.commit import Commit
 from outerloop.swarm.consensus.explain import waiting_for
 from outerloop.swarm.consensus.hard_state import HardState
-from outerloop.swarm.consensus.messages import CommitCertificate, Message
+from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.ballot_rpc import BallotRpc
 from outerloop.swarm.gather.catch_up import CatchUpTask
 from outerloop.swarm.gather.committed_rounds import CommittedRounds
-from outerloop.swarm.gather.event_queue import MAX_WAITING, EventQueue
 from outerloop.swarm.gather.log_rpc import LogRpc
+from outerloop.swarm.gather.own_payloads import OwnPayloads
 from outerloop.swarm.gather.payload_downloads import PayloadDownloads
 from outerloop.swarm.gather.payload_requests import PayloadRequests
 from outerloop.swarm.gather.payload_rpc import PayloadRpc
 from outerloop.swarm.gather.reachability import ReachabilityProbe
+from outerloop.swarm.gather.round_context import RoundContext
+from outerloop.swarm.gather.round_loop import RoundLoop
 from outerloop.swarm.gather.round_store import RoundStore
-from outerloop.swarm.gather.round_timers import Event, RoundTimers
+from outerloop.swarm.gather.round_timers import RoundTimers
 from outerloop.swarm.gather.settings import GatherSettings
-from outerloop.swarm.gather.signer import KeySigner
 from outerloop.swarm.gather.state_roots import StateRoots
+from outerloop.swarm.gather.statement_witness import StatementWitness
 from outerloop.swarm.membership.incarnations import Incarnations
 from outerloop.swarm.p2p.transport import Transport
 from outerloop.swarm.resource_exhaustion import EXHAUSTION
 from outerloop.swarm.storage import Disk
 from outerloop.swarm.transfer.bulk import Bulk
 from outerloop.swarm.transfer.rate_limiter import RateLimiter
-from outerloop.swarm.transfer.signed_payload import SEAL_BYTES, beside, sealed, unsealed
+from outerloop.swarm.transfer.signed_payload import SEAL_BYTES, unsealed
 from outerloop.swarm.validation import id_of
 from outerloop.types import UserError
-
-logger = logging.getLogger(__name__)
 
 
 class GatherRunner:
@@ -77,8 +60,9 @@ class GatherRunner:
         pace: rate limit for sending payloads; None: unlimited.
         incarnations: decides which process of a peer is accepted; None: any.
 
-    `bulk` transfers payloads and counts their bytes. `roots` knows which state a majority has certified. `asking` must
-    be notified of payloads that cannot be used. `memory_file` stores the votes that this peer must not forget.
+    `bulk` transfers payloads and counts their bytes. `log_rpc` fetches the commits of other peers. `requests` must be
+    notified of payloads that cannot be used. `roots` knows which state a majority has certified. `hard_state_file`
+    stores the votes that this peer must not forget.
     """
 
     def __init__(
@@ -87,357 +71,169 @@ class GatherRunner:
         *,
         run: str,
         own: str,
-        names: Callable[[], dict[str, str]],
+        names: Callable[[], Mapping[str, str]],
         disk: Disk,
         rules: GatherSettings,
         max_blob_bytes: int,
         pace: RateLimiter | None = None,
         incarnations: Incarnations | None = None,
     ) -> None:
-        def allowed(peer_id: str) -> bool:
-            return peer_id in names()
-
-        self._own = own
-        self._trust = transport.trust
-        self._rules = rules
-        self._most_bytes = max_blob_bytes + SEAL_BYTES
+        self._settings, self._max_bytes = rules, max_blob_bytes + SEAL_BYTES
+        self.context = context = RoundContext(transport.trust, own=own, names=names)
+        allowed = context.may_take_part
         self._store = RoundStore(disk)
-        self.memory_file = HardStateFile(disk, own=own, life=incarnations.life if incarnations else None)
         self.bulk = Bulk(transport, self._store, run=run, allowed=allowed, pace=pace)
-        self._pulls = PayloadDownloads(
-            self.bulk,
-            self._store,
-            self._trust,
-            session=lambda: self._agreement.memory.run,
-            max_bytes=self._most_bytes,
-            held=self._holds,
-        )
-        self._outcomes = CommittedRounds(self._store, self._pulls, own=own)
-        self.history = LogRpc(transport, run=run, allowed=allowed, since=self._since)
-        self._following = CatchUpTask(
-            self.history,
-            self._trust,
-            machine=lambda: self._agreement,
-            others=self._others,
-            receive=self._receive,
-            outrun=self._outcomes.outrun,
-            parted=lambda peer, log: self._happens(lambda machine: machine.compare(peer, log)),
-        )
+        self.hard_state_file = HardStateFile(disk, own=own, life=incarnations.life if incarnations else None)
+        self.log_rpc = LogRpc(transport, run=run, allowed=allowed, since=context.commits_since)
+        self._payload_rpc = PayloadRpc(transport, run=run, allowed=allowed)
+        self._ballots = BallotRpc(transport, run=run, names=names, receive=context.receive, incarnations=incarnations)
         self.roots = StateRoots(own=own)
-        self._payloads = PayloadRpc(transport, run=run, allowed=allowed)
-        self.asking = PayloadRequests(
-            self._payloads, self._pulls, self._store, self.bulk, ahead=self._following.catch_up, act=self._happens
+        self.own_payloads = OwnPayloads(context, self._store, self._payload_rpc, self.roots)
+        self.downloads = PayloadDownloads(context, self.bulk, self._store, max_bytes=self._max_bytes)
+        self.outcomes = CommittedRounds(self._store, self.downloads, own=own)
+        self._catch_up = CatchUpTask(context, self.log_rpc, self.outcomes)
+        self.requests = PayloadRequests(context, self._payload_rpc, self.downloads, self._catch_up)
+        self._probe = ReachabilityProbe(self.look_at)
+        self.witness = StatementWitness(
+            context, transport, disk, run=run, fail=self.outcomes.fail, stop=self.stop_voting
         )
-        self._post = BallotRpc(transport, run=run, names=names, receive=self._receive, incarnations=incarnations)
-        self._accusations = Accusations(
-            transport,
-            ExpelledPeers(disk, self._trust, memory=lambda: self._machine.memory if self._machine else None),
-            run=run,
-            names=names,
-            on_own=self._has_lied_itself,
-            on_other=lambda: self._happens(lambda machine: machine.reconsider()),
+        self._loop = RoundLoop(
+            context=context,
+            hard_state_file=self.hard_state_file,
+            ballots=self._ballots,
+            own_payloads=self.own_payloads,
+            requests=self.requests,
+            downloads=self.downloads,
+            outcomes=self.outcomes,
+            roots=self.roots,
+            catch_up=self._catch_up,
+            timers=RoundTimers(context, rules, self.bulk, unreachable=self.requests.unreachable),
+            witness=self.witness,
         )
-        self._watch = EquivocationWatch("")
-        self._reach = ReachabilityProbe(self._following.look_at)
-        self._timers = RoundTimers(self._happens, rules, moving_s=lambda: self.bulk.moving_s, gone=self.asking.gone)
-        self._events: EventQueue[Event] = EventQueue()
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._of_round: list[asyncio.Task[None]] = []
-        self._machine: CommitChain | None = None
-        self._looked_at = -1
-        self._view = -1, -1
+        self._voting, self._tasks = BackgroundTasks(), BackgroundTasks()
+
+    # the chain, and this peer's position in it
 
     @property
     def roster(self) -> tuple[str, ...]:
-        """The names of the peers that decide the current round."""
-        return self._agreement.memory.roster
+        """The names of the peers that decide the current round; empty before the rounds have begun."""
+        return self.context.chain.hard_state.roster if self.context.begun else ()
 
     @property
-    def peers(self) -> tuple[str, ...]:
-        """The roster; empty before the rounds have begun."""
-        return () if self._machine is None else self.roster
-
-    @property
-    def head(self) -> str:
-        """The digest of the last commit that this peer knows, in hex; empty before the rounds have begun."""
-        return "" if self._machine is None else self._machine.memory.head.digest.hex()
+    def last_commit(self) -> Commit | None:
+        """The last commit that this peer knows; None before the rounds have begun."""
+        return self.context.chain.hard_state.head if self.context.begun else None
 
     def head_of(self, number: int) -> bytes | None:
         """Return the digest of a commit that the trainer has landed.
 
-        None if the commit is no longer stored, or if this peer has to replace its state first (`outrun`).
+        None if the commit is no longer stored, or if this peer has to replace its state first (`needs_state`).
         """
-        return None if self._outcomes.too_far else self._outcomes.digest(number)
+        return None if self.outcomes.needs_state else self.outcomes.digest(number)
 
     @property
-    def _agreement(self) -> CommitChain:
-        assert self._machine is not None, "the rounds have not begun"
-        return self._machine
-
-    # called by the exchange
-
-    async def serve(self) -> None:
-        """Start answering requests. Ballots are queued until the rounds begin."""
-        for part in (self.bulk, self._payloads, self.history, self._post, self._accusations):
-            await part.serve()
-
-    async def begin(self, *, run: str, roster: Iterable[str], number: int) -> None:
-        """Start a chain whose first round is `number`. Payloads of any other chain are removed."""
-        self._store.clear()
-        memory = HardState.first(run=run, peer=self._own, roster=roster, number=number)
-        await self.memory_file.write(memory)
-        self.go_on(memory)
-
-    def go_on(self, memory: HardState) -> None:
-        """Take part in the rounds, starting from `memory`, which must be on disk already."""
-        assert self._machine is None, "the rounds have begun"
-        self._watch = EquivocationWatch(memory.run)
-        self._trust.signatures.witness = self._compare
-        self._outcomes.begin(memory)
-        rules = self._rules
-        self._machine = CommitChain(
-            memory,
-            notary=KeySigner(self._trust.signatures, session=memory.run, own=self._own),
-            closing=rules.closing,
-            absent_rounds=rules.absent_rounds,
-            allowed=lambda name: id_of(name) in self._trust.allow,
-            most_bytes=self._most_bytes,
-        )
-        self._hold_since(memory.number)
-        self._look()
-        self._living = self._spawn(self._live())
-        self._spawn(self._accusations.ask_around())
-
-    async def go_on_from(self, decided: CommitCertificate, *, run: str) -> None:
-        """Follow the chain from a commit whose state is being downloaded.
-
-        Raises UserError if this peer is in that commit's roster but has no memory of its votes.
-        """
-        self._following.away = True
-        self.roots.take_back(0)
-        self._outcomes.skip_to(decided.commit.number)
-        if self._machine is not None:
-            self._happens(lambda machine: machine.skip_to(decided))
-            return
-        try:
-            memory = HardState.joining(run=run, peer=self._own, head=decided)
-        except ValueError as error:
-            raise UserError(str(error)) from error
-        self._store.clear()
-        await self.memory_file.write(memory)
-        self.go_on(memory)
-
-    @property
-    def known(self) -> Commit | None:
-        """The last commit that this peer knows; None before the rounds have begun."""
-        return None if self._machine is None else self._machine.memory.head
-
-    @property
-    def outrun(self) -> bool:
+    def needs_state(self) -> bool:
         """Return whether this peer must download the others' state, even if it follows their commits meanwhile."""
-        return self._outcomes.too_far
+        return self.outcomes.needs_state
 
     async def look_at(self, peer: str) -> None:
         """Ask a peer for its position, and catch up with it if it is ahead.
 
         Raises BrokenStream, Unreachable, TimeoutError.
         """
-        await self._following.look_at(peer)
+        await self._catch_up.look_at(peer)
 
-    def arrived(self) -> None:
+    # start and stop
+
+    async def serve(self) -> None:
+        """Start answering requests. Ballots are queued until the rounds begin."""
+        for service in (self.bulk, self._payload_rpc, self.log_rpc, self._ballots, self.witness.accusations):
+            await service.serve()
+
+    async def begin(self, *, run: str, roster: Iterable[str], number: int) -> None:
+        """Start a chain whose first round is `number`. Payloads of any other chain are removed."""
+        await self._begin_new(HardState.first(run=run, peer=self.context.own, roster=roster, number=number))
+
+    async def follow_from(self, decided: CommitCertificate, *, run: str) -> None:
+        """Follow the chain from a commit whose state is being downloaded, until `state_arrived`.
+
+        Raises UserError if this peer is in that commit's roster but has no memory of its votes.
+        """
+        self._catch_up.awaiting_state = True
+        self.roots.withdraw(0)
+        self.outcomes.skip_to(decided.commit.number)
+        if self.context.begun:
+            self.context.act(lambda chain: chain.install_snapshot(decided))
+            return
+        try:
+            hard_state = HardState.joining(run=run, peer=self.context.own, head=decided)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        await self._begin_new(hard_state)
+
+    def state_arrived(self) -> None:
         """Note that the trainer has the state: this peer may ask to join the roster."""
-        self._following.away = False
+        self._catch_up.awaiting_state = False
+
+    def resume(self, hard_state: HardState) -> None:
+        """Take part in the rounds, starting from `memory`, which must be on disk already."""
+        context, signatures = self.context, self.context.trust.signatures
+        chain = CommitChain(
+            hard_state,
+            signer=KeySigner(signatures, session=hard_state.run, own=context.own),
+            gather_policy=self._settings.gather_policy,
+            absent_rounds=self._settings.absent_rounds,
+            allowed=lambda name: id_of(name) in context.trust.allow,
+            max_bytes=self._max_bytes,
+        )
+        context.begin(chain)
+        self.witness.begin(hard_state.run)
+        self.outcomes.begin(hard_state)
+        self.own_payloads.resume(hard_state.number)
+        self._loop.look()
+        self._voting.start(self._loop.run())
+        self._tasks.start(self.witness.accusations.ask_around())
+
+    def stop_voting(self) -> None:
+        """Handle no further event, so that this peer sends no further vote."""
+        self._voting.cancel()
+
+    def stop(self) -> None:
+        """Cancel all tasks at once, without finishing anything."""
+        self.stop_voting()
+        self._loop.cancel()
+        self._tasks.cancel()
+
+    async def _begin_new(self, hard_state: HardState) -> None:
+        self._store.clear()
+        await self.hard_state_file.write(hard_state)
+        self.resume(hard_state)
+
+    # the rounds of the trainer
 
     async def offer(self, number: int, blob: bytes) -> None:
-        """Sign and store this peer's payload for a round, and offer it to the others.
-
-        Does nothing if the round is over, or if this peer has signed a payload for it before, e.g. before a restart.
-        """
-        if not self._has_sealed(number) and number >= self._agreement.number:
-            session, state = self._agreement.memory.run, await self.roots.named_in(number)
-
-            def seal() -> tuple[bytes, Participant]:
-                signatures, peer = self._trust.signatures, self._own
-                content = sealed(blob, signatures, session=session, number=number, peer=peer, state=state)
-                return content, Participant.of(peer, content, state=state)
-
-            content, one = await beside(len(blob), seal)
-            await self._store.put(number, one, content)
-            self._payloads.own.post(number, one)
-            self._holds(number, one)
+        """Offer this peer's payload for a round to the others, unless it did before or the round is over."""
+        await self.own_payloads.offer(number, blob)
 
     def decided(self, number: int) -> bool:
         """Return whether a round is decided. Raises LogTruncated if this peer is too far behind to know its commit.
 
         May also be called from the trainer's thread: it does not wait for the network thread.
         """
-        return self._outcomes.decided(number)
+        return self.outcomes.decided(number)
 
     async def outcome(self, number: int) -> list[tuple[str, bytes | memoryview]]:
         """Return (name, payload) of each participant of a round, in the order of names, once all payloads are stored.
 
         Raises LogTruncated if this peer is too far behind.
         """
-        watching = self._spawn(self._reach.watch(self._others))
+        watching = self._tasks.start(self._probe.watch(self.context.others))
         try:
-            return await unsealed(await EXHAUSTION.wait_out(partial(self._outcomes.take, number)))
+            return await unsealed(await EXHAUSTION.wait_out(partial(self.outcomes.take, number)))
         finally:
             watching.cancel()
 
     def waits_for(self, number: int) -> str:
         """Return in one line why a round has no outcome yet."""
-        decided, lacking = self._outcomes.lacks(number), self._reach.lacks_majority(self.roster)
-        return decided or (f"round {number}: {lacking}" if lacking else waiting_for(self._agreement))
-
-    # events, handled one at a time
-
-    def _happens(self, event: Event) -> None:
-        self._events.put(event)
-
-    def _holds(self, number: int, one: Participant) -> None:
-        self._happens(lambda machine: machine.holds(number, one))
-
-    def _receive(self, sender: str, message: Message, size: int = 0) -> None:
-        silenced = self.asking.penalties.silence
-        for full in self._events.put_from(
-            sender, lambda it: [] if silenced(sender, message, it.number) else it.receive(sender, message), size
-        ):
-            self._trust.refusals.note(
-                "ballots",
-                full,
-                f"{MAX_WAITING} of its messages are queued already, or the whole queue is full: one is dropped",
-            )
-
-    async def _live(self) -> None:
-        while True:
-            event = await self._events.get()
-            try:
-                for output in event(self._agreement):
-                    await EXHAUSTION.wait_out(partial(self._carry_out, output))  # a Disk may not retry by itself
-                self._look()
-            except Exception as error:  # e.g. a disk failure; `outcome` then raises it, too
-                self._outcomes.fail(error)
-                raise
-
-    async def _carry_out(self, output: Output) -> None:
-        if isinstance(output, Persist):
-            await self.memory_file.write(output.memory)
-        elif isinstance(output, Send):
-            self._post.send(output.to, output.message)
-        elif isinstance(output, ApplyCommit):
-            self._outcomes.add(output.commit)
-            self.roots.add(output.commit)
-            self._spawn(self._outcomes.complete(output.commit))
-        elif isinstance(output, FetchPayloads):
-            for one in output.participants:
-                self._pulls.start(output.number, one, self._holders(one, first=output.holder), proposed=True)
-        elif isinstance(output, CatchUp):
-            self._following.catch_up(output.peer)
-        elif isinstance(output, ChainLeft):
-            self.roots.leave(output.number)
-            self._go_over(output.number)
-        elif isinstance(output, Reject):
-            self._trust.refusals.note("ballots", output.sender, output.reason)
-            if output.parted:
-                self._following.compare(output.sender)
-
-    def _go_over(self, number: int) -> None:
-        """Follow another chain from this round on. Payloads that are stored here may count in it."""
-        self._outcomes.leave(number)
-        self._payloads.own.take_back(number)
-        self._looked_at = -1
-        self._hold_since(number)
-
-    def _hold_since(self, number: int) -> None:
-        """Report the stored payloads from this round on to the agreement, and offer this peer's own to others."""
-        for known, one in self._store.since(number):
-            self._holds(known, one)
-            if one.peer == self._own:
-                self._payloads.own.post(known, one)
-
-    def _look(self) -> None:
-        """Start what the current round needs; if it is a new round or view, end what belongs to the last one."""
-        machine = self._agreement
-        if (machine.number, machine.view) != self._view:
-            self._view = machine.number, machine.view
-            self._pulls.next_view()
-        if machine.number != self._looked_at:
-            self._looked_at = machine.number
-            self._watch.begin(machine.number)
-            self._timers.clear()
-            self.asking.end_round()
-            self._payloads.own.over(machine.number - 1)
-            self._outcomes.forget()
-            for task in self._of_round:
-                task.cancel()
-            self._of_round = [] if machine.votes else [asyncio.create_task(self._come_in())]
-        self.asking.ask_all(machine.number, (*self._others(), *sorted(machine.gathering.asked)))
-        self._timers.look(machine)
-
-    def _come_in(self) -> Coroutine[Any, Any, None]:
-        return self._following.come_in(lambda: self._happens(lambda machine: machine.ask()))
-
-    # peers that sign contradictory statements
-
-    def _compare(self, context: str, session: str | bytes, fields: tuple[Field, ...], signature: bytes) -> None:
-        """Accuse the peer that has signed this statement if it has signed a contradictory one before.
-
-        Raises UserError if the signer is this peer and its memory does not hold the statement (rollback.py).
-        """
-        self._stop_if_forgotten(forgotten(self._agreement.memory, context, session, fields))
-        if evidence := self._watch.heard(context, session, fields, signature):
-            self._spawn(self._accusations.accuse(evidence))
-
-    def _stop_if_forgotten(self, vote: str) -> None:
-        """Stop voting if this peer's memory was rolled back, because it might vote twice.
-
-        `vote`: description of a vote that the memory does not hold; empty if there is none.
-        """
-        if not vote:
-            return
-        error = UserError(
-            f"this peer {vote}: its disk was set back to a snapshot or a backup. It stops, because it might vote twice."
-            " Remove the identity file and join as a new peer; with exchange.allow, replace the old id in every list"
-        )
-        self._outcomes.fail(error)
-        self._living.cancel()
-        raise error
-
-    def _has_lied_itself(self, why: str) -> None:
-        self._outcomes.fail(
-            UserError(
-                f"the key of this peer {why}, so the other peers expel it. A copy of the key is in use, or this peer's"
-                " memory was lost. Stop the copy, remove the identity file, and join as a new peer"
-            )
-        )
-
-    # helpers
-
-    def _others(self) -> list[str]:
-        """Return the allowed peers of the roster except this one, in the order in which to ask them.
-
-        The order starts after this peer's own name. If all peers asked the same one first, they would queue there.
-        """
-        ahead = bisect(self.roster, self._own)
-        others = [peer for peer in (*self.roster[ahead:], *self.roster[:ahead]) if peer != self._own]
-        return [peer for peer in others if id_of(peer) in self._trust.allow]
-
-    def _has_sealed(self, number: int) -> bool:
-        """Return whether this peer has signed a payload for this round: it never signs a second, on any chain."""
-        return self._store.sealed_by(self._own, number)
-
-    def _since(self, number: int | None) -> tuple[CommitCertificate, ...]:
-        """Return the commits after a number. Return the whole log for None, or if it does not reach back that far."""
-        if self._machine is None:
-            return ()
-        found = None if number is None else self._machine.commits_since(number)
-        return tuple(one for one in self._machine.memory.log if one.accepts) if found is None else found
-
-    def _holders(self, one: Participant, first: str = "") -> Iterable[str]:
-        return [peer for peer in dict.fromkeys([first, one.peer, *self.roster]) if peer not in ("", self._own)]
-
-    def _spawn(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        decided, lacking = self.outcomes.lacks(number), self._probe.lacks_majority(self.roster)
+        return decided or (f"round {number}: {lacking}" if lacking else waiting_for(self.context.chain))

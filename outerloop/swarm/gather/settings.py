@@ -46,11 +46,11 @@ class GatherSettings:
             raise _error("absent_rounds", self.absent_rounds, f"must be 1 .. {ROUNDS_KEPT}", 2)
 
     @property
-    def closing(self) -> GatherPolicy:
+    def gather_policy(self) -> GatherPolicy:
         """The policy by which the agreement closes a round."""
-        least = min(2, self.peers) if self.min_peers is None else self.min_peers
-        return GatherPolicy(min_peers=least, min_fraction=self.min_fraction, quorum=self.quorum)
+        min_peers = min(2, self.peers) if self.min_peers is None else self.min_peers
+        return GatherPolicy(min_peers=min_peers, min_fraction=self.min_fraction, quorum=self.quorum)
 
 
-def _error(option: str, came: Any, allowed: str, instead: Any) -> UserError:
-    return UserError(f"exchange.{option}={came} {allowed}: set exchange.{option}={instead}")
+def _error(option: str, value: Any, allowed: str, valid: Any) -> UserError:
+    return UserError(f"exchange.{option}={value} {allowed}: set exchange.{option}={valid}")

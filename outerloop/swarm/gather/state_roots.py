@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from outerloop.swarm.consensus.commit import Commit, State
-from outerloop.swarm.gather.proof import most, voters_of
+from outerloop.swarm.consensus.proof import has_majority, voters_of
 from outerloop.swarm.timeouts import HASHED_S, limit
 from outerloop.swarm.transfer.sources import ContentUnavailable
 from outerloop.swarm.validation import id_of
@@ -38,7 +38,7 @@ class StateRoots:
         self._own = own
         self._to_name: State | None = None
         self._hashing = 0  # number of states being hashed
-        self._left: int | None = None  # the first commit that was left while they were being hashed
+        self._withdrawn_from: int | None = None  # the first commit that was left while they were being hashed
         self._hashed = asyncio.Event()
         self._hashed.set()
         self._named: defaultdict[State, set[str]] = defaultdict(set)  # the ids of the peers that name it
@@ -56,7 +56,7 @@ class StateRoots:
         finally:
             self._hashing -= 1
             if not self._hashing:
-                self._left = None
+                self._withdrawn_from = None
                 self._hashed.set()
 
     def name(self, number: int, sha: bytes) -> None:
@@ -64,19 +64,19 @@ class StateRoots:
 
         Does nothing if the commit was left while the state was being hashed.
         """
-        if self._left is None or number < self._left:
+        if self._withdrawn_from is None or number < self._withdrawn_from:
             self._to_name = number, sha
 
-    def take_back(self, number: int) -> None:
+    def withdraw(self, number: int) -> None:
         """Stop naming this peer's state if it is as of this commit or a later one: it may belong to another chain."""
         if self._to_name is not None and self._to_name[0] >= number:
             self._to_name = None
         if self._hashing:
-            self._left = number if self._left is None else min(number, self._left)
+            self._withdrawn_from = number if self._withdrawn_from is None else min(number, self._withdrawn_from)
 
     def leave(self, number: int) -> None:
         """Forget states as of this commit and later ones, because the chain was left for another one there."""
-        self.take_back(number)
+        self.withdraw(number)
         self._last = min(self._last, number - 1)
         for state in [state for state in self._named if state[0] >= number]:
             del self._named[state]
@@ -94,14 +94,14 @@ class StateRoots:
     def add(self, commit: Commit) -> None:
         """Count the states that the next commit names."""
         self._last = commit.number
-        for one in commit.participants:
-            if one.state and number_fits(one.state, commit.number):
-                self._named[one.state].add(id_of(one.peer))
-            if one.state and one.peer == self._own and one.state == self._to_name:
+        for participant in commit.participants:
+            if participant.state and number_fits(participant.state, commit.number):
+                self._named[participant.state].add(id_of(participant.peer))
+            if participant.state and participant.peer == self._own and participant.state == self._to_name:
                 self._to_name = None
         voters = voters_of(id_of(self._own), commit.roster, ())
         for (number, sha), peers in self._named.items():
-            if most(peers, voters):
+            if has_majority(peers, voters):
                 self._certified.setdefault(number, sha)
         self._forget()
         self._news.set()
@@ -120,7 +120,7 @@ class StateRoots:
             await self._news.wait()
         return self._certified[number]
 
-    def told(self, number: int) -> str:
+    def describe(self, number: int) -> str:
         """Return in one line how many peers have named the same state as of this commit."""
         named = max((len(peers) for (of, _), peers in self._named.items() if of == number), default=0)
         return f"{named} peers have named it in a commit, and more than half of the roster must"

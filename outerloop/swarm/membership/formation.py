@@ -45,7 +45,8 @@ from outerloop.swarm.membership.member_list import (
 from outerloop.swarm.membership.mismatched_peers import MismatchedPeers
 from outerloop.swarm.membership.roster import Record, Roster, id_of
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, TurnedAway, Unreadable
-from outerloop.swarm.p2p.transport import Request, Transport, Unreachable, anybody
+from outerloop.swarm.p2p.rpc import RpcService
+from outerloop.swarm.p2p.transport import Request, Transport, Unreachable
 from outerloop.swarm.timeouts import FORM_GRACE_S, FORM_POLL_S, VIEW_S, limit
 from outerloop.swarm.validation import MAX_PEERS
 from outerloop.types import UserError
@@ -53,13 +54,15 @@ from outerloop.types import UserError
 logger = logging.getLogger(__name__)
 
 
-class Formation:
+class Formation(RpcService):
     """This peer's part in forming the run, and the members that it knows.
 
     `names`: peer id -> name of every member, sorted by name. `session`: name of the session. `came_late`: whether the
     session had already started without this peer. All three are final once `form` has returned. `remembers` returns
     whether this peer was in a session before; None: nothing is remembered, as in gossip.
     """
+
+    service = "members"
 
     def __init__(
         self,
@@ -72,11 +75,10 @@ class Formation:
         mismatched: MismatchedPeers,
         remembers: Callable[[str], bool] | None = None,
     ) -> None:
-        self._transport = transport
+        super().__init__(transport, run=run)
         self._roster = roster
         self._run = run
         self._remembers = remembers
-        self._protocol = f"outerloop/1/{run}/members"
         self._peers = peers
         self._own = own
         self._mismatched = mismatched
@@ -107,10 +109,6 @@ class Formation:
     def session(self) -> str:
         return session_of(self._run, self._members)
 
-    async def serve(self) -> None:
-        """Answer any peer that may take part with the members that this peer sees; the roster is public already."""
-        await self._transport.serve(self._protocol, allowed=anybody, handler=self._answer)
-
     async def form(self, *, timeout_s: float) -> None:
         """Wait until `peers` members see the same list.
 
@@ -127,6 +125,7 @@ class Formation:
             raise UserError(self._what_is_missing(timeout_s)) from error
 
     async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
+        """Answer any peer with the members that this peer sees; the roster is public already."""
         name = request.get("name")
         if is_name(name) and id_of(name) == remote:
             self._welcome(remote, name)
@@ -167,7 +166,7 @@ class Formation:
     async def _ask(self, other: Record) -> None:
         """Ask a peer for its list. Give up after VIEW_S: it may be slow, starting, or dead but not yet expired."""
         try:
-            async with limit(VIEW_S), self._transport.open_stream(other.peer_id, self._protocol) as stream:
+            async with limit(VIEW_S), self._stream_to(other.peer_id) as stream:
                 await stream.send_object({"name": self._own.name})
                 answer = await receive_pages(stream)
         except TurnedAway:

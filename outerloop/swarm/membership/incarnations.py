@@ -38,7 +38,8 @@ from typing import Any, TypeVar
 from outerloop.swarm.access.identity import Life
 from outerloop.swarm.membership.incarnation_record import Incarnation, IncarnationStatements
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
-from outerloop.swarm.p2p.transport import Request, Transport, Unreachable, anybody
+from outerloop.swarm.p2p.rpc import RpcService
+from outerloop.swarm.p2p.transport import Request, Transport, Unreachable
 from outerloop.swarm.timeouts import ROSTER_REFRESH_S, VIEW_S, limit
 from outerloop.types import UserError
 
@@ -65,7 +66,7 @@ class _Known:
             self.refused.popitem(last=False)
 
 
-class Incarnations:
+class Incarnations(RpcService):
     """The accepted processes of all peers, and this process.
 
     own        this process's incarnation, as sent to others
@@ -74,10 +75,11 @@ class Incarnations:
     tell       called with one line for the user when another machine uses this peer's key
     """
 
+    service = "incarnation"
+
     def __init__(self, transport: Transport, *, run: str, life: Life, tell: Callable[[str], None]) -> None:
-        self._transport = transport
+        super().__init__(transport, run=run)
         self._statements = IncarnationStatements(transport.trust.signatures, run=run)
-        self._protocol = f"outerloop/1/{run}/incarnation"
         self._tell = tell
         self.life = life
         self._own_incarnation = self._statements.incarnation(life)
@@ -88,10 +90,6 @@ class Incarnations:
         self._seen: set[bytes] = set()
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._asking: dict[str, asyncio.Lock] = {}
-
-    async def serve(self) -> None:
-        """Start to answer requests."""
-        await self._transport.serve(self._protocol, allowed=anybody, handler=self._answer)
 
     async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of `work`. Raises UserError as soon as this process must stop."""
@@ -145,7 +143,7 @@ class Incarnations:
     async def _introduce(self, peer: str) -> bool:
         """Introduce this process to a peer. Return whether the peer accepts it."""
         try:
-            async with limit(2 * VIEW_S), self._transport.open_stream(peer, self._protocol) as stream:
+            async with limit(2 * VIEW_S), self._stream_to(peer) as stream:
                 await stream.send_object({"incarnation": self.own})
                 answer = await stream.receive_object()
                 await self._heed(answer, stream)
@@ -234,7 +232,7 @@ class Incarnations:
     async def _ask(self, remote: str, elder: Incarnation, other: Incarnation) -> bytes:
         """Ask the elder process for its objection to another one. Empty: it gives no valid answer, so it has gone."""
         try:
-            async with limit(VIEW_S), self._transport.open_stream(remote, self._protocol) as stream:
+            async with limit(VIEW_S), self._stream_to(remote) as stream:
                 await stream.send_object({"incarnation": self.own, "other": other.packed})
                 answer = await stream.receive_object()
         except (BrokenStream, Unreachable, TimeoutError) as error:

@@ -24,8 +24,9 @@ from outerloop.swarm.dht.records import SignedRecords
 from outerloop.swarm.dht.storage import BESIDE_BYTES
 from outerloop.swarm.dht.values import is_item
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
-from outerloop.swarm.p2p.transport import Request, Transport, Unreachable, anybody
-from outerloop.swarm.timeouts import LISTED_S, VIEW_S, limit
+from outerloop.swarm.p2p.rpc import RpcService
+from outerloop.swarm.p2p.transport import Request, Transport, Unreachable
+from outerloop.swarm.timeouts import LISTED_S, VIEW_S
 from outerloop.swarm.validation import MAX_PEERS
 
 PAGE_BYTES = 48 * 1024
@@ -39,13 +40,14 @@ def roster_key(run: str) -> str:
     return f"outerloop/{run}/roster"
 
 
-class ListedRoster:
+class ListedRoster(RpcService):
     """This peer's record and those received from the listed peers. `records` signs and checks them."""
 
+    service = ROSTER
+
     def __init__(self, transport: Transport, records: SignedRecords, *, run: str) -> None:
-        self._transport = transport
+        super().__init__(transport, run=run)
         self._records = records
-        self._protocol = f"outerloop/1/{run}{ROSTER}"
         self._key = DHTID.generate(source=roster_key(run)).to_bytes()
         self._held: dict[str, DHTRecord] = {}  # by owner
         self._asking: dict[str, asyncio.Task[None]] = {}
@@ -55,10 +57,6 @@ class ListedRoster:
     def is_listed(self) -> bool:
         """Return whether the run has an allow-list, so that this roster is used."""
         return self._transport.trust.allow.closed
-
-    async def serve(self) -> None:
-        """Answer any peer that may take part with the held records."""
-        await self._transport.serve(self._protocol, allowed=anybody, handler=self._answer)
 
     def show(self, value: Any, *, expires: float) -> None:
         """Sign this peer's own record and store it."""
@@ -92,9 +90,7 @@ class ListedRoster:
         more = True
         while more and len(found) < MAX_PEERS:
             after = max(found, default="")
-            async with limit(2 * VIEW_S), self._transport.open_stream(peer, self._protocol) as stream:
-                await stream.send_object({"after": after})
-                answer = await stream.receive_object()
+            answer = await self._call(peer, {"after": after}, within_s=2 * VIEW_S)
             page = self._valid(answer.get("records"), by=peer)
             found |= page
             more = bool(answer.get("more")) and max(page, default="") > after
@@ -109,9 +105,7 @@ class ListedRoster:
     async def _ask(self, peer: str, request: Request) -> None:
         """Send a request to one peer, and hold that peer's own record if the answer has it."""
         try:
-            async with limit(VIEW_S), self._transport.open_stream(peer, self._protocol) as stream:
-                await stream.send_object(request)
-                answer = await stream.receive_object()
+            answer = await self._call(peer, request, within_s=VIEW_S)
         except (BrokenStream, TimeoutError, Unreachable):
             return
         self._hold(peer, answer.get("records"))

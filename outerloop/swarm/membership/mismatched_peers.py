@@ -19,7 +19,8 @@ from typing import NamedTuple
 from outerloop.swarm.membership.roster import Record
 from outerloop.swarm.membership.run_settings import HASH_BYTES, RunSettings, checked_setting, difference
 from outerloop.swarm.p2p.framing import BrokenStream, Stream, Unreadable
-from outerloop.swarm.p2p.transport import Request, Transport, Unreachable, anybody
+from outerloop.swarm.p2p.rpc import RpcService
+from outerloop.swarm.p2p.transport import Request, Transport, Unreachable
 from outerloop.swarm.timeouts import VIEW_S, limit
 
 SHOWN = 4
@@ -38,8 +39,10 @@ class MismatchedPeer(NamedTuple):
     reported: bool
 
 
-class MismatchedPeers:
+class MismatchedPeers(RpcService):
     """Finds and names the peers with other settings. `joined`: ids of the initial peers that this peer joined by."""
+
+    service = "setting"
 
     def __init__(
         self,
@@ -51,16 +54,11 @@ class MismatchedPeers:
         joined: Sequence[str],
         tell: Callable[[str], None],
     ) -> None:
-        self._transport = transport
-        self._protocol = f"outerloop/1/{run}/setting"
+        super().__init__(transport, run=run)
         self._own, self._settings, self._tell = own, settings, tell
         self._joined = frozenset(joined)
         self._named: dict[str, MismatchedPeer] = {}
         self._mismatched: list[Record] = []
-
-    async def serve(self) -> None:
-        """Answer any peer that may take part with single settings."""
-        await self._transport.serve(self._protocol, allowed=anybody, handler=self._answer)
 
     async def leave_out(self, records: Iterable[Record]) -> list[Record]:
         """Return the records with this peer's settings; report each of the other peers once."""
@@ -111,7 +109,7 @@ class MismatchedPeers:
     async def _ask(self, other: Record, hashed: bytes) -> dict[str, str] | None:
         """Ask a peer for one of its settings and return the answer; None if there is no valid one."""
         try:
-            async with limit(VIEW_S), self._transport.open_stream(other.peer_id, self._protocol) as stream:
+            async with limit(VIEW_S), self._stream_to(other.peer_id) as stream:
                 await stream.send_object({"key": hashed})
                 return checked_setting(await stream.receive_object(), hashed)
         except (BrokenStream, TimeoutError, Unreachable, ValueError):

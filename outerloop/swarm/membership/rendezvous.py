@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 
 from outerloop.swarm.membership.mailbox import Mailbox
 from outerloop.swarm.p2p.framing import Stream, Unreadable
+from outerloop.swarm.p2p.rpc import RpcService
 from outerloop.swarm.p2p.transport import PeerUnreachable, Request, Transport, persist
 from outerloop.swarm.timeouts import LINGER_S, MEET_S, limit
 from outerloop.swarm.validation import id_of
@@ -22,23 +23,20 @@ logger = logging.getLogger(__name__)
 KEPT = 2  # meetings that a late peer may still ask for
 
 
-class Rendezvous:
+class Rendezvous(RpcService):
     """Shows this peer's bytes to the others and reads theirs. `own` is its name."""
+
+    service = "meeting"
 
     def __init__(
         self, transport: Transport, *, run: str, own: str, allowed: Callable[[str], bool], max_bytes: int
     ) -> None:
-        self._transport = transport
-        self._protocol = f"outerloop/1/{run}/meeting"
+        super().__init__(transport, run=run, allowed=allowed)
         self._own = own
-        self._allowed = allowed
         self._max_bytes = max_bytes
         self._shown: Mailbox[bytes] = Mailbox(keep=KEPT)
         self._last = -1  # number of the latest meeting
         self._not_seen: set[str] = set()  # peer ids that have not read this peer's bytes of that meeting
-
-    async def serve(self) -> None:
-        await self._transport.serve(self._protocol, allowed=self._allowed, handler=self._show)
 
     async def meet(
         self, number: int, content: bytes, peers: Iterable[str], *, patience_s: float = MEET_S
@@ -73,13 +71,13 @@ class Rendezvous:
             return None
 
     async def _ask(self, peer: str, number: int) -> bytes:
-        async with self._transport.open_stream(id_of(peer), self._protocol) as stream:
+        async with self._stream_to(id_of(peer)) as stream:
             await stream.send_object({"number": number})
             if "none" in await stream.receive_object(patience_s=MEET_S):
                 raise PeerUnreachable(f"{peer} is past meeting {number}")
             return await stream.receive(at_most=self._max_bytes)
 
-    async def _show(self, remote: str, request: Request, stream: Stream) -> None:
+    async def _answer(self, remote: str, request: Request, stream: Stream) -> None:
         number = request.get("number")
         if not isinstance(number, int):
             raise Unreadable("a request without the number of a meeting")

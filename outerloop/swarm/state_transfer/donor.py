@@ -20,6 +20,7 @@ import asyncio
 from collections.abc import Callable
 
 from outerloop.swarm.p2p.framing import Stream, Unreadable
+from outerloop.swarm.p2p.rpc import RpcService, protocol_name
 from outerloop.swarm.p2p.transport import Request, Transport
 from outerloop.swarm.state_transfer.manifest import CONTEXT, Manifest, cut
 from outerloop.swarm.storage import Buffer
@@ -38,11 +39,13 @@ def next_common(number: int) -> int:
     return -(-number // COPY_EVERY) * COPY_EVERY
 
 
-class Donor:
+class Donor(RpcService):
     """The serving side of state transfer. `wants` may be called from the trainer's thread, all else from the network's.
 
     `session`: returns the session that manifests are signed for.
     """
+
+    service = "snapshot"
 
     def __init__(
         self,
@@ -53,9 +56,7 @@ class Donor:
         allowed: Callable[[str], bool],
         pace: RateLimiter | None = None,
     ) -> None:
-        self._transport = transport
-        self._allowed = allowed
-        self._protocol = protocol_of(run)
+        super().__init__(transport, run=run, allowed=allowed)
         self._session = session
         self._held = _Held(asked=self._hold_on)
         self.bulk = Bulk(transport, self._held, run=content_of(run), allowed=allowed, pace=pace)
@@ -68,7 +69,7 @@ class Donor:
 
     async def serve(self) -> None:
         await self.bulk.serve()
-        await self._transport.serve(self._protocol, allowed=self._allowed, handler=self._answer)
+        await super().serve()
 
     def wants(self, number: int) -> bool:
         """Return whether a peer has demanded the state as of this commit."""
@@ -162,7 +163,7 @@ class _Held:
 
 def protocol_of(run: str) -> str:
     """Return the protocol by which a joiner requests a manifest."""
-    return f"outerloop/1/{run}/snapshot"
+    return protocol_name(run, Donor.service)
 
 
 def content_of(run: str) -> str:

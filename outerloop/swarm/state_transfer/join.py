@@ -19,11 +19,11 @@ from contextlib import aclosing
 from functools import partial
 from itertools import count
 
+from outerloop.swarm.access.signer import KeySigner
 from outerloop.swarm.consensus.commit import GENESIS, Commit
-from outerloop.swarm.consensus.messages import CommitCertificate
-from outerloop.swarm.gather.proof import Voters, anchor, newest, objections, voters_of
+from outerloop.swarm.consensus.proof import Voters, contradictions, majority_anchor, newest_provable_commit, voters_of
+from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.runner import GatherRunner
-from outerloop.swarm.gather.signer import KeySigner
 from outerloop.swarm.p2p.framing import BrokenStream
 from outerloop.swarm.p2p.transport import Transport, Unreachable
 from outerloop.swarm.state_transfer.donor import Donor, next_common
@@ -129,14 +129,14 @@ class StateTransfer:
         `peers` returns the names of the peers that may know the run; it is called before each attempt, since more may
         have become known. Retries until it succeeds: the caller limits the time.
         """
-        notary = KeySigner(self._trust.signatures, session=session, own=self._own)
+        signer = KeySigner(self._trust.signatures, session=session, own=self._own)
         number = None
         while True:
-            head = await self._newest(peers, notary)
+            head = await self._newest(peers, signer)
             if number is None or number <= head.number:
                 number = head.number + 1 if number is None else next_common(head.number + 1)
             donors = [peer for peer in head.roster if peer != self._own]
-            root = asyncio.create_task(self._certified(number, head, donors, notary, session))
+            root = asyncio.create_task(self._certified(number, head, donors, signer, session))
             getting = asyncio.create_task(
                 self._download.get(
                     number, list(map(id_of, donors)), progress, at_most=at_most, certified=partial(asyncio.shield, root)
@@ -145,7 +145,7 @@ class StateTransfer:
             try:
                 sha, (manifest, content) = await asyncio.gather(root, getting)
                 if manifest.sha == sha:
-                    self._rounds.arrived()
+                    self._rounds.state_arrived()
                     return number, content
                 self._warn("the state that most donors sent is not the one that the commits certify; retrying")
             except (ContentUnavailable, MalformedMessage) as error:
@@ -155,7 +155,7 @@ class StateTransfer:
                 root.cancel()
             await asyncio.sleep(RETRY_S[1])
 
-    async def _newest(self, peers: Callable[[], Iterable[str]], notary: KeySigner) -> Commit:
+    async def _newest(self, peers: Callable[[], Iterable[str]], signer: KeySigner) -> Commit:
         """Wait for the newest proven commit (proof.py) and return it. Log peers that report a different one.
 
         Without a known roster or an allow-list there are no voters. Then more than half of the peers asked must hold
@@ -163,17 +163,19 @@ class StateTransfer:
         """
         while True:
             others = {id_of(peer): peer for peer in peers() if peer != self._own and id_of(peer) in self._trust.allow}
-            known = self._rounds.known
+            known = self._rounds.last_commit
             later = GENESIS - 1 if known is None else known.number
             voters = voters_of(id_of(self._own), known.roster if known else (), self._trust.allow.listed)
             counted = voters or [frozenset(others)]
             logs = await self._logs(list(others.values()), counted)
-            if not voters and anchor(logs, counted) is None:
+            if not voters and majority_anchor(logs, counted) is None:
                 counted = [frozenset(logs)]
             if any(log[-1].commit.number > later for log in logs.values()):
                 self._heard_s = time.monotonic()
-            if head := newest(logs, notary, voters=counted, known=None if self._rounds.outrun else known):
-                for peer, why in objections(logs, head).items():
+            if head := newest_provable_commit(
+                logs, signer, voters=counted, known=None if self._rounds.needs_state else known
+            ):
+                for peer, why in contradictions(logs, head).items():
                     self._trust.refusals.note("ballots", others[peer], why)
                 rests_on = _told(voters) or f"the {len(logs)} peers that answered (exchange.allow is not set)"
                 logger.info("commit %d is held by more than half of %s, or follows it", head.number, rests_on)
@@ -188,7 +190,7 @@ class StateTransfer:
     async def _logs(self, peers: Sequence[str], voters: Voters) -> dict[str, Sequence[CommitCertificate]]:
         """Return the logs of `peers` by peer id. Stop waiting for the rest once most voters hold one commit."""
         logs: dict[str, Sequence[CommitCertificate]] = {}
-        answers = self._rounds.history.answers(peers, None, enough=lambda: anchor(logs, voters) is not None)
+        answers = self._rounds.log_rpc.answers(peers, None, enough=lambda: majority_anchor(logs, voters) is not None)
         async with aclosing(answers):
             async for peer, log in answers:
                 if log:
@@ -196,16 +198,16 @@ class StateTransfer:
         return logs
 
     async def _certified(
-        self, number: int, head: Commit, donors: Sequence[str], notary: KeySigner, session: str
+        self, number: int, head: Commit, donors: Sequence[str], signer: KeySigner, session: str
     ) -> bytes:
         """Follow the chain from `head`. Return the sha256 of the manifest of the run's state as of commit `number`.
 
         Raises ContentUnavailable if it does not get certified, UserError if this peer may not follow.
         """
-        decided = await self._decided(head, donors, notary)
+        decided = await self._decided(head, donors, signer)
         while decided.commit.number < number:
-            decided = await self._decided(decided.commit, donors, notary)
-        await self._rounds.go_on_from(decided, run=session)
+            decided = await self._decided(decided.commit, donors, signer)
+        await self._rounds.follow_from(decided, run=session)
         certified = asyncio.create_task(self._rounds.roots.certified(number))
         try:
             await self._follow(number, donors, certified)
@@ -218,19 +220,20 @@ class StateTransfer:
         clock = asyncio.get_running_loop().time
         began_s, said_s, turn = clock(), CERTIFY_S, 0
         while not certified.done():
-            if self._rounds.outrun:
+            if self._rounds.needs_state:
                 raise ContentUnavailable(f"the other peers are already too far past commit {number}")
             await self._look_at(peers[turn % len(peers)])
             turn += 1
             if clock() - began_s > said_s:
                 said_s *= 2
+                named = self._rounds.roots.describe(number)
                 self._warn(
-                    f"the state as of commit {number} waits for the rounds after it: {self._rounds.roots.told(number)}."
+                    f"the state as of commit {number} waits for the rounds after it: {named}."
                     " If the run ends before that, no state is transferred"
                 )
             await asyncio.wait([certified], timeout=RETRY_S[1])
 
-    async def _decided(self, head: Commit, peers: Sequence[str], notary: KeySigner) -> CommitCertificate:
+    async def _decided(self, head: Commit, peers: Sequence[str], signer: KeySigner) -> CommitCertificate:
         """Wait until a peer proves the commit after `head`, and return it.
 
         Raises ContentUnavailable if most of the peers that answer will never have it: their logs begin after it, or
@@ -238,11 +241,11 @@ class StateTransfer:
         """
         while True:
             first = next(self._turns) % max(1, len(peers))  # start with a different peer each time: one may be silent
-            told = await self._rounds.history.after(head, [*peers[first:], *peers[:first]], notary)
+            told = await self._rounds.log_rpc.after(head, [*peers[first:], *peers[:first]], signer)
             if told.proven:
                 self._heard_s = time.monotonic()
                 return told.proven[0]
-            if len(told.later) + len(told.parted) > len(told.level):
+            if len(told.later) + len(told.on_other_chain) > len(told.level):
                 raise ContentUnavailable(f"the other peers no longer have the commit that follows commit {head.number}")
             if told.level:
                 self._heard_s = time.monotonic()

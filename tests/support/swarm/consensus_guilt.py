@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator
 
 from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Commit
-from outerloop.swarm.consensus.messages import Accept, Accepted, ChainLink, CommitCertificate, Message, Promise
+from outerloop.swarm.consensus.messages import Accept, Message, Promise
 from outerloop.swarm.consensus.statements import Statement
-from tests.support.swarm.toy_signatures import ToyNotary
+from outerloop.swarm.consensus.votes import Accepted, ChainLink, CommitCertificate
+from tests.support.swarm.toy_signatures import ToySigner
 
-NOTARY = ToyNotary("judge")
+SIGNER = ToySigner("judge")
 
 
 def convicted(messages: Iterable[tuple[str, Message]], peers: Iterable[str]) -> set[str]:
@@ -66,4 +67,4 @@ def _of_links(commit: Commit, links: tuple[ChainLink, ...], peers: list[str]) ->
 
 
 def _right(peers: list[str], said: Statement, signature: bytes) -> Iterator[tuple[str, Statement]]:
-    yield from ((peer, said) for peer in peers if NOTARY.verify(peer, said, signature))
+    yield from ((peer, said) for peer in peers if SIGNER.verify(peer, said, signature))

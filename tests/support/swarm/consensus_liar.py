@@ -9,25 +9,13 @@ from itertools import pairwise
 
 from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Commit, Participant, majority, minority
-from outerloop.swarm.consensus.effects import ApplyCommit, Output, Send
+from outerloop.swarm.consensus.effects import ApplyCommit, Effect, Send
 from outerloop.swarm.consensus.hard_state import HardState
 from outerloop.swarm.consensus.leadership import leader, next_demoted
-from outerloop.swarm.consensus.messages import (
-    Accept,
-    Accepted,
-    ChainLink,
-    CommitCertificate,
-    JoinRequest,
-    Message,
-    Pledge,
-    Promise,
-    Propose,
-    ViewChange,
-    ViewWish,
-    ViewWishes,
-)
+from outerloop.swarm.consensus.messages import Accept, JoinRequest, Message, Promise, Propose, ViewChange, ViewWishes
+from outerloop.swarm.consensus.proof import has_majority, newest_provable_commit, peers_ahead, voters_of
 from outerloop.swarm.consensus.roster_change import next_roster
-from outerloop.swarm.gather.proof import ahead, most, newest, voters_of
+from outerloop.swarm.consensus.votes import Accepted, ChainLink, CommitCertificate, Pledge, ViewWish
 from outerloop.swarm.validation import MAX_VIEW, id_of
 from tests.support.swarm.consensus_guilt import convicted
 from tests.support.swarm.consensus_world import World, payload
@@ -69,9 +57,9 @@ class Witness:
         self.applied += 1
         self.commits.setdefault(commit.number, set()).add(commit)
 
-    def learned(self, memory: HardState, known: Iterable[str]) -> None:
+    def learned(self, hard_state: HardState, known: Iterable[str]) -> None:
         """The head was signed by a majority of the roster before it, by honest peers only if they have voted for it."""
-        decided, roster = memory.log[-1], memory.log[-2].commit.roster
+        decided, roster = hard_state.log[-1], hard_state.log[-2].commit.roster
         commit, said = decided.commit, (decided.commit.number, decided.view, decided.commit.digest)
         signers = {
             peer
@@ -85,19 +73,21 @@ class Witness:
         present = {one.peer for one in commit.participants}
         assert set(commit.roster) - set(roster) <= present & {peer for peer, _ in commit.asks}, "in without asking"
         for peer in set(roster).difference(commit.roster, self.liars):
-            assert self._left_out_by(peer, memory), f"{peer} dropped, and only liars have left it out"
+            assert self._left_out_by(peer, hard_state), f"{peer} dropped, and only liars have left it out"
 
-    def _left_out_by(self, peer: str, memory: HardState) -> bool:
+    def _left_out_by(self, peer: str, hard_state: HardState) -> bool:
         """Whether an honest leader has left out this peer since it took part, as far as the log shows."""
-        if len(set(memory.log[-2].commit.roster).intersection(self.liars)) > minority(memory.log[-2].commit.roster):
+        if len(set(hard_state.log[-2].commit.roster).intersection(self.liars)) > minority(
+            hard_state.log[-2].commit.roster
+        ):
             return True
-        for before, decided in reversed(list(pairwise(memory.log))):
+        for before, decided in reversed(list(pairwise(hard_state.log))):
             commit, roster = decided.commit, before.commit.roster
             if peer not in roster or peer in {one.peer for one in commit.participants}:
                 return False
             if leader(SESSION, before.commit, commit.view) not in self.liars:
                 return True
-        return bool(memory.log[0].accepts)
+        return bool(hard_state.log[0].accepts)
 
 
 class LiarWorld(World):
@@ -118,7 +108,7 @@ class LiarWorld(World):
         if name not in self.liars:
             super().start(name)
 
-    def _carry_out(self, name: str, output: Output) -> None:
+    def _carry_out(self, name: str, output: Effect) -> None:
         super()._carry_out(name, output)
         if isinstance(output, Send):
             self.circulated.add((name, output.message))
@@ -127,10 +117,10 @@ class LiarWorld(World):
                 self.ears.append((name, output.message))
         if (
             isinstance(output, ApplyCommit)
-            and self[name].memory.head == output.commit
-            and len(self[name].memory.log) > 1
+            and self[name].hard_state.head == output.commit
+            and len(self[name].hard_state.log) > 1
         ):
-            self.witness.learned(self[name].memory, self.peers)
+            self.witness.learned(self[name].hard_state, self.peers)
 
     def deliver(self, index: int = 0, *, keep: bool = False, crash_after: int | None = None) -> None:
         sender, to, message = self.network[index]
@@ -150,11 +140,11 @@ class LiarWorld(World):
         """As proof.py has it: most of the roster that this peer last knew are further, or have signed what is."""
         machine = self[name]
         logs = {id_of(peer): log for peer in (*self.up, source) if peer != name and (log := self.told(peer, None))}
-        voters = voters_of(id_of(name), machine.memory.roster, ())
-        found = newest(logs, machine.notary, voters=voters)
-        if found and most(ahead(machine.number, logs, machine.notary, voters=voters), voters):
+        voters = voters_of(id_of(name), machine.hard_state.roster, ())
+        found = newest_provable_commit(logs, machine.signer, voters=voters)
+        if found and has_majority(peers_ahead(machine.number, logs, machine.signer, voters=voters), voters):
             decided = next(one for log in logs.values() for one in log if one.commit == found)
-            self.event(name, lambda machine: machine.skip_to(decided))
+            self.event(name, lambda machine: machine.install_snapshot(decided))
 
     def compare(self, name: str, source: str) -> None:
         for peer in {name, source}.difference(self.liars):
@@ -203,7 +193,7 @@ class Liar:
     def lie(self) -> None:
         if self.world.up:
             self.name = self.rng.choice(self.world.liars)
-            self.rng.choice(self.lies)(self.world[self.rng.choice(self.world.up)].memory)
+            self.rng.choice(self.lies)(self.world[self.rng.choice(self.world.up)].hard_state)
 
     def sign(self, statement: statements.Statement) -> bytes:
         return toy_signature(self.name, statement)
@@ -222,45 +212,45 @@ class Liar:
 
     # lies
 
-    def propose(self, memory: HardState) -> None:
+    def propose(self, hard_state: HardState) -> None:
         """One or two commits in a view that it leads mostly, to some each, whatever the promises say."""
-        view = self.view(memory)
+        view = self.view(hard_state)
         for _ in range(self.rng.randint(1, 2)):
-            proposal = self.proposal(memory, view)
+            proposal = self.proposal(hard_state, view)
             self.proposals.append(proposal)
             self.tell(Propose(proposal))
 
-    def split(self, memory: HardState) -> None:
+    def split(self, hard_state: HardState) -> None:
         """Two commits that could both be right, in the next view that it leads, each with its payloads to one part."""
-        view, up = self.view(memory), self.rng.sample(self.world.up, len(self.world.up))
+        view, up = self.view(hard_state), self.rng.sample(self.world.up, len(self.world.up))
         at = self.rng.randint(0, len(up))
         for part in (up[:at], up[at:]):
-            self.proposals.append(self.proposal(memory, view, forge=False))
+            self.proposals.append(self.proposal(hard_state, view, forge=False))
             for to in part:
                 for one in self.proposals[-1].commit.participants:
-                    self.world.give(to, memory.number, one)
+                    self.world.give(to, hard_state.number, one)
                 self.world.say(to, Propose(self.proposals[-1]), by=self.name)
 
-    def usurp(self, memory: HardState) -> None:
+    def usurp(self, hard_state: HardState) -> None:
         """A commit that counts liars alone, in the next view that one of them leads, and the roster that follows."""
-        seated = [name for name in self.world.liars if name in memory.roster]
+        seated = [name for name in self.world.liars if name in hard_state.roster]
         if not seated:
             return
-        view = next(view for view in range(memory.promised, 1 << 10) if self.leads(memory, view))
-        participants = tuple(payload(name, memory.number) for name in sorted(seated))
+        view = next(view for view in range(hard_state.promised, 1 << 10) if self.leads(hard_state, view))
+        participants = tuple(payload(name, hard_state.number) for name in sorted(seated))
         for to in self.world.up:
             for one in participants:
-                self.world.give(to, memory.number, one)
-        self.proposals.append(self.proposal(memory, view, of=self.counting(memory, view, participants)))
+                self.world.give(to, hard_state.number, one)
+        self.proposals.append(self.proposal(hard_state, view, of=self.counting(hard_state, view, participants)))
         self.tell(Propose(self.proposals[-1]))
 
-    def leads(self, memory: HardState, view: int) -> bool:
-        self.name = memory.leader(view)
+    def leads(self, hard_state: HardState, view: int) -> bool:
+        self.name = hard_state.leader(view)
         return self.name in self.world.liars
 
     def log(self) -> list[CommitCertificate]:
         """Pieces of what honest peers hold, put together in order or not."""
-        machines = [self.world[name].memory.log for name in self.world.up]
+        machines = [self.world[name].hard_state.log for name in self.world.up]
         some = [one for log in machines for one in log] if self.rng.random() < 0.3 else []
         if machines and not some:
             one, other = self.rng.choice(machines), self.rng.choice(machines)
@@ -268,26 +258,26 @@ class Liar:
         pieces = {} if self.rng.random() < 0.5 else {decided.commit.number: decided for decided in some}
         return list(pieces.values()) or sorted(some, key=lambda decided: decided.commit.number)
 
-    def proposal(self, memory: HardState, view: int, *, forge: bool = True, of: Commit | None = None) -> Accepted:
+    def proposal(self, hard_state: HardState, view: int, *, forge: bool = True, of: Commit | None = None) -> Accepted:
         promises = [(peer, one) for peer, one in self.world.ears if isinstance(one, Promise)]
-        told = {peer: one for peer, one in promises if (one.head, one.view) == (memory.head.digest, view)}
+        told = {peer: one for peer, one in promises if (one.head, one.view) == (hard_state.head.digest, view)}
         pledges = {peer: Pledge(peer, one.vote, one.signature) for peer, one in told.items()}
         known = [one.accepted for one in told.values() if one.accepted]
         again = self.rng.choice(known) if known and not of and self.rng.random() < 0.5 else None
         own = again.vote if again and self.rng.random() < 0.5 else None
-        said = statements.promise(memory.number, memory.head.digest, view, own)
+        said = statements.promise(hard_state.number, hard_state.head.digest, view, own)
         for name, signature in self.signed_by_all(said) if view else ():
-            if name in memory.roster:
+            if name in hard_state.roster:
                 pledges[name] = Pledge(name, own, signature)
         if not again and self.rng.random() < 0.7:
             pledges = {peer: one for peer, one in pledges.items() if one.accepted is None}
-        commit = again.commit if again else of or self.commit(memory, view, forge=forge)
+        commit = again.commit if again else of or self.commit(hard_state, view, forge=forge)
         signature = self.sign(statements.accept(commit.number, commit.parent, view, commit.digest))
         link = ChainLink(view, tuple(sorted(pledges.values(), key=lambda one: one.peer)) if view else (), signature)
         return Accepted(commit, (*(again.links if again else ()), link))
 
-    def commit(self, memory: HardState, view: int, *, forge: bool) -> Commit:
-        number, head = memory.number, memory.head.digest
+    def commit(self, hard_state: HardState, view: int, *, forge: bool) -> Commit:
+        number, head = hard_state.number, hard_state.head.digest
         held = {one for peer in self.world.peers.values() for of, one in peer.payloads if of == number}
         by_peer = {one.peer: one for one in sorted(held)}
         if forge:
@@ -296,30 +286,30 @@ class Liar:
             (peer, one.signature) for peer, one in self.world.ears if isinstance(one, JoinRequest) and one.head == head
         ]
         learners = set(dict(asks))
-        possible = [peer for peer in by_peer if peer in memory.roster or peer in learners]
+        possible = [peer for peer in by_peer if peer in hard_state.roster or peer in learners]
         counted = (
             self.some(possible) if forge else self.rng.sample(possible, max(0, len(possible) - self.rng.randint(0, 1)))
         )
         participants = tuple(by_peer[peer] for peer in sorted(counted))
-        roster = set(self.counting(memory, view, participants).roster)
+        roster = set(self.counting(hard_state, view, participants).roster)
         if forge and self.rng.random() < 0.5:
             forged = self.rng.choice([{"x1", "x2"}, {f"100-{self.name}", f"101-{self.name}"}, {"900-x", self.name}])
             roster = self.rng.choice([roster | forged, set(self.some(roster)) | {self.name}, forged])
         counted_asks = tuple(sorted({ask for ask in asks if ask[0] in counted}))
         names = tuple(sorted(roster))
-        demoted = next_demoted(SESSION, memory.head, view, names)
+        demoted = next_demoted(SESSION, hard_state.head, view, names)
         if forge and self.rng.random() < 0.2:
-            demoted = tuple(self.some(memory.roster))
+            demoted = tuple(self.some(hard_state.roster))
         return Commit(number, head, view, participants, names, counted_asks, demoted)
 
-    def counting(self, memory: HardState, view: int, participants: tuple[Participant, ...]) -> Commit:
+    def counting(self, hard_state: HardState, view: int, participants: tuple[Participant, ...]) -> Commit:
         """With the roster that follows."""
-        history, absent_rounds = [one.commit for one in memory.log], self.world.absent_rounds
+        history, absent_rounds = [one.commit for one in hard_state.log], self.world.absent_rounds
         roster = next_roster(history, participants, run=SESSION, view=view, absent_rounds=absent_rounds)
-        demoted = next_demoted(SESSION, memory.head, view, roster)
-        return Commit(memory.number, memory.head.digest, view, participants, roster, (), demoted)
+        demoted = next_demoted(SESSION, hard_state.head, view, roster)
+        return Commit(hard_state.number, hard_state.head.digest, view, participants, roster, (), demoted)
 
-    def decide(self, memory: HardState) -> None:
+    def decide(self, hard_state: HardState) -> None:
         """What it proposed lately, to those that accepted it or to some; now and then without a majority."""
         for proposal in self.proposals[-4:]:
             commit, view = proposal.commit, proposal.view
@@ -336,7 +326,7 @@ class Liar:
             else:
                 self.tell(decided)
 
-    def accept(self, memory: HardState) -> None:
+    def accept(self, hard_state: HardState) -> None:
         """Whatever was proposed, to whoever leads it, and what nobody proposed."""
         seen = [one.accepted for _, one in self.world.ears if isinstance(one, Propose)] + self.proposals
         for proposal in self.rng.sample(seen, min(2, len(seen))):
@@ -344,61 +334,69 @@ class Liar:
             signature = self.sign(statements.accept(commit.number, commit.parent, view, commit.digest))
             self.tell(Accept(commit.number, commit.parent, view, commit.digest, signature))
 
-    def promise(self, memory: HardState) -> None:
+    def promise(self, hard_state: HardState) -> None:
         """A view around the one at hand, hiding what it accepted, or telling what only it proposed."""
-        view = memory.promised + self.rng.randint(0, 4) or 1
-        of = [one for one in self.proposals if one.commit.parent == memory.head.digest and one.view < view]
+        view = hard_state.promised + self.rng.randint(0, 4) or 1
+        of = [one for one in self.proposals if one.commit.parent == hard_state.head.digest and one.view < view]
         accepted = self.rng.choice([None, *of])
         vote = accepted.vote if accepted else None
-        self.tell(Promise(memory.number, memory.head.digest, view, accepted, self.pledge(memory, view, vote).signature))
+        self.tell(
+            Promise(
+                hard_state.number, hard_state.head.digest, view, accepted, self.pledge(hard_state, view, vote).signature
+            )
+        )
 
-    def wish(self, memory: HardState) -> None:
+    def wish(self, hard_state: HardState) -> None:
         """A view that it leads, or the last there is."""
-        view = self.rng.choice([memory.promised + 1, memory.promised + 2, self.view(memory), 1000, MAX_VIEW])
-        self.tell(ViewChange(memory.number, memory.head.digest, view, self.wish_for(memory, view)))
+        view = self.rng.choice(
+            [hard_state.promised + 1, hard_state.promised + 2, self.view(hard_state), 1000, MAX_VIEW]
+        )
+        self.tell(ViewChange(hard_state.number, hard_state.head.digest, view, self.wish_for(hard_state, view)))
 
-    def certificate(self, memory: HardState) -> None:
+    def certificate(self, hard_state: HardState) -> None:
         """Wishes of honest peers as it has heard them, of other views and rounds too, its own, and some it made up."""
-        view = self.rng.choice([memory.promised + 1, self.view(memory), MAX_VIEW])
+        view = self.rng.choice([hard_state.promised + 1, self.view(hard_state), MAX_VIEW])
         heard = {
             peer: ViewWish(peer, one.view, one.signature)
             for peer, one in self.world.ears
             if isinstance(one, ViewChange)
         }
         if self.rng.random() < 0.5:
-            heard |= {peer: ViewWish(peer, view, self.wish_for(memory, view)) for peer in self.some(memory.roster)}
-        heard[self.name] = ViewWish(self.name, view, self.wish_for(memory, view))
-        self.tell(ViewWishes(memory.number, memory.head.digest, tuple(sorted(heard.values()))))
+            heard |= {
+                peer: ViewWish(peer, view, self.wish_for(hard_state, view)) for peer in self.some(hard_state.roster)
+            }
+        heard[self.name] = ViewWish(self.name, view, self.wish_for(hard_state, view))
+        self.tell(ViewWishes(hard_state.number, hard_state.head.digest, tuple(sorted(heard.values()))))
 
-    def replay(self, memory: HardState) -> None:
+    def replay(self, hard_state: HardState) -> None:
         if self.world.ears:
             self.tell(self.rng.choice(self.world.ears)[1])
 
-    def ask(self, memory: HardState) -> None:
-        said = statements.ask(memory.number, memory.head.digest)
-        self.tell(JoinRequest(memory.number, memory.head.digest, self.sign(said)))
+    def ask(self, hard_state: HardState) -> None:
+        said = statements.ask(hard_state.number, hard_state.head.digest)
+        self.tell(JoinRequest(hard_state.number, hard_state.head.digest, self.sign(said)))
 
-    def offer(self, memory: HardState) -> None:
+    def offer(self, hard_state: HardState) -> None:
         """One of two payloads for the same round, to some."""
-        one = self.payload(memory.number)
+        one = self.payload(hard_state.number)
         for to in self.some(self.world.up):
-            self.world.give(to, memory.number, one)
+            self.world.give(to, hard_state.number, one)
 
     # small things
 
-    def view(self, memory: HardState) -> int:
+    def view(self, hard_state: HardState) -> int:
         """Mostly one that it leads, not far from the one at hand."""
-        near = range(memory.promised, memory.promised + 2 * len(memory.roster))
-        led = [view for view in near if memory.leader(view) == self.name]
+        near = range(hard_state.promised, hard_state.promised + 2 * len(hard_state.roster))
+        led = [view for view in near if hard_state.leader(view) == self.name]
         return led[0] if led and self.rng.random() < 0.8 else self.rng.choice(near)
 
     def payload(self, number: int) -> Participant:
         one = payload(self.name, number)
         return one if self.rng.random() < 0.7 else replace(one, digest=bytes(32))
 
-    def pledge(self, memory: HardState, view: int, vote: tuple[int, bytes] | None) -> Pledge:
-        said = statements.promise(memory.number, memory.head.digest, view, vote)
+    def pledge(self, hard_state: HardState, view: int, vote: tuple[int, bytes] | None) -> Pledge:
+        said = statements.promise(hard_state.number, hard_state.head.digest, view, vote)
         return Pledge(self.name, vote, self.sign(said))
 
-    def wish_for(self, memory: HardState, view: int) -> bytes:
-        return self.sign(statements.wish(memory.number, memory.head.digest, view))
+    def wish_for(self, hard_state: HardState, view: int) -> bytes:
+        return self.sign(statements.wish(hard_state.number, hard_state.head.digest, view))

@@ -17,7 +17,7 @@ class Monitor:
         self.chosen: dict[int, Commit] = {-1: genesis}
         self.applied = 0
         self._votes_for: dict[tuple[int, int], Commit] = {}
-        self._promised: dict[tuple[str, int], int] = defaultdict(int)
+        self._own_promise: dict[tuple[str, int], int] = defaultdict(int)
         self._votes: dict[tuple[int, int], set[str]] = defaultdict(set)
 
     def saved(self, peer: str, disk: HardState, payloads: set[tuple[int, Participant]]) -> None:
@@ -26,7 +26,7 @@ class Monitor:
         if vote is None or peer in self._votes[disk.number, vote.view]:
             return
         commit, number = vote.commit, disk.number
-        assert disk.promised == vote.view >= self._promised[peer, number], "a vote in a view before the one promised"
+        assert disk.promised == vote.view >= self._own_promise[peer, number], "a vote in a view before the one promised"
         assert commit.parent == self.chosen[number - 1].digest, "a vote that is no link of the chain"
         assert peer in self.chosen[number - 1].roster, "a vote from outside the roster"
         assert len(commit.participants) >= self.min_peers, "fewer participants than min_peers"
@@ -53,7 +53,7 @@ class Monitor:
             return  # over: the disk has its commit
         if isinstance(message, Promise):
             assert disk.promised >= message.view, "a promise that is not on disk"
-            self._promised[peer, message.number] = message.view
+            self._own_promise[peer, message.number] = message.view
         if isinstance(message, Propose):
             assert disk.accepted == message.accepted, "a proposal that its leader has not accepted on disk"
         if isinstance(message, Accept):

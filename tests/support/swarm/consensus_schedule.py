@@ -8,8 +8,8 @@ from dataclasses import replace
 from itertools import permutations
 from typing import Any, TypeVar
 
-from outerloop.swarm.consensus.commit import majority, most_faulty
-from outerloop.swarm.consensus.forks import digests, parting
+from outerloop.swarm.consensus.commit import majority, max_faulty
+from outerloop.swarm.consensus.forks import digests, fork_point
 from outerloop.swarm.consensus.gather_policy import GatherPolicy
 from outerloop.swarm.consensus.hard_state import HardState
 from tests.support.swarm.consensus_liar import Liar, LiarWorld
@@ -32,7 +32,7 @@ class Schedule:
         self.world = self.world_of(
             members,
             names[len(members) :],
-            closing=GatherPolicy(
+            gather_policy=GatherPolicy(
                 min_peers=rng.randint(1, majority(tuple(members))), min_fraction=rng.choice([0.0, 0.5, 0.7, 1.0])
             ),
             absent_rounds=rng.randint(1, 3),
@@ -119,7 +119,7 @@ class Schedule:
 
     def ask(self) -> None:
         for name in self.some_up():
-            self.world.event(name, lambda machine: machine.ask())
+            self.world.event(name, lambda machine: machine.request_join())
 
     def crash(self) -> None:
         for name in self.some_up():
@@ -167,7 +167,7 @@ class Schedule:
         self.check_logs()
 
     def done(self, goal: int) -> bool:
-        heads = {self.world[name].memory.head.digest for name in self.world.up}
+        heads = {self.world[name].hard_state.head.digest for name in self.world.up}
         return len(heads) == 1 and self.world[self.world.up[0]].number >= goal
 
     def one_view(self) -> int:
@@ -177,7 +177,7 @@ class Schedule:
         for act in ("grace", "deadline"):
             for name in self.world.up:
                 self.world.launch(name)
-                self.world.event(name, lambda machine: machine.ask())
+                self.world.event(name, lambda machine: machine.request_join())
             delivered += self.world.deliver_all() + self.spread_all()
             for name in self.world.up:
                 self.world.event(name, lambda machine, act=act: getattr(machine, act)(machine.number))
@@ -200,9 +200,9 @@ class Schedule:
             up = self.world.up or [self.rng.choice(list(self.world.peers))]
             if not self.world.up:
                 self.world.start(up[0])
-            newest = max((self.world[name].memory for name in up), key=lambda memory: memory.number)
+            newest = max((self.world[name].hard_state for name in up), key=lambda hard_state: hard_state.number)
             there = set(newest.roster) & set(up)
-            if len(there) >= max(majority(newest.roster), self.world.closing.min_peers):
+            if len(there) >= max(majority(newest.roster), self.world.gather_policy.min_peers):
                 return
             self.world.start(self.rng.choice(sorted(set(newest.roster) - there)))
 
@@ -240,7 +240,9 @@ class LiarSchedule(Schedule):
     def world_of(self, members: list[str], outsiders: list[str], **options: Any) -> LiarWorld:
         count, lying = self.rng.choice([(3, 1), (4, 1), (4, 1), (4, 1), (5, 1), (5, 2), (7, 2)])
         members, outsiders = [f"p{index}" for index in range(count)], ["q"] if outsiders else []
-        options["closing"] = replace(options["closing"], min_peers=self.rng.randint(1, majority(tuple(members))))
+        options["gather_policy"] = replace(
+            options["gather_policy"], min_peers=self.rng.randint(1, majority(tuple(members)))
+        )
         return LiarWorld(members, outsiders, liars=" ".join(self.rng.sample(members, lying)), **options)
 
     def lie(self) -> None:
@@ -249,10 +251,10 @@ class LiarSchedule(Schedule):
 
     @property
     def assumed(self) -> bool:
-        newest = max((self.world[name].memory for name in self.world.up), key=lambda memory: memory.number)
+        newest = max((self.world[name].hard_state for name in self.world.up), key=lambda hard_state: hard_state.number)
         honest, every = set(newest.roster).difference(self.world.liars), len(newest.roster)
         return len(honest) >= majority(newest.roster) and (
-            self.silent or every - len(honest) <= most_faulty(newest.roster)
+            self.silent or every - len(honest) <= max_faulty(newest.roster)
         )
 
     def finish(self) -> None:
@@ -269,9 +271,9 @@ class LiarSchedule(Schedule):
             self.ended = "without a fork" if self.assumed else "too few are left"
             return not self.assumed or super().done(goal)
         self.silent = True
-        logs = {name: self.world[name].memory for name in self.world.up}
-        ways = {(one, other) for one, memory in logs.items() for other in memory.roster if other in logs}
-        if any(parting(logs[one].log, logs[other].log) for one, other in ways):
+        logs = {name: self.world[name].hard_state for name in self.world.up}
+        ways = {(one, other) for one, hard_state in logs.items() for other in hard_state.roster if other in logs}
+        if any(fork_point(logs[one].log, logs[other].log) for one, other in ways):
             return False
         if any(digests_differ(logs[one], logs[other]) for one, other in permutations(logs, 2)):
             self.ended = "two chains"
@@ -291,7 +293,7 @@ class LiarSchedule(Schedule):
 
     def check_logs(self) -> None:
         """What they hold is one chain."""
-        assert self.ended != "without a fork" or len({self.world[name].memory.head for name in self.world.up}) == 1
+        assert self.ended != "without a fork" or len({self.world[name].hard_state.head for name in self.world.up}) == 1
 
 
 def digests_differ(one: HardState, other: HardState) -> bool:

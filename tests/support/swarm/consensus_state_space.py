@@ -17,13 +17,14 @@ from typing import NamedTuple
 from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.chain import CommitChain
 from outerloop.swarm.consensus.commit import Commit, majority
-from outerloop.swarm.consensus.effects import Output, Persist, Send
+from outerloop.swarm.consensus.effects import Effect, Persist, Send
 from outerloop.swarm.consensus.gather_policy import GatherPolicy
 from outerloop.swarm.consensus.hard_state import HardState
-from outerloop.swarm.consensus.messages import Accept, Accepted, Message, Promise, Propose, ViewChange, ViewWishes
+from outerloop.swarm.consensus.messages import Accept, Message, Promise, Propose, ViewChange, ViewWishes
+from outerloop.swarm.consensus.votes import Accepted
 from tests.support.swarm.consensus_guilt import convicted
 from tests.support.swarm.consensus_world import RUN, payload
-from tests.support.swarm.toy_signatures import ToyNotary, decided_by, proposal, toy_signature
+from tests.support.swarm.toy_signatures import ToySigner, decided_by, proposal, toy_signature
 
 PEERS = ("a", "b", "c")
 CLOSING = GatherPolicy(min_peers=2, min_fraction=1.0)
@@ -98,7 +99,7 @@ class Space:
 
     def _begin(self, timeouts: int, crashes: int) -> World:
         memories = [HardState.first(run=RUN, peer=peer, roster=self.roster) for peer in self.names]
-        machines = [machine_of(memory) for memory in memories]
+        machines = [machine_of(hard_state) for hard_state in memories]
         world = World((0,) * len(self.names), 0, timeouts, crashes)
         for who, machine in enumerate(machines):
             world = self._arrived(world, who, Peer(memories[who], machine), self._give(machine))
@@ -113,19 +114,19 @@ class Space:
                 (world, *_) = self._moves(world, self._to(bit), bit, crashes=0)
         return world
 
-    def _give(self, machine: CommitChain) -> list[Output]:
+    def _give(self, machine: CommitChain) -> list[Effect]:
         """The payloads that a peer has from the beginning; the last in the roster misses the first one's, if late."""
-        missing = self.names[0] if self._late and machine.memory.peer == self.names[-1] else ""
-        return [out for peer in self.names if peer != missing for out in machine.holds(0, payload(peer, 0))]
+        missing = self.names[0] if self._late and machine.hard_state.peer == self.names[-1] else ""
+        return [out for peer in self.names if peer != missing for out in machine.payload_stored(0, payload(peer, 0))]
 
-    def _arrived(self, world: World, who: int, peer: Peer, outputs: list[Output]) -> World:
+    def _arrived(self, world: World, who: int, peer: Peer, outputs: list[Effect]) -> World:
         """What the world is once the outputs are carried out."""
         disk, sent = peer.disk, world.sent
         for output in outputs:
             if isinstance(output, Persist):
-                disk = output.memory
+                disk = output.hard_state
             if isinstance(output, Send) and not _redundant(output.message):
-                sent |= 1 << self._bit((peer.machine.memory.peer, output.to, output.message))
+                sent |= 1 << self._bit((peer.machine.hard_state.peer, output.to, output.message))
         peers = list(world.peers)
         peers[who] = self._number(Peer(disk, peer.machine))
         return world._replace(peers=tuple(peers), sent=sent)
@@ -147,7 +148,7 @@ class Space:
         """Messages that were sent, and commits that who is behind may get from who has them."""
         machines = [self._peers[index].machine for index in world.peers]
         commits = [
-            self._bit((ahead.memory.peer, behind.memory.peer, ahead.memory.log[-1]))
+            self._bit((ahead.hard_state.peer, behind.hard_state.peer, ahead.hard_state.log[-1]))
             for ahead in machines
             for behind in machines
             if ahead.number > behind.number
@@ -179,7 +180,7 @@ class Space:
             self._steps[index, event] = list(dict.fromkeys(steps))
         return self._steps[index, event]
 
-    def _outcome(self, peer: Peer, outputs: list[Output], crashes: int) -> tuple[int, int, int]:
+    def _outcome(self, peer: Peer, outputs: list[Effect], crashes: int) -> tuple[int, int, int]:
         world = self._arrived(World((0,), 0, 0, 0), 0, peer, outputs)
         if crashes:
             disk = self._peers[world.peers[0]].disk
@@ -187,19 +188,19 @@ class Space:
             world = self._arrived(world, 0, Peer(disk, machine), self._give(machine))
         return world.peers[0], world.sent, crashes
 
-    def _act(self, machine: CommitChain, event: Event) -> list[Output]:
-        machine._out = []
+    def _act(self, machine: CommitChain, event: Event) -> list[Effect]:
+        machine._effects = []
         if event == "timeout":
             return machine.timeout(0, machine.view)
         if event == "late":
-            return machine.holds(0, payload(self.names[0], 0))
+            return machine.payload_stored(0, payload(self.names[0], 0))
         assert isinstance(event, int)
         sender, _, message = self._messages[event]
         return machine.receive(sender, message)
 
     def _number(self, peer: Peer) -> int:
         machine = peer.machine
-        key = peer.disk, machine.memory, machine.gathering, frozenset(machine.held.items())
+        key = peer.disk, machine.hard_state, machine.soft_state, frozenset(machine.stored.items())
         if key not in self._known:
             self._known[key] = len(self._peers)
             self._peers.append(peer)
@@ -222,7 +223,7 @@ class Space:
     # what must hold
 
     def _check(self, world: World) -> None:
-        heads = {self._peers[index].machine.memory.head.digest for index in world.peers}
+        heads = {self._peers[index].machine.hard_state.head.digest for index in world.peers}
         applied = {one for one in heads if one != self._peers[self.first.peers[0]].disk.head.digest}
         assert len(applied) <= 1, "two commits of one round"
         if world.sent not in self._checked:
@@ -250,8 +251,8 @@ class Space:
             assert len(told) == 1 and max(told) >= max(heard, default=NOTHING), "a vote that a promise does not tell"
 
 
-def machine_of(memory: HardState) -> CommitChain:
-    return CommitChain(memory, notary=ToyNotary(memory.peer), closing=CLOSING, absent_rounds=3)
+def machine_of(hard_state: HardState) -> CommitChain:
+    return CommitChain(hard_state, signer=ToySigner(hard_state.peer), gather_policy=CLOSING, absent_rounds=3)
 
 
 def _redundant(message: Message) -> bool:
@@ -276,28 +277,28 @@ class LiarSpace(Space):
 
     def _begin(self, timeouts: int, crashes: int) -> World:
         world = super()._begin(timeouts, crashes)
-        memory = self._peers[world.peers[0]].disk
-        assert memory.leader(0) == self.LIAR
-        participants = tuple(payload(peer, memory.number) for peer in self.names)
+        hard_state = self._peers[world.peers[0]].disk
+        assert hard_state.leader(0) == self.LIAR
+        participants = tuple(payload(peer, hard_state.number) for peer in self.names)
         self._commits = [
-            Commit(memory.number, memory.head.digest, 0, counted, self.roster)
+            Commit(hard_state.number, hard_state.head.digest, 0, counted, self.roster)
             for counted in (participants, participants[:2])
         ]
         proposals = [proposal(commit, roster=self.roster) for commit in self._commits]
-        promises = [self._promise(memory, accepted) for accepted in (None, *proposals)]
-        wish = statements.wish(memory.number, memory.head.digest, 1)
-        here = ViewChange(memory.number, memory.head.digest, 1, toy_signature(self.LIAR, wish))
+        promises = [self._promise(hard_state, accepted) for accepted in (None, *proposals)]
+        wish = statements.wish(hard_state.number, hard_state.head.digest, 1)
+        here = ViewChange(hard_state.number, hard_state.head.digest, 1, toy_signature(self.LIAR, wish))
         said = [(to, message) for to in self.names for message in (*map(Propose, proposals), here)]
-        said += [(memory.leader(1), promise) for promise in promises]
+        said += [(hard_state.leader(1), promise) for promise in promises]
         return world._replace(sent=world.sent | sum(1 << self._bit((self.LIAR, *one)) for one in said))
 
-    def _give(self, machine: CommitChain) -> list[Output]:
+    def _give(self, machine: CommitChain) -> list[Effect]:
         """The honest ones' payloads are all that will come."""
         return [*super()._give(machine), *machine.deadline(0)]
 
-    def _promise(self, memory: HardState, accepted: Accepted | None) -> Promise:
-        said = statements.promise(memory.number, memory.head.digest, 1, accepted.vote if accepted else None)
-        return Promise(memory.number, memory.head.digest, 1, accepted, toy_signature(self.LIAR, said))
+    def _promise(self, hard_state: HardState, accepted: Accepted | None) -> Promise:
+        said = statements.promise(hard_state.number, hard_state.head.digest, 1, accepted.vote if accepted else None)
+        return Promise(hard_state.number, hard_state.head.digest, 1, accepted, toy_signature(self.LIAR, said))
 
     def _arriving(self, world: World) -> list[Event]:
         accepts = [self._messages[bit] for bit in _bits(world.sent) if isinstance(self._messages[bit][2], Accept)]

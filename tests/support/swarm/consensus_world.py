@@ -15,21 +15,22 @@ from outerloop.swarm.consensus.effects import (
     ApplyCommit,
     CatchUp,
     ChainLeft,
+    Effect,
     FetchPayloads,
-    Output,
     Persist,
     Reject,
     Send,
 )
 from outerloop.swarm.consensus.gather_policy import GatherPolicy
 from outerloop.swarm.consensus.hard_state import HardState
-from outerloop.swarm.consensus.messages import CommitCertificate, Message, from_map, to_map
-from outerloop.swarm.gather.proof import unproven
+from outerloop.swarm.consensus.messages import Message, from_map, to_map
+from outerloop.swarm.consensus.proof import proof_error
+from outerloop.swarm.consensus.votes import CommitCertificate
 from tests.support.swarm.consensus_monitor import Monitor
-from tests.support.swarm.toy_signatures import ToyNotary
+from tests.support.swarm.toy_signatures import ToySigner
 
 RUN = "r"
-Act = Callable[[CommitChain], list[Output]]
+Act = Callable[[CommitChain], list[Effect]]
 
 
 def payload(peer: str, number: int) -> Participant:
@@ -56,16 +57,16 @@ class World:
         members: Iterable[str],
         outsiders: Iterable[str] = (),
         *,
-        closing: GatherPolicy,
+        gather_policy: GatherPolicy,
         absent_rounds: int = 3,
         rng: random.Random | None = None,
         as_bytes: bool = False,
     ) -> None:
         self.rng = rng or random.Random(0)
-        self.closing, self.absent_rounds, self.as_bytes = closing, absent_rounds, as_bytes
+        self.gather_policy, self.absent_rounds, self.as_bytes = gather_policy, absent_rounds, as_bytes
         members = list(members)
         first = genesis(RUN, members)
-        self.monitor = Monitor(first, min_peers=closing.min_peers)
+        self.monitor = Monitor(first, min_peers=gather_policy.min_peers)
         start = CommitCertificate(first, 0, ())
         self.peers = {peer: Peer(HardState.first(run=RUN, peer=peer, roster=members)) for peer in members}
         self.peers |= {peer: Peer(HardState.joining(run=RUN, peer=peer, head=start)) for peer in outsiders}
@@ -89,15 +90,15 @@ class World:
     def start(self, name: str) -> None:
         """From disk: memory and payloads."""
         peer = self.peers[name]
-        memory = peer.reloaded() if self.as_bytes else peer.disk
+        hard_state = peer.reloaded() if self.as_bytes else peer.disk
         peer.machine = CommitChain(
-            memory, notary=ToyNotary(name), closing=self.closing, absent_rounds=self.absent_rounds
+            hard_state, signer=ToySigner(name), gather_policy=self.gather_policy, absent_rounds=self.absent_rounds
         )
         self.hold_again(name)
 
     def hold_again(self, name: str) -> None:
         for number, one in sorted(self.peers[name].payloads):
-            self.event(name, lambda machine, number=number, one=one: machine.holds(number, one))
+            self.event(name, lambda machine, number=number, one=one: machine.payload_stored(number, one))
 
     def crash(self, name: str) -> None:
         self.peers[name].machine = None
@@ -110,12 +111,12 @@ class World:
                 return
             self._carry_out(name, output)
             if isinstance(output, ApplyCommit) and not self[name].votes:
-                self.event(name, lambda machine: machine.ask())
+                self.event(name, lambda machine: machine.request_join())
 
-    def _carry_out(self, name: str, output: Output) -> None:
+    def _carry_out(self, name: str, output: Effect) -> None:
         peer = self.peers[name]
         if isinstance(output, Persist):
-            peer.disk = output.memory
+            peer.disk = output.hard_state
             self.monitor.saved(name, peer.disk, peer.payloads)
         elif isinstance(output, Send):
             self.monitor.said(name, output.message, peer.disk)
@@ -130,7 +131,7 @@ class World:
             self.hold_again(name)
         elif isinstance(output, Reject):
             self.refused.append((name, output))
-            if output.parted and (name, output.sender) not in self.compares:
+            if output.compare_logs and (name, output.sender) not in self.compares:
                 self.compares.append((name, output.sender))
 
     def _copied(self, message: Message) -> Message:
@@ -143,7 +144,7 @@ class World:
 
     def give(self, name: str, number: int, one: Participant, *, crash_after: int | None = None) -> None:
         self.peers[name].payloads.add((number, one))
-        self.event(name, lambda machine: machine.holds(number, one), crash_after=crash_after)
+        self.event(name, lambda machine: machine.payload_stored(number, one), crash_after=crash_after)
 
     def deliver(self, index: int = 0, *, keep: bool = False, crash_after: int | None = None) -> None:
         """One message arrives; with `keep` it will once more. Nothing arrives at who is down."""
@@ -158,15 +159,15 @@ class World:
         """What a peer tells of its log (log_rpc.py): commits after this number, all where it does not reach back."""
         machine = self[source]
         found = None if after is None else machine.commits_since(after)
-        return [one for one in (machine.memory.log if found is None else found) if one.accepts]
+        return [one for one in (machine.hard_state.log if found is None else found) if one.accepts]
 
     def fetch(self, name: str, source: str) -> None:
         """The commits that a peer lacks, from one that has said it is ahead (following.py)."""
-        memory = self[name].memory
-        log = self.told(source, memory.head.number)
-        if log and log[0].commit.number > memory.number:
+        hard_state = self[name].hard_state
+        log = self.told(source, hard_state.head.number)
+        if log and log[0].commit.number > hard_state.number:
             self.take_state(name, source)
-        elif log and unproven(memory.head, log[0], self[name].notary):
+        elif log and proof_error(hard_state.head, log[0], self[name].signer):
             self.compare(name, source)
         else:
             for decided in log:
@@ -174,14 +175,14 @@ class World:
 
     def take_state(self, name: str, source: str) -> None:
         """The log of the other one is too short."""
-        decided = self[source].memory.log[-1]
+        decided = self[source].hard_state.log[-1]
         assert decided.commit.digest == self.monitor.chosen[decided.commit.number].digest
-        self.event(name, lambda machine: machine.skip_to(decided))
+        self.event(name, lambda machine: machine.install_snapshot(decided))
 
     def compare(self, name: str, source: str) -> None:
         """The whole log of a peer whose chain is another one, or whose log is longer."""
         log = self.told(source, None)
-        self.event(name, lambda machine: machine.compare(source, log))
+        self.event(name, lambda machine: machine.compare_log(source, log))
 
     def deliver_all(self, *, at_most: int = 10_000) -> int:
         """Until nothing is on its way: messages in any order, wanted payloads and missing commits. Returns how many."""

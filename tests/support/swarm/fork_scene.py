@@ -8,7 +8,8 @@ from typing import Any
 from outerloop.swarm.consensus.chain import CommitChain
 from outerloop.swarm.consensus.commit import Commit
 from outerloop.swarm.consensus.hard_state import HardState
-from outerloop.swarm.consensus.messages import Accept, CommitCertificate
+from outerloop.swarm.consensus.messages import Accept
+from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.ballot_rpc import receive_message
 from outerloop.swarm.p2p.framing import Stream
 from tests.support.swarm.gather_liar import Liar, Said
@@ -47,18 +48,18 @@ def all_hold(machines: list[CommitChain]) -> bool:
 async def until_it_leads(swarm: Swarm, liar: Liar) -> HardState:
     """Return the memory of "a" once the liar leads the round at hand of all others, and all hold their payloads."""
     while True:
-        machines = [swarm[letter].rounds._agreement for letter in "abcd"]
-        memory, alike = machines[0].memory, len({(one.number, one.view) for one in machines}) == 1
-        if alike and machines[0].view == 0 and memory.leader(0) == liar.name and all_hold(machines):
-            return memory
+        machines = [swarm[letter].rounds.context.chain for letter in "abcd"]
+        hard_state, alike = machines[0].hard_state, len({(one.number, one.view) for one in machines}) == 1
+        if alike and machines[0].view == 0 and hard_state.leader(0) == liar.name and all_hold(machines):
+            return hard_state
         await asyncio.sleep(0.05)
 
 
-def two_commits(swarm: Swarm, memory: HardState) -> list[Commit]:
+def two_commits(swarm: Swarm, hard_state: HardState) -> list[Commit]:
     """Return two commits of the round at hand that count different payloads."""
-    payloads = sorted(swarm["a"].rounds._agreement.payloads)
+    payloads = sorted(swarm["a"].rounds.context.chain.payloads)
     return [
-        Commit(memory.number, memory.head.digest, 0, tuple(some), memory.roster)
+        Commit(hard_state.number, hard_state.head.digest, 0, tuple(some), hard_state.roster)
         for some in (payloads[:3], payloads[1:])
     ]
 

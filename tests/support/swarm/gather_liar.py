@@ -6,12 +6,13 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
+from outerloop.swarm.access.signer import KeySigner
 from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.commit import Commit
 from outerloop.swarm.consensus.hard_state import HardState
-from outerloop.swarm.consensus.messages import Accept, Accepted, ChainLink, JoinRequest, Message, Propose, ViewChange
+from outerloop.swarm.consensus.messages import Accept, JoinRequest, Message, Propose, ViewChange
+from outerloop.swarm.consensus.votes import Accepted, ChainLink
 from outerloop.swarm.gather.ballot_rpc import send_message
-from outerloop.swarm.gather.signer import KeySigner
 from outerloop.swarm.p2p.framing import Stream
 from outerloop.swarm.transfer.bulk import Bulk
 from outerloop.swarm.transfer.signed_payload import sealed
@@ -59,14 +60,14 @@ class Liar:
         signatures = (by or self.link).trust.signatures
         return sealed(payload, signatures, session=RUN, number=number, peer=name or self.name)
 
-    def ask(self, memory: HardState) -> JoinRequest:
+    def ask(self, hard_state: HardState) -> JoinRequest:
         """To be counted in the round that is at hand in this memory."""
-        number, head = memory.number, memory.head.digest
+        number, head = hard_state.number, hard_state.head.digest
         return JoinRequest(number, head, self.keys.sign(statements.ask(number, head)))
 
-    def here(self, memory: HardState, view: int) -> ViewChange:
+    def here(self, hard_state: HardState, view: int) -> ViewChange:
         """That it wants to be in a view of the round that is at hand in this memory."""
-        number, head = memory.number, memory.head.digest
+        number, head = hard_state.number, hard_state.head.digest
         return ViewChange(number, head, view, self.keys.sign(statements.wish(number, head, view)))
 
     def propose(self, commit: Commit) -> Propose:
@@ -74,9 +75,9 @@ class Liar:
         signature = self.keys.sign(statements.accept(commit.number, commit.parent, 0, commit.digest))
         return Propose(Accepted(commit, (ChainLink(0, (), signature),)))
 
-    def accept(self, memory: HardState, digest: bytes) -> Accept:
+    def accept(self, hard_state: HardState, digest: bytes) -> Accept:
         """Of a commit of the round that is at hand in this memory, in view 0."""
-        number, head = memory.number, memory.head.digest
+        number, head = hard_state.number, hard_state.head.digest
         return Accept(number, head, 0, digest, self.keys.sign(statements.accept(number, head, 0, digest)))
 
     async def say(self, to: str, message: Message) -> None:

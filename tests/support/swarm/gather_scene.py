@@ -83,11 +83,11 @@ class Node:
         await self.rounds.serve()
 
     async def start(self) -> None:
-        memory = self.rounds.memory_file.read(run=RUN)
-        if memory is None:
+        hard_state = self.rounds.hard_state_file.read(run=RUN)
+        if hard_state is None:
             await self.rounds.begin(run=RUN, roster=self.names.values(), number=self.first)
         else:
-            self.rounds.go_on(memory)
+            self.rounds.resume(hard_state)
         self.training = asyncio.create_task(self.train(self.first + len(self.landed)))
 
     async def train(self, number: int) -> None:
@@ -120,9 +120,7 @@ class Node:
     async def kill(self) -> None:
         self.network.kill(self.id)
         self.training.cancel()
-        self.rounds._timers.clear()
-        for task in [*self.rounds._tasks, *self.rounds._of_round, *self.rounds.asking.running.values()]:
-            task.cancel()
+        self.rounds.stop()
 
     async def restart(self, *, lost: int = 0) -> None:
         """From its disk; the trainer's checkpoint lacks so many of the rounds that it had landed."""
@@ -181,8 +179,8 @@ class Swarm:
 
     def leader(self, letters: str) -> str:
         """Of the next round, as the first of these sees it."""
-        machine = self[letters[0]].rounds._agreement
-        return machine.memory.leader(0).partition("-")[2]
+        machine = self[letters[0]].rounds.context.chain
+        return machine.hard_state.leader(0).partition("-")[2]
 
     def agree(self) -> None:
         """No two landed different rounds."""
@@ -200,6 +198,6 @@ class Swarm:
 
 
 def memory_of(node: Node) -> HardState:
-    memory = node.rounds.memory_file.read(run=RUN)
-    assert memory is not None
-    return memory
+    hard_state = node.rounds.hard_state_file.read(run=RUN)
+    assert hard_state is not None
+    return hard_state

@@ -6,9 +6,9 @@ import hashlib
 from dataclasses import dataclass, field
 
 from outerloop.swarm.access.signatures import Signatures
+from outerloop.swarm.access.signer import KeySigner
 from outerloop.swarm.accountability.evidence import PAYLOAD, Evidence, Signed
 from outerloop.swarm.consensus.statements import Statement, accept, promise
-from outerloop.swarm.gather.signer import KeySigner
 from outerloop.swarm.validation import id_of
 from tests.support.swarm.memory_keys import key_of, public_of
 

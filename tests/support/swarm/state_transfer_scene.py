@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from hashlib import sha256
 from typing import Any
 
+from outerloop.swarm.access.signer import KeySigner
 from outerloop.swarm.consensus.commit import Commit
-from outerloop.swarm.consensus.messages import CommitCertificate
 from outerloop.swarm.consensus.statements import accept
+from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.ballot_rpc import send_message
-from outerloop.swarm.gather.signer import KeySigner
 from outerloop.swarm.state_transfer.donor import Donor
 from outerloop.swarm.state_transfer.join import StateTransfer
 from outerloop.swarm.state_transfer.manifest import Manifest

@@ -8,13 +8,13 @@ from functools import lru_cache
 
 from outerloop.swarm.consensus.commit import Commit
 from outerloop.swarm.consensus.leadership import turns
-from outerloop.swarm.consensus.messages import Accepted, ChainLink, CommitCertificate, Pledge
 from outerloop.swarm.consensus.statements import Statement, accept, promise
+from outerloop.swarm.consensus.votes import Accepted, ChainLink, CommitCertificate, Pledge
 
 SESSION = "r"
 
 
-class ToyNotary:
+class ToySigner:
     """Signs as one peer, and sees when another one's name or something else than was signed is shown."""
 
     session = SESSION

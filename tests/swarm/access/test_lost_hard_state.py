@@ -15,7 +15,7 @@ from outerloop.swarm.access.identity import Identity, Life, ensure_identity
 from outerloop.swarm.access.signatures import Signatures
 from outerloop.swarm.consensus.gather_policy import GatherPolicy
 from outerloop.swarm.consensus.hard_state import HardState
-from outerloop.swarm.consensus.messages import CommitCertificate
+from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.storage import Folder
 from outerloop.types import UserError
 from tests.support.swarm.consensus_world import RUN, World, payload
@@ -31,7 +31,7 @@ def play(world: World) -> None:
     while any(world[peer].number == number for peer in world.up):
         for peer in world.up:
             if not world[peer].votes:
-                world.event(peer, lambda machine: machine.ask())
+                world.event(peer, lambda machine: machine.request_join())
         world.deliver_all()
         for owner in world.up:
             for peer in world.up:
@@ -56,16 +56,18 @@ def scene(seed: int) -> tuple[World, CommitCertificate, list[str]]:
 
     Return the world, the last commit without e in its roster, and the two that are left, with e as powerful as three.
     """
-    world = World(FIVE, closing=GatherPolicy(min_peers=2, min_fraction=0.4), absent_rounds=2, rng=random.Random(seed))
+    world = World(
+        FIVE, gather_policy=GatherPolicy(min_peers=2, min_fraction=0.4), absent_rounds=2, rng=random.Random(seed)
+    )
     world.crash(VOTER)
-    while VOTER in world["a"].memory.roster:
+    while VOTER in world["a"].hard_state.roster:
         play(world)
-    old = world["a"].memory.log[-1]
+    old = world["a"].hard_state.log[-1]
     world.start(VOTER)
     world.fetch(VOTER, "a")
-    while not (VOTER in world["a"].memory.roster and world["a"].memory.leader(0) != VOTER):
+    while not (VOTER in world["a"].hard_state.roster and world["a"].hard_state.leader(0) != VOTER):
         play(world)
-    leader = world["a"].memory.leader(0)
+    leader = world["a"].hard_state.leader(0)
     ally, *rest = [peer for peer in FIVE if peer not in (leader, VOTER)]
     number = world["a"].number
     for peer in (leader, ally, VOTER):
@@ -141,10 +143,10 @@ def test_a_peer_that_lost_its_hard_state_does_not_return_as_the_peer_that_voted(
     assert all(world[peer].number > number for peer in rest) and world.monitor.chosen[number] == chosen
 
 
-def voter(folder: Path, memory: HardState) -> Path:
+def voter(folder: Path, hard_state: HardState) -> Path:
     """The identity file of a peer that has written this memory."""
     path = ensure_identity(folder / "identity.key")
-    asyncio.run(HardStateFile(Folder(folder_of(path)), own=memory.peer, life=Life.begin(path)).write(memory))
+    asyncio.run(HardStateFile(Folder(folder_of(path)), own=hard_state.peer, life=Life.begin(path)).write(hard_state))
     return path
 
 
@@ -207,16 +209,16 @@ def test_a_file_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
 
 
 def test_memory_is_noted_once_by_each_process(tmp_path: Path) -> None:
-    memory = HardState.first(run=RUN, peer="000-a", roster=["000-a"])
-    path = voter(tmp_path, memory)
+    hard_state = HardState.first(run=RUN, peer="000-a", roster=["000-a"])
+    path = voter(tmp_path, hard_state)
     assert Identity.read(path).voted == 1
     life, disk = Life.begin(path), Folder(folder_of(path))
     file = HardStateFile(disk, own="000-a", life=life)
     assert Identity.read(path).voted == 1, "nothing was written yet"
-    asyncio.run(file.write(memory))
+    asyncio.run(file.write(hard_state))
     assert Identity.read(path).voted == 2 and disk.read(GENERATION)[:] == b"2"
     path.unlink()
-    asyncio.run(file.write(memory))
+    asyncio.run(file.write(hard_state))
     assert not path.exists(), "later writes leave the identity alone"
 
 

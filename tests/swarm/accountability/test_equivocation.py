@@ -27,8 +27,8 @@ def expelled_by(swarm: Swarm, letter: str) -> dict[str, str]:
     """Whom a peer refuses, and why; the same in its lists as on its disk."""
     node = swarm[letter]
     register = read_register(node.disk)
-    assert all(peer not in node.rounds._trust.allow for peer in register.expelled)
-    assert all(peer in node.rounds._trust.allow for peer in "abcd" if peer not in register.expelled)
+    assert all(peer not in node.rounds.context.trust.allow for peer in register.expelled)
+    assert all(peer in node.rounds.context.trust.allow for peer in "abcd" if peer not in register.expelled)
     return {peer: one.why for peer, one in register.expelled.items()}
 
 
@@ -61,7 +61,7 @@ def test_with_quorum_all_the_run_goes_on_without_who_was_expelled() -> None:
         swarm, _ = await swarm_with_liar(lambda liar, swarm: lambda number: None, quorum="all")
         await asyncio.sleep(100)
         assert [swarm[letter].done for letter in HONEST] == [0, 0, 0], "all are waited for"
-        await swarm["a"].rounds._accusations.accuse(two_accepts("003-d", session=RUN))
+        await swarm["a"].rounds.witness.accusations.accuse(two_accepts("003-d", session=RUN))
         await swarm.until(HONEST, 4, limit_s=100)
         assert swarm["a"].who(3) == HONEST
 
@@ -71,12 +71,12 @@ def test_with_quorum_all_the_run_goes_on_without_who_was_expelled() -> None:
 async def until_it_leads(swarm: Swarm) -> HardState:
     """Until "d" leads the round at hand of all, and all hold the payloads of each other."""
     for _ in range(10_000):
-        machines = [swarm[letter].rounds._agreement for letter in HONEST]
-        memory = machines[0].memory
+        machines = [swarm[letter].rounds.context.chain for letter in HONEST]
+        hard_state = machines[0].hard_state
         held = [machine.payloads for machine in machines]
         alike = len({(machine.number, machine.view) for machine in machines}) == 1
-        if alike and memory.leader(0) == "003-d" and machines[0].view == 0 and all(len(one) >= 3 for one in held):
-            return memory
+        if alike and hard_state.leader(0) == "003-d" and machines[0].view == 0 and all(len(one) >= 3 for one in held):
+            return hard_state
         await asyncio.sleep(0.05)
     raise AssertionError("it never leads")
 
@@ -84,30 +84,30 @@ async def until_it_leads(swarm: Swarm) -> HardState:
 def test_a_leader_that_proposes_two_commits_in_a_view_is_expelled_by_all() -> None:
     async def scene() -> None:
         swarm, liar = await swarm_with_liar(lambda liar, swarm: lambda number: None)
-        memory = await until_it_leads(swarm)
-        payloads = sorted(swarm["a"].rounds._agreement.payloads)
+        hard_state = await until_it_leads(swarm)
+        payloads = sorted(swarm["a"].rounds.context.chain.payloads)
         for to, some in (("a", payloads[:2]), ("b", payloads[1:]), ("c", payloads[1:])):
-            await liar.say(to, liar.propose(_commit(memory, some)))
+            await liar.say(to, liar.propose(_commit(hard_state, some)))
         await asyncio.sleep(200)
         assert [set(expelled_by(swarm, letter)) for letter in HONEST] == [{"d"}] * 3
         assert "accepted two commits" in expelled_by(swarm, "a")["d"]
         swarm.agree()
-        assert min(swarm[letter].done for letter in HONEST) > memory.number
+        assert min(swarm[letter].done for letter in HONEST) > hard_state.number
 
     run(scene())
 
 
-def _commit(memory: HardState, some: list[Participant]) -> Commit:
-    return Commit(memory.number, memory.head.digest, 0, tuple(some), memory.roster)
+def _commit(hard_state: HardState, some: list[Participant]) -> Commit:
+    return Commit(hard_state.number, hard_state.head.digest, 0, tuple(some), hard_state.roster)
 
 
 def test_two_proposals_to_one_peer_are_evidence_at_once() -> None:
     async def scene() -> None:
         swarm, liar = await swarm_with_liar(lambda liar, swarm: lambda number: None)
-        memory = await until_it_leads(swarm)
-        payloads = sorted(swarm["a"].rounds._agreement.payloads)
+        hard_state = await until_it_leads(swarm)
+        payloads = sorted(swarm["a"].rounds.context.chain.payloads)
         for some in (payloads[:2], payloads[1:]):
-            await liar.say("a", liar.propose(_commit(memory, some)))
+            await liar.say("a", liar.propose(_commit(hard_state, some)))
         await asyncio.sleep(5)
         assert [set(expelled_by(swarm, letter)) for letter in HONEST] == [{"d"}] * 3
 
@@ -117,9 +117,9 @@ def test_two_proposals_to_one_peer_are_evidence_at_once() -> None:
 def test_two_accepts_to_one_peer_are_evidence_though_it_has_proposed_neither() -> None:
     async def scene() -> None:
         swarm, liar = await swarm_with_liar(lambda liar, swarm: lambda number: None)
-        memory = await until_it_leads(swarm)
+        hard_state = await until_it_leads(swarm)
         for digest in (b"x" * 32, b"y" * 32):
-            await liar.say("a", liar.accept(memory, digest))
+            await liar.say("a", liar.accept(hard_state, digest))
         await asyncio.sleep(5)
         assert [set(expelled_by(swarm, letter)) for letter in HONEST] == [{"d"}] * 3
 
@@ -131,7 +131,7 @@ def test_the_expelled_stay_out_after_a_restart_and_who_was_away_hears_of_it() ->
         swarm, _ = await swarm_with_liar(lambda liar, swarm: lambda number: None)
         await swarm.until(HONEST, 5)
         await swarm["c"].kill()
-        await swarm["a"].rounds._accusations.accuse(two_accepts("003-d", session=RUN))
+        await swarm["a"].rounds.witness.accusations.accuse(two_accepts("003-d", session=RUN))
         await asyncio.sleep(5)
         await swarm["a"].kill()
         await swarm["a"].restart()
@@ -219,7 +219,7 @@ def test_a_peer_whose_key_has_lied_ends_and_says_what_to_do() -> None:
     async def scene() -> None:
         swarm = await Swarm("abc").start()
         await swarm.until("abc", 1)
-        swarm["a"].rounds._has_lied_itself("accepted two commits in round 3, view 0")
+        swarm["a"].rounds.witness.own_key_accused("accepted two commits in round 3, view 0")
         await asyncio.sleep(60)
         assert isinstance(swarm["a"].error, UserError) and "join as a new peer" in str(swarm["a"].error)
 

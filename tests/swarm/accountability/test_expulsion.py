@@ -11,7 +11,7 @@ import msgpack
 import pytest
 
 from outerloop.swarm.access.access_control import AccessControl
-from outerloop.swarm.accountability.accusations import AROUND_S, Accusations, ask, protocol
+from outerloop.swarm.accountability.accusations import AROUND_S, Accusations, ask
 from outerloop.swarm.accountability.evidence import Evidence
 from outerloop.swarm.accountability.expulsion import (
     MAX_EXPELLED,
@@ -25,6 +25,7 @@ from outerloop.swarm.accountability.expulsion import (
 )
 from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT, HardState
 from outerloop.swarm.p2p.framing import TurnedAway, Unreadable
+from outerloop.swarm.p2p.rpc import protocol_name
 from outerloop.swarm.validation import id_of
 from outerloop.types import UserError
 from tests.support.swarm.gather_scene import MemoryDisk
@@ -45,7 +46,7 @@ def expelled_of(
 ) -> ExpelledPeers:
     """Of a peer that is at this round, which this roster decides."""
     memory = HardState.first(run=SESSION, peer="000-a", roster=roster, number=number)
-    return ExpelledPeers(disk, trust or trust_of("a"), memory=lambda: memory)
+    return ExpelledPeers(disk, trust or trust_of("a"), hard_state=lambda: memory)
 
 
 # one peer's register
@@ -111,7 +112,7 @@ def test_evidence_about_a_round_that_is_far_ahead_cannot_be_used_to_be_forgiven_
 
 def test_nobody_is_expelled_before_the_rounds_have_begun() -> None:
     trust = trust_of("a")
-    assert not ExpelledPeers(MemoryDisk(), trust, memory=lambda: None).wants(two_accepts(LIAR))
+    assert not ExpelledPeers(MemoryDisk(), trust, hard_state=lambda: None).wants(two_accepts(LIAR))
 
 
 def register_of(count: int) -> ExpulsionRegister:
@@ -207,7 +208,7 @@ class Member:
 
     async def tell(self, to: str, evidence: Any) -> None:
         """Whatever a member may say, true or not."""
-        async with self.link.open_stream(to, protocol(RUN)) as stream:
+        async with self.link.open_stream(to, protocol_name(RUN, Accusations.service)) as stream:
             await stream.send_object({"evidence": True})
             await stream.send(msgpack.packb(evidence))
             await stream.ended()
@@ -336,7 +337,9 @@ def test_an_answer_that_is_none_is_refused(count: Any, answers: list[bytes]) -> 
                 await stream.send(content)
             await stream.ended()
 
-        await MemoryTransport(network, "b").serve(protocol(RUN), allowed=lambda peer_id: True, handler=answer)
+        await MemoryTransport(network, "b").serve(
+            protocol_name(RUN, Accusations.service), allowed=lambda peer_id: True, handler=answer
+        )
         with pytest.raises(Unreadable):
             await ask(MemoryTransport(network, "a"), RUN, "b")
 

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outerloop.swarm.access.signer import KeySigner
 from outerloop.swarm.accountability.equivocation import EquivocationWatch
 from outerloop.swarm.accountability.evidence import guilty
 from outerloop.swarm.accountability.expulsion import read_register
 from outerloop.swarm.consensus.commit import Commit, Participant, genesis
-from outerloop.swarm.consensus.forks import apart, is_better, linked, parting
+from outerloop.swarm.consensus.forks import fork_point, forked_earlier, is_better, linked
 from outerloop.swarm.consensus.hard_state import HardState
 from outerloop.swarm.consensus.leadership import next_demoted, turns
-from outerloop.swarm.consensus.messages import ChainLink, CommitCertificate, Pledge
 from outerloop.swarm.consensus.statements import accept, promise
-from outerloop.swarm.consensus.validity import doubt
+from outerloop.swarm.consensus.validity import certificate_error
+from outerloop.swarm.consensus.votes import ChainLink, CommitCertificate, Pledge
 from outerloop.swarm.gather.committed_rounds import LogTruncated
-from outerloop.swarm.gather.signer import KeySigner
 from outerloop.swarm.membership.mailbox import Mailbox
 from tests.support.swarm.fork_scene import Equivocator, decided_by, two_commits, until_it_leads
 from tests.support.swarm.gather_scene import RUN, Swarm
@@ -67,7 +67,7 @@ def liars(one: CommitCertificate, other: CommitCertificate) -> set[str]:
     signatures, watch, found = signatures_of("z"), EquivocationWatch(SESSION), []
     signatures.witness = lambda *said: found.append(watch.heard(*said))
     for decided in (one, other):
-        doubt(GENESIS, decided, KeySigner(signatures, session=SESSION, own="z"))
+        certificate_error(GENESIS, decided, KeySigner(signatures, session=SESSION, own="z"))
     evidence = [one for one in found if one]
     assert all(guilty(one, ANYBODY) == one.peer for one in evidence)
     return {one.peer for one in evidence}
@@ -139,28 +139,32 @@ START = [CommitCertificate(GENESIS, 0, ())]
 def test_chains_part_where_they_first_differ() -> None:
     trunk = chain("AB", after=START)
     left, right = chain("CDE", after=trunk), chain("FG", after=trunk)
-    found = parting(left, right)
+    found = fork_point(left, right)
     assert found == (trunk[2], left[3], right[3])
-    assert parting(right, left) == (trunk[2], right[3], left[3])
+    assert fork_point(right, left) == (trunk[2], right[3], left[3])
     assert linked(left) and not linked(right[::-1]) and not linked([*left, right[3]]) and not linked([])
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [("CDE", "CD"), ("CD", "CDE"), ("", "C"), ("", "")])
 def test_a_chain_that_is_longer_is_the_same(ours: str, theirs: str) -> None:
     trunk = chain("AB", after=START)
-    assert parting(chain(ours, after=trunk), chain(theirs, after=trunk)) is None
+    assert fork_point(chain(ours, after=trunk), chain(theirs, after=trunk)) is None
 
 
 def test_logs_that_do_not_reach_back_to_the_fork_show_nothing() -> None:
     trunk = chain("AB", after=START)
     left, right = chain("CDE", after=trunk), chain("FGH", after=trunk)
     for ours, theirs in ((left, right[4:]), (left[4:], right), (left[4:], right[4:]), (left[3:], right[3:])):
-        assert parting(ours, theirs) is None and apart(ours, theirs)
+        assert fork_point(ours, theirs) is None and forked_earlier(ours, theirs)
     for ours, theirs in ((left[2:], right[3:]), (left[3:], right[2:])):
-        assert parting(ours, theirs) is not None, "it is enough that one of them holds the last commit of both"
-        assert not apart(ours, theirs)
-    assert not apart(left, left[4:]) and not apart(left[:4], left[4:]) and not apart(left[:3], left[5:])
-    assert apart(left[:4], right[4:]), "the commit before the first of a log is named by it"
+        assert fork_point(ours, theirs) is not None, "it is enough that one of them holds the last commit of both"
+        assert not forked_earlier(ours, theirs)
+    assert (
+        not forked_earlier(left, left[4:])
+        and not forked_earlier(left[:4], left[4:])
+        and not forked_earlier(left[:3], left[5:])
+    )
+    assert forked_earlier(left[:4], right[4:]), "the commit before the first of a log is named by it"
 
 
 # a fork, healed
@@ -173,24 +177,26 @@ async def forked() -> tuple[Swarm, Equivocator, HardState]:
     await liar.serve(lambda number: None)
     del swarm.nodes["e"]
     await swarm.start()
-    memory = await until_it_leads(swarm, liar)
-    for letters, of in zip(("ab", "cd"), two_commits(swarm, memory), strict=True):
+    hard_state = await until_it_leads(swarm, liar)
+    for letters, of in zip(("ab", "cd"), two_commits(swarm, hard_state), strict=True):
         await decided_by(liar, letters, of)
-    return swarm, liar, memory
+    return swarm, liar, hard_state
 
 
 def test_a_fork_expels_who_made_it_and_heals_to_one_chain() -> None:
     async def scene() -> None:
-        swarm, _, memory = await forked()
-        number = memory.number
+        swarm, _, hard_state = await forked()
+        number = hard_state.number
         while min(len(swarm[letter].landed) for letter in "abcd") <= number:
             await asyncio.sleep(0.01)
         assert swarm["a"].landed[number] == swarm["b"].landed[number] != swarm["c"].landed[number], "the attack works"
         await asyncio.sleep(60)
-        machines = {letter: swarm[letter].rounds._agreement for letter in "abcd"}
-        assert all("e" not in swarm[letter].rounds._trust.allow for letter in "abcd")
-        assert all(letter in swarm["a"].rounds._trust.allow for letter in "abcd")
-        found = [{one.commit.number: one.commit.digest for one in machine.memory.log} for machine in machines.values()]
+        machines = {letter: swarm[letter].rounds.context.chain for letter in "abcd"}
+        assert all("e" not in swarm[letter].rounds.context.trust.allow for letter in "abcd")
+        assert all(letter in swarm["a"].rounds.context.trust.allow for letter in "abcd")
+        found = [
+            {one.commit.number: one.commit.digest for one in machine.hard_state.log} for machine in machines.values()
+        ]
         assert all(one[number] == found[0][number] for one in found), "one chain"
         losers = [letter for letter in "abcd" if isinstance(swarm[letter].error, LogTruncated)]
         assert sorted(losers) in (list("ab"), list("cd")), "whose weights are of the other chain know it"
@@ -200,13 +206,15 @@ def test_a_fork_expels_who_made_it_and_heals_to_one_chain() -> None:
 
 def test_after_a_fork_the_run_goes_on_and_takes_the_losers_back() -> None:
     async def scene() -> None:
-        swarm, _, memory = await forked()
+        swarm, _, hard_state = await forked()
         await asyncio.sleep(120)
         losers = [letter for letter in "abcd" if swarm[letter].error]
         winners = [letter for letter in "abcd" if letter not in losers]
         assert len(losers) == 2
         there = min(swarm[letter].done for letter in winners)
-        assert there > memory.number + 1, "rounds are decided, with votes of those whose weights are of the other chain"
+        assert there > hard_state.number + 1, (
+            "rounds are decided, with votes of those whose weights are of the other chain"
+        )
         for letter in losers:
             await take_over(swarm, letter, winners[0])
         await asyncio.sleep(300)
@@ -221,10 +229,10 @@ def test_after_a_fork_the_run_goes_on_and_takes_the_losers_back() -> None:
 async def take_over(swarm: Swarm, letter: str, donor: str) -> None:
     """The state of a donor, as the exchange gets it (join.py)."""
     node, number = swarm[letter], max(swarm[donor].landed)
-    log = swarm[donor].rounds._agreement.memory.log
+    log = swarm[donor].rounds.context.chain.hard_state.log
     decided = next(one for one in log if one.commit.number == number)
-    await node.rounds.go_on_from(decided, run=RUN)
-    node.rounds.arrived()
+    await node.rounds.follow_from(decided, run=RUN)
+    node.rounds.state_arrived()
     node.error = None
     node.landed = {known: swarm[donor].landed[known] for known in range(number + 1)}
     node.training = asyncio.create_task(node.train(number + 1))
@@ -237,10 +245,10 @@ def test_a_peer_that_changes_the_chain_offers_the_payload_it_has_signed() -> Non
         swarm = await Swarm("abc").start()
         await swarm.until("abc", 3)
         rounds = swarm["a"].rounds
-        while (known := rounds._payloads.own.get(number := rounds._agreement.number)) is None:
+        while (known := rounds._payload_rpc.own.get(number := rounds.context.chain.number)) is None:
             await asyncio.sleep(0.05)
-        rounds._go_over(number)
-        assert rounds._payloads.own.get(number) == known
+        rounds.own_payloads.restart(number)
+        assert rounds._payload_rpc.own.get(number) == known
 
     run(scene())
 

@@ -11,7 +11,7 @@ import pytest
 from outerloop.swarm.accountability.rollback import forgotten
 from outerloop.swarm.consensus.commit import Commit, genesis
 from outerloop.swarm.consensus.hard_state import HardState
-from outerloop.swarm.consensus.messages import Accepted, ChainLink
+from outerloop.swarm.consensus.votes import Accepted, ChainLink
 from outerloop.types import UserError
 from tests.support.swarm.consensus_world import RUN, payload
 from tests.support.swarm.gather_scene import MemoryDisk, Swarm, memory_of
@@ -38,9 +38,11 @@ def test_a_peer_started_from_an_old_snapshot_votes_no_more(seed: int) -> None:
             await asyncio.sleep(1.0)
         error, swarm["b"].error = swarm["b"].error, None
         assert isinstance(error, UserError) and "its disk was set back" in str(error)
-        assert swarm["b"].rounds._living.done() and memory_of(swarm["b"]).number <= remembered
+        stopped = memory_of(swarm["b"])
+        assert stopped.number <= remembered
         await swarm.until("ac", 10)
-        assert not any(swarm[one].rounds._accusations._expelled.register.expelled for one in "ac")
+        assert memory_of(swarm["b"]) == stopped, "it votes no more"
+        assert not any(swarm[one].rounds.witness.accusations._expelled.register.expelled for one in "ac")
 
     run(scene())
 
@@ -64,7 +66,7 @@ def decided(number: int, head: Commit) -> Commit:
     return Commit(number, head.digest, 0, tuple(payload(one, number) for one in roster), roster)
 
 
-def memory() -> HardState:
+def hard_state() -> HardState:
     """Of b in round 1, in view 2, where it has accepted in view 1."""
     first = HardState.first(run=RUN, peer="b", roster="abc")
     proposal = Accepted(decided(0, first.head), (ChainLink(0, (), bytes(64)), ChainLink(1, (), bytes(64))))
@@ -90,13 +92,13 @@ SAID: dict[str, tuple[str, str, tuple[Any, ...], bool]] = {
 
 @pytest.mark.parametrize("said", SAID.values(), ids=SAID)
 def test_votes_that_memory_does_not_hold_are_found(said: tuple[str, str, tuple[Any, ...], bool]) -> None:
-    context, session, fields, is_forgotten = said
-    assert bool(forgotten(memory(), context, session, fields)) == is_forgotten
+    context, sitting, fields, is_forgotten = said
+    assert bool(forgotten(hard_state(), context, sitting, fields)) == is_forgotten
 
 
 def test_votes_on_a_chain_that_was_left_are_forgotten_on_purpose() -> None:
     """After a restart as well: what was left is part of the memory on disk."""
-    left = replace(memory(), left=frozenset({(1, b"h" * 32)}))
+    left = replace(hard_state(), left=frozenset({(1, b"h" * 32)}))
     restarted = HardState.from_bytes(left.to_bytes(), run=RUN, peer="b")
     for context, session, fields, _ in SAID.values():
         assert forgotten(restarted, context, session, fields) == ""

@@ -38,9 +38,11 @@ class Accomplice(Equivocator):
         return Accept(of.number, of.parent, 0, of.digest, signature)
 
 
-def long_side(memory: HardState) -> str:
+def long_side(hard_state: HardState) -> str:
     """Who can decide the round after this one with the liar's accept, since one of them leads it."""
-    after = turns(memory.run, memory.number + 1, memory.roster, memory.head.demoted)[0].partition("-")[2]
+    after = turns(hard_state.run, hard_state.number + 1, hard_state.roster, hard_state.head.demoted)[0].partition("-")[
+        2
+    ]
     return next((side for side in ("ab", "cd") if after in side), "")
 
 
@@ -52,29 +54,33 @@ async def forked() -> tuple[Swarm, HardState, str]:
     await liar.listen_on()
     del swarm.nodes["e"]
     await swarm.start()
-    while not (side := long_side(memory := await until_it_leads(swarm, liar))):
+    while not (side := long_side(hard_state := await until_it_leads(swarm, liar))):
         await asyncio.sleep(0.05)
     swarm.part("ab", "cd")
-    liar.helps_with = memory.number + 1
-    better_first = sorted(two_commits(swarm, memory), key=lambda one: one.digest)
+    liar.helps_with = hard_state.number + 1
+    better_first = sorted(two_commits(swarm, hard_state), key=lambda one: one.digest)
     for letters, of in zip((side, "abcd".replace(side, "")), better_first, strict=True):
         await decided_by(liar, letters, of)
-    while min(swarm[letter].rounds._agreement.number for letter in side) < memory.number + 2:
+    while min(swarm[letter].rounds.context.chain.number for letter in side) < hard_state.number + 2:
         await asyncio.sleep(0.1)
     liar.helps_with = -1
-    return swarm, memory, side
+    return swarm, hard_state, side
 
 
 def test_the_shorter_side_of_a_fork_goes_over_to_the_longer_one() -> None:
     async def scene() -> None:
-        swarm, memory, side = await forked()
-        machines = {letter: swarm[letter].rounds._agreement for letter in "abcd"}
-        assert {letter for letter in "abcd" if machines[letter].number == memory.number + 1} == set("abcd") - set(side)
+        swarm, hard_state, side = await forked()
+        machines = {letter: swarm[letter].rounds.context.chain for letter in "abcd"}
+        assert {letter for letter in "abcd" if machines[letter].number == hard_state.number + 1} == set("abcd") - set(
+            side
+        )
         swarm.network.heal()
         await asyncio.sleep(120)
-        logs = [{one.commit.number: one.commit.digest for one in machine.memory.log} for machine in machines.values()]
-        assert all(log[memory.number] == logs[0][memory.number] for log in logs), "one chain"
-        assert all("e" not in swarm[letter].rounds._trust.allow for letter in "abcd")
-        assert all(letter in swarm["a"].rounds._trust.allow for letter in "bcd")
+        logs = [
+            {one.commit.number: one.commit.digest for one in machine.hard_state.log} for machine in machines.values()
+        ]
+        assert all(log[hard_state.number] == logs[0][hard_state.number] for log in logs), "one chain"
+        assert all("e" not in swarm[letter].rounds.context.trust.allow for letter in "abcd")
+        assert all(letter in swarm["a"].rounds.context.trust.allow for letter in "bcd")
 
     run(scene())

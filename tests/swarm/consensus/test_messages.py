@@ -12,20 +12,16 @@ from outerloop.swarm.consensus.hard_state import HardState
 from outerloop.swarm.consensus.messages import (
     MAX_MESSAGE_BYTES,
     Accept,
-    Accepted,
-    ChainLink,
-    CommitCertificate,
     JoinRequest,
     Message,
-    Pledge,
     Promise,
     Propose,
     ViewChange,
-    ViewWish,
     ViewWishes,
     from_map,
     to_map,
 )
+from outerloop.swarm.consensus.votes import Accepted, ChainLink, CommitCertificate, Pledge, ViewWish
 from outerloop.swarm.validation import MAX_AMOUNT, MAX_NUMBER, MAX_PEERS, MAX_VIEW, MalformedMessage
 from tests.support.swarm.consensus_world import World, payload
 from tests.support.swarm.toy_signatures import decided_by, pledge_of, proposal
@@ -174,7 +170,7 @@ def test_a_malformed_message_is_refused_and_its_field_named(value: Any, reason: 
 
 def test_no_bytes_whatever_do_anything_but_be_refused() -> None:
     rng = random.Random(0)
-    world = World("abc", closing=GatherPolicy(min_peers=1, min_fraction=1))
+    world = World("abc", gather_policy=GatherPolicy(min_peers=1, min_fraction=1))
     understood = 0
     for _ in range(5000):
         content = bytearray(packed(rng.choice(MESSAGES)))
@@ -202,17 +198,17 @@ def memories() -> list[HardState]:
     ]
 
 
-@pytest.mark.parametrize("memory", memories())
-def test_a_memory_comes_back_equal(memory: HardState) -> None:
-    assert HardState.from_bytes(memory.to_bytes(), run="r", peer=memory.peer) == memory
+@pytest.mark.parametrize("hard_state", memories())
+def test_a_memory_comes_back_equal(hard_state: HardState) -> None:
+    assert HardState.from_bytes(hard_state.to_bytes(), run="r", peer=hard_state.peer) == hard_state
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"version": 4}, "the memory's version is a whole number from 5 to 5"),
-        ({"run": "s"}, "this memory is of peer a in run s, not of a in r"),
-        ({"peer": "b"}, "this memory is of peer b in run r, not of a in r"),
+        ({"version": 4}, "the hard state's version is a whole number from 5 to 5"),
+        ({"run": "s"}, "this hard state is of peer a in run s, not of a in r"),
+        ({"peer": "b"}, "this hard state is of peer b in run r, not of a in r"),
         ({"promised": -1}, "the promised view"),
         ({"log": []}, "the log is a list of 1"),
         ({"log": 2 * [decided_by("a", COMMIT, view=1).to_map()]}, "the log breaks before commit 3"),

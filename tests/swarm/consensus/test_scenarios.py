@@ -8,38 +8,29 @@ import pytest
 from outerloop.swarm.consensus import statements
 from outerloop.swarm.consensus.chain import CommitChain
 from outerloop.swarm.consensus.commit import Commit, Participant
-from outerloop.swarm.consensus.effects import ApplyCommit, CatchUp, FetchPayloads, Output, Persist, Reject, Send
+from outerloop.swarm.consensus.effects import ApplyCommit, CatchUp, Effect, FetchPayloads, Persist, Reject, Send
 from outerloop.swarm.consensus.explain import waiting_for
 from outerloop.swarm.consensus.gather_policy import GatherPolicy
 from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT, HardState
-from outerloop.swarm.consensus.messages import (
-    Accept,
-    Accepted,
-    CommitCertificate,
-    JoinRequest,
-    Promise,
-    Propose,
-    ViewChange,
-    ViewWish,
-    ViewWishes,
-)
+from outerloop.swarm.consensus.messages import Accept, JoinRequest, Promise, Propose, ViewChange, ViewWishes
 from outerloop.swarm.consensus.roster_change import next_roster
+from outerloop.swarm.consensus.votes import Accepted, CommitCertificate, ViewWish
 from tests.support.swarm.consensus_world import RUN, World, payload
-from tests.support.swarm.toy_signatures import ToyNotary, accept_of, decided_by, proposal, toy_signature
+from tests.support.swarm.toy_signatures import ToySigner, accept_of, decided_by, proposal, toy_signature
 
 TRIO = ("a", "b", "c")
 ALL_IN = GatherPolicy(min_peers=2, min_fraction=1.0)
 
 
-def trio(*, closing: GatherPolicy = ALL_IN, outsiders: tuple[str, ...] = (), absent_rounds: int = 3) -> World:
-    return World(TRIO, outsiders, closing=closing, absent_rounds=absent_rounds, rng=random.Random(1))
+def trio(*, gather_policy: GatherPolicy = ALL_IN, outsiders: tuple[str, ...] = (), absent_rounds: int = 3) -> World:
+    return World(TRIO, outsiders, gather_policy=gather_policy, absent_rounds=absent_rounds, rng=random.Random(1))
 
 
 def roles(world: World, view: int = 0) -> list[str]:
     """The leader of a view of the first peer's round, then the others."""
-    memory = world[world.up[0]].memory
-    leader = memory.leader(view)
-    return [leader, *(peer for peer in memory.roster if peer != leader)]
+    hard_state = world[world.up[0]].hard_state
+    leader = hard_state.leader(view)
+    return [leader, *(peer for peer in hard_state.roster if peer != leader)]
 
 
 def everybody_has_everything(world: World) -> None:
@@ -54,7 +45,7 @@ def play_round(world: World) -> None:
     world.deliver_all()
 
 
-def kinds(outputs: list[Output]) -> list[type]:
+def kinds(outputs: list[Effect]) -> list[type]:
     return [type(one.message) if isinstance(one, Send) else type(one) for one in outputs]
 
 
@@ -83,11 +74,11 @@ def time_out(world: World, *peers: str) -> None:
 def test_all_in_one_proposal_and_everybody_applies_it() -> None:
     world = trio()
     play_round(world)
-    commit = world["a"].memory.head
+    commit = world["a"].hard_state.head
     assert numbers(world) == [1, 1, 1] and world.monitor.applied == 3
     assert [one.peer for one in commit.participants] == list(TRIO) and commit.roster == TRIO and commit.view == 0
     play_round(world)
-    assert world["b"].memory.head.parent == commit.digest
+    assert world["b"].hard_state.head.parent == commit.digest
 
 
 def test_votes_are_saved_before_they_are_sent() -> None:
@@ -96,10 +87,10 @@ def test_votes_are_saved_before_they_are_sent() -> None:
     for peer in TRIO[:2]:
         world.give(leader, 0, payload(peer, 0))
         world.give(follower, 0, payload(peer, 0))
-    assert kinds(world[leader].holds(0, payload("c", 0))) == [Persist, Propose, Propose]
+    assert kinds(world[leader].payload_stored(0, payload("c", 0))) == [Persist, Propose, Propose]
     proposed = world[leader].proposed
     assert proposed
-    world[follower].holds(0, payload("c", 0))
+    world[follower].payload_stored(0, payload("c", 0))
     outputs = world[follower].receive(leader, Propose(proposed))
     assert kinds(outputs) == [Persist, Accept]
     accept = outputs[1]
@@ -137,19 +128,19 @@ def test_a_commit_that_was_applied_and_not_saved_is_learned_again(crash_after: i
             if number == 0:
                 world.event(peer, lambda machine, view=view: machine.timeout(0, view))
     world.deliver_all()
-    assert numbers(world) == [1, 1, 1] and len({world[peer].memory.head.digest for peer in TRIO}) == 1
+    assert numbers(world) == [1, 1, 1] and len({world[peer].hard_state.head.digest for peer in TRIO}) == 1
     assert second in world.up
 
 
 def test_a_single_peer_commits_what_it_holds() -> None:
-    world = World(["a"], closing=GatherPolicy(min_peers=1, min_fraction=1))
+    world = World(["a"], gather_policy=GatherPolicy(min_peers=1, min_fraction=1))
     world.launch("a")
     world.launch("a")
     assert world["a"].number == 2 and not world.network
 
 
 def test_a_late_peer_misses_the_round_and_takes_part_in_the_next() -> None:
-    world = trio(closing=GatherPolicy(min_peers=2, min_fraction=0.6))
+    world = trio(gather_policy=GatherPolicy(min_peers=2, min_fraction=0.6))
     leader, on_time, late = roles(world)
     for peer in (leader, on_time):
         for owner in (leader, on_time):
@@ -159,13 +150,13 @@ def test_a_late_peer_misses_the_round_and_takes_part_in_the_next() -> None:
     world.event(leader, lambda machine: machine.grace(0))
     world.deliver_all()
     assert numbers(world) == [1, 1, 1]
-    assert [one.peer for one in world[late].memory.head.participants] == sorted({leader, on_time})
+    assert [one.peer for one in world[late].hard_state.head.participants] == sorted({leader, on_time})
     play_round(world)
-    assert len(world[late].memory.head.participants) == 3
+    assert len(world[late].hard_state.head.participants) == 3
 
 
 def test_grace_is_not_enough_below_the_fraction_and_nothing_is_below_min_peers() -> None:
-    world = trio(closing=GatherPolicy(min_peers=2, min_fraction=0.9))
+    world = trio(gather_policy=GatherPolicy(min_peers=2, min_fraction=0.9))
     leader, other, third = roles(world)
     world.give(leader, 0, payload(leader, 0))
     for act in (CommitChain.grace, CommitChain.deadline):
@@ -182,7 +173,7 @@ def test_an_old_timer_changes_nothing() -> None:
     machine = world["a"]
     for outputs in (machine.grace(0), machine.deadline(0), machine.timeout(0, 0), machine.timeout(1, 3)):
         assert outputs == []
-    assert machine.gathering.grace is machine.gathering.deadline is False and machine.view == 0
+    assert machine.soft_state.grace is machine.soft_state.deadline is False and machine.view == 0
 
 
 def test_an_accept_waits_for_its_payloads() -> None:
@@ -198,8 +189,8 @@ def test_an_accept_waits_for_its_payloads() -> None:
     absent = f"{missing[0].peer}, {missing[1].peer}"
     assert waiting_for(world[follower]).endswith(f"payloads of {absent} have not arrived yet")
     assert world[follower].receive(leader, proposal) == []
-    assert world[follower].holds(0, missing[0]) == []
-    assert kinds(world[follower].holds(0, missing[1])) == [Persist, Accept]
+    assert world[follower].payload_stored(0, missing[0]) == []
+    assert kinds(world[follower].payload_stored(0, missing[1])) == [Persist, Accept]
     assert kinds(world[follower].receive(leader, proposal)) == [Accept]  # it was lost: said again
 
 
@@ -214,7 +205,7 @@ def test_an_accept_that_came_too_late_is_not_given() -> None:
     world[follower].receive(third, here(third, proposal.head, 1))
     assert world[follower].view == 1
     for peer in TRIO:
-        assert Accept not in kinds(world[follower].holds(0, payload(peer, 0)))
+        assert Accept not in kinds(world[follower].payload_stored(0, payload(peer, 0)))
     (told,) = world[follower].receive(leader, proposal)
     assert isinstance(told, Send) and isinstance(told.message, ViewWishes) and told.to == leader
     world[leader].receive(follower, told.message)
@@ -222,7 +213,7 @@ def test_an_accept_that_came_too_late_is_not_given() -> None:
 
 
 def test_a_dead_leader_is_followed_by_the_next_view() -> None:
-    world = trio(closing=GatherPolicy(min_peers=2, min_fraction=0.6))
+    world = trio(gather_policy=GatherPolicy(min_peers=2, min_fraction=0.6))
     dead, *others = roles(world)
     world.crash(dead)
     everybody_has_everything(world)
@@ -232,7 +223,7 @@ def test_a_dead_leader_is_followed_by_the_next_view() -> None:
     while numbers(world) != [1, 1]:
         time_out(world, *others)
         world.deliver_all()
-    assert {one.peer for one in world[others[0]].memory.head.participants} == set(others)
+    assert {one.peer for one in world[others[0]].hard_state.head.participants} == set(others)
 
 
 def test_a_proposal_that_a_majority_may_have_accepted_is_proposed_again_unchanged() -> None:
@@ -247,7 +238,7 @@ def test_a_proposal_that_a_majority_may_have_accepted_is_proposed_again_unchange
     while numbers(world) != [1, 1]:
         time_out(world, follower, third)
         world.deliver_all()
-    assert world[third].memory.head == chosen and chosen.view == 0 and chosen.participants
+    assert world[third].hard_state.head == chosen and chosen.view == 0 and chosen.participants
 
 
 def test_a_leader_that_crashed_before_it_spoke_says_the_same_or_nothing() -> None:
@@ -275,9 +266,9 @@ def test_one_timeout_brings_nobody_to_the_next_view_and_two_of_three_bring_all()
     assert [world[peer].view for peer in TRIO] == [0, 0, 0] and world["b"].overdue and not world["a"].overdue
     time_out(world, "b")
     world.deliver_all()
-    leader = world["a"].memory.leader(1)
+    leader = world["a"].hard_state.leader(1)
     assert [world[peer].view for peer in TRIO] == [1, 1, 1]
-    assert len(world[leader].gathering.promises_of(1)) == 2
+    assert len(world[leader].soft_state.promises_of(1)) == 2
     assert waiting_for(world[leader]).startswith("round 0, view 1: 0 of 3 payloads have arrived")
 
 
@@ -305,17 +296,17 @@ def test_a_peer_that_missed_a_round_gets_the_commits() -> None:
         world.deliver()
     assert world[leader].number == 1 and world[late].number == 0
     time_out(world, late)
-    first = world[leader].memory.log[-2].commit
+    first = world[leader].hard_state.log[-2].commit
     outputs = world[leader].receive(late, promise(late, first.digest, 1))
-    assert outputs == [Send(late, here(leader, world[leader].memory.head.digest, 0, number=1))]
+    assert outputs == [Send(late, here(leader, world[leader].hard_state.head.digest, 0, number=1))]
     assert isinstance(outputs[0], Send)
     assert world[late].receive(leader, outputs[0].message) == [CatchUp(1, leader)]
     world.fetch(late, leader)
-    assert world[late].memory.head == world[leader].memory.head
+    assert world[late].hard_state.head == world[leader].hard_state.head
 
 
 def test_a_log_that_does_not_reach_back_means_the_state_is_downloaded() -> None:
-    world = trio(closing=GatherPolicy(min_peers=2, min_fraction=0.6), absent_rounds=2)
+    world = trio(gather_policy=GatherPolicy(min_peers=2, min_fraction=0.6), absent_rounds=2)
     world.crash("c")
     for _ in range(ROUNDS_KEPT + 1):
         before = world["a"].number
@@ -326,29 +317,29 @@ def test_a_log_that_does_not_reach_back_means_the_state_is_downloaded() -> None:
             world.deliver_all()
             if world["a"].number == before:
                 time_out(world, "a", "b")
-    assert len(world["a"].memory.log) == ROUNDS_KEPT and world["a"].commits_since(-1) is None
-    first_kept = world["a"].memory.log[0].commit.number
+    assert len(world["a"].hard_state.log) == ROUNDS_KEPT and world["a"].commits_since(-1) is None
+    first_kept = world["a"].hard_state.log[0].commit.number
     assert len(world["a"].commits_since(first_kept - 1) or ()) == ROUNDS_KEPT
     assert world["a"].commits_since(world["a"].number) == ()
     world.start("c")
-    assert kinds(world["c"].skip_to(world["a"].memory.log[-1])) == [Persist]
-    assert world["c"].number == world["a"].number and world["c"].skip_to(world["a"].memory.log[-1]) == []
+    assert kinds(world["c"].install_snapshot(world["a"].hard_state.log[-1])) == [Persist]
+    assert world["c"].number == world["a"].number and world["c"].install_snapshot(world["a"].hard_state.log[-1]) == []
 
 
 def test_absent_peers_leave_the_roster_and_peers_that_ask_enter_it() -> None:
-    world = trio(closing=GatherPolicy(min_peers=2, min_fraction=0.6), outsiders=("d",), absent_rounds=2)
+    world = trio(gather_policy=GatherPolicy(min_peers=2, min_fraction=0.6), outsiders=("d",), absent_rounds=2)
     world.crash("c")
     rosters = []
     while len(rosters) < 4:
         number = world["a"].number
         everybody_has_everything(world)
-        world.event("d", lambda machine: machine.ask())
+        world.event("d", lambda machine: machine.request_join())
         world.deliver_all()
         for peer in ("a", "b"):
             world.event(peer, lambda machine, number=number: machine.grace(number))
         world.deliver_all()
         if world["a"].number > number:
-            rosters.append("".join(world["a"].memory.roster))
+            rosters.append("".join(world["a"].hard_state.roster))
         else:
             time_out(world, "a", "b")
     assert rosters[0] == "abc" or rosters[0] == "abcd"
@@ -357,14 +348,14 @@ def test_absent_peers_leave_the_roster_and_peers_that_ask_enter_it() -> None:
 
 def test_where_one_log_is_too_short_to_tell_who_is_absent_the_dead_leave_all_the_same() -> None:
     """a and b are left, and b has downloaded the state just now: it votes for nobody's leaving, and proposes none."""
-    world = trio(closing=GatherPolicy(min_peers=2, min_fraction=0.6), absent_rounds=3)
+    world = trio(gather_policy=GatherPolicy(min_peers=2, min_fraction=0.6), absent_rounds=3)
     for _ in range(2):
         play_round(world)
     world.crash("c")
     for _ in range(60):
         before = numbers(world)
-        if before == [3, 3] and len(world["b"].memory.log) > 1:
-            short = HardState(RUN, "b", world["b"].memory.log[-1:])
+        if before == [3, 3] and len(world["b"].hard_state.log) > 1:
+            short = HardState(RUN, "b", world["b"].hard_state.log[-1:])
             world.crash("b")
             world.peers["b"].disk = short
             world.start("b")
@@ -375,7 +366,7 @@ def test_where_one_log_is_too_short_to_tell_who_is_absent_the_dead_leave_all_the
         if numbers(world) == before:
             time_out(world, *world.up)
             world.deliver_all()
-    assert world["a"].number > 10 and world["a"].memory.roster == ("a", "b")
+    assert world["a"].number > 10 and world["a"].hard_state.roster == ("a", "b")
 
 
 def commits(*presence: str, roster: str = "abc") -> list[Commit]:
@@ -429,24 +420,24 @@ def test_the_short_log_of_one_that_votes_is_made_up_for_by_another_one() -> None
     """a leads and drops c, which is gone; b has just downloaded the state and cannot tell who was absent."""
     led = [HardState.first(run=RUN, peer="a", roster=TRIO, number=number).leader(0) for number in range(99)]
     first = next(number for number in range(99) if led[number] != "a" == led[number + 2])
-    memory = HardState.first(run=RUN, peer="a", roster=TRIO, number=first)
+    hard_state = HardState.first(run=RUN, peer="a", roster=TRIO, number=first)
     for number in (first, first + 1):
         both = tuple(payload(peer, number) for peer in "ab")
-        memory = memory.learned(decided_by("ab", Commit(number, memory.head.digest, 0, both, TRIO)))
-    world = trio(closing=GatherPolicy(min_peers=2, min_fraction=0.6))
-    world.monitor.chosen |= {one.commit.number: one.commit for one in memory.log}
-    for peer, log in (("a", memory.log), ("b", memory.log[-1:])):
+        hard_state = hard_state.learned(decided_by("ab", Commit(number, hard_state.head.digest, 0, both, TRIO)))
+    world = trio(gather_policy=GatherPolicy(min_peers=2, min_fraction=0.6))
+    world.monitor.chosen |= {one.commit.number: one.commit for one in hard_state.log}
+    for peer, log in (("a", hard_state.log), ("b", hard_state.log[-1:])):
         world.crash(peer)
         world.peers[peer].disk = HardState(RUN, peer, log)
         world.start(peer)
     world.crash("c")
     closed(world, "a", "b")
-    assert world["b"].number == memory.number, "a proposes to drop c"
+    assert world["b"].number == hard_state.number, "a proposes to drop c"
     for _ in range(4):
         time_out(world, "a", "b")
         world.deliver_all()
-    assert world["b"].number > memory.number and world["b"].memory.roster == ("a", "b")
-    assert world["b"].memory.log[0].commit == memory.log[1].commit
+    assert world["b"].number > hard_state.number and world["b"].hard_state.roster == ("a", "b")
+    assert world["b"].hard_state.log[0].commit == hard_state.log[1].commit
 
 
 def closed(world: World, *peers: str) -> None:
@@ -462,7 +453,7 @@ def closed(world: World, *peers: str) -> None:
 
 def test_a_learner_is_counted_first_and_votes_afterwards() -> None:
     world = trio(outsiders=("d",))
-    world.event("d", lambda machine: machine.ask())
+    world.event("d", lambda machine: machine.request_join())
     world.deliver_all()
     for owner in TRIO:
         for peer in world.up:
@@ -470,26 +461,26 @@ def test_a_learner_is_counted_first_and_votes_afterwards() -> None:
     world.deliver_all()
     assert numbers(world) == [0] * 4, "who asked is waited for in the grace"
     closed(world, *TRIO)
-    assert numbers(world) == [1] * 4 and world["a"].memory.roster == TRIO, "and not beyond it"
-    world.event("d", lambda machine: machine.ask())
+    assert numbers(world) == [1] * 4 and world["a"].hard_state.roster == TRIO, "and not beyond it"
+    world.event("d", lambda machine: machine.request_join())
     world.deliver_all()
     everybody_has_everything(world)
     world.deliver_all()
-    head = world["a"].memory.head
+    head = world["a"].hard_state.head
     assert [one.peer for one in head.participants] == [*"abcd"] and head.roster == (*"abcd",)
-    assert world["d"].votes and all(one.accepts for one in world["a"].memory.log[1:])
-    assert all("d" not in dict(one.accepts) for one in world["a"].memory.log), "it has not voted for its own entry"
+    assert world["d"].votes and all(one.accepts for one in world["a"].hard_state.log[1:])
+    assert all("d" not in dict(one.accepts) for one in world["a"].hard_state.log), "it has not voted for its own entry"
 
 
 def test_a_learner_has_no_say() -> None:
     world = trio(outsiders=("d",))
     leader, *_ = roles(world)
-    head = world["a"].memory.head.digest
+    head = world["a"].hard_state.head.digest
     world[leader].receive("d", ask("d", head))
     for message in (here("d", head, 1), promise("d", head, 1)):
         refused, *_ = world[leader].receive("d", message)
         assert isinstance(refused, Reject) and "not another peer of the roster" in refused.reason
-    assert world["d"].timeout(0, 0) == [] and world["d"].holds(0, payload("d", 0)) == []
+    assert world["d"].timeout(0, 0) == [] and world["d"].payload_stored(0, payload("d", 0)) == []
 
 
 @pytest.mark.parametrize(
@@ -513,10 +504,10 @@ def test_when_a_gather_closes(held: int, grace: bool, deadline: bool, closes: bo
 def test_a_newcomer_brings_the_head_and_who_lost_its_memory_is_a_newcomer() -> None:
     world = trio(outsiders=("d",))
     play_round(world)
-    head = world["a"].memory.log[-1]
+    head = world["a"].hard_state.log[-1]
     with pytest.raises(ValueError, match="has no saved state"):
         HardState.joining(run=RUN, peer="a", head=head)
-    stale = ask("d", world["d"].memory.head.digest)
+    stale = ask("d", world["d"].hard_state.head.digest)
     assert kinds(world["a"].receive("d", stale)) == [ViewChange]
     assert kinds(world["a"].receive("d", ask("d", bytes(32), 1))) == [Reject]
     for forged in (
@@ -524,9 +515,9 @@ def test_a_newcomer_brings_the_head_and_who_lost_its_memory_is_a_newcomer() -> N
         JoinRequest(1, head.commit.digest, ask("d", head.commit.digest).signature),
     ):
         assert kinds(world["a"].receive("d", forged)) == [Reject]
-    assert world["a"].receive("d", ask("d", head.commit.digest, 1)) == [] and world["a"].gathering.asked == {"d"}
+    assert world["a"].receive("d", ask("d", head.commit.digest, 1)) == [] and world["a"].soft_state.asked == {"d"}
     assert waiting_for(world["d"]) == "round 0, view 0: decided by 3 peers, this one is not among them"
-    assert world["d"].timeout(0, 0) == [] and world["a"].ask() == []
+    assert world["d"].timeout(0, 0) == [] and world["a"].request_join() == []
 
 
 def fork(commit: Commit) -> Commit:
@@ -568,7 +559,7 @@ def test_a_bent_commit_is_refused_by_name_proposed_or_decided(bend: Callable[[Co
     for message in (Propose(proposal(bent, roster=TRIO)), decided_by(TRIO, bent)):
         refused, *_ = world[follower].receive(leader, message)
         assert isinstance(refused, Reject) and refused.sender == leader and reason in refused.reason
-    assert world[follower].number == 0 and world[follower].memory.accepted is None
+    assert world[follower].number == 0 and world[follower].hard_state.accepted is None
 
 
 def test_too_large_a_payload_is_refused_proposed_decided_and_promised() -> None:
@@ -578,14 +569,14 @@ def test_too_large_a_payload_is_refused_proposed_decided_and_promised() -> None:
     proposed = world[leader].proposed
     assert proposed
     small = CommitChain(
-        world[follower].memory, notary=ToyNotary(follower), closing=ALL_IN, absent_rounds=3, most_bytes=9
+        world[follower].hard_state, signer=ToySigner(follower), gather_policy=ALL_IN, absent_rounds=3, max_bytes=9
     )
-    view = next(v for v in range(1, 4) if small.memory.leader(v) == follower)
-    promised = promise(leader, small.memory.head.digest, view, proposed)
+    view = next(v for v in range(1, 4) if small.hard_state.leader(v) == follower)
+    promised = promise(leader, small.hard_state.head.digest, view, proposed)
     for message in (Propose(proposed), decided_by(TRIO, proposed.commit), promised):
         refused, *_ = small.receive(leader, message)
         assert isinstance(refused, Reject) and "10 bytes of a, 10 bytes of b" in refused.reason
-    assert (small.number, small.view, small.memory.accepted) == (0, 0, None)
+    assert (small.number, small.view, small.hard_state.accepted) == (0, 0, None)
 
 
 def test_messages_of_another_chain_are_refused_by_name() -> None:
@@ -594,8 +585,8 @@ def test_messages_of_another_chain_are_refused_by_name() -> None:
     everybody_has_everything(world)
     proposed = world[leader].proposed
     assert proposed
-    machine, head = world[follower], world[follower].memory.head.digest
-    right = world[leader].memory.leader(1)
+    machine, head = world[follower], world[follower].hard_state.head.digest
+    right = world[leader].hard_state.leader(1)
     wrong = third if right == follower else follower
     scenes = [
         (follower, third, Propose(proposed), "does not lead"),
@@ -637,18 +628,18 @@ def test_repeated_and_late_messages_change_nothing() -> None:
     while world.network:
         every.append(world.network[0])
         world.deliver()
-    before = {peer: world[peer].memory for peer in TRIO}
+    before = {peer: world[peer].hard_state for peer in TRIO}
     for sender, to, message in every * 2:
         outputs = world[to].receive(sender, message)
         assert all(isinstance(one, Send) and isinstance(one.message, ViewChange) for one in outputs)
-    assert {peer: world[peer].memory for peer in TRIO} == before
+    assert {peer: world[peer].hard_state for peer in TRIO} == before
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
     for settings in ({"min_peers": 0, "min_fraction": 0.5}, {"min_peers": 1, "min_fraction": 1.1}):
         with pytest.raises(ValueError, match="min_peers is 1 or more"):
             GatherPolicy(**settings)  # type: ignore[arg-type]
-    memory = HardState.first(run=RUN, peer="a", roster=TRIO)
+    hard_state = HardState.first(run=RUN, peer="a", roster=TRIO)
     for absent_rounds in (0, ROUNDS_KEPT + 1):
         with pytest.raises(ValueError, match="absent_rounds is 1 to 8"):
-            CommitChain(memory, notary=ToyNotary("a"), closing=ALL_IN, absent_rounds=absent_rounds)
+            CommitChain(hard_state, signer=ToySigner("a"), gather_policy=ALL_IN, absent_rounds=absent_rounds)

@@ -18,7 +18,7 @@ def test_no_leader_is_given_up_on_while_payloads_move() -> None:
 
     async def watch(swarm: Swarm) -> None:
         while True:
-            views.update(node.rounds._agreement.view for node in swarm.nodes.values())
+            views.update(node.rounds.context.chain.view for node in swarm.nodes.values())
             await asyncio.sleep(0.25)
 
     async def scene() -> None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from outerloop.swarm.consensus.commit import Commit, genesis
 from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT, HardState
-from outerloop.swarm.consensus.messages import CommitCertificate
+from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.catch_up import CatchUpTask
+from outerloop.swarm.gather.committed_rounds import CommittedRounds
 from outerloop.swarm.gather.log_rpc import LogRpc
+from outerloop.swarm.gather.round_context import RoundContext
 from outerloop.swarm.timeouts import ASK_S, HEDGE_S, HISTORY_S, RETRY_S
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
-from tests.support.swarm.toy_signatures import SESSION, ToyNotary, decided_by
+from tests.support.swarm.toy_signatures import SESSION, ToySigner, decided_by
 from tests.support.swarm.virtual_clock import now_s, run
 
 OWN = "000-a"
@@ -39,33 +42,36 @@ class Scene(LogRpc):
         link = MemoryTransport(MemoryNetwork(), "a")
         super().__init__(link, run=SESSION, allowed=bool, since=lambda after: ())
         self.roster = [f"{index:03d}-{letter}" for index, letter in enumerate(letters)]
-        self.memory = HardState.first(run=SESSION, peer=OWN, roster=self.roster)
-        self.chain = chain(self.memory.head, self.roster, 40)
-        self.memory = self.memory.learned(self.chain[0])
+        self.hard_state = HardState.first(run=SESSION, peer=OWN, roster=self.roster)
+        self.chain = chain(self.hard_state.head, self.roster, 40)
+        self.hard_state = self.hard_state.learned(self.chain[0])
         self.others = {name: Other() for name in self.roster[1:]}
         self.asked: list[tuple[float, str, int | None]] = []
         self.outrun: list[int] = []
         self.parted: list[tuple[str, list[CommitCertificate]]] = []
         self.refusals = link.trust.refusals
-        self.at = CatchUpTask(
-            self,
-            link.trust,
-            machine=lambda: self,  # type: ignore[arg-type,return-value]
+        context = SimpleNamespace(
+            trust=link.trust,
+            chain=self,
             others=lambda: list(self.others),
             receive=self.receive,
-            outrun=self.outrun.append,
-            parted=lambda peer, log: self.parted.append((peer, list(log))),
+            act=lambda event: event(self),
         )
+        outcomes = SimpleNamespace(log_truncated=self.outrun.append)
+        self.at = CatchUpTask(cast(RoundContext, context), self, cast(CommittedRounds, outcomes))
 
-    notary = ToyNotary(OWN)
+    signer = ToySigner(OWN)
 
     @property
     def upto(self) -> int:
-        return self.memory.head.number
+        return self.hard_state.head.number
 
     def receive(self, peer: str, decided: CommitCertificate) -> None:
-        if decided.commit.number == self.memory.number:
-            self.memory = self.memory.learned(decided)
+        if decided.commit.number == self.hard_state.number:
+            self.hard_state = self.hard_state.learned(decided)
+
+    def compare_log(self, peer: str, log: list[CommitCertificate]) -> None:
+        self.parted.append((peer, list(log)))
 
     def log_of(self, peer: str) -> list[CommitCertificate]:
         upto = self.others[peer].upto
@@ -104,7 +110,7 @@ def test_a_silent_peer_that_says_that_it_is_ahead_delays_a_missed_commit_by_less
         it.others["004-e"].wait_s = 1e6
         for name in ("001-b", "002-c", "003-d"):
             it.others[name].upto = 1
-        it.at.catch_up("004-e")
+        it.at.fetch_from("004-e")
         await it.until(1, limit_s=1)
 
     scene(work)
@@ -113,12 +119,12 @@ def test_a_silent_peer_that_says_that_it_is_ahead_delays_a_missed_commit_by_less
 def test_while_it_is_silent_others_that_are_ahead_are_followed_too() -> None:
     async def work(it: Scene) -> None:
         it.others["004-e"].wait_s = 1e6
-        it.at.catch_up("004-e")
+        it.at.fetch_from("004-e")
         for upto in range(1, 12):
             await asyncio.sleep(2)
             for name in ("001-b", "002-c", "003-d"):
                 it.others[name].upto = upto
-            it.at.catch_up("001-b")
+            it.at.fetch_from("001-b")
             await it.until(upto, limit_s=1)
         assert len([who for _, who, _ in it.asked if who == "004-e"]) == 1
 
@@ -132,7 +138,7 @@ def test_as_many_silent_peers_as_there_may_be_cost_two_seconds() -> None:
             it.others[name].wait_s = 1e6
         for name in it.roster[5:]:
             it.others[name].upto = 1
-        it.at.catch_up("001-b")
+        it.at.fetch_from("001-b")
         await it.until(1, limit_s=4 * HEDGE_S)
 
     run(go())
@@ -141,7 +147,7 @@ def test_as_many_silent_peers_as_there_may_be_cost_two_seconds() -> None:
 def test_the_only_one_that_knows_more_is_waited_for_however_slow_it_is() -> None:
     async def work(it: Scene) -> None:
         it.others["003-d"] = Other(upto=1, wait_s=HISTORY_S - 1)
-        it.at.catch_up("003-d")
+        it.at.fetch_from("003-d")
         await it.until(1, limit_s=HISTORY_S)
 
     scene(work)
@@ -150,14 +156,14 @@ def test_the_only_one_that_knows_more_is_waited_for_however_slow_it_is() -> None
 def test_a_peer_that_falsely_claims_to_be_ahead_causes_few_requests_and_no_delay() -> None:
     async def work(it: Scene) -> None:
         for _ in range(400):
-            it.at.catch_up("004-e")
+            it.at.fetch_from("004-e")
             await asyncio.sleep(0.05)
         assert len(it.asked) <= len(it.others) * 20 / RETRY_S[1]
         for name in ("001-b", "002-c", "003-d"):
             it.others[name].upto = 1
         for _ in range(20):
-            it.at.catch_up("004-e")
-            it.at.catch_up("001-b")
+            it.at.fetch_from("004-e")
+            it.at.fetch_from("001-b")
             await asyncio.sleep(0.05)
         assert it.upto == 1
 
@@ -168,7 +174,7 @@ def test_a_peer_that_is_ahead_alone_is_asked_alone_and_again_at_once() -> None:
     async def work(it: Scene) -> None:
         for upto in range(1, 20):
             it.others["003-d"].upto = upto
-            it.at.catch_up("003-d")
+            it.at.fetch_from("003-d")
             await it.until(upto, limit_s=0.1)
         assert {who for _, who, _ in it.asked} == {"003-d"} and len(it.asked) == 19
 
@@ -183,12 +189,12 @@ def test_a_chain_that_has_parted_is_compared_though_it_is_longer() -> None:
         it.chain[: len(other)] = other
         it.others["003-d"].upto = 3
         for _ in range(20):
-            it.at.catch_up("003-d")
+            it.at.fetch_from("003-d")
             await asyncio.sleep(0.1)
         assert it.upto == 0 and it.parted == [("003-d", other)], "its whole log, once in ASK_S"
         assert {who for _, who in it.refusals.logged} == {"003-d"}
         await asyncio.sleep(ASK_S)
-        it.at.catch_up("003-d")
+        it.at.fetch_from("003-d")
         await asyncio.sleep(2)
         assert len(it.parted) == 2
 
@@ -201,7 +207,7 @@ def test_a_next_commit_that_follows_the_head_is_compared_with_nothing(forged: bo
         it.others["003-d"].upto = 1
         if forged:
             it.chain[1] = CommitCertificate(it.chain[1].commit, 0, ())
-        it.at.catch_up("003-d")
+        it.at.fetch_from("003-d")
         await asyncio.sleep(5)
         assert not it.parted and it.upto == int(not forged)
         assert len(it.refusals.logged) == int(forged)
@@ -216,13 +222,13 @@ def test_an_answer_about_an_older_head_makes_no_peer_fall_behind() -> None:
         it.others["004-e"].wait_s = 1e6
         for name in ("001-b", "002-c", "003-d"):
             it.others[name].upto = 20
-        it.at.catch_up("004-e")
+        it.at.fetch_from("004-e")
         await asyncio.sleep(5)
         for decided in it.chain[1:19]:
             it.receive("001-b", decided)
         await asyncio.sleep(HISTORY_S)
         assert it.outrun == []
-        it.at.catch_up("001-b")
+        it.at.fetch_from("001-b")
         await it.until(20, limit_s=1)
 
     scene(work)
@@ -233,7 +239,7 @@ def test_most_that_are_past_it_and_no_log_that_reaches_back_outrun_a_peer_whoeve
         it.others["004-e"].wait_s = 1e6
         for name in ("001-b", "002-c", "003-d"):
             it.others[name].upto = 20
-        it.at.catch_up("001-b")
+        it.at.fetch_from("001-b")
         await asyncio.sleep(3)
         assert it.outrun == [1]
 

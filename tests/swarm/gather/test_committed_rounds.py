@@ -48,6 +48,6 @@ def test_a_round_of_a_chain_that_is_left_meanwhile_is_not_taken() -> None:
         outcomes.leave(0)
         outcomes.add(kept)
         assert [peer for peer, _ in await taking] == ["001-b"]
-        assert outcomes.digest(0) == kept.digest and not outcomes.too_far
+        assert outcomes.digest(0) == kept.digest and not outcomes.needs_state
 
     run(scene())

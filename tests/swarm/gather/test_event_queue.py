@@ -89,12 +89,12 @@ def test_a_member_that_floods_a_peer_is_refused_by_name_and_the_rounds_go_on() -
     async def scene() -> None:
         swarm, liar = await swarm_with_liar(lambda liar, swarm: lambda number: None)
         rounds = swarm["a"].rounds
-        old = rounds._agreement.memory.log[-1]
+        old = rounds.context.chain.hard_state.log[-1]
         for _ in range(1000):
-            rounds._receive(liar.name, old)
-        waiting = rounds._events._of_senders[liar.name]
+            rounds.context.receive(liar.name, old)
+        waiting = rounds.context.events._of_senders[liar.name]
         assert len(waiting) == MAX_WAITING
-        assert rounds._trust.refusals.of_kind["ballots"] == 1000 - MAX_WAITING
+        assert rounds.context.trust.refusals.of_kind["ballots"] == 1000 - MAX_WAITING
         await swarm.until("abc", 2)
         swarm.agree()
 

@@ -110,7 +110,7 @@ def test_a_bad_payload_is_refused_by_name_and_the_others_train_on(case: str, cap
         for letter in HONEST:
             node = swarm[letter]
             assert node.who(first) == HONEST and all(set(HONEST) <= set(node.who(number)) for number in range(6))
-            assert node.rounds._trust.refusals.counters()["refused_payloads"] >= 1
+            assert node.rounds.context.trust.refusals.counters()["refused_payloads"] >= 1
             assert max(map(len, node.disk.values())) < 1 << 16, "nothing of it is kept"
             assert not any("003-d" in name and not name.startswith("0" * 12) for name in node.disk)
         assert sum(swarm[letter].rounds.bulk.bytes_received for letter in HONEST) < 2 * MOST
@@ -130,17 +130,17 @@ def test_a_leader_cannot_pass_off_what_an_owner_did_not_offer_for_the_round(capl
             lambda liar, swarm: lambda number: liar.offer(liar.seal(b"d", number)), first=LED_BY_D - 1
         )
         await swarm.until(HONEST, 1)
-        memory = swarm["a"].rounds._agreement.memory
-        assert memory.number == LED_BY_D and swarm.leader(HONEST) == "d"
-        older = swarm["a"].rounds._outcomes._commits[memory.number - 1].participants[0]
+        hard_state = swarm["a"].rounds.context.chain.hard_state
+        assert hard_state.number == LED_BY_D and swarm.leader(HONEST) == "d"
+        older = swarm["a"].rounds.outcomes._commits[hard_state.number - 1].participants[0]
         assert older.peer == "000-a"
-        liar.held[older.digest] = swarm["a"].rounds._store.take(memory.number - 1, older)
-        own = Participant("003-d", *liar.offer(liar.seal(b"d", memory.number)))
-        lie = Commit(memory.number, memory.head.digest, 0, (older, own), memory.roster)
+        liar.held[older.digest] = swarm["a"].rounds._store.take(hard_state.number - 1, older)
+        own = Participant("003-d", *liar.offer(liar.seal(b"d", hard_state.number)))
+        lie = Commit(hard_state.number, hard_state.head.digest, 0, (older, own), hard_state.roster)
         for letter in HONEST:
             await liar.say(letter, liar.propose(lie))
         await swarm.until(HONEST, 2, limit_s=2 * INNER_S + GRACE_S + 4 * LEAD_S)
-        assert f"000-a {memory.number} ".encode() in bytes(swarm["b"].landed[memory.number][0][1])
+        assert f"000-a {hard_state.number} ".encode() in bytes(swarm["b"].landed[hard_state.number][0][1])
         swarm.agree()
 
     run(scene())
@@ -182,7 +182,7 @@ def test_a_peer_outside_the_allow_list_is_answered_nothing(caplog: pytest.LogCap
                 asked += 1
         assert await swarm.until(HONEST, 3) < 3 * (INNER_S + QUICK_S)
         assert all(swarm["a"].who(number) == HONEST for number in range(3))
-        counters = swarm["a"].rounds._trust.refusals.counters()
+        counters = swarm["a"].rounds.context.trust.refusals.counters()
         assert counters["refused_outsiders"] == counters["refused_messages"] == 80
         swarm.agree()
 
@@ -211,7 +211,7 @@ def test_nonsense_is_its_sender_s_fault_and_costs_nothing(caplog: pytest.LogCapt
                 await stream.send_object({"number": "1", "sha": b"1", "after": {}})
                 await stream.ended()
         await swarm.until(HONEST, 2)
-        assert swarm["a"].rounds._trust.refusals.of_kind["requests"] == 9
+        assert swarm["a"].rounds.context.trust.refusals.of_kind["requests"] == 9
         swarm.agree()
 
     run(scene())

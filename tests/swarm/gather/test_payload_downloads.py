@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 from outerloop.swarm.consensus.commit import Participant
 from outerloop.swarm.gather.payload_downloads import PayloadDownloads
+from outerloop.swarm.gather.round_context import RoundContext
 from outerloop.swarm.gather.round_store import RoundStore
 from outerloop.swarm.storage import Folder
 from outerloop.swarm.transfer.bulk import Bulk
@@ -34,13 +36,9 @@ class Slow:
 class Peer:
     def __init__(self, folder: Path) -> None:
         self.bulk = Slow()
+        context = SimpleNamespace(trust=trust_of("honest"), session="r", report_stored=lambda number, one: None)
         self.pulls = PayloadDownloads(
-            cast(Bulk, self.bulk),
-            RoundStore(Folder(folder)),
-            trust_of("honest"),
-            session=lambda: "r",
-            max_bytes=1000,
-            held=lambda number, one: None,
+            cast(RoundContext, context), cast(Bulk, self.bulk), RoundStore(Folder(folder)), max_bytes=1000
         )
 
     async def start(self, one: Participant, holder: str, **why: bool) -> None:
@@ -49,7 +47,7 @@ class Peer:
 
     async def next_view(self) -> set[bytes]:
         """What is still fetched in it."""
-        self.pulls.next_view()
+        self.pulls.begin_view()
         for _ in range(3):
             await asyncio.sleep(0)
         return set(self.bulk.wanted)

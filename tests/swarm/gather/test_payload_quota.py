@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from outerloop.swarm.consensus.commit import Participant
 from outerloop.swarm.gather.payload_downloads import PAYLOADS_KEPT, PayloadDownloads
+from outerloop.swarm.gather.round_context import RoundContext
 from outerloop.swarm.gather.round_store import RoundStore
 from outerloop.swarm.storage import Folder
 from outerloop.swarm.transfer.bulk import Bulk
@@ -45,14 +47,10 @@ class Peer:
     def __init__(self, folder: Path) -> None:
         self.offered, self.store, self.held = Offered(), RoundStore(Folder(folder)), list[Participant]()
         self.trust = trust_of("honest")
-        self.pulls = PayloadDownloads(
-            cast(Bulk, self.offered),
-            self.store,
-            self.trust,
-            session=lambda: "r",
-            max_bytes=1000,
-            held=lambda number, one: self.held.append(one),
+        context = SimpleNamespace(
+            trust=self.trust, session="r", report_stored=lambda number, one: self.held.append(one)
         )
+        self.pulls = PayloadDownloads(cast(RoundContext, context), cast(Bulk, self.offered), self.store, max_bytes=1000)
 
     async def pull(self, *payloads: Participant, number: int = 1, decided: bool = False) -> None:
         await asyncio.wait([self.pulls.start(number, one, [NAME], decided=decided) for one in payloads])
@@ -82,7 +80,7 @@ def test_a_payload_that_a_majority_chose_is_taken_beyond_the_quota(tmp_path: Pat
         payloads = [peer.offered.sign(bytes([index]) * 100) for index in range(PAYLOADS_KEPT + 1)]
         for one in payloads:
             await peer.pull(one)
-        assert payloads[-1] not in peer.held and not peer.pulls.refused(1, payloads[-1])
+        assert payloads[-1] not in peer.held and not peer.pulls.is_rejected(1, payloads[-1])
         await peer.pull(payloads[-1], decided=True)
         assert (1, payloads[-1]) in peer.store
 

@@ -14,69 +14,69 @@ from tests.support.swarm.virtual_clock import run
 HEAD = b"h" * 32
 
 
-def waits(penalties: ReadmissionBackoff, number: int, *, peer: str = "d") -> int:
+def waits(backoff: ReadmissionBackoff, number: int, *, peer: str = "d") -> int:
     """For how many rounds from this one on it is not heard."""
     rounds = 0
-    while penalties.silence(peer, JoinRequest(number + rounds, HEAD, bytes(64)), number + rounds):
+    while backoff.ignores(peer, JoinRequest(number + rounds, HEAD, bytes(64)), number + rounds):
         rounds += 1
     return rounds
 
 
 def test_each_refusal_doubles_the_wait_up_to_a_bound() -> None:
-    penalties, number, seen = ReadmissionBackoff(), 0, []
+    backoff, number, seen = ReadmissionBackoff(), 0, []
     for _ in range(9):
-        penalties.refused("d", number)
-        seen.append(waits(penalties, number))
+        backoff.payload_rejected("d", number)
+        seen.append(waits(backoff, number))
         number += seen[-1]
     assert seen == [2, 4, 8, 16, 32, MAX_ROUNDS, MAX_ROUNDS, MAX_ROUNDS, MAX_ROUNDS]
-    assert waits(penalties, number, peer="a") == 0
+    assert waits(backoff, number, peer="a") == 0
 
 
 def test_a_round_is_judged_once_and_good_payloads_take_strikes_back() -> None:
-    penalties = ReadmissionBackoff()
+    backoff = ReadmissionBackoff()
     for number in (0, 0, 0, 1, 1):
-        penalties.refused("d", number)
-    assert waits(penalties, 1) == 4
-    penalties.good("d", 5)
-    penalties.good("d", 5)
-    penalties.good("d", 4)  # of a round before the last one that was judged
-    penalties.refused("d", 6)
-    assert waits(penalties, 6) == 4, "two strikes, one taken back, one more"
+        backoff.payload_rejected("d", number)
+    assert waits(backoff, 1) == 4
+    backoff.payload_stored("d", 5)
+    backoff.payload_stored("d", 5)
+    backoff.payload_stored("d", 4)  # of a round before the last one that was judged
+    backoff.payload_rejected("d", 6)
+    assert waits(backoff, 6) == 4, "two strikes, one taken back, one more"
     for number in range(10, 20):
-        penalties.good("d", number)
-    penalties.refused("d", 20)
-    assert waits(penalties, 20) == 2, "forgotten"
+        backoff.payload_stored("d", number)
+    backoff.payload_rejected("d", 20)
+    assert waits(backoff, 20) == 2, "forgotten"
 
 
 def test_a_held_payload_that_turns_out_useless_counts_as_a_strike() -> None:
-    penalties = ReadmissionBackoff()
+    backoff = ReadmissionBackoff()
     for number in range(4):
-        penalties.good("d", number)
-        penalties.unusable("d", number)
-    assert waits(penalties, 3) == 32, "two strikes a round, and one forgiven when the next payload came"
-    penalties.good("d", 8)
-    assert waits(penalties, 3) == 32
+        backoff.payload_stored("d", number)
+        backoff.payload_unusable("d", number)
+    assert waits(backoff, 3) == 32, "two strikes a round, and one forgiven when the next payload came"
+    backoff.payload_stored("d", 8)
+    assert waits(backoff, 3) == 32
 
 
 def test_only_asking_for_the_round_at_hand_is_not_heard() -> None:
-    penalties = ReadmissionBackoff()
-    penalties.refused("d", 3)
-    assert penalties.silence("d", JoinRequest(4, HEAD, bytes(64)), 4)
-    assert not penalties.silence("d", JoinRequest(3, HEAD, bytes(64)), 4), "it is told that the others are in round 4"
-    assert not penalties.silence("d", JoinRequest(5, HEAD, bytes(64)), 4) and not penalties.silence(
+    backoff = ReadmissionBackoff()
+    backoff.payload_rejected("d", 3)
+    assert backoff.ignores("d", JoinRequest(4, HEAD, bytes(64)), 4)
+    assert not backoff.ignores("d", JoinRequest(3, HEAD, bytes(64)), 4), "it is told that the others are in round 4"
+    assert not backoff.ignores("d", JoinRequest(5, HEAD, bytes(64)), 4) and not backoff.ignores(
         "d", ViewChange(4, HEAD, 0, bytes(64)), 4
     )
-    assert not penalties.silence("a", JoinRequest(4, HEAD, bytes(64)), 4)
+    assert not backoff.ignores("a", JoinRequest(4, HEAD, bytes(64)), 4)
 
 
 async def in_roster(swarm: Swarm, liar: Liar, rounds: int) -> list[bool]:
     """Whether the liar was in the roster that decided each round, as it asks all of them all the time."""
     seen: dict[int, bool] = {}
     while len(seen) < rounds:
-        memory = swarm["a"].rounds._agreement.memory
-        seen[memory.number] = liar.name in memory.roster
+        hard_state = swarm["a"].rounds.context.chain.hard_state
+        seen[hard_state.number] = liar.name in hard_state.roster
         for letter in "abc":
-            await liar.say(letter, liar.ask(memory))
+            await liar.say(letter, liar.ask(hard_state))
         await asyncio.sleep(0.5)
     swarm.agree()
     return list(seen.values())

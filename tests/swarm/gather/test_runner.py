@@ -6,7 +6,7 @@ import pytest
 
 from outerloop.swarm.consensus.commit import genesis
 from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT, HardState
-from outerloop.swarm.consensus.messages import CommitCertificate
+from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.committed_rounds import CommittedRounds, LogTruncated
 from outerloop.swarm.gather.round_store import RoundStore
 from outerloop.swarm.membership.mailbox import Mailbox

@@ -20,7 +20,7 @@ async def turned(swarm: Swarm, letter: str, fault: str) -> None:
 
 def refused(swarm: Swarm, by: str, whom: str) -> int:
     """How often, if by name."""
-    refusals = swarm[by].rounds._trust.refusals
+    refusals = swarm[by].rounds.context.trust.refusals
     told = {name for _, name in refusals.logged}
     return refusals.of_kind["payloads"] + refusals.of_kind["ballots"] if told == {swarm[whom].name} else 0
 

@@ -54,11 +54,11 @@ def truth(liar: Liar, swarm: Swarm, number: int) -> list[Any]:
 async def until_it_leads(swarm: Swarm, liar: Liar) -> HardState:
     """Until it leads the round that begins."""
     for _ in range(100_000):
-        machines = [swarm[letter].rounds._agreement for letter in HONEST]
+        machines = [swarm[letter].rounds.context.chain for letter in HONEST]
         first = machines[0]
         begins = {(machine.number, machine.view) for machine in machines} == {(first.number, 0)}
-        if begins and first.number > 0 and first.memory.leader(0) == liar.name and len(first.payloads) <= 1:
-            return first.memory
+        if begins and first.number > 0 and first.hard_state.leader(0) == liar.name and len(first.payloads) <= 1:
+            return first.hard_state
         await asyncio.sleep(0.05)
     raise AssertionError("it never leads")
 
@@ -67,16 +67,16 @@ async def until_it_leads(swarm: Swarm, liar: Liar) -> HardState:
 def test_a_leader_that_proposes_what_nobody_has_delays_a_round_by_views_alone(waits: bool) -> None:
     async def scene() -> None:
         swarm, liar = await swarm_with_withholder(truth, waits=waits)
-        memory, began_s = await until_it_leads(swarm, liar), now_s()
-        made_up = tuple(Participant(name, random.randbytes(32), MAX_BYTES) for name in memory.roster)
-        proposal = liar.propose(Commit(memory.number, memory.head.digest, 0, made_up, memory.roster))
+        hard_state, began_s = await until_it_leads(swarm, liar), now_s()
+        made_up = tuple(Participant(name, random.randbytes(32), MAX_BYTES) for name in hard_state.roster)
+        proposal = liar.propose(Commit(hard_state.number, hard_state.head.digest, 0, made_up, hard_state.roster))
         for letter in HONEST:
             await liar.say(letter, proposal)
-        await swarm.until(HONEST, memory.number + 1)
+        await swarm.until(HONEST, hard_state.number + 1)
         assert now_s() - began_s < INNER_S + 2 * STALL_S
         swarm.agree()
-        assert set(HONEST) <= set(swarm["a"].who(memory.number))
-        pulls = swarm["a"].rounds._pulls
+        assert set(HONEST) <= set(swarm["a"].who(hard_state.number))
+        pulls = swarm["a"].rounds.downloads
         assert not set(made_up) & {one for _, one in pulls._running}, "what was made up is not fetched any longer"
 
     run(scene())
@@ -88,14 +88,14 @@ def test_a_payload_that_never_comes_makes_nobody_patient_with_a_silent_leader(wa
     training_s, deadline_s = 30 * INNER_S, 20.0
 
     def says(liar: Liar, swarm: Swarm, number: int) -> list[Any]:
-        leads = swarm["a"].rounds._agreement.memory.leader(0) == liar.name
+        leads = swarm["a"].rounds.context.chain.hard_state.leader(0) == liar.name
         return [random.randbytes(32), MAX_BYTES] if leads and number > 0 else truth(liar, swarm, number)
 
     async def scene() -> None:
         speeds = dict.fromkeys(HONEST, training_s)
         swarm, liar = await swarm_with_withholder(says, waits=waits, inner_s=speeds, deadline_s=deadline_s)
-        memory, began_s = await until_it_leads(swarm, liar), now_s()
-        await swarm.until(HONEST, memory.number + 1, limit_s=3 * training_s)
+        hard_state, began_s = await until_it_leads(swarm, liar), now_s()
+        await swarm.until(HONEST, hard_state.number + 1, limit_s=3 * training_s)
         assert now_s() - began_s < training_s + 2 * deadline_s
         swarm.agree()
 

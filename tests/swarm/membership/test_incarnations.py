@@ -17,7 +17,7 @@ import pytest
 
 from outerloop.swarm.access.identity import Life, ensure_identity
 from outerloop.swarm.consensus.commit import genesis
-from outerloop.swarm.consensus.messages import CommitCertificate
+from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.ballot_rpc import BallotRpc
 from outerloop.swarm.membership.incarnation_record import Incarnation, IncarnationStatements
 from outerloop.swarm.membership.incarnations import MAX_INTRODUCED, MAX_KNOWN, MAX_REFUSED, Incarnations

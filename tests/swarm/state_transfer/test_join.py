@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outerloop.swarm.access.signer import KeySigner
 from outerloop.swarm.consensus.commit import Commit, genesis
 from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT
-from outerloop.swarm.consensus.messages import CommitCertificate
+from outerloop.swarm.consensus.proof import contradictions, newest_provable_commit
 from outerloop.swarm.consensus.statements import accept
+from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.ballot_rpc import send_message
 from outerloop.swarm.gather.log_rpc import LogRpc
-from outerloop.swarm.gather.proof import newest, objections
-from outerloop.swarm.gather.signer import KeySigner
 from outerloop.swarm.membership.formation import Formation
 from outerloop.swarm.membership.member_list import Members, session_of
 from outerloop.swarm.membership.mismatched_peers import MismatchedPeers
@@ -32,10 +32,10 @@ from tests.support.swarm.gather_liar import Liar, swarm_with_liar
 from tests.support.swarm.gather_scene import RUN, MemoryDisk, Node, Swarm
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
 from tests.support.swarm.state_transfer_scene import donate, false_states, newcomer, taking
-from tests.support.swarm.toy_signatures import ToyNotary, decided_by
+from tests.support.swarm.toy_signatures import ToySigner, decided_by
 from tests.support.swarm.virtual_clock import run
 
-NOTARY = ToyNotary("newcomer")
+SIGNER = ToySigner("newcomer")
 FIRST = genesis("r", "abc")
 
 
@@ -79,29 +79,31 @@ LIES = {
 @pytest.mark.parametrize("lie", LIES)
 def test_a_lie_is_refused_by_name_and_the_honest_history_is_taken(lie: str) -> None:
     logs = {"a": KEPT, "b": KEPT, "d": LIES[lie]}
-    head = newest(logs, NOTARY)
-    assert head == HEAD and set(objections(logs, HEAD)) == {"d"}
-    assert f"sent commit {LIES[lie][-1].commit.number}" in objections(logs, HEAD)["d"]
+    head = newest_provable_commit(logs, SIGNER)
+    assert head == HEAD and set(contradictions(logs, HEAD)) == {"d"}
+    assert f"sent commit {LIES[lie][-1].commit.number}" in contradictions(logs, HEAD)["d"]
 
 
 def test_a_peer_that_is_ahead_is_followed_as_far_as_its_commits_are_signed() -> None:
     logs = {"a": CHAIN[-ROUNDS_KEPT:], "b": CHAIN[-ROUNDS_KEPT - 3 : -3], "c": CHAIN[-ROUNDS_KEPT - 5 : -5]}
-    assert newest(logs, NOTARY) == HEAD and objections(logs, HEAD) == {}
+    assert newest_provable_commit(logs, SIGNER) == HEAD and contradictions(logs, HEAD) == {}
     moved = after(HEAD, 1, roster="efg", signed="bc")
     moved += after(moved[-1].commit, 3, roster="efg", signed="fg")
     logs = {"a": KEPT, "b": [*KEPT, *moved], "c": KEPT}
-    assert newest(logs, NOTARY) == moved[-1].commit, "the roster changed in between, twice signed for"
+    assert newest_provable_commit(logs, SIGNER) == moved[-1].commit, "the roster changed in between, twice signed for"
 
 
 def test_a_log_of_one_commit_counts_and_genesis_is_not_needed() -> None:
     logs = {"a": KEPT, "b": KEPT, "newcomer of a moment ago": [CHAIN[-1]]}
-    assert newest(logs, NOTARY) == HEAD
+    assert newest_provable_commit(logs, SIGNER) == HEAD
 
 
 def test_with_half_of_them_lying_there_is_nothing_to_go_by() -> None:
-    assert newest({"a": KEPT, "d": [forged(1000)]}, NOTARY) is None
-    assert newest({}, NOTARY) is None
-    assert newest({"d": [forged(1000)]}, NOTARY) == forged(1000).commit, "the only one that answers is believed"
+    assert newest_provable_commit({"a": KEPT, "d": [forged(1000)]}, SIGNER) is None
+    assert newest_provable_commit({}, SIGNER) is None
+    assert newest_provable_commit({"d": [forged(1000)]}, SIGNER) == forged(1000).commit, (
+        "the only one that answers is believed"
+    )
 
 
 @settings(max_examples=100, deadline=None)
@@ -118,11 +120,11 @@ def test_no_minority_leads_off_the_history(honest: int, seed: int) -> None:
         for _ in range(draw.randrange(5)):
             log += after(draw.choice(log).commit, draw.randrange(1, 4), signed="cde", roster="cde", view=peer)
         logs[f"liar {peer}"] = log
-    head = newest(logs, NOTARY)
+    head = newest_provable_commit(logs, SIGNER)
     known = {one.commit for peer, log in logs.items() if peer.startswith("honest") for one in log}
     true = {one.commit for one in CHAIN}
     assert head in true and head.number >= max(one.number for one in known) - 5
-    assert not any(peer.startswith("honest") for peer in objections(logs, head))
+    assert not any(peer.startswith("honest") for peer in contradictions(logs, head))
 
 
 # the same with keys, over a network
@@ -171,9 +173,11 @@ def test_a_newcomer_joins_the_honest_ones_whatever_a_member_tells(after_head: bo
         joining, at = await newcomer(swarm, names)
         number, content = await taking(at, names)
         assert content == b"state %d" % number and number < 100
-        taken = joining.rounds.head_of(number) or joining.rounds._agreement.memory.log[0].commit.digest
+        taken = joining.rounds.head_of(number) or joining.rounds.context.chain.hard_state.log[0].commit.digest
         assert taken == swarm["a"].rounds.head_of(number)
-        assert {who for trust in (at._trust, joining.rounds._trust) for _, who in trust.refusals.logged} == {liar.name}
+        assert {who for trust in (at._trust, joining.rounds.context.trust) for _, who in trust.refusals.logged} == {
+            liar.name
+        }
 
     run(scene())
 
@@ -251,7 +255,7 @@ def test_a_newcomer_that_knew_too_few_asks_those_that_it_hears_of_meanwhile() ->
         node, at = await newcomer(swarm, names, allow="abce")
         work = taking(at, names)
         await asyncio.sleep(30)
-        assert not work.done() and node.rounds.known is None, "one of three on the list is believed nothing"
+        assert not work.done() and node.rounds.last_commit is None, "one of three on the list is believed nothing"
         names += [swarm["b"].name, swarm["c"].name]
         number, content = await asyncio.wait_for(work, 120)
         assert content == b"state %d" % number
@@ -310,12 +314,12 @@ def test_a_peer_that_fell_behind_still_sends_what_it_can_prove() -> None:
     async def scene() -> None:
         swarm = await Swarm("abc").start()
         rounds = swarm["c"].rounds
-        assert rounds._since(None) == (), "no commit yet"
+        assert rounds.context.commits_since(None) == (), "no commit yet"
         await swarm.until("abc", 2)
-        told = rounds._since(None)
-        assert [one.commit.number for one in told] == [0, 1] and rounds._since(1) == ()
-        rounds._outcomes.outrun(rounds._agreement.number)
-        assert rounds.outrun and rounds._since(None) == rounds._since(-7) == told
+        told = rounds.context.commits_since(None)
+        assert [one.commit.number for one in told] == [0, 1] and rounds.context.commits_since(1) == ()
+        rounds.outcomes.log_truncated(rounds.context.chain.number)
+        assert rounds.needs_state and rounds.context.commits_since(None) == rounds.context.commits_since(-7) == told
 
     run(scene())
 

@@ -52,7 +52,7 @@ def test_a_state_is_certified_by_more_than_half_of_the_roster_over_several_commi
     roots.add(commit(5, {"a": (4, RIGHT), "b": None}, "abcd"))
     assert certified(roots, 4) is None
     roots.add(commit(6, {"a": (4, RIGHT), "b": (4, RIGHT), "d": (4, WRONG)}, "abcd"))
-    assert certified(roots, 4) is None and "2 peers have named it" in roots.told(4), "each peer counts once"
+    assert certified(roots, 4) is None and "2 peers have named it" in roots.describe(4), "each peer counts once"
     roots.add(commit(7, {"c": (4, RIGHT)}, "abcd"))
     assert certified(roots, 4) == RIGHT
 
@@ -159,10 +159,10 @@ def test_a_round_landed_on_a_chain_that_was_left_has_no_head() -> None:
         swarm = await Swarm("abc").start()
         await swarm.until("abc", 3)
         rounds, number = swarm["a"].rounds, swarm["a"].done - 1
-        left = rounds._outcomes._commits[number]
+        left = rounds.outcomes._commits[number]
         assert rounds.head_of(number) == left.digest
-        rounds._outcomes.leave(number)
-        rounds._outcomes.add(replace(left, view=left.view + 1))
+        rounds.outcomes.leave(number)
+        rounds.outcomes.add(replace(left, view=left.view + 1))
         assert rounds.head_of(number) is None
 
     run(scene())
@@ -195,7 +195,7 @@ def test_no_peer_names_a_state_of_a_chain_that_it_has_left(events: list[str], dr
             roots.leave(number)
         elif event == "skip":
             chain = [letter] * (len(chain) + 3)
-            roots.take_back(0)
+            roots.withdraw(0)
         named = roots._to_name
         assert named is None or named[1] == root_of(chain[: named[0] + 1])
 
@@ -313,7 +313,7 @@ def test_where_no_round_follows_the_newcomer_says_what_it_waits_for(caplog: pyte
             one.training.cancel()
         with caplog.at_level(logging.WARNING):
             await asyncio.sleep(100)
-        assert not work.done() and not node.rounds.outrun
+        assert not work.done() and not node.rounds.needs_state
         work.cancel()
 
     run(scene())
@@ -329,7 +329,7 @@ def test_nobody_names_a_state_where_none_was_asked_for() -> None:
         await swarm.until("abc", 5)
         for node in swarm.nodes.values():
             assert not node.copies  # type: ignore[attr-defined]
-            log = node.rounds._agreement.memory.log
+            log = node.rounds.context.chain.hard_state.log
             assert all(one.state is None for decided in log for one in decided.commit.participants)
 
     run(scene())

@@ -28,9 +28,9 @@ class KeySigner:
         return self._session
 
     def sign(self, statement: Statement) -> bytes:
-        context, *said = statement
-        return self._signatures.sign(cast(str, context), self._session, self._own, *said)
+        context, *fields = statement
+        return self._signatures.sign(cast(str, context), self._session, self._own, *fields)
 
     def verify(self, peer: str, statement: Statement, signature: bytes) -> bool:
-        context, *said = statement
-        return self._signatures.verify(signature, cast(str, context), self._session, peer, *said, by=id_of(peer))
+        context, *fields = statement
+        return self._signatures.verify(signature, cast(str, context), self._session, peer, *fields, by=id_of(peer))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -12,22 +13,23 @@ from hypothesis import strategies as st
 
 from outerloop.swarm.consensus.commit import Commit, Participant
 from outerloop.swarm.consensus.hard_state import ROUNDS_KEPT, HardState
-from outerloop.swarm.consensus.messages import CommitCertificate
-from outerloop.swarm.consensus.validity import objection
+from outerloop.swarm.consensus.proof import has_majority, newest_provable_commit, peers_ahead, voters_of
+from outerloop.swarm.consensus.validity import commit_error
+from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.gather.ballot_rpc import send_message
 from outerloop.swarm.gather.catch_up import CatchUpTask
-from outerloop.swarm.gather.committed_rounds import LogTruncated
+from outerloop.swarm.gather.committed_rounds import CommittedRounds, LogTruncated
 from outerloop.swarm.gather.log_rpc import LogRpc
-from outerloop.swarm.gather.proof import ahead, most, newest, voters_of
+from outerloop.swarm.gather.round_context import RoundContext
 from outerloop.swarm.validation import MAX_PEERS
 from tests.support.swarm.gather_liar import Liar, swarm_with_liar
 from tests.support.swarm.gather_scene import RUN, Swarm
 from tests.support.swarm.memory_network import MemoryTransport
 from tests.support.swarm.state_transfer_scene import FAR, donate, handover_of, lead_astray, newcomer, taking
-from tests.support.swarm.toy_signatures import SESSION, ToyNotary, accept_of, decided_by
+from tests.support.swarm.toy_signatures import SESSION, ToySigner, accept_of, decided_by
 from tests.support.swarm.virtual_clock import run
 
-NOTARY = ToyNotary("newcomer")
+SIGNER = ToySigner("newcomer")
 FALSE = Commit(FAR, b"p" * 32, 0, (), ("003-d",))
 FORGED = tuple((f"00{index}-{letter}", b"s" * 64) for index, letter in enumerate("abcd"))
 ANSWERS: dict[str, Any] = {
@@ -64,10 +66,10 @@ def test_one_ballot_of_a_later_round_and_an_answer_that_proves_nothing_change_no
         for peer in "abc":
             await liar.say(peer, CommitCertificate(FALSE, 0, ()))
         await swarm.until("abc", 8)
-        assert not any(node.rounds.outrun for node in swarm.nodes.values())
+        assert not any(node.rounds.needs_state for node in swarm.nodes.values())
         swarm.agree()
         for peer in "abc":
-            trust = swarm[peer].rounds._trust
+            trust = swarm[peer].rounds.context.trust
             assert {who for kind, who in trust.refusals.logged if kind == "ballots"} == {"003-d"}
 
     run(scene())
@@ -81,7 +83,7 @@ def test_a_peer_that_reaches_only_a_liar_waits() -> None:
         swarm.part("c", "ab")
         await liar.say("c", CommitCertificate(FALSE, 0, ()))
         await asyncio.sleep(60)
-        assert not swarm["c"].rounds.outrun
+        assert not swarm["c"].rounds.needs_state
         swarm.network.heal()
         done = swarm["c"].done
         await swarm.until("c", done + 2)
@@ -108,12 +110,12 @@ def test_a_peer_that_was_away_for_long_starts_from_the_roster_that_it_last_knew(
         await away.restart()
         while away.error is None:
             await asyncio.sleep(1)
-        assert isinstance(away.error, LogTruncated) and away.rounds.outrun
+        assert isinstance(away.error, LogTruncated) and away.rounds.needs_state
         swarm.part("abc", "d")
         at = handover_of(away)
         work = taking(at, away.names.values())
         await asyncio.sleep(60)
-        assert not work.done() and away.rounds._agreement.number <= 2
+        assert not work.done() and away.rounds.context.chain.number <= 2
         swarm.network.heal()
         number, content = await asyncio.wait_for(work, 600)
         assert content == b"state %d" % number and ROUNDS_KEPT < number < FAR
@@ -132,7 +134,7 @@ def test_a_listed_newcomer_that_hears_only_a_liar_takes_nothing() -> None:
         node, at = await newcomer(swarm, [liar.name], allow="abcde")
         work = taking(at, [liar.name])
         await asyncio.sleep(60)
-        assert not work.done() and node.rounds.known is None
+        assert not work.done() and node.rounds.last_commit is None
         work.cancel()
         names = [liar.name, *(one.name for one in swarm.nodes.values())]
         node.names |= {name.partition("-")[2]: name for name in names}
@@ -157,19 +159,19 @@ def test_while_most_of_its_roster_are_level_no_list_makes_a_peer_believe_that_it
     async def scene() -> None:
         swarm = await Swarm("abc").start()
         await swarm.until("abc", 2)
-        machine, found = swarm["a"].rounds._agreement, list[int]()
+        machine, found = swarm["a"].rounds.context.chain, list[int]()
         link = MemoryTransport(swarm.network, "a", allow="abcdefg")
         logs: dict[str, list[CommitCertificate]] = {f"00{index}-{letter}": [] for index, letter in enumerate("bc", 1)}
         logs |= {f"00{index}-{letter}": [CommitCertificate(FALSE, 0, ())] for index, letter in enumerate("defg", 3)}
-        at = CatchUpTask(
-            Told(link, logs),
-            link.trust,
-            machine=lambda: machine,
+        context = SimpleNamespace(
+            trust=link.trust,
+            chain=machine,
             others=lambda: list(logs),
             receive=lambda peer, decided: None,
-            outrun=found.append,
-            parted=lambda peer, log: None,
+            act=lambda event: None,
         )
+        outcomes = SimpleNamespace(log_truncated=found.append)
+        at = CatchUpTask(cast(RoundContext, context), Told(link, logs), cast(CommittedRounds, outcomes))
         await at._fetch("003-d")
         assert found == [] and {who for _, who in link.trust.refusals.logged} == set(logs) - {"001-b", "002-c"}
         for peer in ("001-b", "002-c"):
@@ -206,11 +208,13 @@ def test_fewer_than_half_of_the_others_never_prove_that_a_peer_is_outrun_and_mor
     names = [*lies[0].accepts, *((f"99{index}-{peer[4:]}", b"s" * 64) for index, peer in enumerate(others))]
     lies.append(CommitCertificate(lies[0].commit, 0, tuple(sorted(names))))
     logs = {peer.partition("-")[2]: [past, draw.choice(lies)] for peer in liars}
-    assert not most(ahead(number, logs, NOTARY, voters=voters), voters)
+    assert not has_majority(peers_ahead(number, logs, SIGNER, voters=voters), voters)
     later = signed(honest, number + ROUNDS_KEPT + 1)
-    assert most(ahead(number, {"whoever": [later]}, NOTARY, voters=voters), voters), "their signatures are enough"
+    assert has_majority(peers_ahead(number, {"whoever": [later]}, SIGNER, voters=voters), voters), (
+        "their signatures are enough"
+    )
     told = {peer.partition("-")[2]: [CommitCertificate(later.commit, 0, ())] for peer in honest}
-    assert most(ahead(number, told, NOTARY, voters=voters), voters), "and so is their own word"
+    assert has_majority(peers_ahead(number, told, SIGNER, voters=voters), voters), "and so is their own word"
 
 
 def test_one_signature_under_many_names_is_one_vote() -> None:
@@ -218,10 +222,10 @@ def test_one_signature_under_many_names_is_one_vote() -> None:
     names = [f"{index:03d}-d" for index in range(50)]
     shown = CommitCertificate(commit, 0, tuple((name, accept_of(name, commit)) for name in names))
     voters = voters_of("a", ["000-a", "001-b", "002-c", "003-d"], ())
-    assert ahead(3, {"d": [shown]}, NOTARY, voters=voters) == {"d"}
+    assert peers_ahead(3, {"d": [shown]}, SIGNER, voters=voters) == {"d"}
 
 
-class Counting(ToyNotary):
+class Counting(ToySigner):
     """Counts the signatures that it looks at."""
 
     looked_at = 0
@@ -237,24 +241,24 @@ def test_signatures_that_a_liar_makes_up_cost_one_check_a_voter() -> None:
     voters = voters_of("e", [f"00{index}-{letter}" for index, letter in enumerate("abcdefg")], ())
     told = [CommitCertificate(signed(["003-d"], number).commit, 0, tuple((name, bytes(64)) for name in names)) for
             number in range(10, 10 + ROUNDS_KEPT)]  # fmt: skip
-    notary = Counting("e")
-    assert ahead(3, {"d": told}, notary, voters=voters) == {"d"} and notary.looked_at <= 3
+    signer = Counting("e")
+    assert peers_ahead(3, {"d": told}, signer, voters=voters) == {"d"} and signer.looked_at <= 3
 
 
 def test_where_most_say_that_they_are_past_it_no_signature_is_looked_at() -> None:
-    voters, notary = voters_of("a", ["000-a", "001-b", "002-c", "003-d"], ()), Counting("a")
+    voters, signer = voters_of("a", ["000-a", "001-b", "002-c", "003-d"], ()), Counting("a")
     later = signed(["001-b", "002-c", "003-d"], 9)
-    assert ahead(3, {"b": [later], "c": [later]}, notary, voters=voters) == {"b", "c"} and not notary.looked_at
+    assert peers_ahead(3, {"b": [later], "c": [later]}, signer, voters=voters) == {"b", "c"} and not signer.looked_at
 
 
 def test_one_of_many_forged_join_requests_is_checked() -> None:
     learners = sorted(f"{index:03d}-x{index}" for index in range(MAX_PEERS - 1))
-    memory = HardState.first(run=SESSION, peer="000-a", roster=["000-a"])
+    hard_state = HardState.first(run=SESSION, peer="000-a", roster=["000-a"])
     participants = tuple(Participant.of(peer, b"p") for peer in sorted(["000-a", *learners]))
     asks = tuple((peer, bytes(64)) for peer in learners)
-    commit, notary = Commit(0, memory.head.digest, 0, participants, ("000-a",), asks), Counting("000-a")
-    why = objection(memory, commit, notary, min_peers=1, absent_rounds=2)
-    assert why == f"commit 0 counts {learners[0]}, which has not asked to be" and notary.looked_at == 1
+    commit, signer = Commit(0, hard_state.head.digest, 0, participants, ("000-a",), asks), Counting("000-a")
+    why = commit_error(hard_state, commit, signer, min_peers=1, absent_rounds=2)
+    assert why == f"commit 0 counts {learners[0]}, which has not asked to be" and signer.looked_at == 1
 
 
 @pytest.mark.parametrize(
@@ -265,12 +269,14 @@ def test_an_anchor_needs_more_than_half_of_the_list_and_not_of_those_that_answer
     """Of a, b, c, d, the first of which asks; x, y and z are on no list."""
     voters = voters_of("a", (), "abcd")
     head = decided_by("bcd", Commit(9, b"p" * 32, 0, (), ("b", "c", "d")))
-    assert (newest({peer: [head] for peer in answer}, NOTARY, voters=voters) is not None) == found
+    assert (newest_provable_commit({peer: [head] for peer in answer}, SIGNER, voters=voters) is not None) == found
 
 
 def test_a_newcomer_goes_by_what_it_remembers_where_that_is_the_newest() -> None:
     known = Commit(9, b"p" * 32, 0, (), ("b", "c", "d"))
     after = decided_by("bc", Commit(10, known.digest, 0, (), ("b", "c", "d")))
     voters = voters_of("a", (), "abcd")
-    assert newest({"d": [after]}, NOTARY, voters=voters, known=known) == after.commit, "signed by most of its roster"
-    assert newest({"d": [signed(["003-d"], 50)]}, NOTARY, voters=voters, known=known) == known
+    assert newest_provable_commit({"d": [after]}, SIGNER, voters=voters, known=known) == after.commit, (
+        "signed by most of its roster"
+    )
+    assert newest_provable_commit({"d": [signed(["003-d"], 50)]}, SIGNER, voters=voters, known=known) == known

@@ -9,7 +9,7 @@ What a log holds counts only if enough voters agree on it or signatures prove it
                remembers
     newest     the last commit that the logs lead to from the anchor. Each commit on the way is signed by a majority of
                the roster that the one before it names (signer.py)
-    outrun     this peer must download the others' state. More than half of the voters are shown to be past its round,
+    behind     this peer must download the others' state. More than half of the voters are shown to be past its round,
                by their own answer or by their signed accept of a later commit; no log reaches back to its head; and at
                most half of its own roster is at the same round
 
@@ -34,9 +34,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from outerloop.swarm.consensus.commit import Commit
-from outerloop.swarm.consensus.messages import CommitCertificate
 from outerloop.swarm.consensus.statements import AcceptSigner, accept
-from outerloop.swarm.consensus.validity import doubt
+from outerloop.swarm.consensus.validity import certificate_error
+from outerloop.swarm.consensus.votes import CommitCertificate
 from outerloop.swarm.validation import id_of
 
 Logs = Mapping[str, Sequence[CommitCertificate]]
@@ -51,76 +51,79 @@ def voters_of(own: str, roster: Iterable[str], listed: Iterable[str]) -> Voters:
     return [group for group in groups if group]
 
 
-def most(peers: Collection[str], voters: Voters) -> bool:
+def has_majority(peers: Collection[str], voters: Voters) -> bool:
     """Return whether these peers (ids) are more than half of one of the groups."""
     return any(2 * len(group.intersection(peers)) > len(group) for group in voters)
 
 
-def newest(logs: Logs, notary: AcceptSigner, *, voters: Voters = (), known: Commit | None = None) -> Commit | None:
+def newest_provable_commit(
+    logs: Logs, signer: AcceptSigner, *, voters: Voters = (), known: Commit | None = None
+) -> Commit | None:
     """Return the newest commit that is proven, `known` or a later one.
 
     None if most voters hold no common commit and none is known. Without `voters`, the peers that answered are the
     voters.
     """
-    found = anchor(logs, voters or [frozenset(logs)])
-    head = max((one for one in (found, known) if one), key=lambda commit: commit.number, default=None)
-    while head is not None and (after := _after(head, logs, notary)):
+    found = majority_anchor(logs, voters or [frozenset(logs)])
+    head = max((commit for commit in (found, known) if commit), key=lambda commit: commit.number, default=None)
+    while head is not None and (after := _after(head, logs, signer)):
         head = after
     return head
 
 
-def objections(logs: Logs, head: Commit) -> dict[str, str]:
-    """Return peer -> objection in one line, for peers whose logs contradict `head`, the newest commit found."""
-    ends = {peer: max((one.commit for one in log), key=lambda commit: commit.number) for peer, log in logs.items()}
-    text = "sent commit {}, which does not follow from what most hold"
+def contradictions(logs: Logs, head: Commit) -> dict[str, str]:
+    """Return peer -> reason in one line, for peers whose logs contradict `head`, the newest commit found."""
+    heads = {peer: max(log, key=lambda decided: decided.commit.number).commit for peer, log in logs.items()}
     return {
-        peer: text.format(end.number)
-        for peer, end in ends.items()
-        if end.number >= head.number and end.digest != head.digest
+        peer: f"sent commit {other.number}, which does not follow from what most hold"
+        for peer, other in heads.items()
+        if other.number >= head.number and other.digest != head.digest
     }
 
 
-def unproven(head: Commit, decided: CommitCertificate, notary: AcceptSigner) -> str:
+def proof_error(head: Commit, decided: CommitCertificate, signer: AcceptSigner) -> str:
     """Return why this is not proven to be the decided commit after `head`; empty if it is."""
     if (decided.commit.number, decided.commit.parent) != (head.number + 1, head.digest):
         return f"commit {decided.commit.number} does not follow the local commit {head.number}"
-    return doubt(head, decided, notary)
+    return certificate_error(head, decided, signer)
 
 
-def ahead(number: int, logs: Logs, notary: AcceptSigner, *, voters: Voters) -> set[str]:
+def peers_ahead(number: int, logs: Logs, signer: AcceptSigner, *, voters: Voters) -> set[str]:
     """Return voters (ids) that are past round `number`: they sent a later commit, or signed an accept of one.
 
     Stops checking once the voters found are most. An honest peer accepts a commit of round r only once it knows all
     before it. From one peer's log, at most one signature of each voter is checked, so that a log with more forged
     signatures causes no more work.
     """
-    told = {peer: [one for one in log if one.commit.number > number] for peer, log in logs.items()}
+    later = {peer: [decided for decided in log if decided.commit.number > number] for peer, log in logs.items()}
     counted = frozenset[str]().union(*voters)
-    found = counted.intersection(peer for peer, later in told.items() if later)
-    for later in told.values():
-        shown = {id_of(peer): (peer, signature, one) for one in later for peer, signature in one.accepts}
-        for voter in counted.intersection(shown) - found:
-            if most(found, voters):
-                return set(found)
-            peer, signature, one = shown[voter]
-            if notary.verify(
-                peer, accept(one.commit.number, one.commit.parent, one.view, one.commit.digest), signature
-            ):
-                found |= {voter}
-    return set(found)
+    found = set(counted.intersection(peer for peer, log in later.items() if log))
+    for log in later.values():
+        signed = {id_of(peer): (peer, signature, decided) for decided in log for peer, signature in decided.accepts}
+        for voter in counted.intersection(signed) - found:
+            if has_majority(found, voters):
+                return found
+            if _has_accepted(*signed[voter], signer):
+                found.add(voter)
+    return found
 
 
-def anchor(logs: Logs, voters: Voters) -> Commit | None:
+def _has_accepted(peer: str, signature: bytes, decided: CommitCertificate, signer: AcceptSigner) -> bool:
+    commit = decided.commit
+    return signer.verify(peer, accept(commit.number, commit.parent, decided.view, commit.digest), signature)
+
+
+def majority_anchor(logs: Logs, voters: Voters) -> Commit | None:
     """Return the highest commit that most voters hold in their logs, or None if there is none."""
-    commits = {one.commit for log in logs.values() for one in log}
+    commits = {decided.commit for log in logs.values() for decided in log}
     holders: dict[bytes, set[str]] = {commit.digest: set() for commit in commits}
     for peer, log in logs.items():
-        for one in log:
-            holders[one.commit.digest].add(peer)
-    held = [commit for commit in commits if most(holders[commit.digest], voters)]
-    return max(held, key=lambda commit: commit.number, default=None)
+        for decided in log:
+            holders[decided.commit.digest].add(peer)
+    common = [commit for commit in commits if has_majority(holders[commit.digest], voters)]
+    return max(common, key=lambda commit: commit.number, default=None)
 
 
-def _after(head: Commit, logs: Logs, notary: AcceptSigner) -> Commit | None:
-    told = (one for log in logs.values() for one in log)
-    return next((one.commit for one in told if not unproven(head, one, notary)), None)
+def _after(head: Commit, logs: Logs, signer: AcceptSigner) -> Commit | None:
+    received = (decided for log in logs.values() for decided in log)
+    return next((decided.commit for decided in received if not proof_error(head, decided, signer)), None)

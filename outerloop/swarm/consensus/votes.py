@@ -1,0 +1,156 @@
+"""Signed votes, and what they add up to: a justified proposal, and the certificate of a commit.
+
+    wish           a peer wants to be in a view of the round
+    pledge         a promise, in the form that is forwarded to others
+    link           a view in which a commit was proposed, and why its leader could propose it there
+    accepted       a proposal that was accepted: the commit, with a link for each view in which it was proposed
+    certificate    a decided commit, with the accepts of a majority
+
+Messages carry them (messages.py), and the log and the accepted proposal are stored in their form (hard_state.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from outerloop.swarm.consensus.commit import Commit
+from outerloop.swarm.validation import (
+    MalformedMessage,
+    ascending,
+    digest,
+    fields,
+    items,
+    peer_id,
+    quote,
+    row,
+    signature,
+    view_number,
+)
+
+T = TypeVar("T", bound=tuple[Any, ...])
+
+
+class ViewWish(NamedTuple):
+    """A signed statement of a peer that it wants to be in a view of the round."""
+
+    peer: str
+    view: int
+    signature: bytes
+
+    @staticmethod
+    def from_list(value: Any) -> ViewWish:
+        """Parse and check a value that a peer sent. Raises MalformedMessage."""
+        peer, view, signed = row(value, 3, "a wish is [peer, view, signature]")
+        return ViewWish(peer_id(peer, "a wish's peer"), view_number(view), signature(signed, "a wish's signature"))
+
+
+class Pledge(NamedTuple):
+    """A promise in the form that is forwarded to others: the peer, what it had accepted (view, digest), signature."""
+
+    peer: str
+    accepted: tuple[int, bytes] | None
+    signature: bytes
+
+    @staticmethod
+    def from_list(value: Any) -> Pledge:
+        """Parse and check a value that a peer sent. Raises MalformedMessage."""
+        peer, accepted, signed = row(value, 3, "a pledge is [peer, what it accepted, signature]")
+        if accepted is not None:
+            view, of = row(accepted, 2, "a pledge reports an accept as [view, digest]")
+            accepted = view_number(view), digest(of, "a pledged commit")
+        return Pledge(peer_id(peer, "a pledge's peer"), accepted, signature(signed, "a pledge's signature"))
+
+
+class ChainLink(NamedTuple):
+    """A view in which a commit was proposed, with the promises of a majority that justify it there (none in view 0) and
+    the signature of the leader's accept."""
+
+    view: int
+    pledges: tuple[Pledge, ...]
+    signature: bytes
+
+    @staticmethod
+    def from_list(value: Any) -> ChainLink:
+        """Parse and check a value that a peer sent. Raises MalformedMessage."""
+        view, pledges, signed = row(value, 3, "a link is [view, pledges, signature]")
+        known = rows_by_peer(pledges, "pledges", Pledge.from_list)
+        return ChainLink(view_number(view), known, signature(signed, "a leader's signature"))
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A proposal that was accepted: the commit, and a link for each view in which it was proposed, latest view last."""
+
+    commit: Commit
+    links: tuple[ChainLink, ...]
+
+    @property
+    def view(self) -> int:
+        return self.links[-1].view
+
+    @property
+    def vote(self) -> tuple[int, bytes]:
+        """The view and digest that a promise reports."""
+        return self.view, self.commit.digest
+
+    def to_map(self) -> dict[str, Any]:
+        return {"commit": self.commit.to_map(), "links": self.links}
+
+    @staticmethod
+    def from_map(value: Any) -> Accepted:
+        """Parse and check a value that a peer sent. Raises MalformedMessage."""
+        found = fields(value, "an accepted commit", ("commit", "links"))
+        commit = Commit.from_map(found["commit"])
+        return Accepted(commit, _links(found["links"], commit.view, minimum=1))
+
+
+@dataclass(frozen=True)
+class CommitCertificate:
+    """A decided commit with its proof. `view`: in which a majority accepted it. `accepts`: the accepting peers, in
+    order, each with its signature.
+
+    `links`: the views in which it was proposed, ending with `view`; none if that is view 0. The links of two decided
+    commits of one round reveal which peer lied (justification.py).
+    """
+
+    commit: Commit
+    view: int
+    accepts: tuple[tuple[str, bytes], ...]
+    links: tuple[ChainLink, ...] = ()
+
+    def to_map(self) -> dict[str, Any]:
+        return {"commit": self.commit.to_map(), "view": self.view, "accepts": self.accepts, "links": self.links}
+
+    @staticmethod
+    def from_map(value: Any) -> CommitCertificate:
+        """Parse and check a value that a peer sent. Raises MalformedMessage."""
+        found = fields(value, "a decided commit", ("commit", "view", "accepts", "links"))
+        commit = Commit.from_map(found["commit"])
+        view = view_number(found["view"], "a decided view", minimum=commit.view)
+        links = _links(found["links"], commit.view)
+        if (links[-1].view if links else 0) != view:
+            raise MalformedMessage(f"links of a decided commit end in its view {view}; got {quote(found['links'])}")
+        return CommitCertificate(commit, view, rows_by_peer(found["accepts"], "accepts", _accept), links)
+
+
+def rows_by_peer(value: Any, what: str, parse: Callable[[Any], T]) -> tuple[T, ...]:
+    """Parse rows that begin with a peer. Check that each peer comes once and in order. Raises MalformedMessage."""
+    rows = tuple(parse(item) for item in items(value, what))
+    ascending([row[0] for row in rows], what)
+    return rows
+
+
+def _links(value: Any, first_view: int, *, minimum: int = 0) -> tuple[ChainLink, ...]:
+    """Parse links. Check that they are in the order of views and start with the view of the first proposal."""
+    links = tuple(ChainLink.from_list(item) for item in items(value, "links", minimum=minimum))
+    views = [link.view for link in links]
+    if views != sorted(set(views)) or views[:1] not in ([], [first_view]):
+        raise MalformedMessage(f"links come in the order of views, from view {first_view} on; got views {quote(views)}")
+    return links
+
+
+def _accept(value: Any) -> tuple[str, bytes]:
+    peer, signed = row(value, 2, "an accept is [peer, signature]")
+    return peer_id(peer, "an accept's peer"), signature(signed, "an accept's signature")

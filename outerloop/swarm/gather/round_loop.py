@@ -1,0 +1,130 @@
+"""The event loop of one peer's rounds, which connects the agreement (chain.py) to network, disk and clock.
+
+1. take the next event: a message arrived, a payload was stored, a timer expired, commits were fetched
+2. pass it to the agreement, a state machine, and carry out the effects that it returns, in order
+3. check the current round: ask further peers for payloads, start timers
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from outerloop.swarm.access.hard_state_file import HardStateFile
+from outerloop.swarm.background_tasks import BackgroundTasks
+from outerloop.swarm.consensus.commit import Commit
+from outerloop.swarm.consensus.effects import (
+    ApplyCommit,
+    CatchUp,
+    ChainLeft,
+    Effect,
+    FetchPayloads,
+    Persist,
+    Reject,
+    Send,
+)
+from outerloop.swarm.gather.ballot_rpc import BallotRpc
+from outerloop.swarm.gather.catch_up import CatchUpTask
+from outerloop.swarm.gather.committed_rounds import CommittedRounds
+from outerloop.swarm.gather.own_payloads import OwnPayloads
+from outerloop.swarm.gather.payload_downloads import PayloadDownloads
+from outerloop.swarm.gather.payload_requests import PayloadRequests
+from outerloop.swarm.gather.round_context import RoundContext
+from outerloop.swarm.gather.round_timers import RoundTimers
+from outerloop.swarm.gather.state_roots import StateRoots
+from outerloop.swarm.gather.statement_witness import StatementWitness
+from outerloop.swarm.resource_exhaustion import EXHAUSTION
+
+
+class RoundPart(Protocol):
+    def begin_round(self, number: int) -> None:
+        """Note that this round begins, and end what belongs to the last one."""
+        ...
+
+
+@dataclass(kw_only=True)
+class RoundLoop:
+    """The event loop, and the parts of the peer that it drives."""
+
+    context: RoundContext
+    hard_state_file: HardStateFile
+    ballots: BallotRpc
+    own_payloads: OwnPayloads
+    requests: PayloadRequests
+    downloads: PayloadDownloads
+    outcomes: CommittedRounds
+    roots: StateRoots
+    catch_up: CatchUpTask
+    timers: RoundTimers
+    witness: StatementWitness
+    _completing: BackgroundTasks = field(default_factory=BackgroundTasks, init=False)
+    _view: tuple[int, int] = field(default=(-1, -1), init=False)  # round, view
+    _round: tuple[int, bytes] = field(default=(-1, b""), init=False)  # round, head: two chains have different ones
+
+    async def run(self) -> None:
+        """Handle events one at a time until cancelled. If one fails, e.g. at the disk, `outcomes` raises its error."""
+        try:
+            while True:
+                event = await self.context.events.get()
+                for effect in event(self.context.chain):
+                    await EXHAUSTION.wait_out(partial(self._carry_out, effect))  # a Disk may not retry by itself
+                self.look()
+        except Exception as error:
+            self.outcomes.fail(error)
+
+    def look(self) -> None:
+        """Start what the current round needs; if it is a new round or view, end what belongs to the last one."""
+        chain = self.context.chain
+        if self._view != (chain.number, chain.view):
+            self._view = chain.number, chain.view
+            self.downloads.begin_view()
+        if self._round != (chain.number, chain.hard_state.head.digest):
+            self._round = chain.number, chain.hard_state.head.digest
+            for part in self._parts():
+                part.begin_round(chain.number)
+        self.requests.ask_all(chain.number, (*self.context.others(), *sorted(chain.soft_state.asked)))
+        self.timers.look(chain)
+
+    def _parts(self) -> tuple[RoundPart, ...]:
+        return self.witness, self.timers, self.requests, self.own_payloads, self.outcomes, self.catch_up
+
+    def cancel(self) -> None:
+        """Cancel the tasks and timers of the current round."""
+        self.timers.cancel()
+        self.requests.cancel()
+        self.catch_up.cancel()
+        self._completing.cancel()
+
+    async def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Persist(hard_state):
+                await self.hard_state_file.write(hard_state)
+            case Send(to, message):
+                self.ballots.send(to, message)
+            case ApplyCommit(commit):
+                self._apply(commit)
+            case FetchPayloads(number, participants, holder):
+                for participant in participants:
+                    sources = self.context.sources_of(participant, first=holder)
+                    self.downloads.start(number, participant, sources, proposed=True)
+            case CatchUp(peer=peer):
+                self.catch_up.fetch_from(peer)
+            case ChainLeft(number):
+                self.roots.leave(number)
+                self.outcomes.leave(number)
+                self.own_payloads.restart(number)
+            case Reject():
+                self._reject(effect)
+
+    def _apply(self, commit: Commit) -> None:
+        """Hand a decided commit to the trainer, and download the payloads that it names."""
+        self.outcomes.add(commit)
+        self.roots.add(commit)
+        self._completing.start(self.outcomes.complete(commit))
+
+    def _reject(self, effect: Reject) -> None:
+        """Log a rejected message. Fetch the log of its sender if that is on another chain."""
+        self.context.trust.refusals.note("ballots", effect.sender, effect.reason)
+        if effect.compare_logs:
+            self.catch_up.compare_with(effect.sender)

@@ -1,0 +1,84 @@
+"""Compare the signed statements that this peer checks: accuse liars, and stop if its own votes were forgotten.
+
+another peer's statement contradicts an earlier one     it is accused with both, and expelled (accusations.py)
+a vote of this peer that its hard state does not hold   its disk was set back (rollback.py): it stops
+evidence against this peer's own key                    the key was copied: the rounds fail with an error
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from outerloop.swarm.access.signatures import Field
+from outerloop.swarm.accountability.accusations import Accusations
+from outerloop.swarm.accountability.equivocation import EquivocationWatch
+from outerloop.swarm.accountability.expulsion import ExpelledPeers
+from outerloop.swarm.accountability.rollback import forgotten
+from outerloop.swarm.background_tasks import BackgroundTasks
+from outerloop.swarm.gather.round_context import RoundContext
+from outerloop.swarm.p2p.transport import Transport
+from outerloop.swarm.storage import Disk
+from outerloop.types import UserError
+
+
+class StatementWitness:
+    """The witness of one peer. `fail` is called with the error that its rounds end with, `stop` to end its votes."""
+
+    def __init__(
+        self,
+        context: RoundContext,
+        transport: Transport,
+        disk: Disk,
+        *,
+        run: str,
+        fail: Callable[[Exception], None],
+        stop: Callable[[], None],
+    ) -> None:
+        self._context, self._fail, self._stop = context, fail, stop
+        self._tasks = BackgroundTasks()
+        self._watch = EquivocationWatch("")
+        self.accusations = Accusations(
+            transport,
+            ExpelledPeers(disk, context.trust, hard_state=lambda: context.chain.hard_state if context.begun else None),
+            run=run,
+            names=context.names,
+            on_own=self.own_key_accused,
+            on_other=lambda: context.act(lambda chain: chain.reconsider()),
+        )
+
+    def begin(self, session: str) -> None:
+        """Compare the statements of this session from now on."""
+        self._watch = EquivocationWatch(session)
+        self._context.trust.signatures.witness = self._compare
+
+    def begin_round(self, number: int) -> None:
+        """Set the current round: only statements about rounds close to it are compared."""
+        self._watch.begin(number)
+
+    def own_key_accused(self, offence: str) -> None:
+        """Let the rounds fail, because evidence proves an offence by this peer's own key."""
+        self._fail(
+            UserError(
+                f"the key of this peer {offence}, so the other peers expel it. A copy of the key is in use, or this"
+                " peer's memory was lost. Stop the copy, remove the identity file, and join as a new peer"
+            )
+        )
+
+    def _compare(self, context: str, session: str | bytes, fields: tuple[Field, ...], signature: bytes) -> None:
+        """Accuse the peer that has signed this statement if it has signed a contradictory one before.
+
+        Raises UserError if the signer is this peer and its hard state does not hold the statement.
+        """
+        if vote := forgotten(self._context.chain.hard_state, context, session, fields):
+            self._stop_voting(vote)
+        if evidence := self._watch.heard(context, session, fields, signature):
+            self._tasks.start(self.accusations.accuse(evidence))
+
+    def _stop_voting(self, vote: str) -> None:
+        error = UserError(
+            f"this peer {vote}: its disk was set back to a snapshot or a backup. It stops, because it might vote twice."
+            " Remove the identity file and join as a new peer; with exchange.allow, replace the old id in every list"
+        )
+        self._fail(error)
+        self._stop()
+        raise error
