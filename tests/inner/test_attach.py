@@ -178,6 +178,6 @@ def test_the_repr_of_a_round_is_one_short_line():
     assert len(report.blob) > 10_000 and len(repr(report)) < 1000 and "payload_bytes=" in repr(report)
     contribution = Contribution("a", report.round, report.blob)
     weights = {"w": torch.zeros(999)}
-    flight = InFlight(report.round, weights, report.blob, None, samples=1, launch_s=0.0, delta_norm=0.0, then=weights)
+    flight = InFlight(report.round, weights, report.blob, None, 1, 0.0, 0.0, fast_at_launch=weights)
     arrival = ReceivedRound([contribution], 0.0, 1.0, 0.5)
     assert all(len(repr(one)) < 300 and "tensor(" not in repr(one) for one in (contribution, flight, arrival))

@@ -106,7 +106,7 @@ def test_one_thread_computes_for_all_workers_of_a_process(tmp_path, monkeypatch)
             return super().__call__(work, *args)
 
     monkeypatch.setattr(local_pool, "SingleWorkerPool", Told)
-    model = ["model=module", "model._target_=test_trainer.Telling", "+model.vocab=256"]
+    model = ["model=module", f"model._target_={__name__}.Telling", "+model.vocab=256"]
     options = [*SMALL, *model, "workers=3", "threads=2", "rounds=2", "schedule.sync_every=2", "eval.sequences=6"]
     train(load.load([*options, f"run_dir={tmp_path}/run"]))
     assert len(SEEN) >= 3 * 2 * 2 + 3
