@@ -8,7 +8,7 @@ from outerloop.swarm.p2p.framing import BrokenStream, Stream
 from outerloop.swarm.p2p.transport import Request, Unreachable
 from outerloop.swarm.timeouts import OPEN_S, STALL_S
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
-from tests.support.swarm.virtual_clock import now_s, run
+from tests.support.swarm.virtual_clock import now_s, run, virtual
 
 MEGABYTE = 1_000_000
 
@@ -54,67 +54,59 @@ def test_a_handler_that_fails_fails_the_test() -> None:
         run(scene())
 
 
-def test_delay_and_bandwidth_take_their_time() -> None:
-    async def scene() -> None:
-        network = MemoryNetwork(delay_s=(0.5, 0.5))
-        network.bytes_s["b"] = MEGABYTE
-        a = await serving(network, 10 * MEGABYTE)
-        assert await ask(a) == 10 * MEGABYTE
-        assert 10.9 < now_s() < 11.1, "0.5 s there, 10 s at 1 MB/s, 0.5 s back"
-        await asyncio.gather(ask(a), ask(a))
-        assert 31.9 < now_s() < 32.2, "two streams share the bandwidth of one peer"
-
-    run(scene())
+@virtual
+async def test_delay_and_bandwidth_take_their_time() -> None:
+    network = MemoryNetwork(delay_s=(0.5, 0.5))
+    network.bytes_s["b"] = MEGABYTE
+    a = await serving(network, 10 * MEGABYTE)
+    assert await ask(a) == 10 * MEGABYTE
+    assert 10.9 < now_s() < 11.1, "0.5 s there, 10 s at 1 MB/s, 0.5 s back"
+    await asyncio.gather(ask(a), ask(a))
+    assert 31.9 < now_s() < 32.2, "two streams share the bandwidth of one peer"
 
 
-def test_a_slow_reader_holds_the_writer_back() -> None:
-    async def scene() -> None:
-        network = MemoryNetwork()
-        a = await serving(network, 10 * MEGABYTE)
-        async with a.open_stream("b", "p") as stream:
-            await stream.send_object({})
-            await asyncio.sleep(STALL_S / 2)
-            assert network.waiting_bytes < 2 * MEGABYTE
-            assert len(await stream.receive(at_most=10 * MEGABYTE)) == 10 * MEGABYTE
-
-    run(scene())
+@virtual
+async def test_a_slow_reader_holds_the_writer_back() -> None:
+    network = MemoryNetwork()
+    a = await serving(network, 10 * MEGABYTE)
+    async with a.open_stream("b", "p") as stream:
+        await stream.send_object({})
+        await asyncio.sleep(STALL_S / 2)
+        assert network.waiting_bytes < 2 * MEGABYTE
+        assert len(await stream.receive(at_most=10 * MEGABYTE)) == 10 * MEGABYTE
 
 
-def test_partitions_heal_and_frozen_peers_thaw() -> None:
-    async def scene() -> None:
-        network = MemoryNetwork()
-        a = await serving(network, 10)
-        network.part("a", "b")
-        with pytest.raises(BrokenStream, match=f"no stream in {OPEN_S:.0f} s"):
-            await ask(a)
-        network.heal()
-        network.freeze("b")
-        with pytest.raises(BrokenStream, match="nothing was received"):
-            await ask(a)
-        assert now_s() == OPEN_S + STALL_S
-        asking = asyncio.create_task(ask(a))
-        await asyncio.sleep(1)
-        network.thaw("b")
-        assert await asking == 10 and now_s() == OPEN_S + STALL_S + 1
-        network.kill("b")
-        with pytest.raises(Unreachable):
-            await ask(a)
-
-    run(scene())
+@virtual
+async def test_partitions_heal_and_frozen_peers_thaw() -> None:
+    network = MemoryNetwork()
+    a = await serving(network, 10)
+    network.part("a", "b")
+    with pytest.raises(BrokenStream, match=f"no stream in {OPEN_S:.0f} s"):
+        await ask(a)
+    network.heal()
+    network.freeze("b")
+    with pytest.raises(BrokenStream, match="nothing was received"):
+        await ask(a)
+    assert now_s() == OPEN_S + STALL_S
+    asking = asyncio.create_task(ask(a))
+    await asyncio.sleep(1)
+    network.thaw("b")
+    assert await asking == 10 and now_s() == OPEN_S + STALL_S + 1
+    network.kill("b")
+    with pytest.raises(Unreachable):
+        await ask(a)
 
 
-def test_a_killed_peer_ends_its_streams() -> None:
-    async def scene() -> None:
-        network = MemoryNetwork()
-        network.bytes_s["b"] = MEGABYTE
-        asking = asyncio.create_task(ask(await serving(network, 10 * MEGABYTE)))
-        await asyncio.sleep(5)
-        network.kill("b")
-        with pytest.raises(BrokenStream, match="early"):
-            await asking
-        assert now_s() == 5
-
-    run(scene())
+@virtual
+async def test_a_killed_peer_ends_its_streams() -> None:
+    network = MemoryNetwork()
+    network.bytes_s["b"] = MEGABYTE
+    asking = asyncio.create_task(ask(await serving(network, 10 * MEGABYTE)))
+    await asyncio.sleep(5)
+    network.kill("b")
+    with pytest.raises(BrokenStream, match="early"):
+        await asking
+    assert now_s() == 5
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

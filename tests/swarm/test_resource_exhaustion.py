@@ -21,7 +21,7 @@ from outerloop.swarm.storage import Folder
 from outerloop.swarm.timeouts import EXHAUSTED_S, OPEN_S
 from tests.support.swarm.gather_scene import MemoryDisk, Swarm
 from tests.support.swarm.memory_network import stream_pair
-from tests.support.swarm.virtual_clock import now_s, run
+from tests.support.swarm.virtual_clock import now_s, run, virtual
 
 SOMEBODY = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
 
@@ -109,7 +109,8 @@ def test_a_machine_whose_disk_is_full_for_a_while_goes_on_and_so_do_the_others(
     run(scene())
 
 
-def test_the_agreement_does_not_end_with_its_disk() -> None:
+@virtual
+async def test_the_agreement_does_not_end_with_its_disk() -> None:
     """Whatever disk it has."""
 
     class Full(MemoryDisk):
@@ -118,14 +119,11 @@ def test_the_agreement_does_not_end_with_its_disk() -> None:
                 raise full()
             await super().write(name, content)
 
-    async def scene() -> None:
-        swarm = Swarm("abc")
-        swarm["b"].disk = Full()
-        await swarm.start()
-        await swarm.until("abc", 8)
-        swarm.agree()
-
-    run(scene())
+    swarm = Swarm("abc")
+    swarm["b"].disk = Full()
+    await swarm.start()
+    await swarm.until("abc", 8)
+    swarm.agree()
 
 
 def test_a_round_lands_although_its_payloads_could_not_be_opened(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,32 +164,26 @@ def peer_over(p2p: FakeP2P) -> Node:
     return peer
 
 
-def test_a_stream_is_opened_as_soon_as_there_is_a_file_for_it() -> None:
-    async def scene() -> None:
-        async with peer_over(FakeP2P(3)).open_stream(SOMEBODY, "x"):
-            assert now_s() == pytest.approx(3 * EXHAUSTED_S)
-
-    run(scene())
+@virtual
+async def test_a_stream_is_opened_as_soon_as_there_is_a_file_for_it() -> None:
+    async with peer_over(FakeP2P(3)).open_stream(SOMEBODY, "x"):
+        assert now_s() == pytest.approx(3 * EXHAUSTED_S)
 
 
-def test_a_peer_is_not_taken_for_gone_because_this_one_has_no_files() -> None:
-    async def scene() -> None:
-        with pytest.raises(BrokenStream, match="no stream"):
-            async with peer_over(FakeP2P(float("inf"))).open_stream(SOMEBODY, "x"):
-                pass
-        assert now_s() == pytest.approx(OPEN_S)
-
-    run(scene())
+@virtual
+async def test_a_peer_is_not_taken_for_gone_because_this_one_has_no_files() -> None:
+    with pytest.raises(BrokenStream, match="no stream"):
+        async with peer_over(FakeP2P(float("inf"))).open_stream(SOMEBODY, "x"):
+            pass
+    assert now_s() == pytest.approx(OPEN_S)
 
 
-def test_a_peer_named_by_an_invalid_id_is_unreachable() -> None:
-    async def scene() -> None:
-        for name in ("0", "l", "x" * 128, "a_b"):
-            with pytest.raises(Unreachable):
-                async with peer_over(FakeP2P(0)).open_stream(name, "x"):
-                    pytest.fail("opened")
-
-    run(scene())
+@virtual
+async def test_a_peer_named_by_an_invalid_id_is_unreachable() -> None:
+    for name in ("0", "l", "x" * 128, "a_b"):
+        with pytest.raises(Unreachable):
+            async with peer_over(FakeP2P(0)).open_stream(name, "x"):
+                pytest.fail("opened")
 
 
 def test_connections_that_cannot_be_accepted_are_one_line_of_the_log(

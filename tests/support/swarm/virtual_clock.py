@@ -7,6 +7,7 @@ Everything that happens is a function of the code and its seeds, so a failing ru
 from __future__ import annotations
 
 import asyncio
+import functools
 import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -57,6 +58,16 @@ def run(work: Coroutine[Any, Any, T], *, limit_s: float = 3600) -> T:
     if loop.errors:
         raise loop.errors[0]
     return result
+
+
+def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an asynchronous test on a virtual clock of its own."""
+
+    @functools.wraps(test)
+    def on_virtual_clock(*args: Any, **kwargs: Any) -> None:
+        run(test(*args, **kwargs))
+
+    return on_virtual_clock
 
 
 async def _cancel_the_rest() -> None:

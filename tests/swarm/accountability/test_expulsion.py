@@ -32,7 +32,7 @@ from tests.support.swarm.gather_scene import MemoryDisk
 from tests.support.swarm.memory_keys import trust_of
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
 from tests.support.swarm.signed_statements import SESSION, two_accepts
-from tests.support.swarm.virtual_clock import run
+from tests.support.swarm.virtual_clock import virtual
 
 RUN = "r"
 LIAR = "003-d"
@@ -52,62 +52,53 @@ def expelled_of(
 # one peer's register
 
 
-def test_an_expelled_peer_is_outside_every_list_also_after_a_restart() -> None:
-    async def scene() -> None:
-        disk = MemoryDisk()
-        for allow in ("abcd", ""):
-            trust = trust_of("a", allow=allow)
-            expelled = expelled_of(disk, trust)
-            if not expelled.register.expelled:
-                assert "d" in trust.allow and trust.admits("d", "p", lambda peer_id: True)
-                assert await expelled.convict(two_accepts(LIAR))
-            assert "d" not in trust.allow and "b" in trust.allow
-            assert not trust.admits("d", "p", lambda peer_id: True)
-            assert expelled.evidence == [two_accepts(LIAR)]
-
-    run(scene())
-
-
-def test_evidence_that_proves_nothing_expels_nobody() -> None:
-    async def scene() -> None:
-        trust, true = trust_of("a"), two_accepts(LIAR)
-        expelled = expelled_of(MemoryDisk(), trust)
-        for wrong in (replace(true, peer="001-b"), replace(true, session="r/x"), replace(true, second=true.first)):
-            assert not await expelled.convict(wrong)
-        assert not expelled.register.expelled and "b" in trust.allow
-
-    run(scene())
-
-
-def test_lifted_evidence_does_not_convict_again_but_new_evidence_does() -> None:
-    async def scene() -> None:
-        disk = MemoryDisk()
-        assert await expelled_of(disk).convict(two_accepts(LIAR, number=10))
-        await write_register(disk, read_register(disk).without("d"))
-        trust = trust_of("a")
+@virtual
+async def test_an_expelled_peer_is_outside_every_list_also_after_a_restart() -> None:
+    disk = MemoryDisk()
+    for allow in ("abcd", ""):
+        trust = trust_of("a", allow=allow)
         expelled = expelled_of(disk, trust)
-        assert "d" in trust.allow and not expelled.evidence
-        for number in (2, 10, 10 + ROUNDS_KEPT):
-            assert not await expelled.convict(two_accepts(LIAR, number=number))
-        assert expelled.wants(two_accepts(LIAR, session="r/another"))
-        assert await expelled.convict(two_accepts(LIAR, number=11 + ROUNDS_KEPT))
+        if not expelled.register.expelled:
+            assert "d" in trust.allow and trust.admits("d", "p", lambda peer_id: True)
+            assert await expelled.convict(two_accepts(LIAR))
+        assert "d" not in trust.allow and "b" in trust.allow
+        assert not trust.admits("d", "p", lambda peer_id: True)
+        assert expelled.evidence == [two_accepts(LIAR)]
 
-    run(scene())
+
+@virtual
+async def test_evidence_that_proves_nothing_expels_nobody() -> None:
+    trust, true = trust_of("a"), two_accepts(LIAR)
+    expelled = expelled_of(MemoryDisk(), trust)
+    for wrong in (replace(true, peer="001-b"), replace(true, session="r/x"), replace(true, second=true.first)):
+        assert not await expelled.convict(wrong)
+    assert not expelled.register.expelled and "b" in trust.allow
 
 
-def test_evidence_about_a_round_that_is_far_ahead_cannot_be_used_to_be_forgiven_until_then() -> None:
+@virtual
+async def test_lifted_evidence_does_not_convict_again_but_new_evidence_does() -> None:
+    disk = MemoryDisk()
+    assert await expelled_of(disk).convict(two_accepts(LIAR, number=10))
+    await write_register(disk, read_register(disk).without("d"))
+    trust = trust_of("a")
+    expelled = expelled_of(disk, trust)
+    assert "d" in trust.allow and not expelled.evidence
+    for number in (2, 10, 10 + ROUNDS_KEPT):
+        assert not await expelled.convict(two_accepts(LIAR, number=number))
+    assert expelled.wants(two_accepts(LIAR, session="r/another"))
+    assert await expelled.convict(two_accepts(LIAR, number=11 + ROUNDS_KEPT))
+
+
+@virtual
+async def test_evidence_about_a_round_that_is_far_ahead_cannot_be_used_to_be_forgiven_until_then() -> None:
     """The accused signs what it likes: of a round in ten years, to be expelled and lifted for it."""
-
-    async def scene() -> None:
-        disk, far = MemoryDisk(), two_accepts(LIAR, number=1 << 40)
-        expelled = expelled_of(disk, number=20)
-        assert not expelled.wants(far) and not await expelled.convict(far)
-        assert not expelled.wants(two_accepts(LIAR, number=21 + ROUNDS_KEPT))
-        assert await expelled.convict(two_accepts(LIAR, number=20 + ROUNDS_KEPT))
-        await write_register(disk, read_register(disk).without("d"))
-        assert expelled_of(disk, number=1000).wants(two_accepts(LIAR, number=1000))
-
-    run(scene())
+    disk, far = MemoryDisk(), two_accepts(LIAR, number=1 << 40)
+    expelled = expelled_of(disk, number=20)
+    assert not expelled.wants(far) and not await expelled.convict(far)
+    assert not expelled.wants(two_accepts(LIAR, number=21 + ROUNDS_KEPT))
+    assert await expelled.convict(two_accepts(LIAR, number=20 + ROUNDS_KEPT))
+    await write_register(disk, read_register(disk).without("d"))
+    assert expelled_of(disk, number=1000).wants(two_accepts(LIAR, number=1000))
 
 
 def test_nobody_is_expelled_before_the_rounds_have_begun() -> None:
@@ -123,44 +114,38 @@ def register_of(count: int) -> ExpulsionRegister:
     )
 
 
-def test_keys_without_a_seat_do_not_keep_the_register_from_one_that_has_a_seat() -> None:
-    async def scene() -> None:
-        disk, outsider = MemoryDisk(), two_accepts("000-z")
-        disk[NAME] = register_of(MAX_OUTSIDERS - 1).to_bytes()
-        trust, again = trust_of("a"), trust_of("a")
-        expelled = expelled_of(disk, trust)
-        assert await expelled.convict(outsider)
-        assert not await expelled.convict(two_accepts("000-y")) and "y" in trust.allow
-        assert await expelled.convict(two_accepts(LIAR))
-        expelled_of(disk, again)
-        assert "d" not in again.allow
-
-    run(scene())
+@virtual
+async def test_keys_without_a_seat_do_not_keep_the_register_from_one_that_has_a_seat() -> None:
+    disk, outsider = MemoryDisk(), two_accepts("000-z")
+    disk[NAME] = register_of(MAX_OUTSIDERS - 1).to_bytes()
+    trust, again = trust_of("a"), trust_of("a")
+    expelled = expelled_of(disk, trust)
+    assert await expelled.convict(outsider)
+    assert not await expelled.convict(two_accepts("000-y")) and "y" in trust.allow
+    assert await expelled.convict(two_accepts(LIAR))
+    expelled_of(disk, again)
+    assert "d" not in again.allow
 
 
-def test_no_more_than_a_roster_of_peers_are_expelled_and_the_first_of_them_is_forgotten() -> None:
-    async def scene() -> None:
-        disk = MemoryDisk()
-        disk[NAME] = register_of(MAX_EXPELLED).to_bytes()
-        trust = trust_of("a")
-        expelled = expelled_of(disk, trust)
-        assert await expelled.convict(two_accepts(LIAR))
-        known = read_register(disk).expelled
-        assert len(known) == MAX_EXPELLED and "d" in known and "0" not in known and "1" in known
-        assert "0" in trust.allow and "1" not in trust.allow
-        assert not expelled.wants(two_accepts("000-0")), "it has no seat"
-
-    run(scene())
+@virtual
+async def test_no_more_than_a_roster_of_peers_are_expelled_and_the_first_of_them_is_forgotten() -> None:
+    disk = MemoryDisk()
+    disk[NAME] = register_of(MAX_EXPELLED).to_bytes()
+    trust = trust_of("a")
+    expelled = expelled_of(disk, trust)
+    assert await expelled.convict(two_accepts(LIAR))
+    known = read_register(disk).expelled
+    assert len(known) == MAX_EXPELLED and "d" in known and "0" not in known and "1" in known
+    assert "0" in trust.allow and "1" not in trust.allow
+    assert not expelled.wants(two_accepts("000-0")), "it has no seat"
 
 
-def test_evidence_that_comes_at_once_is_all_on_disk() -> None:
-    async def scene() -> None:
-        disk = MemoryDisk()
-        expelled = expelled_of(disk)
-        await asyncio.gather(*(expelled.convict(two_accepts(f"000-{letter}")) for letter in "bcde"))
-        assert set(read_register(disk).expelled) == set("bcde")
-
-    run(scene())
+@virtual
+async def test_evidence_that_comes_at_once_is_all_on_disk() -> None:
+    disk = MemoryDisk()
+    expelled = expelled_of(disk)
+    await asyncio.gather(*(expelled.convict(two_accepts(f"000-{letter}")) for letter in "bcde"))
+    assert set(read_register(disk).expelled) == set("bcde")
 
 
 @pytest.mark.parametrize(
@@ -225,92 +210,80 @@ async def members(
     return made
 
 
-def test_new_evidence_is_told_to_all_and_everybody_checks_it() -> None:
-    async def scene() -> None:
-        made = await members("abcd")
-        assert await made["a"].accusations.accuse(two_accepts(LIAR))
-        await asyncio.sleep(5)
-        assert [made[letter].has_expelled for letter in "abc"] == [{"d"}] * 3
-        assert [set(read_register(made[letter].disk).expelled) for letter in "abc"] == [{"d"}] * 3
-        assert not await made["b"].accusations.accuse(two_accepts(LIAR, view=1)), "once"
-        assert [made[letter].heard for letter in "abc"] == [[{"d"}]] * 3
-
-    run(scene())
+@virtual
+async def test_new_evidence_is_told_to_all_and_everybody_checks_it() -> None:
+    made = await members("abcd")
+    assert await made["a"].accusations.accuse(two_accepts(LIAR))
+    await asyncio.sleep(5)
+    assert [made[letter].has_expelled for letter in "abc"] == [{"d"}] * 3
+    assert [set(read_register(made[letter].disk).expelled) for letter in "abc"] == [{"d"}] * 3
+    assert not await made["b"].accusations.accuse(two_accepts(LIAR, view=1)), "once"
+    assert [made[letter].heard for letter in "abc"] == [[{"d"}]] * 3
 
 
-def test_a_peer_that_was_away_asks_for_the_evidence_of_the_others() -> None:
-    async def scene() -> None:
-        network = MemoryNetwork(delay_s=(0.01, 0.1))
-        made = await members("ab", network=network, known="abcd")
-        await made["a"].accusations.accuse(two_accepts(LIAR))
-        made |= await members("c", network=network, known="abcd")
-        assert made["c"].has_expelled == set()
-        around = asyncio.create_task(made["c"].accusations.ask_around())
-        await asyncio.sleep(20 * AROUND_S)
-        around.cancel()
-        assert made["c"].has_expelled == {"d"}
-
-    run(scene())
+@virtual
+async def test_a_peer_that_was_away_asks_for_the_evidence_of_the_others() -> None:
+    network = MemoryNetwork(delay_s=(0.01, 0.1))
+    made = await members("ab", network=network, known="abcd")
+    await made["a"].accusations.accuse(two_accepts(LIAR))
+    made |= await members("c", network=network, known="abcd")
+    assert made["c"].has_expelled == set()
+    around = asyncio.create_task(made["c"].accusations.ask_around())
+    await asyncio.sleep(20 * AROUND_S)
+    around.cancel()
+    assert made["c"].has_expelled == {"d"}
 
 
-def test_a_false_accuser_is_noted_and_checked_once() -> None:
-    async def scene() -> None:
-        made = await members("abcd")
-        checks, signatures = [], made["a"].link.trust.signatures
-        right = signatures.verify
-        signatures.verify = lambda *of, **by: (checks.append(of), right(*of, **by))[1]  # type: ignore[method-assign]
-        framed = replace(two_accepts(LIAR), peer="001-b")
-        for number in range(50):
-            await made["d"].tell("a", replace(framed, session=f"r/{number}").to_map())
-            await asyncio.sleep(1)
-        assert made["a"].has_expelled == set() and 1 <= len(checks) <= 2
-        assert made["a"].link.trust.refusals.of_kind["ballots"] == 1
-        await made["d"].tell("a", two_accepts("002-c").to_map())
+@virtual
+async def test_a_false_accuser_is_noted_and_checked_once() -> None:
+    made = await members("abcd")
+    checks, signatures = [], made["a"].link.trust.signatures
+    right = signatures.verify
+    signatures.verify = lambda *of, **by: (checks.append(of), right(*of, **by))[1]  # type: ignore[method-assign]
+    framed = replace(two_accepts(LIAR), peer="001-b")
+    for number in range(50):
+        await made["d"].tell("a", replace(framed, session=f"r/{number}").to_map())
         await asyncio.sleep(1)
-        assert made["a"].has_expelled == set(), "what it says later is not looked at; others may say it"
-        await made["b"].tell("a", two_accepts("002-c").to_map())
-        await asyncio.sleep(1)
-        assert made["a"].has_expelled == {"c"}
-
-    run(scene())
-
-
-def test_strangers_tell_nothing_and_evidence_against_strangers_is_not_kept() -> None:
-    async def scene() -> None:
-        network = MemoryNetwork(delay_s=(0.01, 0.1))
-        made = await members("abcd", network=network)
-        stranger = Member(network, "z", {})
-        await stranger.tell("a", two_accepts(LIAR).to_map())
-        await made["b"].tell("a", two_accepts("009-z").to_map())
-        await asyncio.sleep(1)
-        assert made["a"].has_expelled == set() and not made["a"].accusations._false
-        assert await ask(stranger.link, RUN, "a") == []
-
-    run(scene())
+    assert made["a"].has_expelled == set() and 1 <= len(checks) <= 2
+    assert made["a"].link.trust.refusals.of_kind["ballots"] == 1
+    await made["d"].tell("a", two_accepts("002-c").to_map())
+    await asyncio.sleep(1)
+    assert made["a"].has_expelled == set(), "what it says later is not looked at; others may say it"
+    await made["b"].tell("a", two_accepts("002-c").to_map())
+    await asyncio.sleep(1)
+    assert made["a"].has_expelled == {"c"}
 
 
-def test_an_expelled_peer_is_turned_away_and_not_asked() -> None:
-    async def scene() -> None:
-        made = await members("abcd")
-        await made["a"].accusations.accuse(two_accepts(LIAR))
-        with pytest.raises(TurnedAway):
-            await ask(made["d"].link, RUN, "a")
-        assert made["a"].accusations._others() == ["b", "c"]
+@virtual
+async def test_strangers_tell_nothing_and_evidence_against_strangers_is_not_kept() -> None:
+    network = MemoryNetwork(delay_s=(0.01, 0.1))
+    made = await members("abcd", network=network)
+    stranger = Member(network, "z", {})
+    await stranger.tell("a", two_accepts(LIAR).to_map())
+    await made["b"].tell("a", two_accepts("009-z").to_map())
+    await asyncio.sleep(1)
+    assert made["a"].has_expelled == set() and not made["a"].accusations._false
+    assert await ask(stranger.link, RUN, "a") == []
 
-    run(scene())
+
+@virtual
+async def test_an_expelled_peer_is_turned_away_and_not_asked() -> None:
+    made = await members("abcd")
+    await made["a"].accusations.accuse(two_accepts(LIAR))
+    with pytest.raises(TurnedAway):
+        await ask(made["d"].link, RUN, "a")
+    assert made["a"].accusations._others() == ["b", "c"]
 
 
-def test_an_accused_peer_is_told_if_the_accusation_is_true() -> None:
-    async def scene() -> None:
-        made = await members("abcd")
-        await made["a"].tell("d", replace(two_accepts("001-b"), peer=LIAR).to_map())
-        await asyncio.sleep(1)
-        assert made["d"].guilt == [] and made["d"].accusations._false == {"a"}
-        await made["b"].tell("d", two_accepts(LIAR).to_map())
-        await asyncio.sleep(1)
-        assert made["d"].guilt == ["accepted two commits in round 3, view 0"] and made["d"].has_expelled == set()
-
-    run(scene())
+@virtual
+async def test_an_accused_peer_is_told_if_the_accusation_is_true() -> None:
+    made = await members("abcd")
+    await made["a"].tell("d", replace(two_accepts("001-b"), peer=LIAR).to_map())
+    await asyncio.sleep(1)
+    assert made["d"].guilt == [] and made["d"].accusations._false == {"a"}
+    await made["b"].tell("d", two_accepts(LIAR).to_map())
+    await asyncio.sleep(1)
+    assert made["d"].guilt == ["accepted two commits in round 3, view 0"] and made["d"].has_expelled == set()
 
 
 @pytest.mark.parametrize(
@@ -327,41 +300,35 @@ def test_an_accused_peer_is_told_if_the_accusation_is_true() -> None:
         (2, [msgpack.packb(two_accepts(LIAR).to_map()), msgpack.packb([])]),
     ],
 )
-def test_an_answer_that_is_none_is_refused(count: Any, answers: list[bytes]) -> None:
-    async def scene() -> None:
-        network = MemoryNetwork()
+@virtual
+async def test_an_answer_that_is_none_is_refused(count: Any, answers: list[bytes]) -> None:
+    network = MemoryNetwork()
 
-        async def answer(remote: str, request: Any, stream: Any) -> None:
-            await stream.send_object({"count": count})
-            for content in answers:
-                await stream.send(content)
-            await stream.ended()
+    async def answer(remote: str, request: Any, stream: Any) -> None:
+        await stream.send_object({"count": count})
+        for content in answers:
+            await stream.send(content)
+        await stream.ended()
 
-        await MemoryTransport(network, "b").serve(
-            protocol_name(RUN, Accusations.service), allowed=lambda peer_id: True, handler=answer
-        )
-        with pytest.raises(Unreadable):
-            await ask(MemoryTransport(network, "a"), RUN, "b")
-
-    run(scene())
+    await MemoryTransport(network, "b").serve(
+        protocol_name(RUN, Accusations.service), allowed=lambda peer_id: True, handler=answer
+    )
+    with pytest.raises(Unreadable):
+        await ask(MemoryTransport(network, "a"), RUN, "b")
 
 
-def test_evidence_in_the_making_of_a_request_is_refused_as_garbled() -> None:
-    async def scene() -> None:
-        made = await members("ab")
-        await made["b"].tell("a", {"sitting": 3})
-        await asyncio.sleep(1)
-        assert made["a"].link.trust.refusals.of_kind["requests"] == 1
-
-    run(scene())
+@virtual
+async def test_evidence_in_the_making_of_a_request_is_refused_as_garbled() -> None:
+    made = await members("ab")
+    await made["b"].tell("a", {"sitting": 3})
+    await asyncio.sleep(1)
+    assert made["a"].link.trust.refusals.of_kind["requests"] == 1
 
 
-def test_all_that_an_honest_peer_holds_can_be_asked_for() -> None:
-    async def scene() -> None:
-        made = await members("abcde")
-        for letter in "cde":
-            await made["a"].expelled.convict(two_accepts(f"000-{letter}"))
-        found: list[Evidence] = await ask(made["b"].link, RUN, "a")
-        assert {one.peer for one in found} == {"000-c", "000-d", "000-e"}
-
-    run(scene())
+@virtual
+async def test_all_that_an_honest_peer_holds_can_be_asked_for() -> None:
+    made = await members("abcde")
+    for letter in "cde":
+        await made["a"].expelled.convict(two_accepts(f"000-{letter}"))
+    found: list[Evidence] = await ask(made["b"].link, RUN, "a")
+    assert {one.peer for one in found} == {"000-c", "000-d", "000-e"}

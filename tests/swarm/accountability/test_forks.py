@@ -25,7 +25,7 @@ from outerloop.swarm.membership.mailbox import Mailbox
 from tests.support.swarm.fork_scene import Equivocator, decided_by, two_commits, until_it_leads
 from tests.support.swarm.gather_scene import RUN, Swarm
 from tests.support.swarm.signed_statements import SESSION, sign, signatures_of
-from tests.support.swarm.virtual_clock import run
+from tests.support.swarm.virtual_clock import virtual
 
 ROSTER = ("000-a", "001-b", "002-c", "003-d", "004-e")
 GENESIS = genesis(SESSION, ROSTER)
@@ -183,47 +183,39 @@ async def forked() -> tuple[Swarm, Equivocator, HardState]:
     return swarm, liar, hard_state
 
 
-def test_a_fork_expels_who_made_it_and_heals_to_one_chain() -> None:
-    async def scene() -> None:
-        swarm, _, hard_state = await forked()
-        number = hard_state.number
-        while min(len(swarm[letter].landed) for letter in "abcd") <= number:
-            await asyncio.sleep(0.01)
-        assert swarm["a"].landed[number] == swarm["b"].landed[number] != swarm["c"].landed[number], "the attack works"
-        await asyncio.sleep(60)
-        machines = {letter: swarm[letter].rounds.context.chain for letter in "abcd"}
-        assert all("e" not in swarm[letter].rounds.context.trust.allow for letter in "abcd")
-        assert all(letter in swarm["a"].rounds.context.trust.allow for letter in "abcd")
-        found = [
-            {one.commit.number: one.commit.digest for one in machine.hard_state.log} for machine in machines.values()
-        ]
-        assert all(one[number] == found[0][number] for one in found), "one chain"
-        losers = [letter for letter in "abcd" if isinstance(swarm[letter].error, LogTruncated)]
-        assert sorted(losers) in (list("ab"), list("cd")), "whose weights are of the other chain know it"
-
-    run(scene())
+@virtual
+async def test_a_fork_expels_who_made_it_and_heals_to_one_chain() -> None:
+    swarm, _, hard_state = await forked()
+    number = hard_state.number
+    while min(len(swarm[letter].landed) for letter in "abcd") <= number:
+        await asyncio.sleep(0.01)
+    assert swarm["a"].landed[number] == swarm["b"].landed[number] != swarm["c"].landed[number], "the attack works"
+    await asyncio.sleep(60)
+    machines = {letter: swarm[letter].rounds.context.chain for letter in "abcd"}
+    assert all("e" not in swarm[letter].rounds.context.trust.allow for letter in "abcd")
+    assert all(letter in swarm["a"].rounds.context.trust.allow for letter in "abcd")
+    found = [{one.commit.number: one.commit.digest for one in machine.hard_state.log} for machine in machines.values()]
+    assert all(one[number] == found[0][number] for one in found), "one chain"
+    losers = [letter for letter in "abcd" if isinstance(swarm[letter].error, LogTruncated)]
+    assert sorted(losers) in (list("ab"), list("cd")), "whose weights are of the other chain know it"
 
 
-def test_after_a_fork_the_run_goes_on_and_takes_the_losers_back() -> None:
-    async def scene() -> None:
-        swarm, _, hard_state = await forked()
-        await asyncio.sleep(120)
-        losers = [letter for letter in "abcd" if swarm[letter].error]
-        winners = [letter for letter in "abcd" if letter not in losers]
-        assert len(losers) == 2
-        there = min(swarm[letter].done for letter in winners)
-        assert there > hard_state.number + 1, (
-            "rounds are decided, with votes of those whose weights are of the other chain"
-        )
-        for letter in losers:
-            await take_over(swarm, letter, winners[0])
-        await asyncio.sleep(300)
-        last = min(max(swarm[letter].landed) for letter in "abcd")
-        assert last > there + 5 and swarm["a"].who(last) == "abcd"
-        assert len({tuple(swarm[letter].landed[last]) for letter in "abcd"}) == 1
-        assert all(set(read_register(swarm[letter].disk).expelled) == {"e"} for letter in "abcd")
-
-    run(scene())
+@virtual
+async def test_after_a_fork_the_run_goes_on_and_takes_the_losers_back() -> None:
+    swarm, _, hard_state = await forked()
+    await asyncio.sleep(120)
+    losers = [letter for letter in "abcd" if swarm[letter].error]
+    winners = [letter for letter in "abcd" if letter not in losers]
+    assert len(losers) == 2
+    there = min(swarm[letter].done for letter in winners)
+    assert there > hard_state.number + 1, "rounds are decided, with votes of those whose weights are of the other chain"
+    for letter in losers:
+        await take_over(swarm, letter, winners[0])
+    await asyncio.sleep(300)
+    last = min(max(swarm[letter].landed) for letter in "abcd")
+    assert last > there + 5 and swarm["a"].who(last) == "abcd"
+    assert len({tuple(swarm[letter].landed[last]) for letter in "abcd"}) == 1
+    assert all(set(read_register(swarm[letter].disk).expelled) == {"e"} for letter in "abcd")
 
 
 async def take_over(swarm: Swarm, letter: str, donor: str) -> None:
@@ -238,31 +230,26 @@ async def take_over(swarm: Swarm, letter: str, donor: str) -> None:
     node.training = asyncio.create_task(node.train(number + 1))
 
 
-def test_a_peer_that_changes_the_chain_offers_the_payload_it_has_signed() -> None:
+@virtual
+async def test_a_peer_that_changes_the_chain_offers_the_payload_it_has_signed() -> None:
     """It seals no other payload for a round, so the rounds that it has left would be without one of it."""
-
-    async def scene() -> None:
-        swarm = await Swarm("abc").start()
-        await swarm.until("abc", 3)
-        rounds = swarm["a"].rounds
-        while (known := rounds._payload_rpc.own.get(number := rounds.context.chain.number)) is None:
-            await asyncio.sleep(0.05)
-        rounds.own_payloads.restart(number)
-        assert rounds._payload_rpc.own.get(number) == known
-
-    run(scene())
+    swarm = await Swarm("abc").start()
+    await swarm.until("abc", 3)
+    rounds = swarm["a"].rounds
+    while (known := rounds._payload_rpc.own.get(number := rounds.context.chain.number)) is None:
+        await asyncio.sleep(0.05)
+    rounds.own_payloads.restart(number)
+    assert rounds._payload_rpc.own.get(number) == known
 
 
-def test_a_message_that_was_withdrawn_and_posted_again_reaches_those_that_wait() -> None:
-    async def scene() -> None:
-        board: Mailbox[str] = Mailbox(keep=8)
-        for number in (3, 4):
-            board.post(number, f"left {number}")
-        board.over(4)
-        board.take_back(3)
-        reading = asyncio.create_task(board.read(3))
-        await asyncio.sleep(1)
-        board.post(3, "other")
-        assert await reading == "other" and await board.read(2) is None
-
-    run(scene())
+@virtual
+async def test_a_message_that_was_withdrawn_and_posted_again_reaches_those_that_wait() -> None:
+    board: Mailbox[str] = Mailbox(keep=8)
+    for number in (3, 4):
+        board.post(number, f"left {number}")
+    board.over(4)
+    board.take_back(3)
+    reading = asyncio.create_task(board.read(3))
+    await asyncio.sleep(1)
+    board.post(3, "other")
+    assert await reading == "other" and await board.read(2) is None

@@ -15,50 +15,45 @@ from outerloop.swarm.consensus.votes import Accepted, ChainLink
 from outerloop.types import UserError
 from tests.support.swarm.consensus_world import RUN, payload
 from tests.support.swarm.gather_scene import MemoryDisk, Swarm, memory_of
-from tests.support.swarm.virtual_clock import now_s, run
+from tests.support.swarm.virtual_clock import now_s, virtual
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_peer_started_from_an_old_snapshot_votes_no_more(seed: int) -> None:
+@virtual
+async def test_a_peer_started_from_an_old_snapshot_votes_no_more(seed: int) -> None:
     """Nothing was started in between, so its counts are those of the snapshot; the others go on, and expel nobody."""
-
-    async def scene() -> None:
-        swarm = await Swarm("abc", seed=seed).start()
-        await swarm.until("abc", 3)
-        snapshot = MemoryDisk(swarm["b"].disk)
-        await swarm.until("abc", 7)
-        await swarm["b"].kill()
-        remembered = memory_of(swarm["b"]).number
-        swarm["b"].disk = snapshot
-        await swarm["b"].restart(lost=4)
-        assert memory_of(swarm["b"]).number < remembered
-        began_s = now_s()
-        while swarm["b"].error is None:
-            assert now_s() < began_s + 300, swarm.describe()
-            await asyncio.sleep(1.0)
-        error, swarm["b"].error = swarm["b"].error, None
-        assert isinstance(error, UserError) and "its disk was set back" in str(error)
-        stopped = memory_of(swarm["b"])
-        assert stopped.number <= remembered
-        await swarm.until("ac", 10)
-        assert memory_of(swarm["b"]) == stopped, "it votes no more"
-        assert not any(swarm[one].rounds.witness.accusations._expelled.register.expelled for one in "ac")
-
-    run(scene())
+    swarm = await Swarm("abc", seed=seed).start()
+    await swarm.until("abc", 3)
+    snapshot = MemoryDisk(swarm["b"].disk)
+    await swarm.until("abc", 7)
+    await swarm["b"].kill()
+    remembered = memory_of(swarm["b"]).number
+    swarm["b"].disk = snapshot
+    await swarm["b"].restart(lost=4)
+    assert memory_of(swarm["b"]).number < remembered
+    began_s = now_s()
+    while swarm["b"].error is None:
+        assert now_s() < began_s + 300, swarm.describe()
+        await asyncio.sleep(1.0)
+    error, swarm["b"].error = swarm["b"].error, None
+    assert isinstance(error, UserError) and "its disk was set back" in str(error)
+    stopped = memory_of(swarm["b"])
+    assert stopped.number <= remembered
+    await swarm.until("ac", 10)
+    assert memory_of(swarm["b"]) == stopped, "it votes no more"
+    assert not any(swarm[one].rounds.witness.accusations._expelled.register.expelled for one in "ac")
 
 
 @pytest.mark.parametrize("letter", "abc")
-def test_a_peer_that_returns_with_its_saved_state_continues(letter: str) -> None:
-    async def scene() -> None:
-        swarm = await Swarm("abc", seed=2).start()
-        for rounds in (2, 4, 6):
-            await swarm.until("abc", rounds)
-            await swarm[letter].kill()
-            await swarm[letter].restart(lost=1)
-        await swarm.until("abc", 8)
-        swarm.agree()
-
-    run(scene())
+@virtual
+async def test_a_peer_that_returns_with_its_saved_state_continues(letter: str) -> None:
+    swarm = await Swarm("abc", seed=2).start()
+    for rounds in (2, 4, 6):
+        await swarm.until("abc", rounds)
+        await swarm[letter].kill()
+        await swarm[letter].restart(lost=1)
+    await swarm.until("abc", 8)
+    swarm.agree()
 
 
 def decided(number: int, head: Commit) -> Commit:

@@ -14,7 +14,7 @@ from outerloop.swarm.gather.ballot_rpc import receive_message
 from outerloop.swarm.p2p.framing import Stream
 from tests.support.swarm.fork_scene import Equivocator, decided_by, two_commits, until_it_leads
 from tests.support.swarm.gather_scene import RUN, Swarm
-from tests.support.swarm.virtual_clock import run
+from tests.support.swarm.virtual_clock import virtual
 
 
 class Accomplice(Equivocator):
@@ -67,20 +67,14 @@ async def forked() -> tuple[Swarm, HardState, str]:
     return swarm, hard_state, side
 
 
-def test_the_shorter_side_of_a_fork_goes_over_to_the_longer_one() -> None:
-    async def scene() -> None:
-        swarm, hard_state, side = await forked()
-        machines = {letter: swarm[letter].rounds.context.chain for letter in "abcd"}
-        assert {letter for letter in "abcd" if machines[letter].number == hard_state.number + 1} == set("abcd") - set(
-            side
-        )
-        swarm.network.heal()
-        await asyncio.sleep(120)
-        logs = [
-            {one.commit.number: one.commit.digest for one in machine.hard_state.log} for machine in machines.values()
-        ]
-        assert all(log[hard_state.number] == logs[0][hard_state.number] for log in logs), "one chain"
-        assert all("e" not in swarm[letter].rounds.context.trust.allow for letter in "abcd")
-        assert all(letter in swarm["a"].rounds.context.trust.allow for letter in "bcd")
-
-    run(scene())
+@virtual
+async def test_the_shorter_side_of_a_fork_goes_over_to_the_longer_one() -> None:
+    swarm, hard_state, side = await forked()
+    machines = {letter: swarm[letter].rounds.context.chain for letter in "abcd"}
+    assert {letter for letter in "abcd" if machines[letter].number == hard_state.number + 1} == set("abcd") - set(side)
+    swarm.network.heal()
+    await asyncio.sleep(120)
+    logs = [{one.commit.number: one.commit.digest for one in machine.hard_state.log} for machine in machines.values()]
+    assert all(log[hard_state.number] == logs[0][hard_state.number] for log in logs), "one chain"
+    assert all("e" not in swarm[letter].rounds.context.trust.allow for letter in "abcd")
+    assert all(letter in swarm["a"].rounds.context.trust.allow for letter in "bcd")

@@ -30,7 +30,7 @@ from tests.support.swarm.consensus_world import RUN, World, payload
 from tests.support.swarm.gather_liar import swarm_with_liar
 from tests.support.swarm.gather_scene import INNER_S
 from tests.support.swarm.toy_signatures import ToySigner, accept_of, decided_by, pledge_of, proposal, toy_signature
-from tests.support.swarm.virtual_clock import run
+from tests.support.swarm.virtual_clock import virtual
 
 FOUR = ("000-a", "001-b", "002-c", "003-d")
 CLOSING = GatherPolicy(min_peers=2, min_fraction=1.0)
@@ -336,24 +336,21 @@ def test_wishes_that_a_crash_took_are_made_up_for_by_timeouts() -> None:
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_rounds_go_on_at_their_pace_while_one_of_four_tries_to_grab_views(gone: bool) -> None:
+@virtual
+async def test_rounds_go_on_at_their_pace_while_one_of_four_tries_to_grab_views(gone: bool) -> None:
     """Real signatures, virtual time. It tells all the last view in every round, and all else of later views."""
-
-    async def scene() -> None:
-        swarm, liar = await swarm_with_liar(lambda liar, swarm: lambda number: liar.offer(liar.seal(b"d", number)))
-        await swarm.until("abc", 1)
-        for rounds in range(2, 6):
-            hard_state = swarm["a"].rounds.context.chain.hard_state
-            for letter in "abc" if rounds < 4 or not gone else "":
-                for view in (1, 2, 1000, MAX_VIEW):
-                    await liar.say(letter, liar.here(hard_state, view))
-            if gone and rounds == 3:
-                swarm.network.kill(liar.link.peer_id)
-            await swarm.until("abc", rounds, limit_s=2 * INNER_S + 4 * LEAD_S)
-            assert max(swarm[letter].rounds.context.chain.view for letter in "abc") <= 2
-        swarm.agree()
-
-    run(scene())
+    swarm, liar = await swarm_with_liar(lambda liar, swarm: lambda number: liar.offer(liar.seal(b"d", number)))
+    await swarm.until("abc", 1)
+    for rounds in range(2, 6):
+        hard_state = swarm["a"].rounds.context.chain.hard_state
+        for letter in "abc" if rounds < 4 or not gone else "":
+            for view in (1, 2, 1000, MAX_VIEW):
+                await liar.say(letter, liar.here(hard_state, view))
+        if gone and rounds == 3:
+            swarm.network.kill(liar.link.peer_id)
+        await swarm.until("abc", rounds, limit_s=2 * INNER_S + 4 * LEAD_S)
+        assert max(swarm[letter].rounds.context.chain.view for letter in "abc") <= 2
+    swarm.agree()
 
 
 # proposals

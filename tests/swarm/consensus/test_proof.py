@@ -27,7 +27,7 @@ from tests.support.swarm.gather_scene import RUN, Swarm
 from tests.support.swarm.memory_network import MemoryTransport
 from tests.support.swarm.state_transfer_scene import FAR, donate, handover_of, lead_astray, newcomer, taking
 from tests.support.swarm.toy_signatures import SESSION, ToySigner, accept_of, decided_by
-from tests.support.swarm.virtual_clock import run
+from tests.support.swarm.virtual_clock import virtual
 
 SIGNER = ToySigner("newcomer")
 FALSE = Commit(FAR, b"p" * 32, 0, (), ("003-d",))
@@ -56,92 +56,81 @@ async def answer(liar: Liar, how: str, swarm: Swarm) -> None:
 
 
 @pytest.mark.parametrize("how", ANSWERS)
-def test_one_ballot_of_a_later_round_and_an_answer_that_proves_nothing_change_nothing(how: str) -> None:
+@virtual
+async def test_one_ballot_of_a_later_round_and_an_answer_that_proves_nothing_change_nothing(how: str) -> None:
     """Each of these peers is up to date, and would take over the liar's weights if it believed that it is outrun."""
-
-    async def scene() -> None:
-        swarm, liar = await swarm_with_liar(lambda liar, swarm: lambda number: None)
-        await answer(liar, how, swarm)
-        await swarm.until("abc", 4)
-        for peer in "abc":
-            await liar.say(peer, CommitCertificate(FALSE, 0, ()))
-        await swarm.until("abc", 8)
-        assert not any(node.rounds.needs_state for node in swarm.nodes.values())
-        swarm.agree()
-        for peer in "abc":
-            trust = swarm[peer].rounds.context.trust
-            assert {who for kind, who in trust.refusals.logged if kind == "ballots"} == {"003-d"}
-
-    run(scene())
+    swarm, liar = await swarm_with_liar(lambda liar, swarm: lambda number: None)
+    await answer(liar, how, swarm)
+    await swarm.until("abc", 4)
+    for peer in "abc":
+        await liar.say(peer, CommitCertificate(FALSE, 0, ()))
+    await swarm.until("abc", 8)
+    assert not any(node.rounds.needs_state for node in swarm.nodes.values())
+    swarm.agree()
+    for peer in "abc":
+        trust = swarm[peer].rounds.context.trust
+        assert {who for kind, who in trust.refusals.logged if kind == "ballots"} == {"003-d"}
 
 
-def test_a_peer_that_reaches_only_a_liar_waits() -> None:
-    async def scene() -> None:
-        swarm, liar = await swarm_with_liar(lambda liar, swarm: lambda number: None, absent_rounds=8)
-        await lead_astray(liar)
-        await swarm.until("abc", 2)
-        swarm.part("c", "ab")
-        await liar.say("c", CommitCertificate(FALSE, 0, ()))
-        await asyncio.sleep(60)
-        assert not swarm["c"].rounds.needs_state
-        swarm.network.heal()
-        done = swarm["c"].done
-        await swarm.until("c", done + 2)
-
-    run(scene())
+@virtual
+async def test_a_peer_that_reaches_only_a_liar_waits() -> None:
+    swarm, liar = await swarm_with_liar(lambda liar, swarm: lambda number: None, absent_rounds=8)
+    await lead_astray(liar)
+    await swarm.until("abc", 2)
+    swarm.part("c", "ab")
+    await liar.say("c", CommitCertificate(FALSE, 0, ()))
+    await asyncio.sleep(60)
+    assert not swarm["c"].rounds.needs_state
+    swarm.network.heal()
+    done = swarm["c"].done
+    await swarm.until("c", done + 2)
 
 
-def test_a_peer_that_was_away_for_long_starts_from_the_roster_that_it_last_knew() -> None:
+@virtual
+async def test_a_peer_that_was_away_for_long_starts_from_the_roster_that_it_last_knew() -> None:
     """It is outrun, which a, b and c prove; then the liar alone answers it for a while."""
-
-    async def scene() -> None:
-        swarm = await Swarm("abcde", absent_rounds=8).start()
-        liar = Liar(swarm.network, "004-e")
-        await donate(swarm)
-        await swarm.until("abcde", 1)
-        await swarm["e"].kill()
-        await swarm["d"].kill()
-        swarm.network.cut.discard("e")
-        del swarm.nodes["e"]
-        await liar.serve(lambda number: None)
-        await lead_astray(liar)
-        away = swarm.nodes.pop("d")
-        await swarm.until("abc", ROUNDS_KEPT + 6)
-        await away.restart()
-        while away.error is None:
-            await asyncio.sleep(1)
-        assert isinstance(away.error, LogTruncated) and away.rounds.needs_state
-        swarm.part("abc", "d")
-        at = handover_of(away)
-        work = taking(at, away.names.values())
-        await asyncio.sleep(60)
-        assert not work.done() and away.rounds.context.chain.number <= 2
-        swarm.network.heal()
-        number, content = await asyncio.wait_for(work, 600)
-        assert content == b"state %d" % number and ROUNDS_KEPT < number < FAR
-
-    run(scene())
+    swarm = await Swarm("abcde", absent_rounds=8).start()
+    liar = Liar(swarm.network, "004-e")
+    await donate(swarm)
+    await swarm.until("abcde", 1)
+    await swarm["e"].kill()
+    await swarm["d"].kill()
+    swarm.network.cut.discard("e")
+    del swarm.nodes["e"]
+    await liar.serve(lambda number: None)
+    await lead_astray(liar)
+    away = swarm.nodes.pop("d")
+    await swarm.until("abc", ROUNDS_KEPT + 6)
+    await away.restart()
+    while away.error is None:
+        await asyncio.sleep(1)
+    assert isinstance(away.error, LogTruncated) and away.rounds.needs_state
+    swarm.part("abc", "d")
+    at = handover_of(away)
+    work = taking(at, away.names.values())
+    await asyncio.sleep(60)
+    assert not work.done() and away.rounds.context.chain.number <= 2
+    swarm.network.heal()
+    number, content = await asyncio.wait_for(work, 600)
+    assert content == b"state %d" % number and ROUNDS_KEPT < number < FAR
 
 
-def test_a_listed_newcomer_that_hears_only_a_liar_takes_nothing() -> None:
+@virtual
+async def test_a_listed_newcomer_that_hears_only_a_liar_takes_nothing() -> None:
     """`initial_peers` names the liar alone: it is the only one of five on the list that the newcomer hears of."""
-
-    async def scene() -> None:
-        swarm, liar = await swarm_with_liar(lambda liar, swarm: lambda number: None, absent_rounds=8)
-        await lead_astray(liar)
-        await donate(swarm)
-        await swarm.until("abc", 2)
-        node, at = await newcomer(swarm, [liar.name], allow="abcde")
-        work = taking(at, [liar.name])
-        await asyncio.sleep(60)
-        assert not work.done() and node.rounds.last_commit is None
-        work.cancel()
-        names = [liar.name, *(one.name for one in swarm.nodes.values())]
-        node.names |= {name.partition("-")[2]: name for name in names}
-        number, content = await asyncio.wait_for(taking(at, names), 600)
-        assert content == b"state %d" % number and number < FAR, "the other three are on the list, and are believed"
-
-    run(scene())
+    swarm, liar = await swarm_with_liar(lambda liar, swarm: lambda number: None, absent_rounds=8)
+    await lead_astray(liar)
+    await donate(swarm)
+    await swarm.until("abc", 2)
+    node, at = await newcomer(swarm, [liar.name], allow="abcde")
+    work = taking(at, [liar.name])
+    await asyncio.sleep(60)
+    assert not work.done() and node.rounds.last_commit is None
+    work.cancel()
+    names = [liar.name, *(one.name for one in swarm.nodes.values())]
+    node.names |= {name.partition("-")[2]: name for name in names}
+    number, content = await asyncio.wait_for(taking(at, names), 600)
+    assert content == b"state %d" % number and number < FAR, "the other three are on the list, and are believed"
 
 
 class Told(LogRpc):
@@ -155,31 +144,29 @@ class Told(LogRpc):
         return self.logs[peer]
 
 
-def test_while_most_of_its_roster_are_level_no_list_makes_a_peer_believe_that_it_is_outrun() -> None:
-    async def scene() -> None:
-        swarm = await Swarm("abc").start()
-        await swarm.until("abc", 2)
-        machine, found = swarm["a"].rounds.context.chain, list[int]()
-        link = MemoryTransport(swarm.network, "a", allow="abcdefg")
-        logs: dict[str, list[CommitCertificate]] = {f"00{index}-{letter}": [] for index, letter in enumerate("bc", 1)}
-        logs |= {f"00{index}-{letter}": [CommitCertificate(FALSE, 0, ())] for index, letter in enumerate("defg", 3)}
-        context = SimpleNamespace(
-            trust=link.trust,
-            chain=machine,
-            others=lambda: list(logs),
-            receive=lambda peer, decided: None,
-            act=lambda event: None,
-        )
-        outcomes = SimpleNamespace(log_truncated=found.append)
-        at = CatchUpTask(cast(RoundContext, context), Told(link, logs), cast(CommittedRounds, outcomes))
-        await at._fetch("003-d")
-        assert found == [] and {who for _, who in link.trust.refusals.logged} == set(logs) - {"001-b", "002-c"}
-        for peer in ("001-b", "002-c"):
-            logs[peer] = [CommitCertificate(FALSE, 0, ())]
-        await at._fetch("003-d")
-        assert found == [machine.number]
-
-    run(scene())
+@virtual
+async def test_while_most_of_its_roster_are_level_no_list_makes_a_peer_believe_that_it_is_outrun() -> None:
+    swarm = await Swarm("abc").start()
+    await swarm.until("abc", 2)
+    machine, found = swarm["a"].rounds.context.chain, list[int]()
+    link = MemoryTransport(swarm.network, "a", allow="abcdefg")
+    logs: dict[str, list[CommitCertificate]] = {f"00{index}-{letter}": [] for index, letter in enumerate("bc", 1)}
+    logs |= {f"00{index}-{letter}": [CommitCertificate(FALSE, 0, ())] for index, letter in enumerate("defg", 3)}
+    context = SimpleNamespace(
+        trust=link.trust,
+        chain=machine,
+        others=lambda: list(logs),
+        receive=lambda peer, decided: None,
+        act=lambda event: None,
+    )
+    outcomes = SimpleNamespace(log_truncated=found.append)
+    at = CatchUpTask(cast(RoundContext, context), Told(link, logs), cast(CommittedRounds, outcomes))
+    await at._fetch("003-d")
+    assert found == [] and {who for _, who in link.trust.refusals.logged} == set(logs) - {"001-b", "002-c"}
+    for peer in ("001-b", "002-c"):
+        logs[peer] = [CommitCertificate(FALSE, 0, ())]
+    await at._fetch("003-d")
+    assert found == [machine.number]
 
 
 ROSTER = [f"00{index}-{letter}" for index, letter in enumerate("abcdefg")]

@@ -22,7 +22,7 @@ from outerloop.swarm.dht.protocol import node_id_of
 from outerloop.swarm.dht.records import SignedRecords
 from outerloop.swarm.timeouts import DHT_S
 from tests.support.swarm.dht_scene import KEY, Wire, id_of, peer, signed, store_of, trust
-from tests.support.swarm.virtual_clock import now_s, run
+from tests.support.swarm.virtual_clock import now_s, virtual
 
 A, HONEST, LIAR = 1, 2, 3
 
@@ -63,71 +63,62 @@ async def reader(wire: Wire, *, plain: bool) -> DHTNode:
 
 
 @pytest.mark.parametrize("plain", [True, False], ids=["hivemind", "guarded"])
-def test_a_liar_that_names_ever_nearer_nodes_does_not_keep_a_reader_from_the_honest(plain: bool) -> None:
-    async def scene() -> None:
-        node = await reader(Wire(), plain=plain)
-        began = now_s()
-        try:
-            async with asyncio.timeout(DHT_S):
-                found = await node.get("outerloop/r/roster", latest=True)
-        except TimeoutError:
-            found = None
-        if plain:
-            assert found is None and now_s() - began >= DHT_S, "the attack is real"
-        else:
-            assert found is not None and set(found.value) == {id_of(HONEST)} and now_s() - began <= READ_S + 0.1
-
-    run(scene())
+@virtual
+async def test_a_liar_that_names_ever_nearer_nodes_does_not_keep_a_reader_from_the_honest(plain: bool) -> None:
+    node = await reader(Wire(), plain=plain)
+    began = now_s()
+    try:
+        async with asyncio.timeout(DHT_S):
+            found = await node.get("outerloop/r/roster", latest=True)
+    except TimeoutError:
+        found = None
+    if plain:
+        assert found is None and now_s() - began >= DHT_S, "the attack is real"
+    else:
+        assert found is not None and set(found.value) == {id_of(HONEST)} and now_s() - began <= READ_S + 0.1
 
 
 @pytest.mark.parametrize("plain", [True, False], ids=["hivemind", "guarded"])
-def test_nor_a_writer(plain: bool) -> None:
-    async def scene() -> None:
-        wire = Wire()
-        node = await reader(wire, plain=plain)
-        began = now_s()
-        try:
-            async with asyncio.timeout(DHT_S):
-                await node.store("outerloop/r/roster", {}, time.time() + 60, subkey=id_of(A))
-        except TimeoutError:
-            assert plain, "the attack is real"
-        held = set(wire.nodes[id_of(HONEST)].storage.get(KEY).value.data)
-        assert held == ({id_of(HONEST)} if plain else {id_of(HONEST), id_of(A)})
-        assert plain or (now_s() - began <= READ_S and id_of(A) in node.protocol.storage.get(KEY).value)
-
-    run(scene())
+@virtual
+async def test_nor_a_writer(plain: bool) -> None:
+    wire = Wire()
+    node = await reader(wire, plain=plain)
+    began = now_s()
+    try:
+        async with asyncio.timeout(DHT_S):
+            await node.store("outerloop/r/roster", {}, time.time() + 60, subkey=id_of(A))
+    except TimeoutError:
+        assert plain, "the attack is real"
+    held = set(wire.nodes[id_of(HONEST)].storage.get(KEY).value.data)
+    assert held == ({id_of(HONEST)} if plain else {id_of(HONEST), id_of(A)})
+    assert plain or (now_s() - began <= READ_S and id_of(A) in node.protocol.storage.get(KEY).value)
 
 
-def test_where_more_nodes_are_known_than_are_told_at_once_nearer_ones_are_searched() -> None:
+@virtual
+async def test_where_more_nodes_are_known_than_are_told_at_once_nearer_ones_are_searched() -> None:
     """The ten nearest nodes to the key are known to one other alone, which the writer knows beside 38 more."""
-
-    async def scene() -> None:
-        wire = Wire()
-        nodes = {number: await wire.node(trust(number)) for number in range(10, 60)}
-        order = sorted(nodes, key=lambda number: KEY.xor_distance(nodes[number].node_id))
-        writer, nearest = nodes[order[-1]], nodes[order[0]]
-        for number in order[10:-1]:
-            await writer.update_routing_table(None, peer(number))
-        for number in order[:10]:
-            await nodes[order[15]].update_routing_table(None, peer(number))
-        node = await DHTNode.create(p2p=writer.p2p, node_id=writer.node_id, client_mode=True)
-        node.__class__, node.protocol = DhtNode, writer
-        assert await node.store("outerloop/r/roster", {}, time.time() + 60, subkey=id_of(order[-1]))
-        assert nearest.storage.get(KEY) is not None
-
-    run(scene())
+    wire = Wire()
+    nodes = {number: await wire.node(trust(number)) for number in range(10, 60)}
+    order = sorted(nodes, key=lambda number: KEY.xor_distance(nodes[number].node_id))
+    writer, nearest = nodes[order[-1]], nodes[order[0]]
+    for number in order[10:-1]:
+        await writer.update_routing_table(None, peer(number))
+    for number in order[:10]:
+        await nodes[order[15]].update_routing_table(None, peer(number))
+    node = await DHTNode.create(p2p=writer.p2p, node_id=writer.node_id, client_mode=True)
+    node.__class__, node.protocol = DhtNode, writer
+    assert await node.store("outerloop/r/roster", {}, time.time() + 60, subkey=id_of(order[-1]))
+    assert nearest.storage.get(KEY) is not None
 
 
-def test_a_read_that_is_given_up_ends() -> None:
-    async def scene() -> None:
-        before, node = asyncio.all_tasks(), await reader(Wire(), plain=False)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(READ_S / 2):
-                await node.get("outerloop/r/roster", latest=True)
-        await asyncio.sleep(2 * DHT_S)
-        assert asyncio.all_tasks() == before
-
-    run(scene())
+@virtual
+async def test_a_read_that_is_given_up_ends() -> None:
+    before, node = asyncio.all_tasks(), await reader(Wire(), plain=False)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(READ_S / 2):
+            await node.get("outerloop/r/roster", latest=True)
+    await asyncio.sleep(2 * DHT_S)
+    assert asyncio.all_tasks() == before
 
 
 class Initial:
@@ -158,39 +149,34 @@ class Initial:
         ({"a": None, "b": None}, RuntimeError),
     ],
 )
-def test_one_initial_peer_that_answers_as_it_should_is_enough(
+@virtual
+async def test_one_initial_peer_that_answers_as_it_should_is_enough(
     pings: dict[str, Any], raised: type[Exception] | None
 ) -> None:
-    async def scene() -> None:
-        initial: Any = Initial(**pings)
-        try:
-            await _greet(initial, initial.pings, strict=True)
-        except Exception as error:
-            assert type(error) is raised
-        else:
-            assert raised is None
-        assert now_s() <= 3, "all are asked at the same time, whatever they come to"
-
-    run(scene())
+    initial: Any = Initial(**pings)
+    try:
+        await _greet(initial, initial.pings, strict=True)
+    except Exception as error:
+        assert type(error) is raised
+    else:
+        assert raised is None
+    assert now_s() <= 3, "all are asked at the same time, whatever they come to"
 
 
-def test_errors_in_the_search_of_a_new_node_are_retrieved() -> None:
+@virtual
+async def test_errors_in_the_search_of_a_new_node_are_retrieved() -> None:
     """Nobody waits for the rest of it; asyncio would tell of an exception that was never retrieved."""
+    unread: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: unread.append(context))
+    protocol = (await reader(Wire(), plain=False)).protocol
 
-    async def scene() -> None:
-        unread: list[Any] = []
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: unread.append(context))
-        protocol = (await reader(Wire(), plain=False)).protocol
+    async def fails() -> None:
+        raise RuntimeError("p2pd has gone")
 
-        async def fails() -> None:
-            raise RuntimeError("p2pd has gone")
-
-        task = protocol.spawn(fails())
-        await asyncio.wait([task])
-        await asyncio.sleep(0)
-        kept = weakref.ref(task)
-        del task
-        gc.collect()
-        assert not unread and kept() is None
-
-    run(scene())
+    task = protocol.spawn(fails())
+    await asyncio.wait([task])
+    await asyncio.sleep(0)
+    kept = weakref.ref(task)
+    del task
+    gc.collect()
+    assert not unread and kept() is None

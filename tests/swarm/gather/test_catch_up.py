@@ -19,7 +19,7 @@ from outerloop.swarm.gather.round_context import RoundContext
 from outerloop.swarm.timeouts import ASK_S, HEDGE_S, HISTORY_S, RETRY_S
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
 from tests.support.swarm.toy_signatures import SESSION, ToySigner, decided_by
-from tests.support.swarm.virtual_clock import now_s, run
+from tests.support.swarm.virtual_clock import now_s, run, virtual
 
 OWN = "000-a"
 
@@ -131,17 +131,15 @@ def test_while_it_is_silent_others_that_are_ahead_are_followed_too() -> None:
     scene(work)
 
 
-def test_as_many_silent_peers_as_there_may_be_cost_two_seconds() -> None:
-    async def go() -> None:
-        it = Scene("abcdefghi")
-        for name in it.roster[1:5]:
-            it.others[name].wait_s = 1e6
-        for name in it.roster[5:]:
-            it.others[name].upto = 1
-        it.at.fetch_from("001-b")
-        await it.until(1, limit_s=4 * HEDGE_S)
-
-    run(go())
+@virtual
+async def test_as_many_silent_peers_as_there_may_be_cost_two_seconds() -> None:
+    it = Scene("abcdefghi")
+    for name in it.roster[1:5]:
+        it.others[name].wait_s = 1e6
+    for name in it.roster[5:]:
+        it.others[name].upto = 1
+    it.at.fetch_from("001-b")
+    await it.until(1, limit_s=4 * HEDGE_S)
 
 
 def test_the_only_one_that_knows_more_is_waited_for_however_slow_it_is() -> None:

@@ -10,7 +10,7 @@ from outerloop.swarm.consensus.hard_state import HardState
 from outerloop.swarm.gather.committed_rounds import CommittedRounds
 from outerloop.swarm.gather.round_store import RoundStore
 from tests.support.swarm.gather_scene import MemoryDisk
-from tests.support.swarm.virtual_clock import run
+from tests.support.swarm.virtual_clock import virtual
 
 ROSTER = ("000-a", "001-b")
 
@@ -32,22 +32,18 @@ class SlowPulls:
         return asyncio.create_task(pull())
 
 
-def test_a_round_of_a_chain_that_is_left_meanwhile_is_not_taken() -> None:
-    async def scene() -> None:
-        store = RoundStore(MemoryDisk())
-        outcomes = CommittedRounds(store, SlowPulls(store), own="000-a")  # type: ignore[arg-type]
-        first = HardState.first(run="r", peer="000-a", roster=ROSTER)
-        outcomes.begin(first)
-        outcomes.skip_to(-1)
-        left, kept = (
-            Commit(0, first.head.digest, 0, (Participant.of(peer, peer.encode()),), ROSTER) for peer in ROSTER
-        )
-        outcomes.add(left)
-        taking = asyncio.create_task(outcomes.take(0))
-        await asyncio.sleep(5)
-        outcomes.leave(0)
-        outcomes.add(kept)
-        assert [peer for peer, _ in await taking] == ["001-b"]
-        assert outcomes.digest(0) == kept.digest and not outcomes.needs_state
-
-    run(scene())
+@virtual
+async def test_a_round_of_a_chain_that_is_left_meanwhile_is_not_taken() -> None:
+    store = RoundStore(MemoryDisk())
+    outcomes = CommittedRounds(store, SlowPulls(store), own="000-a")  # type: ignore[arg-type]
+    first = HardState.first(run="r", peer="000-a", roster=ROSTER)
+    outcomes.begin(first)
+    outcomes.skip_to(-1)
+    left, kept = (Commit(0, first.head.digest, 0, (Participant.of(peer, peer.encode()),), ROSTER) for peer in ROSTER)
+    outcomes.add(left)
+    taking = asyncio.create_task(outcomes.take(0))
+    await asyncio.sleep(5)
+    outcomes.leave(0)
+    outcomes.add(kept)
+    assert [peer for peer, _ in await taking] == ["001-b"]
+    assert outcomes.digest(0) == kept.digest and not outcomes.needs_state

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from outerloop.swarm.consensus.messages import MAX_MESSAGE_BYTES
 from outerloop.swarm.gather.event_queue import MAX_BYTES, MAX_WAITING, EventQueue
 from tests.support.swarm.gather_liar import swarm_with_liar
-from tests.support.swarm.virtual_clock import run
+from tests.support.swarm.virtual_clock import run, virtual
 
 
 def taken(queue: EventQueue[str], count: int) -> list[str]:
@@ -53,16 +53,14 @@ def test_however_many_senders_there_are_what_waits_is_bounded_and_the_fullest_lo
     assert not queue._of_senders and not queue._bytes and not queue.put_from("liar 0", 1, MAX_BYTES)
 
 
-def test_a_waiting_reader_gets_the_next_event() -> None:
-    async def scene() -> None:
-        queue: EventQueue[str] = EventQueue()
-        waiting = asyncio.create_task(queue.get())
-        await asyncio.sleep(1)
-        assert not waiting.done()
-        queue.put_from("a", "a")
-        assert await waiting == "a"
-
-    run(scene())
+@virtual
+async def test_a_waiting_reader_gets_the_next_event() -> None:
+    queue: EventQueue[str] = EventQueue()
+    waiting = asyncio.create_task(queue.get())
+    await asyncio.sleep(1)
+    assert not waiting.done()
+    queue.put_from("a", "a")
+    assert await waiting == "a"
 
 
 @settings(max_examples=50, deadline=None)
@@ -85,17 +83,15 @@ def test_messages_of_a_sender_keep_their_order_and_none_waits_longer_than_a_turn
     assert sorted(came) == sorted(kept)
 
 
-def test_a_member_that_floods_a_peer_is_refused_by_name_and_the_rounds_go_on() -> None:
-    async def scene() -> None:
-        swarm, liar = await swarm_with_liar(lambda liar, swarm: lambda number: None)
-        rounds = swarm["a"].rounds
-        old = rounds.context.chain.hard_state.log[-1]
-        for _ in range(1000):
-            rounds.context.receive(liar.name, old)
-        waiting = rounds.context.events._of_senders[liar.name]
-        assert len(waiting) == MAX_WAITING
-        assert rounds.context.trust.refusals.of_kind["ballots"] == 1000 - MAX_WAITING
-        await swarm.until("abc", 2)
-        swarm.agree()
-
-    run(scene())
+@virtual
+async def test_a_member_that_floods_a_peer_is_refused_by_name_and_the_rounds_go_on() -> None:
+    swarm, liar = await swarm_with_liar(lambda liar, swarm: lambda number: None)
+    rounds = swarm["a"].rounds
+    old = rounds.context.chain.hard_state.log[-1]
+    for _ in range(1000):
+        rounds.context.receive(liar.name, old)
+    waiting = rounds.context.events._of_senders[liar.name]
+    assert len(waiting) == MAX_WAITING
+    assert rounds.context.trust.refusals.of_kind["ballots"] == 1000 - MAX_WAITING
+    await swarm.until("abc", 2)
+    swarm.agree()

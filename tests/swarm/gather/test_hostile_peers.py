@@ -18,7 +18,7 @@ from outerloop.swarm.timeouts import LEAD_S
 from tests.support.swarm.gather_liar import Liar, Said, swarm_with_liar
 from tests.support.swarm.gather_scene import INNER_S, RUN, Swarm
 from tests.support.swarm.memory_network import MemoryTransport
-from tests.support.swarm.virtual_clock import now_s, run
+from tests.support.swarm.virtual_clock import now_s, run, virtual
 
 HONEST = "abc"
 MOST = 1 << 20
@@ -147,20 +147,17 @@ def test_a_leader_cannot_pass_off_what_an_owner_did_not_offer_for_the_round(capl
     assert any(line.startswith("refused (payloads) 000-a: ") for line in caplog.messages), caplog.messages
 
 
-def test_a_member_that_is_silent_in_the_consensus_costs_its_timeout_once() -> None:
+@virtual
+async def test_a_member_that_is_silent_in_the_consensus_costs_its_timeout_once() -> None:
     """Its payloads arrive and count. Its first view fails; from then on it leads last."""
-
-    async def scene() -> None:
-        swarm, _ = await swarm_with_liar(
-            lambda liar, swarm: lambda number: liar.offer(liar.seal(b"d", number)), first=LED_BY_D
-        )
-        assert swarm.leader(HONEST) == "d"
-        assert LEAD_S < await swarm.until(HONEST, 1) < INNER_S + LEAD_S + QUICK_S
-        assert await swarm.until(HONEST, 9) < 8 * (INNER_S + QUICK_S)
-        assert all(swarm["a"].who(LED_BY_D + count) == "abcd" for count in range(9))
-        swarm.agree()
-
-    run(scene())
+    swarm, _ = await swarm_with_liar(
+        lambda liar, swarm: lambda number: liar.offer(liar.seal(b"d", number)), first=LED_BY_D
+    )
+    assert swarm.leader(HONEST) == "d"
+    assert LEAD_S < await swarm.until(HONEST, 1) < INNER_S + LEAD_S + QUICK_S
+    assert await swarm.until(HONEST, 9) < 8 * (INNER_S + QUICK_S)
+    assert all(swarm["a"].who(LED_BY_D + count) == "abcd" for count in range(9))
+    swarm.agree()
 
 
 def test_a_peer_outside_the_allow_list_is_answered_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.support.swarm.gather_scene import INNER_S, RUN, Node, Swarm
-from tests.support.swarm.virtual_clock import now_s, run
+from tests.support.swarm.virtual_clock import now_s, run, virtual
 
 HOUR_S = 3600.0
 
@@ -93,23 +93,20 @@ def vanish(dead: str, rounds: int, into_s: float) -> None:
 
 @pytest.mark.parametrize("inner_s", [0.4 * INNER_S, INNER_S, INNER_S + 2, 2.5 * INNER_S])
 @pytest.mark.parametrize("letters", ["a", "abc"])
-def test_whoever_comes_is_counted_and_then_votes_however_fast_it_is(letters: str, inner_s: float) -> None:
+@virtual
+async def test_whoever_comes_is_counted_and_then_votes_however_fast_it_is(letters: str, inner_s: float) -> None:
     """A lone peer too: one may always join it."""
-
-    async def scene() -> None:
-        swarm = await Swarm(letters).start()
-        await swarm.until(letters, 2)
-        z = await newcomer(swarm, "009-z", inner_s=inner_s)
-        began = swarm["a"].done
-        voting: list[int] = []
-        while not voting:
-            await swarm.until(letters, swarm["a"].done + 1)
-            roster = swarm["a"].rounds.roster
-            voting = [swarm["a"].done] if "009-z" in roster else []
-            assert swarm["a"].done < began + 6, "it is never counted"
-        assert any("z" in swarm["a"].who(number) for number in range(began, voting[0])), "it votes before it is counted"
-        await swarm.until(letters, swarm["a"].done + 2)
-        assert not z.error
-        swarm.agree()
-
-    run(scene())
+    swarm = await Swarm(letters).start()
+    await swarm.until(letters, 2)
+    z = await newcomer(swarm, "009-z", inner_s=inner_s)
+    began = swarm["a"].done
+    voting: list[int] = []
+    while not voting:
+        await swarm.until(letters, swarm["a"].done + 1)
+        roster = swarm["a"].rounds.roster
+        voting = [swarm["a"].done] if "009-z" in roster else []
+        assert swarm["a"].done < began + 6, "it is never counted"
+    assert any("z" in swarm["a"].who(number) for number in range(began, voting[0])), "it votes before it is counted"
+    await swarm.until(letters, swarm["a"].done + 2)
+    assert not z.error
+    swarm.agree()

@@ -9,7 +9,7 @@ from outerloop.swarm.consensus.messages import JoinRequest, ViewChange
 from outerloop.swarm.gather.readmission import MAX_ROUNDS, ReadmissionBackoff
 from tests.support.swarm.gather_liar import Liar, Said, swarm_with_liar
 from tests.support.swarm.gather_scene import Swarm
-from tests.support.swarm.virtual_clock import run
+from tests.support.swarm.virtual_clock import virtual
 
 HEAD = b"h" * 32
 
@@ -93,25 +93,21 @@ def unsigned_at_first(liar: Liar, swarm: Swarm) -> Said:
     return says
 
 
-def test_a_peer_that_is_refused_again_and_again_is_waited_for_ever_more_rarely_and_never_votes_again() -> None:
-    async def scene() -> None:
-        swarm, liar = await swarm_with_liar(unsigned)
-        seen = await in_roster(swarm, liar, 40)
-        assert seen[0] and not any(seen[2:]), seen
-        waited_for = [number in liar.asked for number in range(40)]
-        gaps = "".join("x" if one else "." for one in waited_for).split("x")
-        lengths = [len(gap) for gap in gaps if gap]
-        assert waited_for[0] and sum(waited_for) <= 8 and len(lengths) > 2, waited_for
-        assert all(2 * before <= after for before, after in pairwise(lengths[:-1])), lengths
-
-    run(scene())
+@virtual
+async def test_a_peer_that_is_refused_again_and_again_is_waited_for_ever_more_rarely_and_never_votes_again() -> None:
+    swarm, liar = await swarm_with_liar(unsigned)
+    seen = await in_roster(swarm, liar, 40)
+    assert seen[0] and not any(seen[2:]), seen
+    waited_for = [number in liar.asked for number in range(40)]
+    gaps = "".join("x" if one else "." for one in waited_for).split("x")
+    lengths = [len(gap) for gap in gaps if gap]
+    assert waited_for[0] and sum(waited_for) <= 8 and len(lengths) > 2, waited_for
+    assert all(2 * before <= after for before, after in pairwise(lengths[:-1])), lengths
 
 
-def test_a_peer_that_mends_is_let_in_and_stays() -> None:
-    async def scene() -> None:
-        swarm, liar = await swarm_with_liar(unsigned_at_first)
-        seen = await in_roster(swarm, liar, 16)
-        assert not all(seen) and all(seen[-6:]), seen
-        assert "d" in swarm["a"].who(swarm["a"].done - 1)
-
-    run(scene())
+@virtual
+async def test_a_peer_that_mends_is_let_in_and_stays() -> None:
+    swarm, liar = await swarm_with_liar(unsigned_at_first)
+    seen = await in_roster(swarm, liar, 16)
+    assert not all(seen) and all(seen[-6:]), seen
+    assert "d" in swarm["a"].who(swarm["a"].done - 1)

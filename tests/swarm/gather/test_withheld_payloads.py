@@ -15,7 +15,7 @@ from outerloop.swarm.p2p.framing import PIECE_BYTES, Stream
 from outerloop.swarm.timeouts import STALL_S
 from tests.support.swarm.gather_liar import Liar
 from tests.support.swarm.gather_scene import INNER_S, MAX_BYTES, RUN, Swarm
-from tests.support.swarm.virtual_clock import now_s, run
+from tests.support.swarm.virtual_clock import now_s, run, virtual
 
 HONEST = "abcdefgh"
 
@@ -64,22 +64,20 @@ async def until_it_leads(swarm: Swarm, liar: Liar) -> HardState:
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_a_leader_that_proposes_what_nobody_has_delays_a_round_by_views_alone(waits: bool) -> None:
-    async def scene() -> None:
-        swarm, liar = await swarm_with_withholder(truth, waits=waits)
-        hard_state, began_s = await until_it_leads(swarm, liar), now_s()
-        made_up = tuple(Participant(name, random.randbytes(32), MAX_BYTES) for name in hard_state.roster)
-        proposal = liar.propose(Commit(hard_state.number, hard_state.head.digest, 0, made_up, hard_state.roster))
-        for letter in HONEST:
-            await liar.say(letter, proposal)
-        await swarm.until(HONEST, hard_state.number + 1)
-        assert now_s() - began_s < INNER_S + 2 * STALL_S
-        swarm.agree()
-        assert set(HONEST) <= set(swarm["a"].who(hard_state.number))
-        pulls = swarm["a"].rounds.downloads
-        assert not set(made_up) & {one for _, one in pulls._running}, "what was made up is not fetched any longer"
-
-    run(scene())
+@virtual
+async def test_a_leader_that_proposes_what_nobody_has_delays_a_round_by_views_alone(waits: bool) -> None:
+    swarm, liar = await swarm_with_withholder(truth, waits=waits)
+    hard_state, began_s = await until_it_leads(swarm, liar), now_s()
+    made_up = tuple(Participant(name, random.randbytes(32), MAX_BYTES) for name in hard_state.roster)
+    proposal = liar.propose(Commit(hard_state.number, hard_state.head.digest, 0, made_up, hard_state.roster))
+    for letter in HONEST:
+        await liar.say(letter, proposal)
+    await swarm.until(HONEST, hard_state.number + 1)
+    assert now_s() - began_s < INNER_S + 2 * STALL_S
+    swarm.agree()
+    assert set(HONEST) <= set(swarm["a"].who(hard_state.number))
+    pulls = swarm["a"].rounds.downloads
+    assert not set(made_up) & {one for _, one in pulls._running}, "what was made up is not fetched any longer"
 
 
 @pytest.mark.parametrize("waits", [False, True])

@@ -25,7 +25,7 @@ from outerloop.swarm.timeouts import FORM_GRACE_S, ROSTER_EXPIRY_S
 from outerloop.swarm.validation import MAX_PEERS
 from outerloop.types import UserError
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
-from tests.support.swarm.virtual_clock import now_s, run
+from tests.support.swarm.virtual_clock import now_s, virtual
 
 TRUE: Members = [["000-a", 1.0], ["001-b", 2.0]]
 
@@ -88,103 +88,92 @@ def long_name(number: int) -> str:
     return f"{number % 1000:03d}-12D3KooW{number:044d}"
 
 
-def test_a_thousand_members_and_more_latecomers_can_be_read() -> None:
+@virtual
+async def test_a_thousand_members_and_more_latecomers_can_be_read() -> None:
     """1,024 members and 1,200 that came late, with names as long as real ones: more than one frame holds."""
-
-    async def scene() -> None:
-        machines = Machines()
-        a = await machines.start("000-a", joined=0.0, peers=2)
-        members = sorted([["000-a", 0.0], *([long_name(number), 1.0] for number in range(MAX_PEERS - 1))])
-        a._members, a._formed = members, True
-        for number in range(2000, 3200):
-            name = long_name(number)
-            a._welcome(name.partition("-")[2], name)
-        newcomer = await machines.start("000-n", joined=9.0, peers=2)
-        await newcomer.form(timeout_s=30)
-        assert newcomer.came_late and newcomer.session == session_of("r", members)
-        late = set(newcomer.known) - set(newcomer.names)
-        assert len(late) == len(a.known) - len(a.names) == MAX_PEERS
-        assert machines.links["a"].trust.refusals.of_kind["outsiders"] >= 1200 - MAX_PEERS
-
-    run(scene())
+    machines = Machines()
+    a = await machines.start("000-a", joined=0.0, peers=2)
+    members = sorted([["000-a", 0.0], *([long_name(number), 1.0] for number in range(MAX_PEERS - 1))])
+    a._members, a._formed = members, True
+    for number in range(2000, 3200):
+        name = long_name(number)
+        a._welcome(name.partition("-")[2], name)
+    newcomer = await machines.start("000-n", joined=9.0, peers=2)
+    await newcomer.form(timeout_s=30)
+    assert newcomer.came_late and newcomer.session == session_of("r", members)
+    late = set(newcomer.known) - set(newcomer.names)
+    assert len(late) == len(a.known) - len(a.names) == MAX_PEERS
+    assert machines.links["a"].trust.refusals.of_kind["outsiders"] >= 1200 - MAX_PEERS
 
 
 @pytest.mark.parametrize("pages", [0, 7, 1 << 40, True, "2", None, -1])
-def test_pages_without_end_are_refused(pages: Any) -> None:
-    async def scene() -> None:
-        machines = Machines()
+@virtual
+async def test_pages_without_end_are_refused(pages: Any) -> None:
+    machines = Machines()
 
-        async def answer(remote: str, request: Request, stream: Stream) -> None:
-            for _ in range(100):
-                await stream.send_object({"pages": pages, "members": TRUE, "late": []})
+    async def answer(remote: str, request: Request, stream: Stream) -> None:
+        for _ in range(100):
+            await stream.send_object({"pages": pages, "members": TRUE, "late": []})
 
-        await MemoryTransport(machines.network, "a").serve("outerloop/1/r/members", allowed=bool, handler=answer)
-        with pytest.raises(BrokenStream, match="1 to 6 pages"):
-            await machines.ask("x")
-
-    run(scene())
+    await MemoryTransport(machines.network, "a").serve("outerloop/1/r/members", allowed=bool, handler=answer)
+    with pytest.raises(BrokenStream, match="1 to 6 pages"):
+        await machines.ask("x")
 
 
 # names
 
 
-def test_a_peer_has_the_name_under_which_it_came_first() -> None:
-    async def scene() -> None:
-        machines = Machines()
-        a, _ = [await machines.start(f"00{i}-{one}", joined=float(i), peers=2) for i, one in enumerate("ab")]
-        with pytest.raises(UserError, match="do not answer, or see other members: 001-b"):
-            await a.form(timeout_s=1)
-        assert [name for name, _ in (await machines.ask("d", name="003-d"))["members"]] == list(a.names.values())
-        for letter, name in (("d", "103-d"), ("b", "101-b"), ("d", "104-d")):
-            with pytest.raises(BrokenStream):
-                await machines.ask(letter, name=name)
-        await machines.ask("e", name="003-d")  # the name of another one: no reason to believe it
-        await machines.ask("e", name="\x1b[2J-e")
-        assert a.known == {"a": "000-a", "b": "001-b", "d": "003-d"}
-        assert machines.links["a"].trust.refusals.of_kind["requests"] == 3
-
-    run(scene())
+@virtual
+async def test_a_peer_has_the_name_under_which_it_came_first() -> None:
+    machines = Machines()
+    a, _ = [await machines.start(f"00{i}-{one}", joined=float(i), peers=2) for i, one in enumerate("ab")]
+    with pytest.raises(UserError, match="do not answer, or see other members: 001-b"):
+        await a.form(timeout_s=1)
+    assert [name for name, _ in (await machines.ask("d", name="003-d"))["members"]] == list(a.names.values())
+    for letter, name in (("d", "103-d"), ("b", "101-b"), ("d", "104-d")):
+        with pytest.raises(BrokenStream):
+            await machines.ask(letter, name=name)
+    await machines.ask("e", name="003-d")  # the name of another one: no reason to believe it
+    await machines.ask("e", name="\x1b[2J-e")
+    assert a.known == {"a": "000-a", "b": "001-b", "d": "003-d"}
+    assert machines.links["a"].trust.refusals.of_kind["requests"] == 3
 
 
-def test_a_late_joiner_that_has_gone_is_forgotten_and_a_present_one_is_kept() -> None:
-    async def scene() -> None:
-        there = {"own", "stays"}
+@virtual
+async def test_a_late_joiner_that_has_gone_is_forgotten_and_a_present_one_is_kept() -> None:
+    there = {"own", "stays"}
 
-        async def read() -> set[str]:
-            return there
+    async def read() -> set[str]:
+        return there
 
-        late = LateJoiners(read)
-        for peer in ("stays", "goes", "asks"):
-            assert late.add(f"000-{peer}")
-        for look in range(GONE_LOOKS):
-            assert set(late.names) == {"stays", "goes", "asks"}
-            await late.forget_gone()
-            await late.forget_gone()  # not more than one look a minute
-            late.add("000-asks")
-            await asyncio.sleep(ROSTER_EXPIRY_S + look)
-        assert set(late.names) == {"stays", "asks"}
-        there = {"own"}
-        for _ in range(3 * GONE_LOOKS):
-            await late.forget_gone()
-            await asyncio.sleep(ROSTER_EXPIRY_S + 1)
-        assert set(late.names) == {"stays", "asks"}, "a roster that cannot be read says nothing of anybody"
-        assert late.add("005-goes") and not late.add("006-goes")
-
-    run(scene())
+    late = LateJoiners(read)
+    for peer in ("stays", "goes", "asks"):
+        assert late.add(f"000-{peer}")
+    for look in range(GONE_LOOKS):
+        assert set(late.names) == {"stays", "goes", "asks"}
+        await late.forget_gone()
+        await late.forget_gone()  # not more than one look a minute
+        late.add("000-asks")
+        await asyncio.sleep(ROSTER_EXPIRY_S + look)
+    assert set(late.names) == {"stays", "asks"}
+    there = {"own"}
+    for _ in range(3 * GONE_LOOKS):
+        await late.forget_gone()
+        await asyncio.sleep(ROSTER_EXPIRY_S + 1)
+    assert set(late.names) == {"stays", "asks"}, "a roster that cannot be read says nothing of anybody"
+    assert late.add("005-goes") and not late.add("006-goes")
 
 
-def test_latecomers_that_one_of_several_tells_are_not_believed() -> None:
-    async def scene() -> None:
-        machines = Machines()
-        invented = [long_name(number) for number in range(500)]
-        await machines.tell("000-a", TRUE, late=["008-x", "009-n"])
-        await machines.tell("001-b", TRUE, late=["008-x", "009-n"])
-        await machines.tell("003-d", TRUE, late=[*invented, "108-x", "\x1b[2J", 5, "007-y"])
-        newcomer = await machines.start("009-n", joined=9.0, peers=2)
-        await newcomer.form(timeout_s=30)
-        assert set(newcomer.known.values()) == {"000-a", "001-b", "008-x", "009-n"}
-
-    run(scene())
+@virtual
+async def test_latecomers_that_one_of_several_tells_are_not_believed() -> None:
+    machines = Machines()
+    invented = [long_name(number) for number in range(500)]
+    await machines.tell("000-a", TRUE, late=["008-x", "009-n"])
+    await machines.tell("001-b", TRUE, late=["008-x", "009-n"])
+    await machines.tell("003-d", TRUE, late=[*invented, "108-x", "\x1b[2J", 5, "007-y"])
+    newcomer = await machines.start("009-n", joined=9.0, peers=2)
+    await newcomer.form(timeout_s=30)
+    assert set(newcomer.known.values()) == {"000-a", "001-b", "008-x", "009-n"}
 
 
 NOT_A_LIST: dict[str, Any] = {
@@ -206,19 +195,16 @@ NOT_A_LIST: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("members", NOT_A_LIST.values(), ids=NOT_A_LIST)
-def test_members_that_none_can_be_are_not_taken(members: Any) -> None:
+@virtual
+async def test_members_that_none_can_be_are_not_taken(members: Any) -> None:
     """Even when nobody else tells any."""
-
-    async def scene() -> None:
-        machines = Machines()
-        await machines.tell("000-a", members)
-        newcomer = await machines.start("009-n", joined=9.0, peers=2, allow="abn")
-        with pytest.raises(UserError):
-            await newcomer.form(timeout_s=5)
-        assert newcomer.names.keys() <= {"a", "n"} and not newcomer.came_late
-        assert all(name.isprintable() for name in newcomer.known.values())
-
-    run(scene())
+    machines = Machines()
+    await machines.tell("000-a", members)
+    newcomer = await machines.start("009-n", joined=9.0, peers=2, allow="abn")
+    with pytest.raises(UserError):
+        await newcomer.form(timeout_s=5)
+    assert newcomer.names.keys() <= {"a", "n"} and not newcomer.came_late
+    assert all(name.isprintable() for name in newcomer.known.values())
 
 
 def test_a_list_of_members_of_the_run_is_taken() -> None:
@@ -239,55 +225,47 @@ def test_the_session_is_named_by_all_of_the_hash() -> None:
 # who is in
 
 
-def test_of_peers_that_joined_at_the_same_time_the_first_ids_are_members() -> None:
-    async def scene() -> None:
-        machines = Machines()
-        trio = [await machines.start(name, joined=5.0, peers=2) for name in ("002-a", "001-b", "000-c")]
-        await asyncio.gather(*(one.form(timeout_s=30) for one in trio))
-        assert [list(one.names) for one in trio] == [["b", "a"]] * 3
-        assert [one.came_late for one in trio] == [False, False, True]
-
-    run(scene())
+@virtual
+async def test_of_peers_that_joined_at_the_same_time_the_first_ids_are_members() -> None:
+    machines = Machines()
+    trio = [await machines.start(name, joined=5.0, peers=2) for name in ("002-a", "001-b", "000-c")]
+    await asyncio.gather(*(one.form(timeout_s=30) for one in trio))
+    assert [list(one.names) for one in trio] == [["b", "a"]] * 3
+    assert [one.came_late for one in trio] == [False, False, True]
 
 
-def test_one_machine_too_many_does_not_part_a_member_from_those_who_have_formed() -> None:
+@virtual
+async def test_one_machine_too_many_does_not_part_a_member_from_those_who_have_formed() -> None:
     """a has formed with b; before b sees that, it sees s, whose clock is behind, among the first two."""
-
-    async def scene() -> None:
-        machines = Machines()
-        a, b = [await machines.start(f"00{i}-{one}", joined=1.0 + i, peers=2) for i, one in enumerate("ab")]
-        machines.network.part("a", "b")
-        with pytest.raises(UserError, match="do not answer"):  # it has seen both records
-            await b.form(timeout_s=1)
-        machines.network.heal()
-        await a.form(timeout_s=30)
-        s = await machines.start("002-s", joined=0.5, peers=2)
-        await asyncio.gather(b.form(timeout_s=30), s.form(timeout_s=30))
-        assert list(a.names) == list(b.names) == list(s.names) == ["a", "b"]
-        assert a.session == b.session == s.session
-        assert (b.came_late, s.came_late) == (False, True)
-
-    run(scene())
+    machines = Machines()
+    a, b = [await machines.start(f"00{i}-{one}", joined=1.0 + i, peers=2) for i, one in enumerate("ab")]
+    machines.network.part("a", "b")
+    with pytest.raises(UserError, match="do not answer"):  # it has seen both records
+        await b.form(timeout_s=1)
+    machines.network.heal()
+    await a.form(timeout_s=30)
+    s = await machines.start("002-s", joined=0.5, peers=2)
+    await asyncio.gather(b.form(timeout_s=30), s.form(timeout_s=30))
+    assert list(a.names) == list(b.names) == list(s.names) == ["a", "b"]
+    assert a.session == b.session == s.session
+    assert (b.came_late, s.came_late) == (False, True)
 
 
 @pytest.mark.parametrize("seen", ["its record is still seen", "its record is gone"])
-def test_a_member_that_dies_while_others_form_keeps_nobody_out(seen: str) -> None:
+@virtual
+async def test_a_member_that_dies_while_others_form_keeps_nobody_out(seen: str) -> None:
     """a and b have formed with c in their list; then b is gone for good, before c has heard of that."""
-
-    async def scene() -> None:
-        machines = Machines()
-        trio = [await machines.start(f"00{i}-{one}", joined=1.0 + i, peers=3) for i, one in enumerate("abc")]
-        a, b, c = trio
-        with pytest.raises(UserError, match="see other members"):
-            await c.form(timeout_s=1)
-        await asyncio.gather(a.form(timeout_s=30), b.form(timeout_s=30))
-        machines.network.kill("b")
-        if seen == "its record is gone":
-            del machines.records["b"]
-        await c.form(timeout_s=30)
-        assert c.session == a.session == b.session and not c.came_late and list(c.names) == ["a", "b", "c"]
-
-    run(scene())
+    machines = Machines()
+    trio = [await machines.start(f"00{i}-{one}", joined=1.0 + i, peers=3) for i, one in enumerate("abc")]
+    a, b, c = trio
+    with pytest.raises(UserError, match="see other members"):
+        await c.form(timeout_s=1)
+    await asyncio.gather(a.form(timeout_s=30), b.form(timeout_s=30))
+    machines.network.kill("b")
+    if seen == "its record is gone":
+        del machines.records["b"]
+    await c.form(timeout_s=30)
+    assert c.session == a.session == b.session and not c.came_late and list(c.names) == ["a", "b", "c"]
 
 
 # liars among those that form
@@ -305,60 +283,50 @@ LIES: dict[str, Any] = {
 
 @pytest.mark.parametrize("allow", ["abcd", ""], ids=["listed", "open"])
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
-def test_one_of_four_that_lies_stops_no_start(lie: Any, allow: str) -> None:
+@virtual
+async def test_one_of_four_that_lies_stops_no_start(lie: Any, allow: str) -> None:
     """It is named, and is in the list that all the others have formed by."""
+    machines = Machines()
+    trio = [await machines.start(f"00{i}-{one}", joined=1.0 + i, peers=4, allow=allow) for i, one in enumerate("abc")]
+    machines.records["d"] = Record("003-d", ["/x"], "f", 4.0)
 
-    async def scene() -> None:
-        machines = Machines()
-        trio = [
-            await machines.start(f"00{i}-{one}", joined=1.0 + i, peers=4, allow=allow) for i, one in enumerate("abc")
-        ]
-        machines.records["d"] = Record("003-d", ["/x"], "f", 4.0)
+    async def answer(remote: str, request: Request, stream: Stream) -> None:
+        if lie is None:
+            await asyncio.sleep(1000)
+        told = {"members": [["000-a", float(now_s())]], "late": []} if lie is ... else lie
+        await stream.send_object(told)
+        await stream.ended()
 
-        async def answer(remote: str, request: Request, stream: Stream) -> None:
-            if lie is None:
-                await asyncio.sleep(1000)
-            told = {"members": [["000-a", float(now_s())]], "late": []} if lie is ... else lie
-            await stream.send_object(told)
-            await stream.ended()
-
-        await MemoryTransport(machines.network, "d").serve("outerloop/1/r/members", allowed=bool, handler=answer)
-        await asyncio.gather(*(one.form(timeout_s=60) for one in trio))
-        assert len({one.session for one in trio}) == 1 and not any(one.came_late for one in trio)
-        assert list(trio[0].names) == ["a", "b", "c", "d"] and FORM_GRACE_S < now_s() < 3 * FORM_GRACE_S
-
-    run(scene())
+    await MemoryTransport(machines.network, "d").serve("outerloop/1/r/members", allowed=bool, handler=answer)
+    await asyncio.gather(*(one.form(timeout_s=60) for one in trio))
+    assert len({one.session for one in trio}) == 1 and not any(one.came_late for one in trio)
+    assert list(trio[0].names) == ["a", "b", "c", "d"] and FORM_GRACE_S < now_s() < 3 * FORM_GRACE_S
 
 
-def test_one_liar_that_is_there_first_does_not_take_the_others_of_its_list_in() -> None:
+@virtual
+async def test_one_liar_that_is_there_first_does_not_take_the_others_of_its_list_in() -> None:
     """It tells each that comes that it has formed; the others come one after the other."""
-
-    async def scene() -> None:
-        machines = Machines()
-        await machines.tell("003-d", [["003-d", 4.0]])
-        trio, forming = [], []
-        for i, one in enumerate("abc"):
-            trio.append(await machines.start(f"00{i}-{one}", joined=5.0 + i, peers=4))
-            machines.links[one].trust.allow._peers = frozenset("abcd")
-            forming.append(asyncio.create_task(trio[-1].form(timeout_s=60)))
-            await asyncio.sleep(3)
-        await asyncio.gather(*forming)
-        assert len({one.session for one in trio}) == 1 and not any(one.came_late for one in trio)
-        assert list(trio[0].names) == ["a", "b", "c", "d"]
-
-    run(scene())
+    machines = Machines()
+    await machines.tell("003-d", [["003-d", 4.0]])
+    trio, forming = [], []
+    for i, one in enumerate("abc"):
+        trio.append(await machines.start(f"00{i}-{one}", joined=5.0 + i, peers=4))
+        machines.links[one].trust.allow._peers = frozenset("abcd")
+        forming.append(asyncio.create_task(trio[-1].form(timeout_s=60)))
+        await asyncio.sleep(3)
+    await asyncio.gather(*forming)
+    assert len({one.session for one in trio}) == 1 and not any(one.came_late for one in trio)
+    assert list(trio[0].names) == ["a", "b", "c", "d"]
 
 
-def test_half_of_the_members_form_nothing() -> None:
-    async def scene() -> None:
-        machines = Machines()
-        pair = [await machines.start(f"00{i}-{one}", joined=1.0 + i, peers=4) for i, one in enumerate("ab")]
-        for i, one in enumerate("cd"):
-            machines.records[one] = Record(f"00{2 + i}-{one}", ["/x"], "f", 3.0 + i)
-        ends = await asyncio.gather(*(one.form(timeout_s=60) for one in pair), return_exceptions=True)
-        assert all(isinstance(end, UserError) and "002-c, 003-d; can they be reached" in str(end) for end in ends)
-
-    run(scene())
+@virtual
+async def test_half_of_the_members_form_nothing() -> None:
+    machines = Machines()
+    pair = [await machines.start(f"00{i}-{one}", joined=1.0 + i, peers=4) for i, one in enumerate("ab")]
+    for i, one in enumerate("cd"):
+        machines.records[one] = Record(f"00{2 + i}-{one}", ["/x"], "f", 3.0 + i)
+    ends = await asyncio.gather(*(one.form(timeout_s=60) for one in pair), return_exceptions=True)
+    assert all(isinstance(end, UserError) and "002-c, 003-d; can they be reached" in str(end) for end in ends)
 
 
 # the port

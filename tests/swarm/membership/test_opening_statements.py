@@ -14,7 +14,7 @@ from outerloop.swarm.membership.opening_statements import MAX_STATEMENT_BYTES, O
 from outerloop.swarm.timeouts import MEET_S
 from outerloop.types import UserError
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
-from tests.support.swarm.virtual_clock import now_s, run
+from tests.support.swarm.virtual_clock import now_s, virtual
 
 NAMES = ["000-a", "001-b", "002-c", "003-d"]
 SESSION = "r/1"
@@ -61,38 +61,30 @@ def signed(statement: bytes, *, session: str = SESSION, name: str = NAMES[3]) ->
     return statement, link.trust.signatures.sign(OPENING, session, name, statement)
 
 
-def test_all_count_what_each_has_stated() -> None:
-    async def scene() -> None:
-        statements = {name: name.encode() for name in NAMES}
-        counted = await stated(statements)
-        assert list(counted.values()) == [statements] * 4 and now_s() < 10
-
-    run(scene())
+@virtual
+async def test_all_count_what_each_has_stated() -> None:
+    statements = {name: name.encode() for name in NAMES}
+    counted = await stated(statements)
+    assert list(counted.values()) == [statements] * 4 and now_s() < 10
 
 
-def test_a_lone_peer_counts_itself_and_absent_peers_do_not_count() -> None:
-    async def scene() -> None:
-        alone = opening(MemoryNetwork(), NAMES[0])
-        assert await alone.state(b"x", session=SESSION, members=NAMES[:1], patience_s=1) == {NAMES[0]: b"x"}
-        assert (
-            list((await stated({name: OLD for name in NAMES[:3]})).values()) == [{name: OLD for name in NAMES[:3]}] * 3
-        )
-
-    run(scene())
+@virtual
+async def test_a_lone_peer_counts_itself_and_absent_peers_do_not_count() -> None:
+    alone = opening(MemoryNetwork(), NAMES[0])
+    assert await alone.state(b"x", session=SESSION, members=NAMES[:1], patience_s=1) == {NAMES[0]: b"x"}
+    assert list((await stated({name: OLD for name in NAMES[:3]})).values()) == [{name: OLD for name in NAMES[:3]}] * 3
 
 
-def test_one_that_comes_later_counts_what_the_others_have_counted() -> None:
-    async def scene() -> None:
-        network = MemoryNetwork(delay_s=(0.01, 0.1))
-        made = {name: opening(network, name) for name in NAMES}
-        for one in made.values():
-            await one.serve()
-        state = {"session": SESSION, "members": NAMES, "patience_s": 5.0}
-        first = await asyncio.gather(*(made[name].state(OLD, **state) for name in NAMES[:3]))
-        late = await made[NAMES[3]].state(BOTH, **state)
-        assert first[0] == first[1] == first[2] == late and NAMES[3] not in late
-
-    run(scene())
+@virtual
+async def test_one_that_comes_later_counts_what_the_others_have_counted() -> None:
+    network = MemoryNetwork(delay_s=(0.01, 0.1))
+    made = {name: opening(network, name) for name in NAMES}
+    for one in made.values():
+        await one.serve()
+    state = {"session": SESSION, "members": NAMES, "patience_s": 5.0}
+    first = await asyncio.gather(*(made[name].state(OLD, **state) for name in NAMES[:3]))
+    late = await made[NAMES[3]].state(BOTH, **state)
+    assert first[0] == first[1] == first[2] == late and NAMES[3] not in late
 
 
 def shows_two(remote: str, number: int) -> bytes:
@@ -137,43 +129,37 @@ LIES = [shows_two, shows_one_to_a_alone, shows_late, shows_what_others_did_not_s
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_whatever_one_of_four_tells_to_whom_all_others_count_the_same_and_go_on_from_one_step(lie: Show) -> None:
-    async def scene() -> None:
-        honest = dict.fromkeys(NAMES[:3], BOTH)
-        counted = list((await stated(honest, lie=lie)).values())
-        assert counted[0] == counted[1] == counted[2] and counted[0].items() >= honest.items()
-        held = [{peer: unpack_held(one) for peer, one in each.items()} for each in counted]
-        assert [common(one, members=4) for one in held] == [(100, "y")] * 3  # type: ignore[arg-type]
-        assert (NAMES[3] in counted[0]) == (lie is shows_one_to_a_alone)
-
-    run(scene())
+@virtual
+async def test_whatever_one_of_four_tells_to_whom_all_others_count_the_same_and_go_on_from_one_step(lie: Show) -> None:
+    honest = dict.fromkeys(NAMES[:3], BOTH)
+    counted = list((await stated(honest, lie=lie)).values())
+    assert counted[0] == counted[1] == counted[2] and counted[0].items() >= honest.items()
+    held = [{peer: unpack_held(one) for peer, one in each.items()} for each in counted]
+    assert [common(one, members=4) for one in held] == [(100, "y")] * 3  # type: ignore[arg-type]
+    assert (NAMES[3] in counted[0]) == (lie is shows_one_to_a_alone)
 
 
-def test_a_peer_that_signed_two_statements_is_named() -> None:
-    async def scene() -> None:
-        await stated(dict.fromkeys(NAMES[:3], BOTH), lie=shows_two)
-        assert {who for _, who in stated.refusals} == {NAMES[3]}  # type: ignore[attr-defined]
-
-    run(scene())
+@virtual
+async def test_a_peer_that_signed_two_statements_is_named() -> None:
+    await stated(dict.fromkeys(NAMES[:3], BOTH), lie=shows_two)
+    assert {who for _, who in stated.refusals} == {NAMES[3]}  # type: ignore[attr-defined]
 
 
-def test_two_that_hold_nothing_in_common_are_both_told_what_each_holds_and_leave_only_then() -> None:
-    async def scene() -> None:
-        network = MemoryNetwork(delay_s=(0.01, 2.0))
-        held: dict[str, Any] = {NAMES[0]: {20: "x"}, NAMES[1]: {}}
-        ends: list[str] = []
+@virtual
+async def test_two_that_hold_nothing_in_common_are_both_told_what_each_holds_and_leave_only_then() -> None:
+    network = MemoryNetwork(delay_s=(0.01, 2.0))
+    held: dict[str, Any] = {NAMES[0]: {20: "x"}, NAMES[1]: {}}
+    ends: list[str] = []
 
-        async def begin(name: str) -> None:
-            one = opening(network, name)
-            await one.serve()
-            with pytest.raises(UserError) as error:
-                await one.common_checkpoint(
-                    held[name], session=SESSION, members=NAMES[:2], patience_s=MEET_S, tell=ends.append
-                )
-            ends.append(str(error.value))
-            network.kill(name[4:])
+    async def begin(name: str) -> None:
+        one = opening(network, name)
+        await one.serve()
+        with pytest.raises(UserError) as error:
+            await one.common_checkpoint(
+                held[name], session=SESSION, members=NAMES[:2], patience_s=MEET_S, tell=ends.append
+            )
+        ends.append(str(error.value))
+        network.kill(name[4:])
 
-        await asyncio.gather(*map(begin, held))
-        assert len(ends) == 2 and ends[0] == ends[1] and "000-a holds step 20; 001-b holds no checkpoint" in ends[0]
-
-    run(scene())
+    await asyncio.gather(*map(begin, held))
+    assert len(ends) == 2 and ends[0] == ends[1] and "000-a holds step 20; 001-b holds no checkpoint" in ends[0]

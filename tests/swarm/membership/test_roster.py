@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from outerloop.swarm.membership.roster import Record, Roster, read_roster
 from outerloop.swarm.membership.status import Status
 from outerloop.swarm.timeouts import ROSTER_EXPIRY_S, ROSTER_LEAST_S, ROSTER_REFRESH_S
-from tests.support.swarm.virtual_clock import run
+from tests.support.swarm.virtual_clock import run, virtual
 
 OWN = Record("000-abc", ["/ip4/192.0.2.1/tcp/1/p2p/abc"], "f", 1.0)
 SHOWN = Status(round=3, peers=2, loss=2.5, tokens_per_s=100.0, bytes_sent=7, bytes_received=8, commit="0a")
@@ -52,24 +52,22 @@ def seen(dht: Any) -> list[Record]:
     return [record for record, _ in run(read_roster(dht, "r"))]
 
 
-def test_a_status_reaches_others_soon_and_not_more_often_than_allowed() -> None:
-    async def scene() -> None:
-        dht = FakeDHT()
-        roster = Roster(cast(Any, dht), run="r", own=OWN)
-        await roster.publish()
-        for number in range(400):
-            await roster.show(Status(round=number))
-            await asyncio.sleep(0.1)
-        assert 40 / ROSTER_LEAST_S - 1 <= dht.writes - 1 <= 40 / ROSTER_LEAST_S
-        shown = [record.status for record, _ in await read_roster(cast(Any, dht), "r")]
-        assert shown[0] and shown[0].round >= 400 - 10 * ROSTER_LEAST_S - 1
-        before = dht.writes
-        await asyncio.sleep(3 * ROSTER_REFRESH_S + 1)
-        assert dht.writes - before in (3, 4), "without news the record is only kept from expiring"
-        await roster.withdraw()
-        assert await read_roster(cast(Any, dht), "r") == []
-
-    run(scene())
+@virtual
+async def test_a_status_reaches_others_soon_and_not_more_often_than_allowed() -> None:
+    dht = FakeDHT()
+    roster = Roster(cast(Any, dht), run="r", own=OWN)
+    await roster.publish()
+    for number in range(400):
+        await roster.show(Status(round=number))
+        await asyncio.sleep(0.1)
+    assert 40 / ROSTER_LEAST_S - 1 <= dht.writes - 1 <= 40 / ROSTER_LEAST_S
+    shown = [record.status for record, _ in await read_roster(cast(Any, dht), "r")]
+    assert shown[0] and shown[0].round >= 400 - 10 * ROSTER_LEAST_S - 1
+    before = dht.writes
+    await asyncio.sleep(3 * ROSTER_REFRESH_S + 1)
+    assert dht.writes - before in (3, 4), "without news the record is only kept from expiring"
+    await roster.withdraw()
+    assert await read_roster(cast(Any, dht), "r") == []
 
 
 def test_a_record_tells_how_old_it_is() -> None:

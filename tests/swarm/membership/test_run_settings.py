@@ -23,7 +23,7 @@ from outerloop.swarm.membership.run_settings import (
 )
 from outerloop.types import UserError
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
-from tests.support.swarm.virtual_clock import run
+from tests.support.swarm.virtual_clock import run, virtual
 
 PLAIN = {"recipe": "diloco", "rounds": "5", "inner.lr": "0.01", "inner.batch": "8", "seed": "0"}
 
@@ -186,30 +186,25 @@ GARBAGE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("said", GARBAGE.values(), ids=GARBAGE)
-def test_a_peer_that_answers_nonsense_ends_no_other_peer(said: Any) -> None:
+@virtual
+async def test_a_peer_that_answers_nonsense_ends_no_other_peer(said: Any) -> None:
     """x is the address that a was given; it tells nothing that can be right, and b comes later."""
+    world = World()
+    await world.start("x", ODD, peers=2)
+    await world.start("a", settings(), peers=2, joins="x")
 
-    async def scene() -> None:
-        world = World()
-        await world.start("x", ODD, peers=2)
-        await world.start("a", settings(), peers=2, joins="x")
+    async def answer(remote: str, request: Any, stream: Any) -> None:
+        if said is ...:
+            await asyncio.sleep(1000)
+        elif isinstance(said, bytes):
+            await stream.send(said)
+        else:
+            await stream.send_object(said)
+        await stream.ended()
 
-        async def answer(remote: str, request: Any, stream: Any) -> None:
-            if said is ...:
-                await asyncio.sleep(1000)
-            elif isinstance(said, bytes):
-                await stream.send(said)
-            else:
-                await stream.send_object(said)
-            await stream.ended()
-
-        await MemoryTransport(world.network, "x").serve(
-            "outerloop/1/r/setting", allowed=lambda peer: True, handler=answer
-        )
-        forming = asyncio.create_task(world.form("a"))
-        await asyncio.sleep(8)
-        await world.start("b", settings(), peers=2, joins="x")
-        assert await world.form("b") == await forming == "ab"
-        assert world.said["a"] == ["left out for different settings: inner.lr is 0.01 here and another value at 000-x"]
-
-    run(scene())
+    await MemoryTransport(world.network, "x").serve("outerloop/1/r/setting", allowed=lambda peer: True, handler=answer)
+    forming = asyncio.create_task(world.form("a"))
+    await asyncio.sleep(8)
+    await world.start("b", settings(), peers=2, joins="x")
+    assert await world.form("b") == await forming == "ab"
+    assert world.said["a"] == ["left out for different settings: inner.lr is 0.01 here and another value at 000-x"]

@@ -37,7 +37,7 @@ from outerloop.swarm.p2p.observer import visit
 from outerloop.swarm.p2p.transport import Request, anybody
 from outerloop.swarm.timeouts import FIRST_FRAME_S, HOLD_S, STALL_S
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
-from tests.support.swarm.virtual_clock import run
+from tests.support.swarm.virtual_clock import run, virtual
 
 
 class Door:
@@ -91,43 +91,37 @@ class Door:
     ("peer", "protocol", "most"),
     [("s", "public", STRANGER_STREAMS), ("s", "run", NEWCOMER_STREAMS), ("m", "public", MEMBER_STREAMS)],
 )
-def test_one_peer_holds_so_many_streams_open_and_others_are_answered(peer: str, protocol: str, most: int) -> None:
-    async def scene() -> None:
-        door = await Door().serve()
-        async with door.idle(peer, 3 * most, protocol):
-            await asyncio.sleep(1)
-            assert door.held == most and door.refused["refused_requests"] == 2 * most
-            assert await door.ask("o") and await door.ask("o", "run")
+@virtual
+async def test_one_peer_holds_so_many_streams_open_and_others_are_answered(peer: str, protocol: str, most: int) -> None:
+    door = await Door().serve()
+    async with door.idle(peer, 3 * most, protocol):
         await asyncio.sleep(1)
-        assert door.held == 0 and await door.ask(peer)
-
-    run(scene())
+        assert door.held == most and door.refused["refused_requests"] == 2 * most
+        assert await door.ask("o") and await door.ask("o", "run")
+    await asyncio.sleep(1)
+    assert door.held == 0 and await door.ask(peer)
 
 
 @pytest.mark.parametrize(("peer", "most"), [("s", NEWCOMER_STREAMS), ("m", MEMBER_STREAMS)])
-def test_streams_of_one_peer_count_together_whatever_they_are_for(peer: str, most: int) -> None:
-    async def scene() -> None:
-        door = await Door().serve()
-        async with door.idle(peer, most - 4, "run"), door.idle(peer, 8, "public"), door.idle(peer, 8, "run"):
-            await asyncio.sleep(1)
-            assert door.held == most
-
-    run(scene())
+@virtual
+async def test_streams_of_one_peer_count_together_whatever_they_are_for(peer: str, most: int) -> None:
+    door = await Door().serve()
+    async with door.idle(peer, most - 4, "run"), door.idle(peer, 8, "public"), door.idle(peer, 8, "run"):
+        await asyncio.sleep(1)
+        assert door.held == most
 
 
-def test_all_strangers_hold_so_many_together_and_a_member_is_answered_all_the_same() -> None:
-    async def scene() -> None:
-        door = await Door().serve()
-        async with AsyncExitStack() as opened:
-            for number in range(100):
-                await opened.enter_async_context(door.idle(f"stranger{number}", STRANGER_STREAMS, "public"))
-            await asyncio.sleep(1)
-            assert door.held == OUTSIDE_STREAMS
-            assert not await door.ask("o") and await door.ask("m") and await door.ask("m", "run")
-            await asyncio.sleep(FIRST_FRAME_S)
-            assert door.held == 0 and await door.ask("o"), "nobody keeps a stream by saying nothing"
-
-    run(scene())
+@virtual
+async def test_all_strangers_hold_so_many_together_and_a_member_is_answered_all_the_same() -> None:
+    door = await Door().serve()
+    async with AsyncExitStack() as opened:
+        for number in range(100):
+            await opened.enter_async_context(door.idle(f"stranger{number}", STRANGER_STREAMS, "public"))
+        await asyncio.sleep(1)
+        assert door.held == OUTSIDE_STREAMS
+        assert not await door.ask("o") and await door.ask("m") and await door.ask("m", "run")
+        await asyncio.sleep(FIRST_FRAME_S)
+        assert door.held == 0 and await door.ask("o"), "nobody keeps a stream by saying nothing"
 
 
 class ListedDoor(Door):
@@ -154,101 +148,84 @@ class ListedDoor(Door):
         raise AssertionError("answered")
 
 
-def test_a_stranger_of_a_listed_run_that_asks_again_and_again_is_held() -> None:
+@virtual
+async def test_a_stranger_of_a_listed_run_that_asks_again_and_again_is_held() -> None:
     """Nothing it sends is read. A peer on the list is refused each time, whatever it may not ask."""
-
-    async def scene() -> None:
-        door = await ListedDoor().serve()
-        assert [await door.answers("m") for _ in range(2 * int(TURNED_AWAY.burst))] == ["refused"] * 32
-        assert [await door.answers("s") for _ in range(int(TURNED_AWAY.burst))] == ["refused"] * 16
-        async with door.idle("s", 40, "run"):
-            await asyncio.sleep(0.1)  # one more is refused after a second
-            assert await door.answers("s") == "held" and door.asked == []
-            assert await door.ask("m", "public")
-        await asyncio.sleep(TURNED_AWAY.burst / TURNED_AWAY.per_s)
-        assert await door.answers("s") == "refused"
-
-    run(scene())
+    door = await ListedDoor().serve()
+    assert [await door.answers("m") for _ in range(2 * int(TURNED_AWAY.burst))] == ["refused"] * 32
+    assert [await door.answers("s") for _ in range(int(TURNED_AWAY.burst))] == ["refused"] * 16
+    async with door.idle("s", 40, "run"):
+        await asyncio.sleep(0.1)  # one more is refused after a second
+        assert await door.answers("s") == "held" and door.asked == []
+        assert await door.ask("m", "public")
+    await asyncio.sleep(TURNED_AWAY.burst / TURNED_AWAY.per_s)
+    assert await door.answers("s") == "refused"
 
 
-def test_a_held_stream_ends_after_a_while() -> None:
-    async def scene() -> None:
-        door = await ListedDoor().serve()
-        async with door.idle("s", int(TURNED_AWAY.burst) + 1, "run") as streams:
-            with pytest.raises(BrokenStream, match="nothing was received"):
-                await streams[-1].receive_object(patience_s=HOLD_S / 2 - 1)
-            with pytest.raises(BrokenStream, match="ended"):
-                await streams[-1].receive_object(patience_s=HOLD_S + 2)
-
-    run(scene())
+@virtual
+async def test_a_held_stream_ends_after_a_while() -> None:
+    door = await ListedDoor().serve()
+    async with door.idle("s", int(TURNED_AWAY.burst) + 1, "run") as streams:
+        with pytest.raises(BrokenStream, match="nothing was received"):
+            await streams[-1].receive_object(patience_s=HOLD_S / 2 - 1)
+        with pytest.raises(BrokenStream, match="ended"):
+            await streams[-1].receive_object(patience_s=HOLD_S + 2)
 
 
-def test_strangers_of_a_listed_run_are_held_for_what_they_ask_together_and_no_more_than_there_is_room() -> None:
-    async def scene() -> None:
-        door = await ListedDoor().serve()
-        async with AsyncExitStack() as opened:
-            for number in range(int(TURNED_AWAY_IN_ALL.burst)):
-                await opened.enter_async_context(door.idle(f"stranger{number}", 1, "run"))
-            assert await door.answers("another") == "held"
-            for number in range(HELD_AT_ONCE):
-                await opened.enter_async_context(door.idle(f"more{number}", 1, "run"))
-            await asyncio.sleep(0.1)
-            assert await door.answers("another") == "closed" and await door.ask("m", "public")
-
-    run(scene())
+@virtual
+async def test_strangers_of_a_listed_run_are_held_for_what_they_ask_together_and_no_more_than_there_is_room() -> None:
+    door = await ListedDoor().serve()
+    async with AsyncExitStack() as opened:
+        for number in range(int(TURNED_AWAY_IN_ALL.burst)):
+            await opened.enter_async_context(door.idle(f"stranger{number}", 1, "run"))
+        assert await door.answers("another") == "held"
+        for number in range(HELD_AT_ONCE):
+            await opened.enter_async_context(door.idle(f"more{number}", 1, "run"))
+        await asyncio.sleep(0.1)
+        assert await door.answers("another") == "closed" and await door.ask("m", "public")
 
 
-def test_a_first_frame_may_take_longer_for_a_member() -> None:
-    async def scene() -> None:
-        door = await Door().serve()
-        async with door.idle("s", 1, "public") as slow, door.idle("m", 1, "public") as member:
-            for stream in (*slow, *member):
-                await stream.write((9).to_bytes(8, "big"))  # and no more
-            await asyncio.sleep(FIRST_FRAME_S + 1)
-            assert door.held == 1
-            await asyncio.sleep(STALL_S)
-            assert door.held == 0 and not door.asked
-
-    run(scene())
+@virtual
+async def test_a_first_frame_may_take_longer_for_a_member() -> None:
+    door = await Door().serve()
+    async with door.idle("s", 1, "public") as slow, door.idle("m", 1, "public") as member:
+        for stream in (*slow, *member):
+            await stream.write((9).to_bytes(8, "big"))  # and no more
+        await asyncio.sleep(FIRST_FRAME_S + 1)
+        assert door.held == 1
+        await asyncio.sleep(STALL_S)
+        assert door.held == 0 and not door.asked
 
 
-def test_public_requests_are_short() -> None:
-    async def scene() -> None:
-        door = await Door().serve()
-        assert not await door.ask("s", more=bytes(REQUEST_BYTES)) and await door.ask(
-            "s", more=bytes(REQUEST_BYTES // 2)
-        )
-        assert await door.ask("s", "run", more=bytes(REQUEST_BYTES))
-        assert door.asked == ["s", "s"] and door.refused["refused_requests"] == 1
-
-    run(scene())
+@virtual
+async def test_public_requests_are_short() -> None:
+    door = await Door().serve()
+    assert not await door.ask("s", more=bytes(REQUEST_BYTES)) and await door.ask("s", more=bytes(REQUEST_BYTES // 2))
+    assert await door.ask("s", "run", more=bytes(REQUEST_BYTES))
+    assert door.asked == ["s", "s"] and door.refused["refused_requests"] == 1
 
 
-def test_a_stranger_asks_so_often_and_all_together_so_often() -> None:
+@virtual
+async def test_a_stranger_asks_so_often_and_all_together_so_often() -> None:
     async def answered(door: Door, peer: str, count: int) -> int:
         return sum([await door.ask(peer) for _ in range(count)])
 
-    async def scene() -> None:
-        door = await Door().serve()
-        assert await answered(door, "s", 100) == 32 and await answered(door, "m", 100) == 100
-        await asyncio.sleep(3)
-        assert await answered(door, "s", 100) == 12, "four a second"
-        await asyncio.sleep(10)
-        assert sum([await answered(door, f"stranger{number}", 100) for number in range(20)]) == 256
-        assert await answered(door, "m", 100) == 100
-
-    run(scene())
+    door = await Door().serve()
+    assert await answered(door, "s", 100) == 32 and await answered(door, "m", 100) == 100
+    await asyncio.sleep(3)
+    assert await answered(door, "s", 100) == 12, "four a second"
+    await asyncio.sleep(10)
+    assert sum([await answered(door, f"stranger{number}", 100) for number in range(20)]) == 256
+    assert await answered(door, "m", 100) == 100
 
 
-def test_a_newcomer_asks_so_often_for_what_is_not_public_and_the_public_budget_is_not_spent() -> None:
-    async def scene() -> None:
-        door = await Door().serve()
-        assert sum([await door.ask("s", "run") for _ in range(2000)]) == 512
-        assert sum([await door.ask("m", "run") for _ in range(2000)]) == 2000 and await door.ask("s")
-        await asyncio.sleep(3)
-        assert sum([await door.ask("s", "run") for _ in range(2000)]) == 3 * 128
-
-    run(scene())
+@virtual
+async def test_a_newcomer_asks_so_often_for_what_is_not_public_and_the_public_budget_is_not_spent() -> None:
+    door = await Door().serve()
+    assert sum([await door.ask("s", "run") for _ in range(2000)]) == 512
+    assert sum([await door.ask("m", "run") for _ in range(2000)]) == 2000 and await door.ask("s")
+    await asyncio.sleep(3)
+    assert sum([await door.ask("s", "run") for _ in range(2000)]) == 3 * 128
 
 
 @pytest.mark.parametrize(("requests", "told"), [(1000, "s"), (20, EVERYBODY)])
@@ -269,108 +246,97 @@ def test_the_peer_that_spent_a_budget_is_named(requests: int, told: str, caplog:
 
 
 @pytest.mark.parametrize("protocol", ["outerloop/1/r/roster", "outerloop/1/r/incarnation"])
-def test_a_stranger_of_an_open_run_is_answered_so_often_whatever_it_asks(protocol: str, tmp_path: Path) -> None:
-    async def scene() -> None:
-        door = Door()
-        await ListedRoster(door.link, SignedRecords(door.link.trust), run="r").serve()
-        key = tmp_path / "identity.key"
-        ensure_identity(key)
-        await Incarnations(door.link, run="r", life=Life.begin(key), tell=print).serve()
+@virtual
+async def test_a_stranger_of_an_open_run_is_answered_so_often_whatever_it_asks(protocol: str, tmp_path: Path) -> None:
+    door = Door()
+    await ListedRoster(door.link, SignedRecords(door.link.trust), run="r").serve()
+    key = tmp_path / "identity.key"
+    ensure_identity(key)
+    await Incarnations(door.link, run="r", life=Life.begin(key), tell=print).serve()
 
-        async def ask(peer: str) -> bool:
-            async with MemoryTransport(door.network, peer).open_stream("b", protocol) as stream:
-                with suppress(BrokenStream):
-                    await stream.send_object({})
-                    return bool(await stream.receive_object())
-            return False
+    async def ask(peer: str) -> bool:
+        async with MemoryTransport(door.network, peer).open_stream("b", protocol) as stream:
+            with suppress(BrokenStream):
+                await stream.send_object({})
+                return bool(await stream.receive_object())
+        return False
 
-        assert sum([await ask("s") for _ in range(100)]) == 32 and sum([await ask("m") for _ in range(100)]) == 100
-
-    run(scene())
+    assert sum([await ask("s") for _ in range(100)]) == 32 and sum([await ask("m") for _ in range(100)]) == 100
 
 
-def test_a_stranger_gets_so_many_bytes() -> None:
-    async def scene() -> None:
-        door = await Door().serve()
-        door.answer_bytes = (1 << 20) + 4096
+@virtual
+async def test_a_stranger_gets_so_many_bytes() -> None:
+    door = await Door().serve()
+    door.answer_bytes = (1 << 20) + 4096
 
-        async def ask_ten_times() -> int:
-            before = len(door.asked)
-            for _ in range(10):
-                await door.ask("s")
-                await asyncio.sleep(0.001)  # what it took is counted when the stream has ended
-            return len(door.asked) - before
+    async def ask_ten_times() -> int:
+        before = len(door.asked)
+        for _ in range(10):
+            await door.ask("s")
+            await asyncio.sleep(0.001)  # what it took is counted when the stream has ended
+        return len(door.asked) - before
 
-        assert await ask_ten_times() == 4, "4 MiB at once"
-        await asyncio.sleep(8)
-        assert await ask_ten_times() == 2, "256 KiB a second"
-
-    run(scene())
+    assert await ask_ten_times() == 4, "4 MiB at once"
+    await asyncio.sleep(8)
+    assert await ask_ten_times() == 2, "256 KiB a second"
 
 
-def test_the_bytes_announced_by_one_member_are_bounded_over_all_its_streams() -> None:
+@virtual
+async def test_the_bytes_announced_by_one_member_are_bounded_over_all_its_streams() -> None:
     """Forty of the longest ballots that never come: the room of four, and another member's ballot finds some."""
+    door, came = await Door().serve(), []
 
-    async def scene() -> None:
-        door, came = await Door().serve(), []
+    async def take(remote: str, request: Request, stream: Stream) -> None:
+        came.append(await stream.receive(at_most=MAX_MESSAGE_BYTES))
 
-        async def take(remote: str, request: Request, stream: Stream) -> None:
-            came.append(await stream.receive(at_most=MAX_MESSAGE_BYTES))
-
-        await door.link.serve("ballot", allowed=lambda peer: True, handler=take)
-        door.link.member = lambda peer: True
-        async with door.idle("m", 40, "ballot") as streams:
-            for stream in streams:
-                await stream.send_object({})
-                with suppress(BrokenStream):
-                    await stream.write(MAX_MESSAGE_BYTES.to_bytes(8, "big") + bytes(32) + bytes(1000))
-            await asyncio.sleep(1)
-            assert door.held == RECEIVING_BYTES // MAX_MESSAGE_BYTES == 4 and not came
-            async with MemoryTransport(door.network, "n").open_stream("b", "ballot") as stream:
-                await stream.send_object({})
-                await stream.send(bytes(MAX_MESSAGE_BYTES))
-                await asyncio.sleep(1)
-        assert len(came) == 1 and door.refused["refused_requests"] == 36
+    await door.link.serve("ballot", allowed=lambda peer: True, handler=take)
+    door.link.member = lambda peer: True
+    async with door.idle("m", 40, "ballot") as streams:
+        for stream in streams:
+            await stream.send_object({})
+            with suppress(BrokenStream):
+                await stream.write(MAX_MESSAGE_BYTES.to_bytes(8, "big") + bytes(32) + bytes(1000))
         await asyncio.sleep(1)
-        assert not door.link.admission._receiving, "what is over holds nothing"
+        assert door.held == RECEIVING_BYTES // MAX_MESSAGE_BYTES == 4 and not came
+        async with MemoryTransport(door.network, "n").open_stream("b", "ballot") as stream:
+            await stream.send_object({})
+            await stream.send(bytes(MAX_MESSAGE_BYTES))
+            await asyncio.sleep(1)
+    assert len(came) == 1 and door.refused["refused_requests"] == 36
+    await asyncio.sleep(1)
+    assert not door.link.admission._receiving, "what is over holds nothing"
 
-    run(scene())
 
-
-def test_strangers_of_a_listed_run_are_told_so_sixteen_at_a_time() -> None:
-    async def scene() -> None:
-        door = Door()
-        door.link = MemoryTransport(door.network, "b", allow=["b", "m"])
-        await door.serve()
-        async with door.idle("s", 100, "public") as streams:
-            await asyncio.sleep(0)
-            told = 0
-            for stream in streams:
-                try:
-                    await stream.receive_object()
-                except TurnedAway:
-                    told += 1
-                except BrokenStream:
-                    pass
-            assert told == 16 and door.held == 0 and door.refused["refused_outsiders"] == 100
-
-    run(scene())
+@virtual
+async def test_strangers_of_a_listed_run_are_told_so_sixteen_at_a_time() -> None:
+    door = Door()
+    door.link = MemoryTransport(door.network, "b", allow=["b", "m"])
+    await door.serve()
+    async with door.idle("s", 100, "public") as streams:
+        await asyncio.sleep(0)
+        told = 0
+        for stream in streams:
+            try:
+                await stream.receive_object()
+            except TurnedAway:
+                told += 1
+            except BrokenStream:
+                pass
+        assert told == 16 and door.held == 0 and door.refused["refused_outsiders"] == 100
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOSPC])
-def test_a_handler_that_finds_no_file_to_open_is_asked_again(code: int) -> None:
-    async def scene() -> None:
-        door, failures = await Door().serve(), [OSError(code, "no more")]
+@virtual
+async def test_a_handler_that_finds_no_file_to_open_is_asked_again(code: int) -> None:
+    door, failures = await Door().serve(), [OSError(code, "no more")]
 
-        async def read(remote: str, request: Request, stream: Stream) -> None:
-            if failures:
-                raise failures.pop()
-            await door._answer(remote, request, stream)
+    async def read(remote: str, request: Request, stream: Stream) -> None:
+        if failures:
+            raise failures.pop()
+        await door._answer(remote, request, stream)
 
-        await door.link.serve("run", allowed=lambda peer: True, handler=read)
-        assert not await door.ask("m", "run") and await door.ask("m", "run")
-
-    run(scene())
+    await door.link.serve("run", allowed=lambda peer: True, handler=read)
+    assert not await door.ask("m", "run") and await door.ask("m", "run")
 
 
 def test_another_error_of_a_handler_is_not_hidden() -> None:

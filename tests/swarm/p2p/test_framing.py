@@ -7,7 +7,7 @@ import pytest
 
 from outerloop.swarm.p2p.framing import PIECE_BYTES, SMALL_BYTES, BrokenStream, Stream
 from tests.support.swarm.memory_network import stream_pair
-from tests.support.swarm.virtual_clock import run
+from tests.support.swarm.virtual_clock import run, virtual
 
 
 def frame(content: bytes, *, length: int | None = None, end: bytes = b"end\n") -> bytes:
@@ -24,17 +24,15 @@ async def receive(raw: bytes, limit: int = 1 << 20) -> bytes:
 
 
 @pytest.mark.parametrize("size", [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES + 7])
-def test_round_trip(size: int) -> None:
-    async def both() -> None:
-        near, far, _, _ = stream_pair()
-        sent, received = [0], [0]
-        content = bytes(range(256)) * (size // 256 + 1)
-        _, got = await asyncio.gather(
-            near.send(content[:size], count=sent.append), far.receive(at_most=size, count=received.append)
-        )
-        assert got == content[:size] and sum(sent) == sum(received) == size
-
-    run(both())
+@virtual
+async def test_round_trip(size: int) -> None:
+    near, far, _, _ = stream_pair()
+    sent, received = [0], [0]
+    content = bytes(range(256)) * (size // 256 + 1)
+    _, got = await asyncio.gather(
+        near.send(content[:size], count=sent.append), far.receive(at_most=size, count=received.append)
+    )
+    assert got == content[:size] and sum(sent) == sum(received) == size
 
 
 @pytest.mark.parametrize(("size", "writes"), [(0, 1), (SMALL_BYTES, 1), (SMALL_BYTES + 1, 3)])

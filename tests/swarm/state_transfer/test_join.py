@@ -33,7 +33,7 @@ from tests.support.swarm.gather_scene import RUN, MemoryDisk, Node, Swarm
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
 from tests.support.swarm.state_transfer_scene import donate, false_states, newcomer, taking
 from tests.support.swarm.toy_signatures import ToySigner, decided_by
-from tests.support.swarm.virtual_clock import run
+from tests.support.swarm.virtual_clock import virtual
 
 SIGNER = ToySigner("newcomer")
 FIRST = genesis("r", "abc")
@@ -162,166 +162,148 @@ async def give_nothing(liar: Liar) -> None:
 
 
 @pytest.mark.parametrize("after_head", [False, True], ids=["a forged history", "a forged next commit"])
-def test_a_newcomer_joins_the_honest_ones_whatever_a_member_tells(after_head: bool) -> None:
-    async def scene() -> None:
-        swarm, liar = await swarm_with_liar(lambda liar, swarm: lambda number: None, absent_rounds=8)
-        await lie_about_commits(liar, after_head=after_head)
-        await give_nothing(liar)
-        await donate(swarm)
-        await swarm.until("abc", 4)
-        names = [liar.name, *(node.name for node in swarm.nodes.values())]
-        joining, at = await newcomer(swarm, names)
-        number, content = await taking(at, names)
-        assert content == b"state %d" % number and number < 100
-        taken = joining.rounds.head_of(number) or joining.rounds.context.chain.hard_state.log[0].commit.digest
-        assert taken == swarm["a"].rounds.head_of(number)
-        assert {who for trust in (at._trust, joining.rounds.context.trust) for _, who in trust.refusals.logged} == {
-            liar.name
-        }
-
-    run(scene())
+@virtual
+async def test_a_newcomer_joins_the_honest_ones_whatever_a_member_tells(after_head: bool) -> None:
+    swarm, liar = await swarm_with_liar(lambda liar, swarm: lambda number: None, absent_rounds=8)
+    await lie_about_commits(liar, after_head=after_head)
+    await give_nothing(liar)
+    await donate(swarm)
+    await swarm.until("abc", 4)
+    names = [liar.name, *(node.name for node in swarm.nodes.values())]
+    joining, at = await newcomer(swarm, names)
+    number, content = await taking(at, names)
+    assert content == b"state %d" % number and number < 100
+    taken = joining.rounds.head_of(number) or joining.rounds.context.chain.hard_state.log[0].commit.digest
+    assert taken == swarm["a"].rounds.head_of(number)
+    assert {who for trust in (at._trust, joining.rounds.context.trust) for _, who in trust.refusals.logged} == {
+        liar.name
+    }
 
 
 @pytest.mark.parametrize("absent_rounds", [2, 8], ids=["of no roster", "of the roster"])
-def test_a_member_that_tells_its_log_late_does_not_keep_a_newcomer_from_quick_rounds(absent_rounds: int) -> None:
+@virtual
+async def test_a_member_that_tells_its_log_late_does_not_keep_a_newcomer_from_quick_rounds(absent_rounds: int) -> None:
     """More rounds pass than a log holds before it tells; and it names a state of its own at once."""
+    quick = dict.fromkeys("abcd", 1.0)
+    swarm, liar = await swarm_with_liar(
+        lambda liar, swarm: lambda number: None, inner_s=quick, grace_s=0.1, absent_rounds=absent_rounds
+    )
 
-    async def scene() -> None:
-        quick = dict.fromkeys("abcd", 1.0)
-        swarm, liar = await swarm_with_liar(
-            lambda liar, swarm: lambda number: None, inner_s=quick, grace_s=0.1, absent_rounds=absent_rounds
-        )
+    async def tell(remote: str, request: Any, stream: Any) -> None:
+        await asyncio.sleep(HISTORY_S - 1)
+        await stream.send_object({"commits": 0})
+        await stream.ended()
 
-        async def tell(remote: str, request: Any, stream: Any) -> None:
-            await asyncio.sleep(HISTORY_S - 1)
+    await liar.link.serve(f"outerloop/1/{RUN}/commits", allowed=lambda peer: True, handler=tell)
+    await false_states(liar, swarm)
+    await donate(swarm)
+    await swarm.until("abc", 4)
+    names = [liar.name, *(node.name for node in swarm.nodes.values())]
+    _, at = await newcomer(swarm, names)
+    number, content = await asyncio.wait_for(taking(at, names), 60)
+    assert content == b"state %d" % number
+
+
+@virtual
+async def test_donors_out_of_reach_do_not_keep_a_newcomer_from_quick_rounds() -> None:
+    swarm = await Swarm("abcdf", inner_s=dict.fromkeys("abcdf", 1.0)).start()
+    await donate(swarm)
+    swarm.part("ab", "e")
+    await swarm.until("abcdf", 4)
+    names = [node.name for node in swarm.nodes.values()]
+    _, at = await newcomer(swarm, names)
+    number, content = await asyncio.wait_for(taking(at, names), 60)
+    assert content == b"state %d" % number
+
+
+@virtual
+async def test_a_newcomer_whose_chain_most_have_left_begins_anew() -> None:
+    """What it takes for the newest commit is on no chain any more when it asks what follows."""
+    swarm = await Swarm("abc").start()
+    await donate(swarm)
+    await swarm.until("abc", 4)
+    names = [node.name for node in swarm.nodes.values()]
+    _, at = await newcomer(swarm, names)
+    true, turns = at._newest, []
+
+    async def newest(*asked: Any) -> Commit:
+        head = await true(*asked)
+        turns.append(head)
+        return replace(head, view=1) if len(turns) == 1 else head
+
+    at._newest = newest  # type: ignore[method-assign]
+    number, content = await asyncio.wait_for(taking(at, names), 120)
+    assert content == b"state %d" % number and len(turns) > 1
+
+
+@virtual
+async def test_a_newcomer_that_knew_too_few_asks_those_that_it_hears_of_meanwhile() -> None:
+    swarm = await Swarm("abc").start()
+    await donate(swarm)
+    await swarm.until("abc", 2)
+    names = [swarm["a"].name]
+    node, at = await newcomer(swarm, names, allow="abce")
+    work = taking(at, names)
+    await asyncio.sleep(30)
+    assert not work.done() and node.rounds.last_commit is None, "one of three on the list is believed nothing"
+    names += [swarm["b"].name, swarm["c"].name]
+    number, content = await asyncio.wait_for(work, 120)
+    assert content == b"state %d" % number
+
+
+@virtual
+async def test_a_log_that_is_no_chain_is_refused_as_a_whole() -> None:
+    network = MemoryNetwork()
+    liar, link = MemoryTransport(network, "d"), MemoryTransport(network, "a")
+    asking = LogRpc(link, run=RUN, allowed=bool, since=lambda after: ())
+    told: list[CommitCertificate] = []
+    await LogRpc(liar, run=RUN, allowed=bool, since=lambda after: told).serve()
+    for log in ([KEPT[0], KEPT[2]], [KEPT[1], KEPT[0]], [KEPT[0], KEPT[0]], [KEPT[0], *after(FIRST, 1)]):
+        told[:] = log
+        with pytest.raises(Unreadable, match="does not follow the one before it"):
+            await asking.ask("003-d", None)
+    told[:] = KEPT
+    assert await asking.ask("003-d", None) == KEPT
+
+
+@virtual
+async def test_a_peer_outside_the_allow_list_is_not_asked() -> None:
+    network, asked = MemoryNetwork(), []
+    for peer in "ab":
+        link = MemoryTransport(network, peer)
+
+        async def tell(remote: str, request: Any, stream: Any, peer: str = peer) -> None:
+            asked.append(peer)
             await stream.send_object({"commits": 0})
             await stream.ended()
 
-        await liar.link.serve(f"outerloop/1/{RUN}/commits", allowed=lambda peer: True, handler=tell)
-        await false_states(liar, swarm)
-        await donate(swarm)
-        await swarm.until("abc", 4)
-        names = [liar.name, *(node.name for node in swarm.nodes.values())]
-        _, at = await newcomer(swarm, names)
-        number, content = await asyncio.wait_for(taking(at, names), 60)
-        assert content == b"state %d" % number
-
-    run(scene())
-
-
-def test_donors_out_of_reach_do_not_keep_a_newcomer_from_quick_rounds() -> None:
-    async def scene() -> None:
-        swarm = await Swarm("abcdf", inner_s=dict.fromkeys("abcdf", 1.0)).start()
-        await donate(swarm)
-        swarm.part("ab", "e")
-        await swarm.until("abcdf", 4)
-        names = [node.name for node in swarm.nodes.values()]
-        _, at = await newcomer(swarm, names)
-        number, content = await asyncio.wait_for(taking(at, names), 60)
-        assert content == b"state %d" % number
-
-    run(scene())
+        await link.serve(f"outerloop/1/{RUN}/commits", allowed=lambda peer: True, handler=tell)
+    swarm = Swarm("e")
+    swarm.network = network
+    node = Node(network, "004-e", ["004-e"], swarm["e"].rules, inner_s=1)
+    await node.appear()
+    own = MemoryTransport(network, "e", allow=["a", "e"])
+    at = StateTransfer(
+        own, node.rounds, run=RUN, own="004-e", session=lambda: RUN, allowed=lambda peer: True, disk=MemoryDisk()
+    )
+    work = asyncio.create_task(
+        at.take_over(lambda: ["000-a", "001-b"], session=RUN, at_most=1, progress=lambda here, size: None)
+    )
+    await asyncio.sleep(5)
+    work.cancel()
+    assert set(asked) == {"a"}
 
 
-def test_a_newcomer_whose_chain_most_have_left_begins_anew() -> None:
-    """What it takes for the newest commit is on no chain any more when it asks what follows."""
-
-    async def scene() -> None:
-        swarm = await Swarm("abc").start()
-        await donate(swarm)
-        await swarm.until("abc", 4)
-        names = [node.name for node in swarm.nodes.values()]
-        _, at = await newcomer(swarm, names)
-        true, turns = at._newest, []
-
-        async def newest(*asked: Any) -> Commit:
-            head = await true(*asked)
-            turns.append(head)
-            return replace(head, view=1) if len(turns) == 1 else head
-
-        at._newest = newest  # type: ignore[method-assign]
-        number, content = await asyncio.wait_for(taking(at, names), 120)
-        assert content == b"state %d" % number and len(turns) > 1
-
-    run(scene())
-
-
-def test_a_newcomer_that_knew_too_few_asks_those_that_it_hears_of_meanwhile() -> None:
-    async def scene() -> None:
-        swarm = await Swarm("abc").start()
-        await donate(swarm)
-        await swarm.until("abc", 2)
-        names = [swarm["a"].name]
-        node, at = await newcomer(swarm, names, allow="abce")
-        work = taking(at, names)
-        await asyncio.sleep(30)
-        assert not work.done() and node.rounds.last_commit is None, "one of three on the list is believed nothing"
-        names += [swarm["b"].name, swarm["c"].name]
-        number, content = await asyncio.wait_for(work, 120)
-        assert content == b"state %d" % number
-
-    run(scene())
-
-
-def test_a_log_that_is_no_chain_is_refused_as_a_whole() -> None:
-    async def scene() -> None:
-        network = MemoryNetwork()
-        liar, link = MemoryTransport(network, "d"), MemoryTransport(network, "a")
-        asking = LogRpc(link, run=RUN, allowed=bool, since=lambda after: ())
-        told: list[CommitCertificate] = []
-        await LogRpc(liar, run=RUN, allowed=bool, since=lambda after: told).serve()
-        for log in ([KEPT[0], KEPT[2]], [KEPT[1], KEPT[0]], [KEPT[0], KEPT[0]], [KEPT[0], *after(FIRST, 1)]):
-            told[:] = log
-            with pytest.raises(Unreadable, match="does not follow the one before it"):
-                await asking.ask("003-d", None)
-        told[:] = KEPT
-        assert await asking.ask("003-d", None) == KEPT
-
-    run(scene())
-
-
-def test_a_peer_outside_the_allow_list_is_not_asked() -> None:
-    async def scene() -> None:
-        network, asked = MemoryNetwork(), []
-        for peer in "ab":
-            link = MemoryTransport(network, peer)
-
-            async def tell(remote: str, request: Any, stream: Any, peer: str = peer) -> None:
-                asked.append(peer)
-                await stream.send_object({"commits": 0})
-                await stream.ended()
-
-            await link.serve(f"outerloop/1/{RUN}/commits", allowed=lambda peer: True, handler=tell)
-        swarm = Swarm("e")
-        swarm.network = network
-        node = Node(network, "004-e", ["004-e"], swarm["e"].rules, inner_s=1)
-        await node.appear()
-        own = MemoryTransport(network, "e", allow=["a", "e"])
-        at = StateTransfer(
-            own, node.rounds, run=RUN, own="004-e", session=lambda: RUN, allowed=lambda peer: True, disk=MemoryDisk()
-        )
-        work = asyncio.create_task(
-            at.take_over(lambda: ["000-a", "001-b"], session=RUN, at_most=1, progress=lambda here, size: None)
-        )
-        await asyncio.sleep(5)
-        work.cancel()
-        assert set(asked) == {"a"}
-
-    run(scene())
-
-
-def test_a_peer_that_fell_behind_still_sends_what_it_can_prove() -> None:
-    async def scene() -> None:
-        swarm = await Swarm("abc").start()
-        rounds = swarm["c"].rounds
-        assert rounds.context.commits_since(None) == (), "no commit yet"
-        await swarm.until("abc", 2)
-        told = rounds.context.commits_since(None)
-        assert [one.commit.number for one in told] == [0, 1] and rounds.context.commits_since(1) == ()
-        rounds.outcomes.log_truncated(rounds.context.chain.number)
-        assert rounds.needs_state and rounds.context.commits_since(None) == rounds.context.commits_since(-7) == told
-
-    run(scene())
+@virtual
+async def test_a_peer_that_fell_behind_still_sends_what_it_can_prove() -> None:
+    swarm = await Swarm("abc").start()
+    rounds = swarm["c"].rounds
+    assert rounds.context.commits_since(None) == (), "no commit yet"
+    await swarm.until("abc", 2)
+    told = rounds.context.commits_since(None)
+    assert [one.commit.number for one in told] == [0, 1] and rounds.context.commits_since(1) == ()
+    rounds.outcomes.log_truncated(rounds.context.chain.number)
+    assert rounds.needs_state and rounds.context.commits_since(None) == rounds.context.commits_since(-7) == told
 
 
 # members
@@ -368,29 +350,25 @@ FALSE: Members = [["000-a", 1.0], ["003-d", 2.0]]
 
 
 @pytest.mark.parametrize("order", ["first", "last"])
-def test_a_newcomer_goes_by_the_members_that_most_tell(order: str) -> None:
-    async def scene() -> None:
-        honest = {"000-a": TRUE, "001-b": TRUE}
-        lists = {"003-d": FALSE, **honest} if order == "first" else {**honest, "003-d": FALSE}
-        membership, link, serve = told_members(lists)
-        await serve()
-        await membership.form(timeout_s=30)
-        assert membership.came_late and membership.session == session_of("r", TRUE)
-        assert {who for _, who in link.trust.refusals.logged} == {"003-d"}
-
-    run(scene())
+@virtual
+async def test_a_newcomer_goes_by_the_members_that_most_tell(order: str) -> None:
+    honest = {"000-a": TRUE, "001-b": TRUE}
+    lists = {"003-d": FALSE, **honest} if order == "first" else {**honest, "003-d": FALSE}
+    membership, link, serve = told_members(lists)
+    await serve()
+    await membership.form(timeout_s=30)
+    assert membership.came_late and membership.session == session_of("r", TRUE)
+    assert {who for _, who in link.trust.refusals.logged} == {"003-d"}
 
 
-def test_without_a_majority_it_waits_and_says_so_and_late_names_outside_the_list_are_none() -> None:
-    async def scene() -> None:
-        membership, _, serve = told_members({"000-a": TRUE, "003-d": FALSE})
-        await serve()
-        with pytest.raises(ValueError, match="these peers do not agree on its members: 000-a, 003-d"):
-            await membership.form(timeout_s=5)
-
-        membership, _, serve = told_members({"000-a": TRUE, "001-b": TRUE}, allow="abe")
-        await serve()
+@virtual
+async def test_without_a_majority_it_waits_and_says_so_and_late_names_outside_the_list_are_none() -> None:
+    membership, _, serve = told_members({"000-a": TRUE, "003-d": FALSE})
+    await serve()
+    with pytest.raises(ValueError, match="these peers do not agree on its members: 000-a, 003-d"):
         await membership.form(timeout_s=5)
-        assert "x" not in membership.known and "e" in membership.known
 
-    run(scene())
+    membership, _, serve = told_members({"000-a": TRUE, "001-b": TRUE}, allow="abe")
+    await serve()
+    await membership.form(timeout_s=5)
+    assert "x" not in membership.known and "e" in membership.known

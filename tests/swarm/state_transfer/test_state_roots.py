@@ -24,7 +24,7 @@ from tests.support.swarm.gather_liar import Liar, swarm_with_liar
 from tests.support.swarm.gather_scene import RUN, MemoryDisk, Swarm
 from tests.support.swarm.memory_keys import trust_of
 from tests.support.swarm.state_transfer_scene import donate, false_states, newcomer, taking
-from tests.support.swarm.virtual_clock import run
+from tests.support.swarm.virtual_clock import run, virtual
 
 RIGHT, WRONG = b"r" * 32, b"w" * 32
 HASH = b"p" * 32
@@ -103,35 +103,31 @@ def test_no_minority_certifies_a_state_and_what_it_names_is_bounded(peers: int, 
     assert roots._certified[4] == RIGHT
 
 
-def test_a_state_root_is_sent_until_a_commit_includes_it() -> None:
-    async def scene() -> None:
-        roots = StateRoots(own="000-a")
-        assert await roots.named_in(5) is None
+@virtual
+async def test_a_state_root_is_sent_until_a_commit_includes_it() -> None:
+    roots = StateRoots(own="000-a")
+    assert await roots.named_in(5) is None
+    roots.name(4, RIGHT)
+    assert [await roots.named_in(number) for number in (4, 5, 6)] == [None, (4, RIGHT), (4, RIGHT)]
+    roots.add(commit(5, {"a": None, "b": (4, RIGHT)}, "ab"))
+    assert await roots.named_in(6) == (4, RIGHT)
+    assert await roots.named_in(5 + CERTIFY_ROUNDS) is None, "too late"
+    roots.add(commit(6, {"a": (4, RIGHT)}, "ab"))
+    assert await roots.named_in(7) is None
+
+
+@virtual
+async def test_a_payload_waits_for_the_hash_of_the_state_and_not_for_long() -> None:
+    roots = StateRoots(own="000-a")
+    with roots.hashing():
+        said = asyncio.create_task(roots.named_in(5))
+        await asyncio.sleep(0.1)
+        assert not said.done()
         roots.name(4, RIGHT)
-        assert [await roots.named_in(number) for number in (4, 5, 6)] == [None, (4, RIGHT), (4, RIGHT)]
-        roots.add(commit(5, {"a": None, "b": (4, RIGHT)}, "ab"))
-        assert await roots.named_in(6) == (4, RIGHT)
-        assert await roots.named_in(5 + CERTIFY_ROUNDS) is None, "too late"
-        roots.add(commit(6, {"a": (4, RIGHT)}, "ab"))
-        assert await roots.named_in(7) is None
-
-    run(scene())
-
-
-def test_a_payload_waits_for_the_hash_of_the_state_and_not_for_long() -> None:
-    async def scene() -> None:
-        roots = StateRoots(own="000-a")
-        with roots.hashing():
-            said = asyncio.create_task(roots.named_in(5))
-            await asyncio.sleep(0.1)
-            assert not said.done()
-            roots.name(4, RIGHT)
-        assert await said == (4, RIGHT)
-        with roots.hashing():
-            roots.name(5, WRONG)
-            assert await asyncio.wait_for(roots.named_in(6), 10) == (5, WRONG)
-
-    run(scene())
+    assert await said == (4, RIGHT)
+    with roots.hashing():
+        roots.name(5, WRONG)
+        assert await asyncio.wait_for(roots.named_in(6), 10) == (5, WRONG)
 
 
 # another chain
@@ -152,20 +148,17 @@ def test_state_roots_of_a_chain_that_was_left_are_forgotten() -> None:
     assert certified(roots, 6) == RIGHT
 
 
-def test_a_round_landed_on_a_chain_that_was_left_has_no_head() -> None:
+@virtual
+async def test_a_round_landed_on_a_chain_that_was_left_has_no_head() -> None:
     """Its copy is of the commit that was left, and the other chain has a commit of the same number."""
-
-    async def scene() -> None:
-        swarm = await Swarm("abc").start()
-        await swarm.until("abc", 3)
-        rounds, number = swarm["a"].rounds, swarm["a"].done - 1
-        left = rounds.outcomes._commits[number]
-        assert rounds.head_of(number) == left.digest
-        rounds.outcomes.leave(number)
-        rounds.outcomes.add(replace(left, view=left.view + 1))
-        assert rounds.head_of(number) is None
-
-    run(scene())
+    swarm = await Swarm("abc").start()
+    await swarm.until("abc", 3)
+    rounds, number = swarm["a"].rounds, swarm["a"].done - 1
+    left = rounds.outcomes._commits[number]
+    assert rounds.head_of(number) == left.digest
+    rounds.outcomes.leave(number)
+    rounds.outcomes.add(replace(left, view=left.view + 1))
+    assert rounds.head_of(number) is None
 
 
 def root_of(chain: list[int]) -> bytes:
@@ -231,15 +224,13 @@ def test_a_participant_with_a_state_comes_back_and_what_is_none_is_refused() -> 
     assert [other.state for other in sorted(twins)] == [None, (3, WRONG), (4, RIGHT), (4, WRONG)]
 
 
-def test_a_payload_is_found_again_after_a_restart_with_the_state_that_it_names() -> None:
-    async def scene() -> None:
-        disk = MemoryDisk()
-        both = [Participant.of("0" * MOST_LETTERS, b"content", state=state) for state in (None, (4, RIGHT))]
-        for one in both:
-            await RoundStore(disk).put(5, one, b"content")
-        assert RoundStore(disk).since(5) == [(5, one) for one in both] and max(map(len, disk)) <= 255 - 16
-
-    run(scene())
+@virtual
+async def test_a_payload_is_found_again_after_a_restart_with_the_state_that_it_names() -> None:
+    disk = MemoryDisk()
+    both = [Participant.of("0" * MOST_LETTERS, b"content", state=state) for state in (None, (4, RIGHT))]
+    for one in both:
+        await RoundStore(disk).put(5, one, b"content")
+    assert RoundStore(disk).since(5) == [(5, one) for one in both] and max(map(len, disk)) <= 255 - 16
 
 
 # newcomers
@@ -256,33 +247,30 @@ async def ask_for(liar: Liar, peer: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("slow", [False, True], ids=["all give theirs", "the honest give nothing for long"])
-def test_a_newcomer_takes_the_state_of_the_majority_whatever_a_liar_asks_for_and_gives(slow: bool) -> None:
+@virtual
+async def test_a_newcomer_takes_the_state_of_the_majority_whatever_a_liar_asks_for_and_gives(slow: bool) -> None:
     """The liar fills what may be wanted of the honest with far commits, and names weights of its own at once."""
-
-    async def scene() -> None:
-        swarm, liar = await swarm_with_liar(lambda liar, swarm: lambda number: None, absent_rounds=8)
-        await donate(swarm)
-        await false_states(liar, swarm)
-        await swarm.until("abc", 3)
-        for index in range(8):
-            await asyncio.gather(*(ask_for(liar, peer, 3000 + index) for peer in "abc"))
-        if slow:
-            for node in swarm.nodes.values():
-                swarm.network.handlers[node.id, f"outerloop/1/{RUN}/snapshot"] = silent(swarm, node.id)
-        names = [liar.name, *(node.name for node in swarm.nodes.values())]
-        _, at = await newcomer(swarm, names)
-        work = taking(at, names)
-        if slow:
-            await asyncio.sleep(150)
-            assert not work.done()
-            for node in swarm.nodes.values():
-                handlers = swarm.network.handlers
-                handlers[node.id, f"outerloop/1/{RUN}/snapshot"] = handlers[node.id, "kept"]
-        number, content = await asyncio.wait_for(work, 600)
-        assert content == b"state %d" % number and number < 100
-        assert all(len(node.copies) <= node.done // COPY_EVERY * 2 + 2 for node in swarm.nodes.values())  # type: ignore[attr-defined]
-
-    run(scene())
+    swarm, liar = await swarm_with_liar(lambda liar, swarm: lambda number: None, absent_rounds=8)
+    await donate(swarm)
+    await false_states(liar, swarm)
+    await swarm.until("abc", 3)
+    for index in range(8):
+        await asyncio.gather(*(ask_for(liar, peer, 3000 + index) for peer in "abc"))
+    if slow:
+        for node in swarm.nodes.values():
+            swarm.network.handlers[node.id, f"outerloop/1/{RUN}/snapshot"] = silent(swarm, node.id)
+    names = [liar.name, *(node.name for node in swarm.nodes.values())]
+    _, at = await newcomer(swarm, names)
+    work = taking(at, names)
+    if slow:
+        await asyncio.sleep(150)
+        assert not work.done()
+        for node in swarm.nodes.values():
+            handlers = swarm.network.handlers
+            handlers[node.id, f"outerloop/1/{RUN}/snapshot"] = handlers[node.id, "kept"]
+    number, content = await asyncio.wait_for(work, 600)
+    assert content == b"state %d" % number and number < 100
+    assert all(len(node.copies) <= node.done // COPY_EVERY * 2 + 2 for node in swarm.nodes.values())  # type: ignore[attr-defined]
 
 
 def silent(swarm: Swarm, peer: str) -> Any:
@@ -322,14 +310,12 @@ def test_where_no_round_follows_the_newcomer_says_what_it_waits_for(caplog: pyte
     assert said[0].endswith("If the run ends before that, no state is transferred")
 
 
-def test_nobody_names_a_state_where_none_was_asked_for() -> None:
-    async def scene() -> None:
-        swarm = await Swarm("abc").start()
-        await donate(swarm)
-        await swarm.until("abc", 5)
-        for node in swarm.nodes.values():
-            assert not node.copies  # type: ignore[attr-defined]
-            log = node.rounds.context.chain.hard_state.log
-            assert all(one.state is None for decided in log for one in decided.commit.participants)
-
-    run(scene())
+@virtual
+async def test_nobody_names_a_state_where_none_was_asked_for() -> None:
+    swarm = await Swarm("abc").start()
+    await donate(swarm)
+    await swarm.until("abc", 5)
+    for node in swarm.nodes.values():
+        assert not node.copies  # type: ignore[attr-defined]
+        log = node.rounds.context.chain.hard_state.log
+        assert all(one.state is None for decided in log for one in decided.commit.participants)

@@ -21,7 +21,7 @@ from outerloop.types import UserError
 from tests.support.swarm.bulk_scene import MANY, PROTOCOL, Node, liar, nodes, sha_of, some_bytes, zeros
 from tests.support.swarm.memory_network import MemoryNetwork, MemoryTransport
 from tests.support.swarm.memory_pipe import WINDOW_BYTES
-from tests.support.swarm.virtual_clock import now_s, run
+from tests.support.swarm.virtual_clock import now_s, run, virtual
 
 SIZES = [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3_000_017]
 OVERHEAD = 200  # bytes of an answer that are not content, at most
@@ -39,15 +39,13 @@ async def free_turns(giver: Node) -> int:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_every_size_arrives_and_is_counted(size: int) -> None:
-    async def scene() -> None:
-        content, seen = some_bytes(size), [0]
-        a, b = await nodes(MemoryNetwork(), "ab", content)
-        assert await a.get(content, ["b"], progress=lambda arrived, length: seen.append(arrived)) == content
-        assert a.bulk.bytes_received == b.bulk.bytes_sent == size == seen[-1]
-        assert seen == sorted(seen)
-
-    run(scene())
+@virtual
+async def test_every_size_arrives_and_is_counted(size: int) -> None:
+    content, seen = some_bytes(size), [0]
+    a, b = await nodes(MemoryNetwork(), "ab", content)
+    assert await a.get(content, ["b"], progress=lambda arrived, length: seen.append(arrived)) == content
+    assert a.bulk.bytes_received == b.bulk.bytes_sent == size == seen[-1]
+    assert seen == sorted(seen)
 
 
 @settings(max_examples=60, deadline=None)
@@ -56,17 +54,15 @@ def test_every_size_arrives_and_is_counted(size: int) -> None:
     breaks=st.lists(st.integers(0, 1_000_000) | st.sampled_from([0, 1, PIECE_BYTES]), max_size=12),
     holders=st.sampled_from(["b", "bc", "bcd"]),
 )
-def test_any_pattern_of_breaks_costs_no_byte_twice(size: int, breaks: list[int], holders: str) -> None:
-    async def scene() -> None:
-        content, network = some_bytes(size), MemoryNetwork()
-        a, *others = await nodes(network, "a" + holders, content)
-        network.breaks.extend(breaks)
-        assert await a.get(content, list(holders)) == content
-        assert a.bulk.bytes_received == size
-        sent = sum(other.bulk.bytes_sent for other in others)
-        assert size <= sent <= size + len(breaks) * (WINDOW_BYTES + 2 * PIECE_BYTES), "what was under way is lost"
-
-    run(scene())
+@virtual
+async def test_any_pattern_of_breaks_costs_no_byte_twice(size: int, breaks: list[int], holders: str) -> None:
+    content, network = some_bytes(size), MemoryNetwork()
+    a, *others = await nodes(network, "a" + holders, content)
+    network.breaks.extend(breaks)
+    assert await a.get(content, list(holders)) == content
+    assert a.bulk.bytes_received == size
+    sent = sum(other.bulk.bytes_sent for other in others)
+    assert size <= sent <= size + len(breaks) * (WINDOW_BYTES + 2 * PIECE_BYTES), "what was under way is lost"
 
 
 def test_cut_at_every_byte_of_the_protocol() -> None:
@@ -129,47 +125,40 @@ def test_wrong_bytes_are_found_named_and_not_asked_for_again(size: int, caplog: 
 
 
 @pytest.mark.parametrize("lies", [1, 70_000, PIECE_BYTES, 500_000])
-def test_a_liar_among_several_is_told_from_the_honest(lies: int) -> None:
+@virtual
+async def test_a_liar_among_several_is_told_from_the_honest(lies: int) -> None:
     """It gives some wrong bytes and breaks; the honest give the rest."""
-
-    async def scene() -> None:
-        content, network = some_bytes(1_000_000), MemoryNetwork()
-        a, *_ = await nodes(network, "acd", content)
-        await liar(network, "b", lambda request: bytes(lies), claims=len(content))
-        network.breaks.extend([lies + OVERHEAD // 2, 300_000])
-        assert await a.get(content, ["b", "c", "d"]) == content
-        assert a.bulk.reputation.wrong == {"b": 1}
-        assert a.bulk.bytes_received <= 3 * len(content)
-
-    run(scene())
+    content, network = some_bytes(1_000_000), MemoryNetwork()
+    a, *_ = await nodes(network, "acd", content)
+    await liar(network, "b", lambda request: bytes(lies), claims=len(content))
+    network.breaks.extend([lies + OVERHEAD // 2, 300_000])
+    assert await a.get(content, ["b", "c", "d"]) == content
+    assert a.bulk.reputation.wrong == {"b": 1}
+    assert a.bulk.bytes_received <= 3 * len(content)
 
 
-def test_only_liars() -> None:
-    async def scene() -> None:
-        network, content = MemoryNetwork(), some_bytes(300_000)
-        (a,) = await nodes(network, "a")
-        for name in "bcd":
-            await liar(network, name, zeros(len(content)), claims=len(content))
-        with pytest.raises(ContentUnavailable, match="b gave wrong bytes; c gave wrong bytes; d gave wrong bytes"):
-            await a.get(content, ["b", "c", "d"])
-        assert now_s() < 1
-
-    run(scene())
+@virtual
+async def test_only_liars() -> None:
+    network, content = MemoryNetwork(), some_bytes(300_000)
+    (a,) = await nodes(network, "a")
+    for name in "bcd":
+        await liar(network, name, zeros(len(content)), claims=len(content))
+    with pytest.raises(ContentUnavailable, match="b gave wrong bytes; c gave wrong bytes; d gave wrong bytes"):
+        await a.get(content, ["b", "c", "d"])
+    assert now_s() < 1
 
 
-def test_a_frozen_holder_costs_one_stall_in_a_life() -> None:
-    async def scene() -> None:
-        network, content = MemoryNetwork(), some_bytes(1_000_000)
-        a, *others = await nodes(network, "abc", content)
-        network.freeze("b")
-        assert await a.get(content, ["b", "c"]) == content
-        assert STALL_S <= now_s() < STALL_S + 0.1
-        for seed in range(5):
-            others[1].store.put(some_bytes(1000, seed))
-            assert await a.get(some_bytes(1000, seed), ["b", "c"])
-        assert now_s() < STALL_S + 0.1
-
-    run(scene())
+@virtual
+async def test_a_frozen_holder_costs_one_stall_in_a_life() -> None:
+    network, content = MemoryNetwork(), some_bytes(1_000_000)
+    a, *others = await nodes(network, "abc", content)
+    network.freeze("b")
+    assert await a.get(content, ["b", "c"]) == content
+    assert STALL_S <= now_s() < STALL_S + 0.1
+    for seed in range(5):
+        others[1].store.put(some_bytes(1000, seed))
+        assert await a.get(some_bytes(1000, seed), ["b", "c"])
+    assert now_s() < STALL_S + 0.1
 
 
 async def half_way():
@@ -182,83 +171,71 @@ async def half_way():
     return network, content, a, getting
 
 
-def test_a_holder_that_freezes_in_the_middle_costs_one_stall_and_no_byte() -> None:
-    async def scene() -> None:
-        network, content, a, getting = await half_way()
-        network.freeze("b")
-        assert await getting == content and a.bulk.bytes_received == len(content)
-        assert 2 + STALL_S - 1 < now_s() < 2 + STALL_S + 1
-
-    run(scene())
+@virtual
+async def test_a_holder_that_freezes_in_the_middle_costs_one_stall_and_no_byte() -> None:
+    network, content, a, getting = await half_way()
+    network.freeze("b")
+    assert await getting == content and a.bulk.bytes_received == len(content)
+    assert 2 + STALL_S - 1 < now_s() < 2 + STALL_S + 1
 
 
-def test_a_killed_holder_is_followed_by_the_next_and_the_last_one_is_named() -> None:
-    async def scene() -> None:
-        network, content, a, getting = await half_way()
-        network.kill("b")
-        assert await getting == content and a.bulk.bytes_received == len(content) and now_s() < 2.1
-        network.kill("c")
-        with pytest.raises(ContentUnavailable, match=r"b is gone .*; c is gone"):
-            await a.get(content, ["b", "c"])
-        assert GONE_AFTER_S < now_s() - 2 < 3 * GONE_AFTER_S
-
-    run(scene())
+@virtual
+async def test_a_killed_holder_is_followed_by_the_next_and_the_last_one_is_named() -> None:
+    network, content, a, getting = await half_way()
+    network.kill("b")
+    assert await getting == content and a.bulk.bytes_received == len(content) and now_s() < 2.1
+    network.kill("c")
+    with pytest.raises(ContentUnavailable, match=r"b is gone .*; c is gone"):
+        await a.get(content, ["b", "c"])
+    assert GONE_AFTER_S < now_s() - 2 < 3 * GONE_AFTER_S
 
 
-def test_a_partition_is_waited_out() -> None:
-    async def scene() -> None:
-        network, content = MemoryNetwork(), some_bytes(2_000_000)
-        a, _ = await nodes(network, "ab", content)
-        network.bytes_s["b"] = 1_000_000
-        getting = asyncio.create_task(a.get(content, ["b"]))
-        await asyncio.sleep(1)
-        network.part("a", "b")
-        await asyncio.sleep(100)
-        network.heal()
-        assert await getting == content and a.bulk.bytes_received == len(content)
-
-    run(scene())
+@virtual
+async def test_a_partition_is_waited_out() -> None:
+    network, content = MemoryNetwork(), some_bytes(2_000_000)
+    a, _ = await nodes(network, "ab", content)
+    network.bytes_s["b"] = 1_000_000
+    getting = asyncio.create_task(a.get(content, ["b"]))
+    await asyncio.sleep(1)
+    network.part("a", "b")
+    await asyncio.sleep(100)
+    network.heal()
+    assert await getting == content and a.bulk.bytes_received == len(content)
 
 
-def test_a_content_that_no_peer_can_give_raises_in_time() -> None:
-    async def scene() -> None:
-        network, content = MemoryNetwork(), some_bytes(1000)
-        a, *_ = await nodes(network, "abc")
-        with pytest.raises(ContentUnavailable, match="b does not have it; c does not have it"):
-            await a.get(content, ["b", "c"])
-        with pytest.raises(ContentUnavailable, match="no holder"):
-            await a.get(content, [])
-        assert now_s() == 0
-        network.freeze("b")
-        with pytest.raises(ContentUnavailable, match=r"0 of 1000 bytes received.* after 100 s: b nothing was received"):
-            await a.get(content, ["b"], timeout_s=100)
-        assert now_s() == 100
-
-    run(scene())
+@virtual
+async def test_a_content_that_no_peer_can_give_raises_in_time() -> None:
+    network, content = MemoryNetwork(), some_bytes(1000)
+    a, *_ = await nodes(network, "abc")
+    with pytest.raises(ContentUnavailable, match="b does not have it; c does not have it"):
+        await a.get(content, ["b", "c"])
+    with pytest.raises(ContentUnavailable, match="no holder"):
+        await a.get(content, [])
+    assert now_s() == 0
+    network.freeze("b")
+    with pytest.raises(ContentUnavailable, match=r"0 of 1000 bytes received.* after 100 s: b nothing was received"):
+        await a.get(content, ["b"], timeout_s=100)
+    assert now_s() == 100
 
 
-def test_a_length_that_is_not_the_holders_is_nobodys_lie() -> None:
-    async def scene() -> None:
-        content = some_bytes(1000)
-        a, _ = await nodes(MemoryNetwork(), "ab", content)
-        with pytest.raises(ContentUnavailable, match="b has it with another length"):
-            await a.bulk.get(sha_of(content), 999, ["b"], at_most=1000, timeout_s=10)
-        assert not a.bulk.reputation.wrong and await a.get(content, ["b"]) == content
-
-    run(scene())
+@virtual
+async def test_a_length_that_is_not_the_holders_is_nobodys_lie() -> None:
+    content = some_bytes(1000)
+    a, _ = await nodes(MemoryNetwork(), "ab", content)
+    with pytest.raises(ContentUnavailable, match="b has it with another length"):
+        await a.bulk.get(sha_of(content), 999, ["b"], at_most=1000, timeout_s=10)
+    assert not a.bulk.reputation.wrong and await a.get(content, ["b"]) == content
 
 
-def test_the_bound_holds_before_anybody_is_asked() -> None:
-    async def scene() -> None:
-        network, content = MemoryNetwork(), some_bytes(1000)
-        a, _ = await nodes(network, "ab", content)
-        with pytest.raises(ContentUnavailable, match="0 to 999 bytes"):
-            await a.get(content, ["b"], at_most=999)
-        with pytest.raises(ContentUnavailable, match="0 to 999 bytes"):
-            await a.bulk.get(sha_of(content), -1, ["b"], at_most=999, timeout_s=10)
-        assert network.opened == 0
-
-    run(scene())
+@virtual
+async def test_the_bound_holds_before_anybody_is_asked() -> None:
+    network, content = MemoryNetwork(), some_bytes(1000)
+    a, _ = await nodes(network, "ab", content)
+    with pytest.raises(ContentUnavailable, match="0 to 999 bytes"):
+        await a.get(content, ["b"], at_most=999)
+    with pytest.raises(ContentUnavailable, match="0 to 999 bytes"):
+        await a.bulk.get(sha_of(content), -1, ["b"], at_most=999, timeout_s=10)
+    assert network.opened == 0
 
 
 def test_a_claimed_tebibyte_costs_what_arrives() -> None:
@@ -294,22 +271,19 @@ def test_the_upload_cap_holds_for_all_together_and_queueing_is_no_failure(cap: i
     run(scene(), limit_s=10_000)
 
 
-def test_one_cap_for_payloads_and_state() -> None:
+@virtual
+async def test_one_cap_for_payloads_and_state() -> None:
     """Two givers of one peer, as the rounds and the handover are."""
-
-    async def scene() -> None:
-        network, pace, contents = (
-            MemoryNetwork(),
-            RateLimiter(1_000_000),
-            [some_bytes(2_000_000, seed) for seed in range(2)],
-        )
-        for name, content in zip("gh", contents, strict=True):
-            (await nodes(network, name, pace=pace))[0].store.put(content)
-        others = await nodes(network, "ab")
-        await asyncio.gather(*(a.get(c, [g]) for a, c, g in zip(others, contents, "gh", strict=True)))
-        assert 3.5 < now_s() < 4.1, "alone each would take 2 s"
-
-    run(scene())
+    network, pace, contents = (
+        MemoryNetwork(),
+        RateLimiter(1_000_000),
+        [some_bytes(2_000_000, seed) for seed in range(2)],
+    )
+    for name, content in zip("gh", contents, strict=True):
+        (await nodes(network, name, pace=pace))[0].store.put(content)
+    others = await nodes(network, "ab")
+    await asyncio.gather(*(a.get(c, [g]) for a, c, g in zip(others, contents, "gh", strict=True)))
+    assert 3.5 < now_s() < 4.1, "alone each would take 2 s"
 
 
 @pytest.mark.parametrize("cap", [0.1, 0, -5, "fast", float("nan")])
@@ -322,80 +296,72 @@ def test_a_cap_in_megabits_a_second() -> None:
     assert pace_of(None).bytes_per_s is None and pace_of(8).bytes_per_s == 1e6
 
 
-def test_a_peer_with_another_holder_does_not_queue_for_long() -> None:
-    async def scene() -> None:
-        network, content = MemoryNetwork(), some_bytes(3_000_000)
-        busy, *_ = await nodes(network, "g", pace=RateLimiter(20_000))
-        busy.store.put(content)
-        a, *_ = await nodes(network, "abh", content)
-        other, *_ = await nodes(network, "z")
-        first = asyncio.create_task(other.get(content, ["g"]))
-        await asyncio.sleep(1)
-        assert await a.get(content, ["g", "h"]) == content
-        assert STALL_S <= now_s() - 1 < STALL_S + 1 and not first.done()
-
-    run(scene())
+@virtual
+async def test_a_peer_with_another_holder_does_not_queue_for_long() -> None:
+    network, content = MemoryNetwork(), some_bytes(3_000_000)
+    busy, *_ = await nodes(network, "g", pace=RateLimiter(20_000))
+    busy.store.put(content)
+    a, *_ = await nodes(network, "abh", content)
+    other, *_ = await nodes(network, "z")
+    first = asyncio.create_task(other.get(content, ["g"]))
+    await asyncio.sleep(1)
+    assert await a.get(content, ["g", "h"]) == content
+    assert STALL_S <= now_s() - 1 < STALL_S + 1 and not first.done()
 
 
-def test_no_more_than_eight_transfers_at_once_each_way_and_one_from_each_holder() -> None:
-    async def scene() -> None:
-        network, letters = MemoryNetwork(), "bcdefghijklmnopqrstu"
-        contents = [some_bytes(100_000, seed) for seed in range(20)]
-        a, *givers = await nodes(network, "a" + letters)
-        for giver, letter in zip(givers, letters, strict=True):
-            network.bytes_s[letter] = 100_000
-            for content in contents:
-                giver.store.put(content)
-        gets = [
-            asyncio.create_task(a.get(content, [letter]))
-            for content, letter in zip(contents, letters, strict=True)
-            for _ in range(2)
-        ]
-        await asyncio.sleep(0.4)
-        assert network.opened == a.bulk.slots.taken == 8
-        assert [await free_turns(giver) for giver in givers[:8]] == [7] * 8
-        gets += [asyncio.create_task(other.get(contents[0], ["b"])) for other in givers[9:19]]
-        await asyncio.sleep(0.4)
-        assert network.opened == 18 and givers[0].bulk.uploads.turns.locked()
-        await asyncio.gather(*gets)
-        await asyncio.sleep(0.4)
-        assert await free_turns(givers[0]) == 8 and a.bulk.slots.taken == 0
-
-    run(scene())
+@virtual
+async def test_no_more_than_eight_transfers_at_once_each_way_and_one_from_each_holder() -> None:
+    network, letters = MemoryNetwork(), "bcdefghijklmnopqrstu"
+    contents = [some_bytes(100_000, seed) for seed in range(20)]
+    a, *givers = await nodes(network, "a" + letters)
+    for giver, letter in zip(givers, letters, strict=True):
+        network.bytes_s[letter] = 100_000
+        for content in contents:
+            giver.store.put(content)
+    gets = [
+        asyncio.create_task(a.get(content, [letter]))
+        for content, letter in zip(contents, letters, strict=True)
+        for _ in range(2)
+    ]
+    await asyncio.sleep(0.4)
+    assert network.opened == a.bulk.slots.taken == 8
+    assert [await free_turns(giver) for giver in givers[:8]] == [7] * 8
+    gets += [asyncio.create_task(other.get(contents[0], ["b"])) for other in givers[9:19]]
+    await asyncio.sleep(0.4)
+    assert network.opened == 18 and givers[0].bulk.uploads.turns.locked()
+    await asyncio.gather(*gets)
+    await asyncio.sleep(0.4)
+    assert await free_turns(givers[0]) == 8 and a.bulk.slots.taken == 0
 
 
-def test_slots_come_back_from_askers_that_leave_or_freeze() -> None:
-    async def scene() -> None:
-        network, content = MemoryNetwork(), some_bytes(4_000_000)
-        a, *_ = await nodes(network, "azyxwvuts", content)
-        giver, *_ = await nodes(network, "g", pace=RateLimiter(200_000))
-        giver.store.put(content)
-        for name in "zyxwvuts":
-            asker, *_ = await nodes(network, name)
-            getting = asyncio.create_task(asker.get(content, ["g"]))
-            if name > "v":
-                asyncio.get_running_loop().call_later(15, getting.cancel)
-        await asyncio.sleep(10)
-        assert giver.bulk.uploads.turns.locked()
-        for name in "vuts":
-            network.freeze(name)
-        await asyncio.sleep(100)
-        assert await free_turns(giver) == 8
-        assert await a.get(content, ["g"]) == content
-
-    run(scene())
+@virtual
+async def test_slots_come_back_from_askers_that_leave_or_freeze() -> None:
+    network, content = MemoryNetwork(), some_bytes(4_000_000)
+    a, *_ = await nodes(network, "azyxwvuts", content)
+    giver, *_ = await nodes(network, "g", pace=RateLimiter(200_000))
+    giver.store.put(content)
+    for name in "zyxwvuts":
+        asker, *_ = await nodes(network, name)
+        getting = asyncio.create_task(asker.get(content, ["g"]))
+        if name > "v":
+            asyncio.get_running_loop().call_later(15, getting.cancel)
+    await asyncio.sleep(10)
+    assert giver.bulk.uploads.turns.locked()
+    for name in "vuts":
+        network.freeze(name)
+    await asyncio.sleep(100)
+    assert await free_turns(giver) == 8
+    assert await a.get(content, ["g"]) == content
 
 
-def test_a_stranger_gets_nothing_and_nothing_is_read() -> None:
-    async def scene() -> None:
-        network, content = MemoryNetwork(), some_bytes(1000)
-        _, b = await nodes(network, "ab", content)
-        async with MemoryTransport(network, "stranger").open_stream("b", PROTOCOL) as stream:
-            with pytest.raises(BrokenStream, match="refuses requests"):
-                await stream.receive_object()
-        assert b.bulk.bytes_sent == 0
-
-    run(scene())
+@virtual
+async def test_a_stranger_gets_nothing_and_nothing_is_read() -> None:
+    network, content = MemoryNetwork(), some_bytes(1000)
+    _, b = await nodes(network, "ab", content)
+    async with MemoryTransport(network, "stranger").open_stream("b", PROTOCOL) as stream:
+        with pytest.raises(BrokenStream, match="refuses requests"):
+            await stream.receive_object()
+    assert b.bulk.bytes_sent == 0
 
 
 NUMBERS = st.booleans() | st.integers(-(1 << 63), 1 << 63) | st.floats() | st.just(1000.0)
@@ -404,39 +370,34 @@ WEIRD = st.none() | NUMBERS | st.binary(max_size=40) | st.text(max_size=5)
 
 @settings(max_examples=60, deadline=None)
 @given(sha=WEIRD | st.binary(min_size=32, max_size=32), offset=WEIRD | st.integers(0, 2000))
-def test_a_strange_request_gets_no_content(sha: object, offset: object) -> None:
-    async def scene() -> None:
-        network, content = MemoryNetwork(), some_bytes(1000)
-        _, b = await nodes(network, "ab", content)
-        async with MemoryTransport(network, "a").open_stream("b", PROTOCOL) as stream:
-            await stream.send_object({"sha": sha, "offset": offset})
-            try:
-                assert await stream.receive_object() == {}
-            except BrokenStream:
-                pass
-        await asyncio.sleep(1)
-        assert b.bulk.bytes_sent == 0 and await free_turns(b) == 8
-
-    run(scene())
+@virtual
+async def test_a_strange_request_gets_no_content(sha: object, offset: object) -> None:
+    network, content = MemoryNetwork(), some_bytes(1000)
+    _, b = await nodes(network, "ab", content)
+    async with MemoryTransport(network, "a").open_stream("b", PROTOCOL) as stream:
+        await stream.send_object({"sha": sha, "offset": offset})
+        try:
+            assert await stream.receive_object() == {}
+        except BrokenStream:
+            pass
+    await asyncio.sleep(1)
+    assert b.bulk.bytes_sent == 0 and await free_turns(b) == 8
 
 
 @settings(max_examples=60, deadline=None)
 @given(answer=st.dictionaries(st.sampled_from(["length", "wait", "x"]), WEIRD), rest=st.binary(max_size=2000))
-def test_a_strange_answer_is_survived(answer: dict[str, object], rest: bytes) -> None:
+@virtual
+async def test_a_strange_answer_is_survived(answer: dict[str, object], rest: bytes) -> None:
     """From a holder that says and sends anything; the honest one gives the content."""
+    network, content = MemoryNetwork(), some_bytes(1000)
+    a, _ = await nodes(network, "ac", content)
 
-    async def scene() -> None:
-        network, content = MemoryNetwork(), some_bytes(1000)
-        a, _ = await nodes(network, "ac", content)
+    async def give(remote: str, request: Request, stream: Stream) -> None:
+        await stream.send_object(answer)
+        await stream.write(rest)
 
-        async def give(remote: str, request: Request, stream: Stream) -> None:
-            await stream.send_object(answer)
-            await stream.write(rest)
-
-        await MemoryTransport(network, "b").serve(PROTOCOL, allowed=lambda peer_id: True, handler=give)
-        assert await a.get(content, ["b", "c"]) == content
-
-    run(scene())
+    await MemoryTransport(network, "b").serve(PROTOCOL, allowed=lambda peer_id: True, handler=give)
+    assert await a.get(content, ["b", "c"]) == content
 
 
 def test_content_put_twice_is_dropped_twice() -> None:
@@ -449,19 +410,17 @@ def test_content_put_twice_is_dropped_twice() -> None:
     assert store.get(sha) is None
 
 
-def test_the_same_content_for_several_at_once_and_dropped_under_way() -> None:
-    async def scene() -> None:
-        network, content = MemoryNetwork(), some_bytes(3_000_000)
-        a, b, _ = await nodes(network, "abc", content)
-        network.bytes_s["b"] = 1_000_000
-        getting = asyncio.gather(*(asker.get(content, ["b"]) for asker in [a, *await nodes(network, "de")]))
-        await asyncio.sleep(1)
-        b.store.drop(sha_of(content))
-        assert await getting == [content] * 3
-        with pytest.raises(ContentUnavailable, match="b does not have it"):
-            await a.get(content, ["b"])
-
-    run(scene())
+@virtual
+async def test_the_same_content_for_several_at_once_and_dropped_under_way() -> None:
+    network, content = MemoryNetwork(), some_bytes(3_000_000)
+    a, b, _ = await nodes(network, "abc", content)
+    network.bytes_s["b"] = 1_000_000
+    getting = asyncio.gather(*(asker.get(content, ["b"]) for asker in [a, *await nodes(network, "de")]))
+    await asyncio.sleep(1)
+    b.store.drop(sha_of(content))
+    assert await getting == [content] * 3
+    with pytest.raises(ContentUnavailable, match="b does not have it"):
+        await a.get(content, ["b"])
 
 
 def test_hashing_in_a_thread_does_not_block_a_growing_buffer() -> None:
